@@ -73,7 +73,7 @@ def bootstrap(
         files: `copy`, `link` or `reference` the files of the base.
         prove: read the new states back and compare them with the rows before the savepoint is published.
         spark: the session; that of the first DataFrame by default.
-        scratch: directory (path or URL) of temporary files that all tasks reach; see `open_scratch` for the default.
+        scratch: directory (path or URL) of temporary files that all tasks reach; default as `ScratchDirectory`.
 
     Raises:
         UsageError: a description lacks something, or contradicts the base or another one.

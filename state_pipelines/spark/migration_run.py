@@ -158,8 +158,8 @@ def migrate(
         allow_python: allow a Python file as `migration`, and Python functions that migrations name. Functions that are
             given as objects need no permission.
         spark: the session; default the active one, or a new local one (`spark.create_session`).
-        scratch: directory (path or URL) of temporary files; see `open_scratch` for the default. On this machine it also
-            gets copies of the changed operators' files where they are remote, since they are read several times.
+        scratch: directory (path or URL) of temporary files; see `ScratchDirectory` for the default. On this machine it
+            also gets copies of the changed operators' files where they are remote, since they are read several times.
 
     Raises:
         MigrationError: a migration does not fit the states, does more than is allowed, or Spark refuses an expression.

@@ -20,6 +20,7 @@ from state_pipelines.storage.resolution import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import TracebackType
 
 
 _PREFIX = "state-pipelines-scratch-"
@@ -90,13 +91,16 @@ def name_scratch(target: Location, directory: str | None = None) -> Location:
     return join(parent(target) if directory is None else resolve(directory), f".{target.name}-{uuid.uuid4()}")
 
 
-@contextmanager
-def open_scratch(target: Location, directory: str | None = None, *, is_shared: bool = False) -> Iterator[Location]:
-    """Choose a directory for the temporary files of an operation; it is removed at the end.
+class ScratchDirectory:
+    """A directory for the temporary files of an operation; leaving the block removes it.
 
     Where none is stated: beside a local target, whose volume has the space; for other targets in the directory for
     temporary files of this machine (`TMPDIR`), so that temporary files never go to an object store; but beside the
     target too where tasks run on other machines, which have nothing else in common.
+
+    No generator: of one that nobody ends, as where a job dies, the garbage collector would run the end, inside of
+    whatever call it interrupts, and delete files there. CPython 3.11 crashes when that happens inside
+    `ContextVar.set`.
 
     Args:
         target: what the operation writes.
@@ -104,26 +108,33 @@ def open_scratch(target: Location, directory: str | None = None, *, is_shared: b
         is_shared: tasks on other machines must reach the files.
 
     Raises:
-        StateError: the directory cannot be removed.
+        StateError: on leaving, when the directory cannot be removed.
     """
-    if directory is None and not is_shared and not is_local(target):
-        with open_local_scratch() as made:
-            yield resolve(str(made))
-        return
-    scratch = name_scratch(target, directory)
-    try:
-        yield scratch
-    except BaseException as error:
+
+    def __init__(self, target: Location, directory: str | None = None, *, is_shared: bool = False) -> None:
+        """Nothing is created before a file is."""
+        is_here = directory is None and not is_shared and not is_local(target)
+        self._local = open_local_scratch() if is_here else None
+        self._beside = name_scratch(target, directory)
+
+    def __enter__(self) -> Location:
+        """Return the directory."""
+        return self._beside if self._local is None else resolve(str(self._local.__enter__()))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Remove the directory."""
+        if self._local is not None:
+            self._local.__exit__(kind, error, traceback)
+            return
         try:
-            _remove_scratch(scratch)
+            _remove_scratch(self._beside)
         except StateError as failure:
-            error.add_note(f"Temporary files in {scratch} could not be removed: {failure}")
-        raise
-    try:
-        _remove_scratch(scratch)
-    except StateError as failure:
-        failure.add_note(f"Temporary files in {scratch} could not be removed")
-        raise
+            if error is None:
+                failure.add_note(f"Temporary files in {self._beside} could not be removed")
+                raise
+            error.add_note(f"Temporary files in {self._beside} could not be removed: {failure}")
 
 
 def _remove_scratch(scratch: Location) -> None:

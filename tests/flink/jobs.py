@@ -98,6 +98,12 @@ def join_job() -> Job:
     return Job("join.JoinJob", ("tests/flink/java/join", "examples/orders/java/v1", "examples/orders/java/job"))
 
 
+def reminders_job() -> Job:
+    """A job that sets a timer, deletes it, and sets an earlier one for the same key."""
+    sources = ("tests/flink/java/reminders", "examples/orders/java/v1", "examples/orders/java/job")
+    return Job("reminders.RemindersJob", sources)
+
+
 def conflict_job(max_parallelism: int = 128) -> Job:
     """A SQL job with `ON CONFLICT` (Flink 2.3), whose sink keeps rows until the watermark passes them."""
     sources = ("tests/flink/java/conflict", "examples/orders/java/v1", "examples/orders/java/job")

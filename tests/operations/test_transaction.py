@@ -1,5 +1,6 @@
 """A new snapshot appears as a whole or not at all, whatever ends the transaction."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,15 @@ def test_a_failed_proof_leaves_nothing(tmp_path: Path) -> None:
         with pytest.raises(ProofError, match="round_trip"):
             transaction.commit(judge(ok=False))
     assert not [*tmp_path.iterdir()]
+
+
+def test_one_that_nobody_leaves_is_not_ended_by_the_garbage_collector(tmp_path: Path) -> None:
+    transaction = begin(tmp_path).__enter__()
+    fill(transaction)
+    scratch = Path(transaction.scratch.path)
+    del transaction
+    gc.collect()
+    assert (scratch / "spill").exists()
 
 
 def test_an_error_leaves_nothing(tmp_path: Path) -> None:

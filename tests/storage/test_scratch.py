@@ -17,7 +17,7 @@ import pytest
 
 from state_pipelines.errors import StorageError
 from state_pipelines.storage import resolve
-from state_pipelines.storage.scratch import open_local_scratch, open_scratch
+from state_pipelines.storage.scratch import ScratchDirectory, open_local_scratch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,7 +88,7 @@ def test_one_call_that_fails_does_not_keep_files_beside_a_target(
         raise fault
 
     interrupts = pytest.raises(KeyboardInterrupt) if isinstance(fault, KeyboardInterrupt) else nullcontext()
-    with interrupts, open_scratch(resolve(str(temporary / "new"))) as scratch:
+    with interrupts, ScratchDirectory(resolve(str(temporary / "new"))) as scratch:
         directory = temporary / scratch.name
         directory.mkdir()
         (directory / "spill").touch()
@@ -103,7 +103,7 @@ def test_files_beside_a_target_that_cannot_be_removed_are_named(
     def fail(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, "refused")
 
-    scratches = open_scratch(resolve(str(temporary / "new")))
+    scratches = ScratchDirectory(resolve(str(temporary / "new")))
     scratch = scratches.__enter__()
     (temporary / scratch.name).mkdir()
     monkeypatch.setattr(shutil, "rmtree", fail)

@@ -191,7 +191,7 @@ def run_rescale(
         plan: from `plan_rescale`.
         run: runs the tasks; default one after the other in this process.
         prove: read both sides and compare before the result is published.
-        scratch: directory (path or URL) of temporary files; see `open_scratch` for the default.
+        scratch: directory (path or URL) of temporary files; see `ScratchDirectory` for the default.
         is_shared: `run` uses other machines, which must reach the temporary files.
 
     Raises:

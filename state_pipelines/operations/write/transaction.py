@@ -19,7 +19,7 @@ from state_pipelines.storage import METADATA_FILE, Location, PathMapping, Snapsh
 from state_pipelines.storage.files import create_file
 from state_pipelines.storage.locations import cut_directory
 from state_pipelines.storage.manifest import write_manifest
-from state_pipelines.storage.scratch import open_scratch
+from state_pipelines.storage.scratch import ScratchDirectory
 from state_pipelines.storage.written_names import MANIFEST_FILE
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SnapshotTransaction:
     Args:
         target: a directory that does not exist yet or is empty.
         run: runs tasks and returns their results in order; default one after the other in this process.
-        scratch: directory (path or URL) of temporary files; see `open_scratch` for the default.
+        scratch: directory (path or URL) of temporary files; see `ScratchDirectory` for the default.
         is_shared: `run` uses other machines, which must reach the temporary files.
 
     Attributes:
@@ -89,7 +89,7 @@ class SnapshotTransaction:
     @cached_property
     def scratch(self) -> Location:
         """Directory of temporary files, until `clear`; chosen at the first use."""
-        return self._temporary.enter_context(open_scratch(self.target, self._scratch, is_shared=self._is_shared))
+        return self._temporary.enter_context(ScratchDirectory(self.target, self._scratch, is_shared=self._is_shared))
 
     def run(self, tasks: Sequence[Work[Any]], what: str) -> list[Any]:
         """Run tasks, and note the files that they write into `target`, with checksums; results in order.

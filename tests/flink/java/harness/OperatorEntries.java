@@ -169,6 +169,7 @@ final class OperatorEntries {
             throws Exception {
         KeyGroupedInternalPriorityQueue<?> queue =
                 (KeyGroupedInternalPriorityQueue<?>) Reflection.field(service.getValue(), field);
+        rewind(queue);
         try (CloseableIterator<?> timers = queue.iterator()) {
             while (timers.hasNext()) {
                 InternalTimer<?, ?> timer = (InternalTimer<?, ?>) timers.next();
@@ -180,6 +181,21 @@ final class OperatorEntries {
                     line.put("unreachable", true);
                 }
                 emit(line);
+            }
+        }
+    }
+
+    /**
+     * Lets the iterator of a queue in RocksDB begin with the first timer. It begins after {@code seekHint}, the timer that
+     * was removed last when none was left, and so leaves out earlier timers that were added since.
+     */
+    private static void rewind(Object queue) throws ReflectiveOperationException {
+        if (!Reflection.hasField(queue, "keyGroupedHeaps")) {
+            return;
+        }
+        for (Object ofKeyGroup : (Object[]) Reflection.field(queue, "keyGroupedHeaps")) {
+            if (Reflection.hasField(ofKeyGroup, "seekHint")) {
+                Reflection.set(ofKeyGroup, "seekHint", Reflection.field(ofKeyGroup, "groupPrefixBytes"));
             }
         }
     }

@@ -10,11 +10,19 @@ final class Reflection {
     private Reflection() {}
 
     static Object field(Object owner, String name) throws ReflectiveOperationException {
+        return find(owner, name).get(owner);
+    }
+
+    static void set(Object owner, String name, Object value) throws ReflectiveOperationException {
+        find(owner, name).set(owner, value);
+    }
+
+    private static Field find(Object owner, String name) throws NoSuchFieldException {
         for (Class<?> type = owner.getClass(); type != null; type = type.getSuperclass()) {
             for (Field field : type.getDeclaredFields()) {
                 if (field.getName().equals(name)) {
                     field.setAccessible(true);
-                    return field.get(owner);
+                    return field;
                 }
             }
         }
