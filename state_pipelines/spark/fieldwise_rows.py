@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
+    from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
     from state_pipelines.spark.arrow_expressions import ArrowExpression
@@ -90,24 +91,39 @@ class FieldwiseRows:
     def _wants(self, name: str) -> bool:
         return self.new is None or name in self.new
 
+    @cached_property
+    def _used(self) -> frozenset[str]:
+        """Columns that expressions read."""
+        return frozenset[str]().union(*(each.columns for each in self._derived.values()))
+
+    @cached_property
+    def _keys(self) -> tuple[str, ...]:
+        return tuple(name for name in VISIBLE if hidden(name) in self._used)
+
+    @cached_property
+    def options(self) -> TableOptions:
+        """The columns that `make_rows` needs."""
+        fields = self._choose_fields(self._used)
+        return list_columns(self.flow.before, fields, keys=self._keys, hashed=self.hashed)
+
     def read(self, split: KeyedSplit) -> Iterator[Rows]:
         """The rows of a split."""
-        shape = self.flow.before
-        used = frozenset[str]().union(*(each.columns for each in self._derived.values()))
-        fields = self._choose_fields(used)
-        keys = tuple(name for name in VISIBLE if hidden(name) in used)
-        for batch in replace(split, options=list_columns(shape, fields, keys=keys, hashed=self.hashed)).batches():
-            if not len(batch):
-                continue
-            gathered = self.flow.gathered
-            rows = batch if gathered is None else gathered.gather(batch, shape.column)
-            payload = rows.column(self.flow.start.column)
-            present = payload.is_valid()
-            made = dict[str, pa.Array]()
-            if self._derived:
-                inputs = _find_inputs(rows, payload, used, keys)
-                made |= {name: each.evaluate(inputs, present) for name, each in self._derived.items()}
-            yield Rows(batch, self._make_rows(rows, payload if self.flow.whole else self._make_payload(payload, made)))
+        for batch in replace(split, options=self.options).batches():
+            if len(batch):
+                yield self.make_rows(batch)
+
+    def make_rows(self, batch: pa.RecordBatch) -> Rows:
+        """The rows of a batch, which has the columns of `options`."""
+        shape, gathered = self.flow.before, self.flow.gathered
+        rows = batch if gathered is None else gathered.gather(batch, shape.column)
+        payload = rows.column(self.flow.start.column)
+        present = payload.is_valid()
+        made = dict[str, pa.Array]()
+        if self._derived:
+            inputs = _find_inputs(rows, payload, self._used, self._keys)
+            made |= {name: each.evaluate(inputs, present) for name, each in self._derived.items()}
+        new = payload if self.flow.whole else self._make_payload(payload, made)
+        return Rows(batch, self._make_columns(rows, new))
 
     def _choose_fields(self, used: frozenset[str]) -> tuple[str, ...]:
         """The fields that are read; none where the payload is read as a whole."""
@@ -117,7 +133,7 @@ class FieldwiseRows:
         read = [each.name for each in kind if field_column(each.name) in used]
         return choose_fields(kind, {*self._carried.values(), *read, *self.old})
 
-    def _make_rows(self, stored: pa.RecordBatch, payload: pa.Array) -> pa.RecordBatch:
+    def _make_columns(self, stored: pa.RecordBatch, payload: pa.Array) -> pa.RecordBatch:
         before, after = self.flow.start, self.flow.after
         columns = {name: stored.column(name) for name in ("key_group", "key_bytes")}
         if after.kind == StateKind.LIST:
@@ -149,8 +165,15 @@ def split_rows(operator: Operator, name: str, opaque_values: OpaqueValues = Opaq
     """The splits of a keyed state, without columns yet."""
     state = operator.state(name)
     assert isinstance(state, KeyedState)
-    layout = state.derive_layout(replace(operator.snapshot.layout_context, opaque_values=opaque_values))
+    layout = derive_row_layout(operator, name, opaque_values)
     return tuple(replace(split, layout=layout) for split in split_state(state, choose_whole(state, TableOptions())))
+
+
+def derive_row_layout(operator: Operator, name: str, opaque_values: OpaqueValues = OpaqueValues.ALL) -> KeyedLayout:
+    """The layout by which the rows of a keyed state are read."""
+    state = operator.state(name)
+    assert isinstance(state, KeyedState)
+    return state.derive_layout(replace(operator.snapshot.layout_context, opaque_values=opaque_values))
 
 
 def choose_fields(kind: pa.DataType, wanted: Collection[str]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.migration.snapshot_plans import describe_copied, plan_operator
 from state_pipelines.operations.proofs.proof_reports import ProofReport, combine_reports
 from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.keyed_rewrite import FileRewrite, complete_rewrites
+from state_pipelines.operations.write.keyed_rewrite import FileRewrite, RecordRewrite, WrittenFile, complete_rewrites
 from state_pipelines.operations.write.publication import NewFile, replace_operator_state, replace_rewritten
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.operations.write.whole_sources import check_source_whole
@@ -36,16 +36,16 @@ from state_pipelines.spark.local_copies import copy_operators
 from state_pipelines.spark.migration_permissions import require_permitted
 from state_pipelines.spark.operator_state import OperatorStateWork
 from state_pipelines.spark.proof import prove_plan
-from state_pipelines.spark.record_encoding import RecordSpillWriter
+from state_pipelines.spark.record_encoding import RecordSpillWriter, combine_written
 from state_pipelines.spark.session import create_session
-from state_pipelines.spark.state_encoding import encode_state
+from state_pipelines.spark.state_encoding import EncodedState, PlannedRewrite, StateEncoding, plan_encoding
 from state_pipelines.spark.suites import check_suites, run_suites
-from state_pipelines.spark.tasks import run_tasks, uses_other_machines
+from state_pipelines.spark.tasks import count_cores, run_tasks, uses_other_machines
 from state_pipelines.storage import join, resolve
 from state_pipelines.storage.snapshot_writer import require_outside
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -289,18 +289,27 @@ def _write(
         rows += records
         if not work.touched:
             continue
-        parts = {name: _encode(work, name, scratch) for name in work.plan.changed}
+        encodings = {name: _plan_encoding(work, name, scratch) for name in work.plan.changed}
+        rewrites = {name: each.plan_rewrite() for name, each in encodings.items()} if _has_files(spark, work) else {}
+        planned = {name: each for name, each in rewrites.items() if each is not None}
+        parts = {name: _encode(work, each) for name, each in encodings.items() if name not in planned}
         rows += sum(part.records for each in parts.values() for part in each)
-        rewrites = complete_rewrites(work.operator, _plan_files(work, parts, target), target)
-        written = transaction.run(rewrites, "the new files cannot be written")
+        files = complete_rewrites(work.operator, _plan_files(work, parts, planned, target), target)
+        written = transaction.run(files, "the new files cannot be written")
+        rows += sum(_take_results(work, planned, written))
         work.bytes = sum(each.size for each in written)
-        files = [NewFile(rewrite, each) for rewrite, each in zip(rewrites, written, strict=True)]
-        metadata = replace_rewritten(metadata, work.operator.metadata.operator_id, files)
+        new = [NewFile(rewrite, each) for rewrite, each in zip(files, written, strict=True)]
+        metadata = replace_rewritten(metadata, work.operator.metadata.operator_id, new)
     shapes = {work.operator.metadata.operator_id: work.whole.new_shapes for work in works}
     return transaction.stage(metadata, snapshot, declarations=redeclare(snapshot.declarations, shapes)), rows
 
 
-def _encode(work: _Work, name: str, directory: Location) -> tuple[StateSpill, ...]:
+def _has_files(spark: SparkSession, work: _Work) -> bool:
+    """Whether each core of the session has a file of its own, so that nothing is lost when a task does a whole one."""
+    return len(work.operator.keyed_files) >= count_cores(spark)
+
+
+def _plan_encoding(work: _Work, name: str, directory: Location) -> StateEncoding:
     flow = work.plan.changed[name]
     operator = work.operator
     assert flow.shape.key is not None
@@ -308,13 +317,34 @@ def _encode(work: _Work, name: str, directory: Location) -> tuple[StateSpill, ..
     layout = derive_keyed_layout(flow.shape.info, flow.shape.key, operator.max_parallelism, layouts)
     writer = RecordSpillWriter(RecordEncoder(layout, name), directory, operator.label)
     with at(operator=operator.label, state=name):
-        encoded = encode_state(work.reader, work.plan, name, writer, prove=work.prove)
+        return plan_encoding(work.reader, work.plan, name, writer, prove=work.prove)
+
+
+def _encode(work: _Work, encoding: StateEncoding) -> tuple[StateSpill, ...]:
+    with at(operator=work.operator.label, state=encoding.name):
+        return _keep_expected(work, encoding.name, encoding.encode()).parts
+
+
+def _keep_expected(work: _Work, name: str, encoded: EncodedState) -> EncodedState:
     if encoded.expected is not None:
         work.expected[name] = encoded.expected
-    return encoded.parts
+    return encoded
 
 
-def _plan_files(work: _Work, parts: dict[str, tuple[StateSpill, ...]], target: Location) -> list[FileRewrite]:
+def _take_results(work: _Work, planned: Mapping[str, PlannedRewrite], files: Sequence[WrittenFile]) -> Iterator[int]:
+    """Keep the digests of states that went straight into the new files; the number of records of each."""
+    for name, rewrite in planned.items():
+        found = combine_written(file.results[name] for file in files if name in file.results)
+        _keep_expected(work, name, rewrite.pack(found))
+        yield sum(file.states[name].records for file in files if name in file.states)
+
+
+def _plan_files(
+    work: _Work,
+    parts: Mapping[str, tuple[StateSpill, ...]],
+    planned: Mapping[str, PlannedRewrite],
+    target: Location,
+) -> list[FileRewrite]:
     """The new file of every subtask that has a state which changes."""
     operator, plan = work.operator, work.plan
     files: dict[int, KeyedFile] = {subtask: file for subtask, file in operator.keyed_files if not file.holds_raw_timers}
@@ -328,6 +358,7 @@ def _plan_files(work: _Work, parts: dict[str, tuple[StateSpill, ...]], target: L
         infos: list[StateMetaInfo] = []
         copied: list[tuple[int, int]] = []
         encoded: list[tuple[int, tuple[StateSpill, ...]]] = []
+        rewritten: list[tuple[int, int, RecordRewrite]] = []
         for name, flow in plan.states.items():
             present = rekeyed or any(source in held for source in flowing.find_reads(flow))
             if not present or (isinstance(flow, Read) and flow.state not in held):
@@ -336,10 +367,13 @@ def _plan_files(work: _Work, parts: dict[str, tuple[StateSpill, ...]], target: L
                 assert file is not None
                 copied.append((len(infos), held[flow.state]))
                 infos.append(describe_copied(flow, file.header.states[held[flow.state]], plan.shapes[flow.state]))
+                continue
+            if name in planned:
+                rewritten.append((len(infos), held[planned[name].source], planned[name].rewrite))
             else:
                 encoded.append((len(infos), parts[name]))
-                infos.append(flow.shape.info)
-        if file is not None and tuple(infos) == file.header.states and not encoded:
+            infos.append(flow.shape.info)
+        if file is not None and tuple(infos) == file.header.states and not encoded and not rewritten:
             continue
         rewrites.append(
             FileRewrite(
@@ -353,6 +387,7 @@ def _plan_files(work: _Work, parts: dict[str, tuple[StateSpill, ...]], target: L
                 else file.key_groups,
                 context=operator.record_context,
                 target=join(target, make_file_name()),
+                rewritten=tuple(rewritten),
             )
         )
     return rewrites

@@ -1,4 +1,7 @@
-"""Rows of one keyed state to part files, in tasks: rows of Spark, or splits of a state field by field."""
+"""Rows of one keyed state to part files, in tasks: rows of Spark, or splits of a state field by field.
+
+Where each task writes the file of a subtask, rows that are made field by field go there at once (`RowsRewrite`).
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.errors import at
+from state_pipelines.keyed.canonical.sorted_runs import join_sides, replace_values
+from state_pipelines.keyed.tables.state_table import KeyedTable
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.state_spills import StateSpill, write_state_spill
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, run_on_rows
 from state_pipelines.spark.row_digests import Digested, RowDigests, WrittenDigest, find_types
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
     from state_pipelines.keyed.tables.row_encoding import RecordEncoder
     from state_pipelines.spark.fieldwise_rows import Rows
     from state_pipelines.spark.splits import KeyedSplit
@@ -71,7 +78,8 @@ def _pack(part: StateSpill | None, digest: WrittenDigest) -> Written:
     return Written(() if part is None else (part,), *digest.results)
 
 
-def _combine(found: Iterable[Written]) -> Written:
+def combine_written(found: Iterable[Written]) -> Written:
+    """Combine the results of several tasks."""
     parts: list[StateSpill] = []
     expected, old = Digested(), Digested()
     for each in found:
@@ -104,7 +112,7 @@ def encode_frame(frame: DataFrame, writer: RecordSpillWriter, digests: RowDigest
 
     with translate_failures(writer.failure):
         rows = frame.mapInArrow(work, "written binary").collect()
-    return _combine(pickle.loads(row["written"]) for row in rows)
+    return combine_written(pickle.loads(row["written"]) for row in rows)
 
 
 @dataclass(frozen=True)
@@ -146,4 +154,65 @@ def encode_fieldwise(
         StateError: a row cannot be computed or encoded.
     """
     task = EncodeRows(writer, digests)
-    return _combine(run_on_rows(spark, rows, splits, task, writer.failure))
+    return combine_written(run_on_rows(spark, rows, splits, task, writer.failure))
+
+
+@dataclass(frozen=True)
+class RowsRewrite:
+    """Rewrites the records of a state field by field, without part files.
+
+    Attributes:
+        rows: the flow.
+        layout: of the old records.
+        encoder: of the new ones.
+        operator: its label, for errors.
+        digests: columns to digest while writing.
+    """
+
+    rows: FieldwiseRows
+    layout: KeyedLayout
+    encoder: RecordEncoder
+    operator: str
+    digests: RowDigests | None
+
+    def start(self) -> RowsRewriter:
+        """Return what does it in one task."""
+        return RowsRewriter(self)
+
+
+class RowsRewriter:
+    """Rewrites the records of a state in one task."""
+
+    def __init__(self, rewrite: RowsRewrite) -> None:
+        self._rewrite = rewrite
+        self._table = KeyedTable(rewrite.layout, rewrite.rows.options)
+        self._digest = WrittenDigest(rewrite.digests)
+        # Of lists a record has several rows.
+        flow = rewrite.rows.flow
+        self._has_lists = StateKind.LIST in (flow.before.kind, flow.after.kind)
+
+    def rewrite(self, records: KeyedRecords, subtask: int) -> Iterator[KeyedRecords]:
+        """Rewrite records of the old file.
+
+        Raises:
+            StateError: a record cannot be decoded, computed or encoded.
+        """
+        rewrite = self._rewrite
+        with at(operator=rewrite.operator, state=rewrite.rows.flow.state):
+            batch = self._table.make_batch(records, subtask)
+        if not len(batch):
+            return
+        with at(operator=rewrite.operator, state=rewrite.encoder.state):
+            rows = rewrite.rows.make_rows(batch)
+            self._digest.add(rows.stored, rows.new)
+            if not self._has_lists:
+                new = [replace_values(records, rewrite.encoder.encode_values(rows.new))]
+            else:
+                encoded = rewrite.encoder.encode([rows.new])
+                new = [join_sides(each.key_groups, each.keys, each.values) for each in encoded]
+        yield from new
+
+    @property
+    def result(self) -> Written:
+        """The digests of all rows."""
+        return Written((), *self._digest.results)

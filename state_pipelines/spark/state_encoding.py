@@ -1,4 +1,7 @@
-"""Writing the rows of one changed state into part files, field by field where that can be, else by way of Spark."""
+"""Writing the rows of one changed state: field by field where that can be, else by way of Spark.
+
+The rows go into part files, or, field by field, straight into the new files of the subtasks.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,21 @@ from state_pipelines.spark.expected_digests import (
     share_digests,
 )
 from state_pipelines.spark.fieldwise import FieldwiseFlow, find_fieldwise
-from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
+from state_pipelines.spark.fieldwise_rows import FieldwiseRows, derive_row_layout, split_rows
 from state_pipelines.spark.flow_columns import EQUAL_KEYS, NULL_KEY, STORED
 from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
 from state_pipelines.spark.opaque_values import compares_bytes, reinterpret_column
-from state_pipelines.spark.record_encoding import RecordSpillWriter, Written, encode_fieldwise, encode_frame
+from state_pipelines.spark.record_encoding import (
+    RecordSpillWriter,
+    RowsRewrite,
+    Written,
+    encode_fieldwise,
+    encode_frame,
+)
 from state_pipelines.spark.row_digests import RowDigests, choose_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame
 
@@ -57,10 +66,25 @@ class EncodedState:
     expected: ExpectedDigests | None
 
 
-def encode_state(
+@dataclass(frozen=True)
+class PlannedRewrite:
+    """A state whose rows go straight into the new files.
+
+    Attributes:
+        source: the old state.
+        rewrite: what the tasks do with its records.
+        pack: makes the result of what they have done.
+    """
+
+    source: str
+    rewrite: RowsRewrite
+    pack: Callable[[Written], EncodedState]
+
+
+def plan_encoding(
     reader: StateReader, plan: OperatorPlan, name: str, writer: RecordSpillWriter, *, prove: bool
-) -> EncodedState:
-    """Write what happens to the states that a new one comes from.
+) -> StateEncoding:
+    """Choose how the rows of a new state are made.
 
     Args:
         reader: of the old states.
@@ -70,25 +94,51 @@ def encode_state(
         prove: digest the expected rows.
 
     Raises:
-        StateError: a row cannot be computed or encoded.
+        MigrationError: Spark refuses an expression.
     """
     trip = plan_round_trips(plan)[name] if prove else None
-    encoder = _Encoder(reader, plan, name, writer, trip)
     fieldwise = find_fieldwise(reader.spark, plan.changed[name], plan.row_layouts)
-    return encoder.encode_frame() if fieldwise is None else encoder.encode_fields(fieldwise)
+    return StateEncoding(reader, plan, name, writer, trip, fieldwise)
 
 
 @dataclass(frozen=True)
-class _Encoder:
-    """Writes one state; `trip` is what will be proven of it, None when nothing will."""
+class StateEncoding:
+    """Writes one state.
+
+    Attributes:
+        trip: what will be proven of it, None when nothing will.
+        fieldwise: its rows field by field; None where they go by way of Spark.
+    """
 
     reader: StateReader
     plan: OperatorPlan
     name: str
     writer: RecordSpillWriter
     trip: RoundTrip | None
+    fieldwise: FieldwiseFlow | None
 
-    def encode_frame(self) -> EncodedState:
+    def encode(self) -> EncodedState:
+        """Write its rows into part files.
+
+        Raises:
+            StateError: a row cannot be computed or encoded.
+        """
+        if self.fieldwise is None:
+            return self._encode_frame()
+        splits = split_rows(self.reader.operator, self.fieldwise.state)
+        rows, digests, pack = self._plan_fields(self.fieldwise)
+        return pack(encode_fieldwise(self.reader.spark, rows, splits, self.writer, digests))
+
+    def plan_rewrite(self) -> PlannedRewrite | None:
+        """Plan to write its rows straight into the new files; None where they go by way of Spark."""
+        if self.fieldwise is None:
+            return None
+        rows, digests, pack = self._plan_fields(self.fieldwise)
+        layout = derive_row_layout(self.reader.operator, self.fieldwise.state)
+        rewrite = RowsRewrite(rows, layout, self.writer.encoder, self.writer.operator, digests)
+        return PlannedRewrite(self.fieldwise.state, rewrite, pack)
+
+    def _encode_frame(self) -> EncodedState:
         """By way of Spark."""
         flow, layouts, operator = self.plan.changed[self.name], self.plan.row_layouts, self.reader.operator
         kept = None if self.trip is None else next((each for each in self.trip.returns if each.kept), None)
@@ -136,12 +186,14 @@ class _Encoder:
                 hint=f"{hint[0].upper()}{hint[1:]}",
             ) from None
 
-    def encode_fields(self, flow: FieldwiseFlow) -> EncodedState:
-        """Field by field; for the proof the old ones are digested on the way."""
-        spark, operator, layouts = self.reader.spark, self.reader.operator, self.plan.row_layouts
-        rows, splits = FieldwiseRows(flow, layouts), split_rows(operator, flow.state)
+    def _plan_fields(
+        self, flow: FieldwiseFlow
+    ) -> tuple[FieldwiseRows, RowDigests | None, Callable[[Written], EncodedState]]:
+        """The rows field by field, what is digested on the way for the proof, and what makes the result."""
+        operator, layouts = self.reader.operator, self.plan.row_layouts
+        rows = FieldwiseRows(flow, layouts)
         if self.trip is None:
-            return EncodedState(encode_fieldwise(spark, rows, splits, self.writer).parts, None)
+            return rows, None, lambda written: EncodedState(written.parts, None)
         columns = choose_row_columns(flow.after, operator, layouts)
         old, source, carried = None, "", dict[str, str]()
         # There is one at most, of the only state that is read.
@@ -151,8 +203,7 @@ class _Encoder:
             pairs = ((before, after) for after, before in flow.carried)
             old, carried = share_digests(whole, columns, pairs, whole=flow.whole)
             rows = replace(rows, old=frozenset(old.fields or ()))
-        digests = RowDigests(columns, old)
-        return _pack(encode_fieldwise(spark, rows, splits, self.writer, digests), columns, source, carried)
+        return rows, RowDigests(columns, old), lambda written: _pack(written, columns, source, carried)
 
 
 def _pack(written: Written, columns: RowColumns, source: str, carried: Mapping[str, str] | None = None) -> EncodedState:

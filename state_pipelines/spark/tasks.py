@@ -32,6 +32,11 @@ def uses_other_machines(spark: SparkSession) -> bool:
     return not (spark.conf.get("spark.master", None) or "").startswith("local")
 
 
+def count_cores(spark: SparkSession) -> int:
+    """The number of tasks that a session runs at a time."""
+    return spark.sparkContext.defaultParallelism
+
+
 def run_tasks(spark: SparkSession, tasks: Sequence[Task[Result]], what: str) -> list[Result]:
     """Run every item in a task of its own; results in the order of the items.
 

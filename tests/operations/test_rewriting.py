@@ -12,11 +12,13 @@ import pytest
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import FormatError
 from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
+from state_pipelines.keyed.canonical.sorted_runs import copy_records
 from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
+from state_pipelines.operations.write import keyed_rewrite
 from state_pipelines.operations.write.keyed_rewrite import (
     LARGE,
     FileRewrite,
@@ -26,6 +28,7 @@ from state_pipelines.operations.write.keyed_rewrite import (
     merge_spills,
 )
 from state_pipelines.operations.write.spilled_blocks import find_blocks
+from state_pipelines.operations.write.spills import BATCH
 from state_pipelines.operations.write.state_spills import StateSpill, write_state_spill
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
 from state_pipelines.storage import join, resolve
@@ -285,6 +288,46 @@ def test_a_broken_part_file_is_told(tmp_path: Path) -> None:
     part = StateSpill(resolve(str(path)), 1, KeyGroupRange(0, 128))
     with pytest.raises(FormatError, match="not a spill"):
         merge_spills(plan(state, state.parts[0], (part,), tmp_path))
+
+
+class Halves:
+    """Gives the records of a state back, in two halves; the result is their number."""
+
+    def __init__(self) -> None:
+        self.result = 0
+
+    def start(self) -> Halves:
+        return Halves()
+
+    def rewrite(self, records: KeyedRecords, subtask: int) -> Iterator[KeyedRecords]:
+        self.result += len(records)
+        middle = len(records) // 2
+        yield copy_records(records.cut(0, middle))
+        yield copy_records(records.cut(middle, len(records)))
+
+
+@pytest.mark.parametrize("batch", [BATCH, 100])
+@pytest.mark.parametrize("savepoint", ALL_TYPES, ids=str)
+def test_records_that_keep_their_keys_need_no_spill(
+    savepoint: Savepoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr("state_pipelines.operations.write.keyed_rewrite.BATCH", batch)
+    for number, state in enumerate(load_states(savepoint)):
+        for part in state.parts:
+            name = f"{number}-{part.subtask}"
+            copying = copy_states(
+                part.subtask, part.file, part.file.header, state.context, join(resolve(str(tmp_path)), f"{name}-copied")
+            )
+            copied = tuple(each for each in copying.copied if each[0] != part.state_id)
+            target = join(resolve(str(tmp_path)), f"{name}-rewritten")
+            rewritten = ((part.state_id, part.state_id, Halves()),)
+            written = merge_spills(replace(copying, copied=copied, rewritten=rewritten, target=target))
+            expected = merge_spills(copying)
+            assert (written.offsets, written.states) == (expected.offsets, expected.states)
+            # Block after block, the states that are copied come first.
+            if keyed_rewrite.LARGE:
+                assert (tmp_path / target.name).read_bytes() == (tmp_path / copying.target.name).read_bytes()
+            assert written.results == {state.name: dict(expected.records)[part.state_id]}
 
 
 def test_orders_keep_their_files_byte_for_byte(tmp_path: Path) -> None:

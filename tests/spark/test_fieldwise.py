@@ -20,7 +20,7 @@ from state_pipelines.spark.migration_run import plan_snapshot
 from state_pipelines.spark.proof import prove_plan
 from state_pipelines.spark.record_encoding import RecordSpillWriter
 from state_pipelines.spark.row_digests import find_types, restore_types
-from state_pipelines.spark.state_encoding import encode_state
+from state_pipelines.spark.state_encoding import plan_encoding
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
@@ -346,7 +346,7 @@ def prove(spark: SparkSession, before: Snapshot, after: Snapshot, migration: Mig
     assert flow.shape.key is not None
     layout = derive_keyed_layout(flow.shape.info, flow.shape.key, operator.max_parallelism, layouts)
     writer = RecordSpillWriter(RecordEncoder(layout, "profile"), resolve(str(scratch)), operator.label)
-    meant = encode_state(StateReader(spark, operator), found, "profile", writer, prove=True).expected
+    meant = plan_encoding(StateReader(spark, operator), found, "profile", writer, prove=True).encode().expected
     assert meant is not None
     return prove_plan(spark, operator, after.operator("users"), found, {"profile": meant})
 

@@ -257,3 +257,19 @@ def test_what_rows_of_tables_cannot_become_is_told(
     with pytest.raises(MigrationError, match=message):
         migrate(tables, parse_migration(content), str(tmp_path / "up"))
     assert not (tmp_path / "up").exists()
+
+
+def list_files(directory: Path) -> list[bytes]:
+    return sorted(each.read_bytes() for each in directory.iterdir() if not each.name.startswith("_"))
+
+
+def test_the_files_are_the_same_with_and_without_spills(
+    spark: SparkSession, old: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = [(parse(text), UPGRADE) for text in (PEOPLE, SPLIT, FILTER, MERGE)]
+    results = []
+    for cores in (1, 1000):
+        monkeypatch.setattr("state_pipelines.spark.migration_run.count_cores", lambda _, cores=cores: cores)
+        results.append(migrate(old, chain, str(tmp_path / str(cores))))
+    assert results[0].rows == results[1].rows
+    assert list_files(tmp_path / "1") == list_files(tmp_path / "1000")

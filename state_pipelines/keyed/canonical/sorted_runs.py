@@ -7,7 +7,7 @@ before it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -317,26 +317,40 @@ def join_sides(key_groups: npt.NDArray[np.int32], keys: Encoded, values: Encoded
         keys: keys without prefix.
         values: values.
     """
-    data = np.empty(int((keys.stops - keys.starts).sum() + (values.stops - values.starts).sum()), np.uint8)
-    ends = np.empty(len(key_groups), np.int64)
-    key_base, value_base = keys.data.ctypes.data, values.data.ctypes.data
-    key_spans = (key_base + keys.starts, key_base + keys.stops)
-    value_spans = (value_base + values.starts, value_base + values.stops)
-    join_spans(0, *key_spans, *value_spans, data.ctypes.data, ends)
-    value_starts = ends - (values.stops - values.starts)
-    key_starts = value_starts - (keys.stops - keys.starts)
-    return KeyedRecords(key_groups, data, key_starts, value_starts, value_starts, ends, 0, "")
+    base = keys.data.ctypes.data
+    return _join_spans(key_groups, base + keys.starts, base + keys.stops, *_locate(values))
+
+
+def replace_values(records: KeyedRecords, values: Encoded) -> KeyedRecords:
+    """Records with the keys that they have and other values, one for each."""
+    base = records.data.ctypes.data
+    return _join_spans(records.key_groups, base + records.key_starts, base + records.key_ends, *_locate(values))
 
 
 def copy_records(records: KeyedRecords) -> KeyedRecords:
     """The same records in bytes of their own; positions in the file are lost."""
-    data = np.empty(size_of_records(records), np.uint8)
-    ends = np.empty(len(records), np.int64)
+    base = records.data.ctypes.data
     spans = (records.key_starts, records.key_ends, records.value_starts, records.value_ends)
-    join_spans(records.data.ctypes.data, *spans, data.ctypes.data, ends)
-    value_starts = ends - (records.value_ends - records.value_starts)
-    key_starts = value_starts - (records.key_ends - records.key_starts)
-    return KeyedRecords(records.key_groups, data, key_starts, value_starts, value_starts, ends, 0, records.file)
+    return replace(_join_spans(records.key_groups, *(base + each for each in spans)), file=records.file)
+
+
+def _locate(values: Encoded) -> tuple[Positions, Positions]:
+    """First and last address of each value."""
+    base = values.data.ctypes.data
+    return base + values.starts, base + values.stops
+
+
+def _join_spans(
+    key_groups: npt.NDArray[np.int32], key_starts: Positions, key_ends: Positions, starts: Positions, ends: Positions
+) -> KeyedRecords:
+    """Records in bytes of their own from the addresses of their keys and values."""
+    sizes = ends - starts
+    key_sizes = key_ends - key_starts
+    data = np.empty(int(sizes.sum() + key_sizes.sum()), np.uint8)
+    stops = np.empty(len(key_groups), np.int64)
+    join_spans(0, key_starts, key_ends, starts, ends, data.ctypes.data, stops)
+    value_starts = stops - sizes
+    return KeyedRecords(key_groups, data, value_starts - key_sizes, value_starts, value_starts, stops, 0, "")
 
 
 def size_of_records(records: KeyedRecords) -> int:

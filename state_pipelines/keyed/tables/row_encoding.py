@@ -83,10 +83,15 @@ class RecordEncoder:
                 yield self._encode_batch(batch)
 
     def _encode_batch(self, batch: pa.RecordBatch) -> EncodedRows:
-        return EncodedRows(self._key_groups(batch), self._encode_keys(batch), self._encode_values(batch), batch)
+        return EncodedRows(self._key_groups(batch), self._encode_keys(batch), self.encode_values(batch), batch)
 
-    def _encode_values(self, batch: pa.RecordBatch) -> Encoded:
-        """Values, or the bytes of those that could not be decoded (column `value_bytes`) as they are."""
+    def encode_values(self, batch: pa.RecordBatch) -> Encoded:
+        """Encode values; of those that could not be decoded the bytes (column `value_bytes`) stay as they are.
+
+        Raises:
+            UsageError: a column is missing.
+            ValueRangeError: a value does not fit its serializer.
+        """
         columns = plan_columns(self.layout.value)
         kept = self._kept(batch)
         if kept is None:

@@ -2,15 +2,16 @@
 
 Two steps, each of which any number of tasks can share. `state_spills.write_state_spill` encodes rows of one state into
 a spill, in whatever order they come; `merge_spills` writes the final file of one subtask from spills and from the old
-file. One block of records is held in memory. Of an old file that is not canonical a key group is held whole where that
-is larger.
+file. States whose records keep their keys need no spill: `merge_spills` rewrites them as it comes by (`RecordRewrite`).
+One block of records is held in memory. Of an old file that is not canonical a key group is held whole where that is
+larger.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -24,11 +25,12 @@ from state_pipelines.keyed.canonical.sorted_runs import (
     RecordBuffer,
     gather_runs,
     join_runs,
+    size_of_records,
     sum_runs,
 )
 from state_pipelines.keyed.canonical.writer import CanonicalWriter, frame_section
 from state_pipelines.keyed.digests.record_digests import RecordDigest, sum_digests
-from state_pipelines.keyed.record_layout import derive_keyed_layout
+from state_pipelines.keyed.record_layout import concat_records, derive_keyed_layout
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
@@ -44,12 +46,38 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import KeyedFile, KeyGroupSource, RecordContext, Runs
+    from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.operations.write.state_spills import StateSpill
     from state_pipelines.snapshot import Operator
 
 
 LARGE = 2 * BATCH
 """Bytes of a key group from which on it is written block after block."""
+
+_SPARSE = 4
+"""Windows of the old file are held up to so many times `BATCH` bytes while their records wait."""
+
+
+class RecordRewrite(Protocol):
+    """The change of the records of a state that keep their keys; goes to the tasks."""
+
+    def start(self) -> RecordRewriter:
+        """Return what does it in one task."""
+
+
+class RecordRewriter(Protocol):
+    """Rewrites the records of a state in one task."""
+
+    def rewrite(self, records: KeyedRecords, subtask: int) -> Iterator[KeyedRecords]:
+        """Rewrite records of the old file; the new ones have the same key groups in the same order.
+
+        Raises:
+            StateError: a record cannot be decoded, computed or encoded.
+        """
+
+    @property
+    def result(self) -> Any:
+        """A result over all records, such as their digests."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +94,7 @@ class FileRewrite:
         context: what finding the records of the old file takes.
         target: the new file.
         distinct: make sure that no key occurs twice in a state that is encoded again.
+        rewritten: (new state id, old state id, change of the records) of the states that need no spill.
     """
 
     subtask: int
@@ -77,6 +106,7 @@ class FileRewrite:
     context: RecordContext
     target: Location
     distinct: bool = False
+    rewritten: tuple[tuple[int, int, RecordRewrite], ...] = ()
 
     def run(self) -> WrittenFile:
         """Write it."""
@@ -129,6 +159,7 @@ class WrittenFile:
         states: what it holds of each state, by name, where that was counted.
         dropped: what was left out of each state by choice of keys.
         duplicates: what was left out of each state because another snapshot has the same key.
+        results: of the rewriters, by name of the state.
     """
 
     subtask: int
@@ -138,6 +169,7 @@ class WrittenFile:
     states: dict[str, RecordDigest] = field(default_factory=dict)
     dropped: dict[str, RecordDigest] = field(default_factory=dict)
     duplicates: dict[str, RecordDigest] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
 
 
 def merge_spills(rewrite: FileRewrite) -> WrittenFile:
@@ -159,7 +191,8 @@ def merge_spills(rewrite: FileRewrite) -> WrittenFile:
                 for sections in merging.join(key_groups):
                     writer.write_sections(sections.key_groups, sections.ends, sections.data)
     counts = tuple((number, merging.states[info.name].records) for number, info in enumerate(rewrite.header.states))
-    return WrittenFile(rewrite.subtask, writer.offsets, writer.size, counts, merging.states)
+    results = {merging.names[new_id]: each.result for new_id, _, each in merging.rewriters}
+    return WrittenFile(rewrite.subtask, writer.offsets, writer.size, counts, merging.states, results=results)
 
 
 def _cut_large(sizes: npt.NDArray[np.int64], key_groups: KeyGroupRange) -> Iterator[tuple[KeyGroupRange, bool]]:
@@ -191,6 +224,36 @@ class Sections:
     records: int
 
 
+@dataclass
+class _WaitingRecords:
+    """Records of the old file by state, of adjacent key groups, that are rewritten together.
+
+    Attributes:
+        size: bytes of the records.
+        held: bytes in memory: the windows that hold the records.
+    """
+
+    size: int = 0
+    held: int = 0
+    _batches: dict[tuple[int, int], list[KeyedRecords]] = field(default_factory=dict)
+    _last: int = 0
+
+    def add(self, state_id: int, records: KeyedRecords) -> None:
+        """Let records wait."""
+        window = id(records.data)
+        self._batches.setdefault((state_id, window), []).append(records)
+        self.size += size_of_records(records)
+        if window != self._last:
+            self._last = window
+            self.held += len(records.data)
+
+    def take(self) -> list[tuple[int, KeyedRecords]]:
+        """Return the state and the records of each window; none wait after it."""
+        found = [(state_id, concat_records(batches)) for (state_id, _), batches in self._batches.items()]
+        self.size, self.held, self._batches, self._last = 0, 0, {}, 0
+        return found
+
+
 class Merging:
     """Merges the parts of a subtask with its old file.
 
@@ -202,6 +265,8 @@ class Merging:
     def __init__(self, rewrite: FileRewrite) -> None:
         self.rewrite = rewrite
         self.copied = {old_id: new_id for new_id, old_id in rewrite.copied}
+        self.rewriters = [(new_id, old_id, each.start()) for new_id, old_id, each in rewrite.rewritten]
+        self.waiting = _WaitingRecords()
         self.names = {number: info.name for number, info in enumerate(rewrite.header.states)}
         maps = frozenset(
             number for number, info in enumerate(rewrite.header.states) if info.state_type == StateKind.MAP
@@ -220,7 +285,7 @@ class Merging:
         for _, each in self.spills:
             self.bounds += each.bounds - each.bounds[0]
         self.sizes = np.diff(self.bounds)
-        if self.copied and rewrite.base is not None and not rewrite.base.lacks_lengths:
+        if (self.copied or self.rewriters) and rewrite.base is not None and not rewrite.base.lacks_lengths:
             for section in select_sections(rewrite.base.stored_sections(), rewrite.key_groups):
                 self.sizes[section.key_group - self.start] += section.size
         self.states = dict.fromkeys(self.names.values(), RecordDigest())
@@ -230,15 +295,28 @@ class Merging:
         first = key_groups.start
         for key_group, old in align_key_groups(self.rewrite.base, self.rewrite.context, key_groups):
             spilled = self.bounds[key_group - self.start] - self.bounds[first - self.start]
-            if first < key_group and self.buffer.size + int(spilled) >= BATCH:
+            if first < key_group and self.buffer.size + self.waiting.size + int(spilled) >= BATCH:
                 yield self._join(KeyGroupRange(first, key_group - first))
                 first = key_group
             for old_id, records in old:
                 if old_id in self.copied:
                     self.buffer.add(self.copied[old_id], records)
+                if any(old_id == each for _, each, _ in self.rewriters):
+                    self.waiting.add(old_id, records)
+            if self.waiting.held >= _SPARSE * BATCH:
+                self._rewrite()
         yield self._join(KeyGroupRange(first, key_groups.end + 1 - first))
 
+    def _rewrite(self) -> None:
+        """Rewrite the records that wait, of many key groups at once."""
+        for state_id, old in self.waiting.take():
+            for new_id, old_id, rewriter in self.rewriters:
+                if old_id == state_id:
+                    for records in rewriter.rewrite(old, self.rewrite.subtask):
+                        self.buffer.add(new_id, records)
+
     def _join(self, key_groups: KeyGroupRange) -> Sections:
+        self._rewrite()
         blocks = [self.buffer.sort(key_groups), *self._read_spills(key_groups)]
         self._count(blocks)
         runs = gather_runs([(0, block) for block in blocks])
@@ -285,11 +363,18 @@ class Merging:
     def _find_blocks(self, key_groups: KeyGroupRange) -> Iterator[Block]:
         """The framed records of one key group, of one state each."""
         encoded: dict[int, KeySet] = {}
-        if self.rewrite.base is not None and self.copied:
-            found = self.rewrite.base.scan([*self.copied], self.rewrite.context, key_groups)
-            for old_id, records in found:
+        base, context = self.rewrite.base, self.rewrite.context
+        if base is not None and self.copied:
+            for old_id, records in base.scan([*self.copied], context, key_groups):
                 self.buffer.add(self.copied[old_id], records)
                 yield self.buffer.sort(key_groups)
+        if base is not None:
+            # One after the other: the records of a state lie together.
+            for new_id, old_id, rewriter in self.rewriters:
+                for _, old in base.scan([old_id], context, key_groups):
+                    for records in rewriter.rewrite(old, self.rewrite.subtask):
+                        self.buffer.add(new_id, records)
+                    yield self.buffer.sort(key_groups)
         for block in self._read_spills(key_groups):
             if self.rewrite.distinct and len(block.runs):
                 self._require_new(block, encoded)
