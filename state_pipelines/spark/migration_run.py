@@ -306,7 +306,7 @@ def _write(
 
 def _has_files(spark: SparkSession, work: _Work) -> bool:
     """Whether each core of the session has a file of its own, so that nothing is lost when a task does a whole one."""
-    return len(work.operator.keyed_files) >= count_cores(spark)
+    return sum(not file.holds_raw_timers for _, file in work.operator.keyed_files) >= count_cores(spark)
 
 
 def _plan_encoding(work: _Work, name: str, directory: Location) -> StateEncoding:

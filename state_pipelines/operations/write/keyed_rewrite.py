@@ -236,21 +236,21 @@ class _WaitingRecords:
     size: int = 0
     held: int = 0
     _batches: dict[tuple[int, int], list[KeyedRecords]] = field(default_factory=dict)
-    _last: int = 0
+    _windows: set[int] = field(default_factory=set)
 
     def add(self, state_id: int, records: KeyedRecords) -> None:
         """Let records wait."""
         window = id(records.data)
         self._batches.setdefault((state_id, window), []).append(records)
         self.size += size_of_records(records)
-        if window != self._last:
-            self._last = window
+        if window not in self._windows:
+            self._windows.add(window)
             self.held += len(records.data)
 
     def take(self) -> list[tuple[int, KeyedRecords]]:
         """Return the state and the records of each window; none wait after it."""
         found = [(state_id, concat_records(batches)) for (state_id, _), batches in self._batches.items()]
-        self.size, self.held, self._batches, self._last = 0, 0, {}, 0
+        self.size, self.held, self._batches, self._windows = 0, 0, {}, set()
         return found
 
 
