@@ -15,9 +15,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 from state_pipelines.errors import StateError, TargetExistsError
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.migration import load_migration
+from state_pipelines.operations.migration import UPGRADE, load_migration, parse_migration
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark import create_session, migrate
 from state_pipelines.storage import METADATA_FILE, resolve
@@ -34,6 +36,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIGRATION = ORDERS / "migrations" / "0001_amount_as_double.yaml"
+FILTER = """
+revision: "2"
+operator: orders
+state: history
+upgrade: [filter: {keep: length(value) > 3, reason: "none is shorter"}]
+downgrade: {impossible: "not asked"}
+"""
+"""What goes by way of Spark, with temporary files; the other state goes straight into the new files."""
 
 
 class Killed(BaseException):
@@ -72,11 +82,13 @@ class FaultyMigration:
         self.discarded = self.scratch = 0
         self.findings: list[str] = []
         self._spark = spark
+        self._chain = [(load_migration(MIGRATION), UPGRADE), (parse_migration(yaml.safe_load(FILTER)), UPGRADE)]
         self._directory = directory.resolve()
         self._rule: Callable[[int, bool], None] = _pass
         self._calls = LocalCalls(self._directory, lambda number, grows: self._rule(number, grows))
         self._calls.watch()
-        self._run(self._directory / "sound")
+        error = self._run(self._directory / "sound")
+        assert error is None, error
         self.count = self._calls.count
         # Tasks make the temporary files; the driver only removes them.
         self.removal = next(number for number, name in enumerate(self._calls.names) if find_scratch_target(name))
@@ -95,7 +107,7 @@ class FaultyMigration:
     def _run(self, target: Path) -> BaseException | None:
         self._calls.count = 0
         try:
-            migrate(orders().open(), load_migration(MIGRATION), str(target), spark=self._spark)
+            migrate(orders().open(), self._chain, str(target), spark=self._spark)
         except (StateError, KeyboardInterrupt, Killed) as error:
             return error
         finally:
