@@ -176,7 +176,7 @@ class RowsRewrite:
     digests: RowDigests | None
 
     def start(self) -> RowsRewriter:
-        """Return what does it in one task."""
+        """Return the rewriter of one task."""
         return RowsRewriter(self)
 
 

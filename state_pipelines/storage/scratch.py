@@ -98,8 +98,8 @@ class ScratchDirectory:
     temporary files of this machine (`TMPDIR`), so that temporary files never go to an object store; but beside the
     target too where tasks run on other machines, which have nothing else in common.
 
-    No generator: of one that nobody ends, as where a job dies, the garbage collector would run the end, inside of
-    whatever call it interrupts, and delete files there. CPython 3.11 crashes when that happens inside
+    This is a class because the garbage collector closes a generator that was abandoned, for example by a job that
+    died. Closing it would delete files in the middle of an unrelated call, and CPython 3.11 crashes when that call is
     `ContextVar.set`.
 
     Args:

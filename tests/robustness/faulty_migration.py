@@ -43,7 +43,7 @@ state: history
 upgrade: [filter: {keep: length(value) > 3, reason: "none is shorter"}]
 downgrade: {impossible: "not asked"}
 """
-"""What goes by way of Spark, with temporary files; the other state goes straight into the new files."""
+"""A change that Spark computes, so that it needs temporary files; `MIGRATION` needs none."""
 
 
 class Killed(BaseException):

@@ -2,7 +2,8 @@
 
 Two steps, each of which any number of tasks can share. `state_spills.write_state_spill` encodes rows of one state into
 a spill, in whatever order they come; `merge_spills` writes the final file of one subtask from spills and from the old
-file. States whose records keep their keys need no spill: `merge_spills` rewrites them as it comes by (`RecordRewrite`).
+file. States whose records keep their keys need no spill: `merge_spills` rewrites them while it copies the old file
+(`RecordRewrite`).
 One block of records is held in memory. Of an old file that is not canonical a key group is held whole where that is
 larger.
 """
@@ -62,7 +63,7 @@ class RecordRewrite(Protocol):
     """The change of the records of a state that keep their keys; goes to the tasks."""
 
     def start(self) -> RecordRewriter:
-        """Return what does it in one task."""
+        """Return the rewriter of one task."""
 
 
 class RecordRewriter(Protocol):
@@ -230,27 +231,28 @@ class _WaitingRecords:
 
     Attributes:
         size: bytes of the records.
-        held: bytes in memory: the windows that hold the records.
     """
 
     size: int = 0
-    held: int = 0
     _batches: dict[tuple[int, int], list[KeyedRecords]] = field(default_factory=dict)
-    _windows: set[int] = field(default_factory=set)
+    _held: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory: the windows that hold the records."""
+        return sum(self._held.values())
 
     def add(self, state_id: int, records: KeyedRecords) -> None:
         """Let records wait."""
         window = id(records.data)
         self._batches.setdefault((state_id, window), []).append(records)
         self.size += size_of_records(records)
-        if window not in self._windows:
-            self._windows.add(window)
-            self.held += len(records.data)
+        self._held[window] = len(records.data)
 
     def take(self) -> list[tuple[int, KeyedRecords]]:
         """Return the state and the records of each window; none wait after it."""
         found = [(state_id, concat_records(batches)) for (state_id, _), batches in self._batches.items()]
-        self.size, self.held, self._batches, self._windows = 0, 0, {}, set()
+        self.size, self._batches, self._held = 0, {}, {}
         return found
 
 
