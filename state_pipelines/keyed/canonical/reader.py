@@ -6,6 +6,7 @@ Source: `FullSnapshotAsyncWriter`, `FullSnapshotRestoreOperation`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -300,10 +301,12 @@ def _scan_window(
 def _group_states(rows: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """Split the rows of `scan_records` by state, in the order in which the states come first."""
     states = rows[0]
-    if len(states) and (states == states[0]).all():
-        # Nearly always, for the records of a state follow each other.
-        yield int(states[0]), rows
+    if not len(states):
         return
-    found, first = np.unique(states, return_index=True)
-    for state_id in found[np.argsort(first)].tolist():
-        yield state_id, rows[:, states == state_id]
+    # The records of a state in a key group follow each other.
+    bounds = [0, *(np.flatnonzero(states[1:] != states[:-1]) + 1).tolist(), len(states)]
+    runs: dict[int, list[npt.NDArray[np.int64]]] = {}
+    for start, stop in pairwise(bounds):
+        runs.setdefault(int(states[start]), []).append(rows[:, start:stop])
+    for state_id, found in runs.items():
+        yield state_id, found[0] if len(found) == 1 else np.concatenate(found, axis=1)

@@ -355,7 +355,8 @@ def _join_spans(
 
 def size_of_records(records: KeyedRecords) -> int:
     """Bytes of keys and values."""
-    return int((records.key_ends - records.key_starts + records.value_ends - records.value_starts).sum())
+    keys = int(records.key_ends.sum()) - int(records.key_starts.sum())
+    return keys + int(records.value_ends.sum()) - int(records.value_starts.sum())
 
 
 def _require_inside(records: KeyedRecords, key_groups: KeyGroupRange) -> None:
