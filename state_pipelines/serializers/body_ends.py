@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
 Parsed = TypeVar("Parsed")
 
-MAX_ATTEMPTS = 20_000
-"""Parses of one header after which no further ends are tried."""
+MAX_WORK = 8 << 20
+"""Bytes that all parses of one header may read until no further ends are tried; each parse counts as some more."""
+
+_WORK_OF_PARSE = 512
 
 MAX_UNKNOWN = 200
 """Unknown bodies in one header up to which ends are looked for."""
@@ -81,6 +83,8 @@ class Reading:
         done: by start, the end, the node, and how many ends are used then, of snapshots that were read before under the
             same ends.
         stage: numbers of items that are left in the lists around the current offset.
+        skipped: bytes of the snapshots that were taken from `done`.
+        parsed: all other bytes that were read, once the parse has ended.
         empty_bodies: the bodies of declared classes are empty, unless declared otherwise.
     """
 
@@ -91,6 +95,8 @@ class Reading:
     snapshots: list[tuple[int, int, Serializer]] = field(default_factory=list)
     done: dict[int, tuple[int, Serializer, int]] = field(default_factory=dict)
     stage: list[object] = field(default_factory=list)
+    skipped: int = 0
+    parsed: int = 0
     empty_bodies: bool = False
 
     @property
@@ -100,7 +106,19 @@ class Reading:
         return {start: (stop, node, counts[start]) for start, stop, node in self.snapshots}
 
 
+@dataclass
+class _Work:
+    """The work of a search for ends, and of the searches in frames inside of the header.
+
+    Attributes:
+        left: bytes that may still be read.
+    """
+
+    left: int = MAX_WORK
+
+
 _reading: ContextVar[Reading | None] = ContextVar("header being read", default=None)
+_work: ContextVar[_Work | None] = ContextVar("work of the search for ends", default=None)
 
 
 def current_reading() -> Reading | None:
@@ -199,8 +217,11 @@ def read_settled(
 
     def attempt(state: Reading) -> tuple[Parsed, int]:
         reader = Reader(data, name, start, len(data) if end is None else end)
-        with reading(state):
-            parsed = parse(reader)
+        try:
+            with reading(state):
+                parsed = parse(reader)
+        finally:
+            state.parsed = reader.position - start - state.skipped
         if state.used and end is not None:
             # Without an assumed end, the caller checks what follows the header.
             reader.expect_end("the header")
@@ -220,11 +241,15 @@ def read_settled(
             return attempt(Reading(classes))
         except OpenBodyError as error:
             first = error
-    search = _Search(data, end, lambda ends, done: Reading(classes, ends, done=done), attempt)
+    work = _work.get() or _Work()
+    search = _Search(data, end, lambda ends, done: Reading(classes, ends, done=done), attempt, work)
+    token = _work.set(work)
     try:
         search.explore((), first, {})
     except _GivenUpError as stopped:
         first.what += stopped.what
+    finally:
+        _work.reset(token)
     if search.solution is None:
         raise first
     if not search.whole:
@@ -242,6 +267,7 @@ class _Search(Generic[Parsed]):
         end: of the header.
         assume: makes the state of a parse under assumed ends.
         attempt: parses.
+        work: of this search and those around it.
 
     Attributes:
         solution: the first solution; None if there is none, or if solutions differ.
@@ -254,11 +280,13 @@ class _Search(Generic[Parsed]):
         end: int,
         assume: Callable[[tuple[int, ...], dict[int, tuple[int, Serializer, int]]], Reading],
         attempt: Callable[[Reading], Parsed],
+        work: _Work,
     ) -> None:
         self._candidates = Candidates(data, end)
         self._assume = assume
         self._attempt = attempt
-        self._attempts = 0
+        self._work = work
+        work.left -= end
         # Solutions by the remaining steps after the body; None where there is none.
         self._known: dict[tuple[object, ...], Reading | None] = {}
         self.solution: tuple[Parsed, Reading] | None = None
@@ -281,13 +309,12 @@ class _Search(Generic[Parsed]):
             raise _GivenUpError
         found: Reading | None = None
         for candidate in self._candidates.find(error.start, error.stage):
-            self._attempts += 1
-            if self._attempts > MAX_ATTEMPTS:
+            if self._work.left <= 0:
                 self.solution = None
                 raise _GivenUpError
             state = self._assume((*ends, candidate), done)
             try:
-                parsed = self._attempt(state)
+                parsed = self._parse(state)
             except OpenBodyError as deeper:
                 key = (deeper.start, *deeper.stage)
                 if key not in self._known:
@@ -304,6 +331,12 @@ class _Search(Generic[Parsed]):
                 self._compare(state, state)
                 found = found or state
         return found
+
+    def _parse(self, state: Reading) -> Parsed:
+        try:
+            return self._attempt(state)
+        finally:
+            self._work.left -= state.parsed + _WORK_OF_PARSE
 
     def _compare(self, state: Reading, solution: Reading) -> None:
         """Note where a solution differs from the first one: it begins as `state` does and ends as `solution`."""

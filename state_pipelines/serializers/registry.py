@@ -261,6 +261,7 @@ def read_snapshot(reader: Reader) -> Serializer:
     state = current_reading()
     if state is not None and start in state.done:
         reader.position, known, state.used = state.done[start]
+        state.skipped += reader.position - start
         state.snapshots.append((start, reader.position, known))
         return known
     read_outer_version(reader)

@@ -232,6 +232,10 @@ def test_access_times_of_a_value_and_of_a_list() -> None:
     assert (access_times(TTL, value), access_times(list_of(TTL), [value]), access_times(LONG, 5)) == (5, [5], None)
 
 
+def test_a_value_of_a_map_that_is_null_has_no_access_time() -> None:
+    assert (access_times(TTL, None), to_json(TTL, None)) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [

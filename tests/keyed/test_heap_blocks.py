@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.keyed.header import KeyedHeader
+from state_pipelines.keyed.heap import block_ends
 from state_pipelines.keyed.heap.block_ends import find_block_end
-from state_pipelines.keyed.heap.entries import make_entry_codecs
+from state_pipelines.keyed.heap.entries import Entries, EntryCodec, make_entry_codecs
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import keyed_state
@@ -50,3 +53,19 @@ def test_an_end_that_is_not_the_only_one_is_none() -> None:
 
 def test_without_the_other_blocks_there_is_no_end() -> None:
     assert find(b"x" * 20 + INTS, {1, 2}) is None
+
+
+def test_a_search_is_given_up_after_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each nine bytes are the head of a block of 65,536 entries, and an entry of the blocks before."""
+    tried = 0
+    read = EntryCodec.read
+
+    def count(self: EntryCodec, *arguments: Any) -> tuple[Entries, int]:
+        nonlocal tried
+        tried += 1
+        return read(self, *arguments)
+
+    monkeypatch.setattr(EntryCodec, "read", count)
+    monkeypatch.setattr(block_ends, "MAX_WORK", 32 << 20)
+    assert find(bytes.fromhex("0001 00010000 00 0000") * 100_000, {1, 2}) is None
+    assert 50 < tried < 60

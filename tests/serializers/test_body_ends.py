@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, UsageError
-from state_pipelines.keyed.header import KeyedHeader, settle_keyed_header, write_keyed_header
+from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, settle_keyed_header, write_keyed_header
 from state_pipelines.operatorstate.header import settle_operator_header
-from state_pipelines.serializers.body_ends import ADAPTER_VERSION, OpenBodyError
+from state_pipelines.serializers.body_ends import ADAPTER_VERSION, MAX_WORK, OpenBodyError, read_settled
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of
 from state_pipelines.serializers.declared_snapshots import DeclaredSerializer, parse_declaration
 from state_pipelines.serializers.registry import write_nested
@@ -124,6 +125,24 @@ def test_a_header_that_can_be_split_in_two_ways_is_left_open() -> None:
     (stand_in, _) = found.states[1].serializers
     assert isinstance(stand_in[1], Opaque)
     assert "whose end is not known" in stand_in[1].reason
+
+
+def test_a_search_for_ends_is_given_up_after_a_bounded_number_of_bytes() -> None:
+    """Each of some thousand texts in two bodies could be the class of the next nested snapshot."""
+    body = utf("com.acme.Coder") * 2_000
+    data = header(value("a", map_of(unknown(body), unknown(body))))
+    read = 0
+
+    def parse(reader: Reader) -> KeyedHeader:
+        nonlocal read
+        try:
+            return read_keyed_header(reader)
+        finally:
+            read += reader.position
+
+    with pytest.raises(OpenBodyError):
+        read_settled(parse, data, "f", end=len(data))
+    assert MAX_WORK // 2 < read < MAX_WORK + 2 * len(data)
 
 
 def test_states_after_an_open_body_are_stand_ins() -> None:

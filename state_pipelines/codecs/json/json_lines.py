@@ -63,6 +63,9 @@ def to_json(node: tree.Serializer, value: object) -> Json:
 
 def access_times(node: tree.Serializer, value: object) -> int | list[int] | None:
     """Return last access in epoch milliseconds of a value with TTL, one per element of a list; None without TTL."""
+    if value is None:
+        # A map may say that its value is null, although Flink writes none with TTL.
+        return None
     if isinstance(node, tree.Ttl):
         return cast("int", _parts(value)["last_access"])
     if isinstance(node, tree.ListOf) and isinstance(node.element, tree.Ttl):

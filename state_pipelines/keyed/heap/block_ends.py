@@ -27,6 +27,9 @@ HEAD = 6
 MAX_ATTEMPTS = 10_000
 """Largest number of offsets that are tried in one section."""
 
+MAX_WORK = 1 << 30
+"""Bytes of entries that all tries in one section may read."""
+
 
 def find_block_end(
     data: npt.NDArray[np.uint8], start: int, end: int, left: frozenset[int], codecs: Sequence[EntryCodec]
@@ -43,10 +46,13 @@ def find_block_end(
     if not left:
         return end
     found: int | None = None
-    for attempts, head in enumerate(_find_heads(data, start, end, left)):
-        if attempts == MAX_ATTEMPTS:
+    work = 0
+    for attempts, head in enumerate(_find_heads(data, start, end, left).tolist()):
+        if attempts == MAX_ATTEMPTS or work >= MAX_WORK:
             return None
-        if _fits(data, head, end, left, codecs):
+        fits, stop = _try_blocks(data, head, end, left, codecs)
+        work += stop - head
+        if fits:
             if found is not None:
                 return None
             found = head
@@ -72,26 +78,26 @@ def _find_heads(data: npt.NDArray[np.uint8], start: int, end: int, left: frozens
     return np.flatnonzero(np.isin(ids, list(left)) & (numbers <= len(raw))) + start
 
 
-def _fits(
+def _try_blocks(
     data: npt.NDArray[np.uint8], position: int, end: int, left: frozenset[int], codecs: Sequence[EntryCodec]
-) -> bool:
-    """Return whether the blocks of all `left` states fill the bytes from `position` to `end`."""
+) -> tuple[bool, int]:
+    """Return whether the blocks of all `left` states fill the bytes from `position` to `end`, and how far they go."""
     missing = set(left)
     while missing:
         if end - position < HEAD:
-            return False
+            return False, position
         head = data[position : position + HEAD].tobytes()
         state_id, count = int.from_bytes(head[:2], "big"), int.from_bytes(head[2:], "big")
         if state_id not in missing:
-            return False
+            return False, position
         missing.remove(state_id)
         position += HEAD
         if count:
             try:
                 _, position = codecs[state_id].read(data, position, end, count, 0, "")
-            except FormatError:
-                return False
+            except FormatError as error:
+                return False, error.where.offset or position
             except UnsupportedError:
                 # Nothing measures this one either: it must be the last.
-                return not missing
-    return position == end
+                return not missing, position
+    return position == end, position
