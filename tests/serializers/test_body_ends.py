@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, UsageError
 from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, settle_keyed_header, write_keyed_header
@@ -24,6 +25,9 @@ from state_pipelines.serializers.state_meta_info import (
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Declared, Opaque, Serializer
 from tests.serializers.literals import utf
+
+if TYPE_CHECKING:
+    from state_pipelines.binary.reader import Reader
 
 NAME = "com.acme.PurseSerializer$PurseSnapshot"
 BODY = utf("cents of EUR") + bytes.fromhex("00000002")
