@@ -22,7 +22,7 @@ from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.element_frames import Versioned, check_name, require
 from state_pipelines.connectors.kafka_source import check_topic_partition
-from state_pipelines.connectors.registry import connector_state, versioned_state
+from state_pipelines.connectors.registry import connector_state, source_splits
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers.beam import BeamSerializer
 
@@ -152,14 +152,7 @@ def write_beam_split(split: BeamSplit) -> Versioned:
     return Versioned(0, split.stream)
 
 
-@versioned_state(
-    "beam",
-    kind="split",
-    operator_state_names=["SourceReaderState"],
-    write=write_beam_split,
-    rows=split_rows,
-    columns=SPLIT_COLUMNS,
-)
+@source_splits("beam", write=write_beam_split, rows=split_rows, columns=SPLIT_COLUMNS)
 def read_beam_split(versioned: Versioned) -> BeamSplit:
     """Read a split: the Java stream of a `FlinkSourceSplit`.
 

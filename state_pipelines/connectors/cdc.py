@@ -18,7 +18,7 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.json.json_lines import dumps, value_json
 from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
-from state_pipelines.connectors.registry import connector_state, is_byte_array, versioned_state
+from state_pipelines.connectors.registry import connector_state, is_byte_array, source_splits
 from state_pipelines.errors import FormatError
 
 if TYPE_CHECKING:
@@ -182,14 +182,7 @@ def _write_schemas(writer: Writer, split: MySqlSplit) -> None:
             writer.bytes32(schema.encode())
 
 
-@versioned_state(
-    "mysql-cdc",
-    kind="split",
-    operator_state_names=["SourceReaderState"],
-    write=write_mysql_split,
-    rows=split_rows,
-    columns=SPLIT_COLUMNS,
-)
+@source_splits("mysql-cdc", write=write_mysql_split, rows=split_rows, columns=SPLIT_COLUMNS)
 def read_mysql_split(versioned: Versioned) -> MySqlSplit:
     """Read a split: i32 kind, then a chunk of a table or the binlog.
 
@@ -198,24 +191,21 @@ def read_mysql_split(versioned: Versioned) -> MySqlSplit:
         UnsupportedError: an unknown version.
     """
     version = versioned.version
-    versioned.expect("a MySQL split", 1, 2, 3, 4)
-    reader = versioned.reader()
-    kind = reader.i32()
-    require(reader, kind in KINDS, f"{kind} is no kind of a MySQL split")
-    if kind == _SNAPSHOT:
-        table, split_id = check_name(reader.utf(), "a table"), check_name(reader.utf(), "the id of a split")
-        key_type, start, end = reader.utf(), _read_boundary(reader), _read_boundary(reader)
-        offset, schemas = _read_offset(reader, version), _read_schemas(reader, version)
-        reader.expect_end("a MySQL split")
-        return MySqlSplit(version, kind, split_id, table, key_type, start, end, offset, schemas=schemas)
-    split_id = check_name(reader.utf(), "the id of a split")
-    require(reader, reader.utf() == "", "a binlog split has no key")
-    offset, ending = _read_offset(reader, version), _read_offset(reader, version)
-    finished = tuple(_read_finished(reader, version) for _ in range(reader.count(_SMALLEST_SPLIT_INFO)))
-    schemas = _read_schemas(reader, version)
-    size = reader.i32() if version > 2 else None
-    suspended = read_flag(reader) if version > 3 and reader.remaining else None
-    reader.expect_end("a MySQL split")
+    with versioned.open("a MySQL split", 1, 2, 3, 4) as reader:
+        kind = reader.i32()
+        require(reader, kind in KINDS, f"{kind} is no kind of a MySQL split")
+        if kind == _SNAPSHOT:
+            table, split_id = check_name(reader.utf(), "a table"), check_name(reader.utf(), "the id of a split")
+            key_type, start, end = reader.utf(), _read_boundary(reader), _read_boundary(reader)
+            offset, schemas = _read_offset(reader, version), _read_schemas(reader, version)
+            return MySqlSplit(version, kind, split_id, table, key_type, start, end, offset, schemas=schemas)
+        split_id = check_name(reader.utf(), "the id of a split")
+        require(reader, reader.utf() == "", "a binlog split has no key")
+        offset, ending = _read_offset(reader, version), _read_offset(reader, version)
+        finished = tuple(_read_finished(reader, version) for _ in range(reader.count(_SMALLEST_SPLIT_INFO)))
+        schemas = _read_schemas(reader, version)
+        size = reader.i32() if version > 2 else None
+        suspended = read_flag(reader) if version > 3 and reader.remaining else None
     return MySqlSplit(
         version,
         kind,

@@ -139,11 +139,9 @@ def read_committables(versioned: Versioned, read: ReadCommittable) -> Committabl
         FormatError: the bytes are no committables, or `read` refuses one.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("the state of a committer", 1, 2)
-    reader = versioned.reader()
-    expect_magic(reader, MAGIC, "the state of a committer")
-    version, elements = read_versioned_list(reader)
-    reader.expect_end("the state of a committer")
+    with versioned.open("the state of a committer", 1, 2) as reader:
+        expect_magic(reader, MAGIC, "the state of a committer")
+        version, elements = read_versioned_list(reader)
     if versioned.version == 1:
         return Committables(plain=tuple(read(each) for each in elements), plain_version=version)
     return Committables(tuple(_read_checkpoint(each, read) for each in elements), version)
@@ -209,13 +207,11 @@ def register_committables(
 
 
 def _read_checkpoint(versioned: Versioned, read: ReadCommittable) -> CheckpointCommittables:
-    versioned.expect("the committables of a checkpoint", 0, 1)
-    reader = versioned.reader()
-    checkpoint_id = reader.i64()
-    number = reader.i32() if versioned.version > 0 else None
-    require(reader, checkpoint_id >= 0, f"{checkpoint_id} is no checkpoint id")
-    version, elements = read_versioned_list(reader)
-    reader.expect_end("the committables of a checkpoint")
+    with versioned.open("the committables of a checkpoint", 0, 1) as reader:
+        checkpoint_id = reader.i64()
+        number = reader.i32() if versioned.version > 0 else None
+        require(reader, checkpoint_id >= 0, f"{checkpoint_id} is no checkpoint id")
+        version, elements = read_versioned_list(reader)
     subtasks = tuple(_read_subtask(each, read) for each in elements)
     return CheckpointCommittables(checkpoint_id, subtasks, version, number)
 
@@ -232,15 +228,13 @@ def _write_checkpoint(checkpoint: CheckpointCommittables, version: int, write: W
 
 def _read_subtask(versioned: Versioned, read: ReadCommittable) -> SubtaskCommittables:
     version = versioned.version
-    versioned.expect("the committables of a subtask", 0, 1, 2)
-    reader = versioned.reader()
-    subtask = reader.i32() if version > 0 else None
-    request_version, elements = read_versioned_list(reader)
-    require(reader, request_version == 0, f"version {request_version} of a commit request is not known")
-    expected = reader.i32()
-    drained = reader.i32() if version < 2 else None
-    failed = reader.i32()
-    reader.expect_end("the committables of a subtask")
+    with versioned.open("the committables of a subtask", 0, 1, 2) as reader:
+        subtask = reader.i32() if version > 0 else None
+        request_version, elements = read_versioned_list(reader)
+        require(reader, request_version == 0, f"version {request_version} of a commit request is not known")
+        expected = reader.i32()
+        drained = reader.i32() if version < 2 else None
+        failed = reader.i32()
     requests = tuple(_read_request(each.reader(), read) for each in elements)
     return SubtaskCommittables(requests, expected, drained, failed, subtask)
 

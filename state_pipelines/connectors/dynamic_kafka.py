@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.writer import Writer
-from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
+from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require, write_optional
 from state_pipelines.connectors.kafka_source import (
     SPLIT_COLUMNS,
     KafkaSplit,
@@ -20,7 +20,7 @@ from state_pipelines.connectors.kafka_source import (
     split_rows,
     write_kafka_split,
 )
-from state_pipelines.connectors.registry import versioned_state
+from state_pipelines.connectors.registry import source_splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,23 +60,14 @@ def write_dynamic_kafka_split(split: DynamicKafkaSplit) -> Versioned:
     writer = Writer()
     writer.utf(split.cluster)
     if split.version > 1:
-        writer.bool(split.retained_until is not None)
-        if split.retained_until is not None:
-            writer.i64(split.retained_until)
+        write_optional(writer, split.retained_until, writer.i64)
     inner = write_kafka_split(split.split)
     writer.i32(inner.version)
     writer.take(inner.data)
     return Versioned(split.version, writer.getvalue())
 
 
-@versioned_state(
-    "dynamic-kafka",
-    kind="split",
-    operator_state_names=["SourceReaderState"],
-    write=write_dynamic_kafka_split,
-    rows=rows,
-    columns=COLUMNS,
-)
+@source_splits("dynamic-kafka", write=write_dynamic_kafka_split, rows=rows, columns=COLUMNS)
 def read_dynamic_kafka_split(versioned: Versioned) -> DynamicKafkaSplit:
     """Read a split: cluster (UTF), in version 2 whether and until when it is retained, version and bytes of the split.
 

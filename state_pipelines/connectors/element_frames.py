@@ -7,15 +7,18 @@ Source: `SimpleVersionedSerialization`, `SimpleVersionedListState`, `SerdeUtils`
 from __future__ import annotations
 
 import struct
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+Value = TypeVar("Value")
 
 _LITTLE_I32 = struct.Struct("<i")
 _LITTLE_I64 = struct.Struct("<q")
@@ -51,6 +54,19 @@ class Versioned:
             raise UnsupportedError(
                 f"version {self.version} of {what} is not supported (supported: {known})", hint=_TAKE_NEWER
             )
+
+    @contextmanager
+    def open(self, what: str, *versions: int) -> Iterator[Reader]:
+        """Give a cursor over bytes of one of some versions, which must be at their end after the block.
+
+        Raises:
+            UnsupportedError: the version is another one.
+            FormatError: bytes are left after the block.
+        """
+        self.expect(what, *versions)
+        reader = self.reader()
+        yield reader
+        reader.expect_end(what)
 
 
 def read_versioned(reader: Reader) -> Versioned:
@@ -132,6 +148,11 @@ def write_magic(writer: Writer, magic: int) -> None:
     writer.take(magic.to_bytes(4, "big"))
 
 
+def write_little_magic(writer: Writer, magic: int) -> None:
+    """Write a magic number little-endian; `read_little_i32` reads it with the sign of an i32."""
+    writer.take(magic.to_bytes(4, "little"))
+
+
 def read_little_i32(reader: Reader) -> int:
     """Read a little-endian i32, as serializers that go through a `ByteBuffer` write it."""
     return int(_LITTLE_I32.unpack(reader.take(4))[0])
@@ -185,6 +206,13 @@ def read_flag(reader: Reader) -> bool:
     if value > 1:
         raise reader.error(f"{value} is not a boolean", start)
     return value == 1
+
+
+def write_optional(writer: Writer, value: Value | None, write: Callable[[Value], None]) -> None:
+    """Write whether there is a value (the mirror of `read_flag`), and the value with a method of the writer."""
+    writer.bool(value is not None)
+    if value is not None:
+        write(value)
 
 
 def require(reader: Reader, condition: bool, what: str) -> None:

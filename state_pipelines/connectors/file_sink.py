@@ -23,6 +23,7 @@ from state_pipelines.connectors.element_frames import (
     read_versioned,
     write_little_text,
     write_magic,
+    write_optional,
     write_versioned,
 )
 from state_pipelines.connectors.recoverables import (
@@ -133,13 +134,8 @@ def write_file_bucket(bucket: FileBucket) -> Versioned:
     writer.utf(bucket.path)
     writer.i64(bucket.created)
     writer.bool(bucket.open_file is not None)
-    match bucket.open_file:
-        case InProgressFile() as file:
-            write_versioned(writer, write_in_progress_file(file))
-        case None:
-            pass
-        case recoverable:
-            write_versioned(writer, write_recoverable(recoverable))
+    if bucket.open_file is not None:
+        write_versioned(writer, _write_file(bucket.open_file))
     if bucket.version < 3:
         writer.i32(bucket.pending_version or 0)
         writer.i32(len(bucket.pending))
@@ -147,8 +143,7 @@ def write_file_bucket(bucket: FileBucket) -> Versioned:
             writer.i64(checkpoint_id)
             writer.i32(len(files))
             for each in files:
-                data = write_pending_file(each) if isinstance(each, PendingFile) else write_recoverable(each)
-                writer.bytes32(data.data)
+                writer.bytes32(_write_file(each).data)
     return Versioned(bucket.version, writer.getvalue())
 
 
@@ -168,23 +163,21 @@ def read_file_bucket(versioned: Versioned) -> FileBucket:
         UnsupportedError: an unknown version.
     """
     version = versioned.version
-    versioned.expect("a bucket of a file sink", 1, 2, 3)
-    reader = versioned.reader()
-    expect_magic(reader, BUCKET_MAGIC, "a bucket of a file sink")
-    bucket, path, created = _read_bucket_id(reader), check_name(reader.utf(), "the path of a bucket"), reader.i64()
-    open_file: InProgressFile | Recoverable | None = None
-    if read_flag(reader):
-        frame = read_versioned(reader)
-        open_file = read_recoverable(frame) if version == 1 else read_in_progress_file(frame)
-    pending_version, pending = None, []
-    if version < 3:
-        pending_version = reader.i32()
-        for _ in range(reader.count(12)):
-            checkpoint_id = reader.i64()
-            frames = [Versioned(pending_version, reader.bytes32()) for _ in range(reader.count(4))]
-            read = read_recoverable if version == 1 else read_pending_file
-            pending.append((checkpoint_id, tuple(read(frame) for frame in frames)))
-    reader.expect_end("a bucket of a file sink")
+    with versioned.open("a bucket of a file sink", 1, 2, 3) as reader:
+        expect_magic(reader, BUCKET_MAGIC, "a bucket of a file sink")
+        bucket, path, created = _read_bucket_id(reader), check_name(reader.utf(), "the path of a bucket"), reader.i64()
+        open_file: InProgressFile | Recoverable | None = None
+        if read_flag(reader):
+            frame = read_versioned(reader)
+            open_file = read_recoverable(frame) if version == 1 else read_in_progress_file(frame)
+        pending_version, pending = None, []
+        if version < 3:
+            pending_version = reader.i32()
+            for _ in range(reader.count(12)):
+                checkpoint_id = reader.i64()
+                frames = [Versioned(pending_version, reader.bytes32()) for _ in range(reader.count(4))]
+                read = read_recoverable if version == 1 else read_pending_file
+                pending.append((checkpoint_id, tuple(read(frame) for frame in frames)))
     return FileBucket(version, bucket, path, created, open_file, pending_version, tuple(pending))
 
 
@@ -206,14 +199,12 @@ def read_file_committable(versioned: Versioned) -> FileCommittable:
         FormatError: it could not be one of a file sink.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("a committable of a file sink", 1, 2)
-    reader = versioned.reader()
-    expect_magic(reader, COMMITTABLE_MAGIC, "a committable of a file sink")
-    bucket = reader.utf() if versioned.version > 1 else None
-    pending = read_pending_file(read_versioned(reader)) if read_flag(reader) else None
-    clean_up = read_in_progress_file(read_versioned(reader)) if read_flag(reader) else None
-    compacted = reader.utf() if versioned.version > 1 and read_flag(reader) else None
-    reader.expect_end("a committable of a file sink")
+    with versioned.open("a committable of a file sink", 1, 2) as reader:
+        expect_magic(reader, COMMITTABLE_MAGIC, "a committable of a file sink")
+        bucket = reader.utf() if versioned.version > 1 else None
+        pending = read_pending_file(read_versioned(reader)) if read_flag(reader) else None
+        clean_up = read_in_progress_file(read_versioned(reader)) if read_flag(reader) else None
+        compacted = reader.utf() if versioned.version > 1 and read_flag(reader) else None
     return FileCommittable(versioned.version, bucket, pending, clean_up, compacted)
 
 
@@ -223,26 +214,26 @@ def write_file_committable(committable: FileCommittable) -> Versioned:
     write_magic(writer, COMMITTABLE_MAGIC)
     if committable.version > 1:
         writer.utf(committable.bucket or "")
-    writer.bool(committable.pending is not None)
-    if committable.pending is not None:
-        write_versioned(writer, write_pending_file(committable.pending))
-    writer.bool(committable.clean_up is not None)
-    if committable.clean_up is not None:
-        write_versioned(writer, write_in_progress_file(committable.clean_up))
+    write_optional(writer, committable.pending, lambda file: write_versioned(writer, write_pending_file(file)))
+    write_optional(writer, committable.clean_up, lambda file: write_versioned(writer, write_in_progress_file(file)))
     if committable.version > 1:
-        writer.bool(committable.compacted is not None)
-        if committable.compacted is not None:
-            writer.utf(committable.compacted)
+        write_optional(writer, committable.compacted, writer.utf)
     return Versioned(committable.version, writer.getvalue())
 
 
 def _read_bucket_id(reader: Reader) -> str:
-    frame = read_versioned(reader)
-    frame.expect("the id of a bucket", 1)
-    inside = frame.reader()
-    bucket = read_little_text(inside)
-    inside.expect_end("the id of a bucket")
-    return bucket
+    with read_versioned(reader).open("the id of a bucket", 1) as inside:
+        return read_little_text(inside)
+
+
+def _write_file(file: InProgressFile | PendingFile | Recoverable) -> Versioned:
+    match file:
+        case InProgressFile():
+            return write_in_progress_file(file)
+        case PendingFile():
+            return write_pending_file(file)
+        case recoverable:
+            return write_recoverable(recoverable)
 
 
 def _target(file: InProgressFile | PendingFile | Recoverable | None) -> str | None:

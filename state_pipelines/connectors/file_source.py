@@ -22,9 +22,11 @@ from state_pipelines.connectors.element_frames import (
     read_little_text,
     require,
     write_little_i32,
+    write_little_magic,
     write_little_text,
+    write_optional,
 )
-from state_pipelines.connectors.registry import enumerator_state, versioned_state
+from state_pipelines.connectors.registry import enumerator_state, source_splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,8 +54,6 @@ SPLIT_COLUMNS = pa.schema(
 """`offset` and `records_after_offset`: how far the split has been read; null before the first record."""
 
 ENUMERATOR_COLUMNS = pa.schema([*SPLIT_COLUMNS, pa.field("processed", pa.bool_(), False)])
-
-_TOP_BIT = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -158,14 +158,7 @@ def write_file_split(split: FileSplit) -> Versioned:
     return Versioned(1, writer.getvalue())
 
 
-@versioned_state(
-    "file",
-    kind="split",
-    operator_state_names=["SourceReaderState"],
-    write=write_file_split,
-    rows=split_rows,
-    columns=SPLIT_COLUMNS,
-)
+@source_splits("file", write=write_file_split, rows=split_rows, columns=SPLIT_COLUMNS)
 def read_file_split(versioned: Versioned) -> FileSplit:
     """Read a split: id, path, i64 start, length, modification time, file size, hosts, position.
 
@@ -173,15 +166,13 @@ def read_file_split(versioned: Versioned) -> FileSplit:
         FormatError: it could not be one of the file source.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("a file split", 1)
-    reader = versioned.reader()
-    split_id, path = check_name(reader.utf(), "a split id"), read_path(reader)
-    start, length, modified, size = (reader.i64() for _ in range(4))
-    require(reader, min(start, length) >= 0, "a file split starts or ends before its file")
-    hosts = tuple(check_name(reader.utf(), "a host") for _ in range(reader.count(2)))
-    position = (reader.i64(), reader.i64()) if read_flag(reader) else None
-    require(reader, position is None or min(position) >= NO_OFFSET, "a position in a file is negative")
-    reader.expect_end("a file split")
+    with versioned.open("a file split", 1) as reader:
+        split_id, path = check_name(reader.utf(), "a split id"), read_path(reader)
+        start, length, modified, size = (reader.i64() for _ in range(4))
+        require(reader, min(start, length) >= 0, "a file split starts or ends before its file")
+        hosts = tuple(check_name(reader.utf(), "a host") for _ in range(reader.count(2)))
+        position = (reader.i64(), reader.i64()) if read_flag(reader) else None
+        require(reader, position is None or min(position) >= NO_OFFSET, "a position in a file is negative")
     return FileSplit(split_id, path, start, length, modified, size, hosts, position)
 
 
@@ -197,7 +188,8 @@ def enumerator_rows(state: PendingFileSplits) -> Iterator[Row]:
 def write_pending_file_splits(state: PendingFileSplits) -> Versioned:
     """Write what `read_pending_file_splits` reads."""
     writer = Writer()
-    for number in (PENDING_MAGIC - 2 * _TOP_BIT, 1, len(state.splits), len(state.processed)):
+    write_little_magic(writer, PENDING_MAGIC)
+    for number in (1, len(state.splits), len(state.processed)):
         write_little_i32(writer, number)
     for split in state.splits:
         data = write_file_split(split).data
@@ -216,19 +208,16 @@ def read_pending_file_splits(versioned: Versioned) -> PendingFileSplits:
         FormatError: it could not be one of the file source.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("the pending splits of a file source", 1)
-    reader = versioned.reader()
-    magic = read_little_i32(reader) & 0xFFFFFFFF
-    require(reader, magic == PENDING_MAGIC, f"pending file splits do not begin with {magic:#010x}")
-    split_version, splits, paths = (read_little_i32(reader) for _ in range(3))
-    smallest = 4 * (max(splits, 0) + max(paths, 0))
-    require(reader, min(splits, paths) >= 0 and smallest <= reader.remaining, "pending file splits do not fit")
-    pending = tuple(
-        read_file_split(Versioned(split_version, reader.take(read_little_i32(reader)))) for _ in range(splits)
-    )
-    state = PendingFileSplits(pending, tuple(check_name(read_little_text(reader), "a path") for _ in range(paths)))
-    reader.expect_end("the pending splits of a file source")
-    return state
+    with versioned.open("the pending splits of a file source", 1) as reader:
+        magic = read_little_i32(reader) & 0xFFFFFFFF
+        require(reader, magic == PENDING_MAGIC, f"pending file splits do not begin with {magic:#010x}")
+        split_version, splits, paths = (read_little_i32(reader) for _ in range(3))
+        smallest = 4 * (max(splits, 0) + max(paths, 0))
+        require(reader, min(splits, paths) >= 0 and smallest <= reader.remaining, "pending file splits do not fit")
+        pending = tuple(
+            read_file_split(Versioned(split_version, reader.take(read_little_i32(reader)))) for _ in range(splits)
+        )
+        return PendingFileSplits(pending, tuple(check_name(read_little_text(reader), "a path") for _ in range(paths)))
 
 
 def read_path(reader: Reader) -> FlinkPath:
@@ -251,17 +240,11 @@ def write_path(writer: Writer, path: FlinkPath) -> None:
     if path == FlinkPath():
         return
     for text in (path.scheme, path.user, path.host):
-        _write_nullable(writer, text)
+        write_optional(writer, text, writer.vstr)
     writer.i32(path.port)
     for text in (path.path, path.query, path.fragment):
-        _write_nullable(writer, text)
+        write_optional(writer, text, writer.vstr)
 
 
 def _read_nullable(reader: Reader) -> str | None:
     return reader.vstr() if read_flag(reader) else None
-
-
-def _write_nullable(writer: Writer, text: str | None) -> None:
-    writer.bool(text is not None)
-    if text is not None:
-        writer.vstr(text)

@@ -20,7 +20,7 @@ from state_pipelines.connectors.element_frames import (
     require,
     write_versioned,
 )
-from state_pipelines.connectors.registry import enumerator_state, versioned_state
+from state_pipelines.connectors.registry import enumerator_state, source_splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,14 +94,7 @@ def write_hybrid_split(split: HybridSplit) -> Versioned:
     return Versioned(split.version, writer.getvalue())
 
 
-@versioned_state(
-    "hybrid",
-    kind="split",
-    operator_state_names=["SourceReaderState"],
-    write=write_hybrid_split,
-    rows=split_rows,
-    columns=SPLIT_COLUMNS,
-)
+@source_splits("hybrid", write=write_hybrid_split, rows=split_rows, columns=SPLIT_COLUMNS)
 def read_hybrid_split(versioned: Versioned) -> HybridSplit:
     """Read a split: i32 source, id (UTF), the wrapped split, in version 1 whether it is finished.
 
@@ -109,13 +102,11 @@ def read_hybrid_split(versioned: Versioned) -> HybridSplit:
         FormatError: it could not be one of this source.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("a hybrid split", 0, 1)
-    reader = versioned.reader()
-    index = reader.i32()
-    require(reader, index >= 0, f"{index} is no position of a source")
-    split_id, wrapped = check_name(reader.utf(), "a split id"), read_versioned(reader)
-    finished = read_flag(reader) if versioned.version > 0 else False
-    reader.expect_end("a hybrid split")
+    with versioned.open("a hybrid split", 0, 1) as reader:
+        index = reader.i32()
+        require(reader, index >= 0, f"{index} is no position of a source")
+        split_id, wrapped = check_name(reader.utf(), "a split id"), read_versioned(reader)
+        finished = read_flag(reader) if versioned.version > 0 else False
     return HybridSplit(versioned.version, index, split_id, wrapped, finished)
 
 
@@ -144,9 +135,7 @@ def read_hybrid_enumerator(versioned: Versioned) -> HybridEnumerator:
         FormatError: it could not be one of this source.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("the enumerator of a hybrid source", 0)
-    reader = versioned.reader()
-    state = HybridEnumerator(reader.i32(), read_versioned(reader))
-    require(reader, state.source_index >= 0, f"{state.source_index} is no position of a source")
-    reader.expect_end("the enumerator of a hybrid source")
+    with versioned.open("the enumerator of a hybrid source", 0) as reader:
+        state = HybridEnumerator(reader.i32(), read_versioned(reader))
+        require(reader, state.source_index >= 0, f"{state.source_index} is no position of a source")
     return state

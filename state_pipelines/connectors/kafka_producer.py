@@ -85,31 +85,15 @@ def writer_rows(state: TwoPhaseCommitState) -> Iterator[Row]:
         yield {"role": "pool", "transactional_id": name}
 
 
-def write_kafka_producer_state(
-    state: TwoPhaseCommitState, serializer: tree.Serializer, context: LayoutContext
-) -> bytes:
-    """Write what `read_kafka_producer_state` reads."""
-    return write_two_phase_commit(state, serializer, context)
-
-
-@connector_state(
+connector_state(
     "legacy-kafka",
     kind="writer",
     operator_state_names=["state"],
     accepts=is_kafka_producer,
-    write=write_kafka_producer_state,
+    write=write_two_phase_commit,
     rows=writer_rows,
     columns=WRITER_COLUMNS,
-)
-def read_kafka_producer_state(
-    element: bytes, serializer: tree.Serializer, context: LayoutContext
-) -> TwoPhaseCommitState:
-    """Read the state of one subtask of a `FlinkKafkaProducer`.
-
-    Raises:
-        FormatError: the bytes do not fit the serializer.
-    """
-    return read_two_phase_commit(element, serializer, context)
+)(read_two_phase_commit)
 
 
 def hint_rows(hint: TransactionalIdHint) -> Iterator[Row]:

@@ -7,7 +7,7 @@ Facts from the repository apache/flink-connector-kafka, package `org.apache.flin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -133,27 +133,21 @@ def read_kafka_writer_state(versioned: Versioned) -> KafkaWriterState:
         FormatError: it could not be one of Kafka.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("the state of a Kafka writer", 1, 2)
-    reader = versioned.reader()
-    prefix = check_name(reader.utf(), "the prefix of transactional ids")
-    state = KafkaWriterState(versioned.version, prefix)
-    if versioned.version == 2:
-        # -1: not known, after a restore from version 1.
-        owned, total, ownership = reader.i32(), reader.i32(), reader.i32()
-        require(reader, owned >= -1 and total >= -1 and ownership in (0, 1), "a Kafka writer does not own that")
-        transactions = tuple(_read_transaction(reader) for _ in range(reader.count(10)))
-        state = KafkaWriterState(2, prefix, owned, total, OWNERSHIPS[ownership], transactions)
-    reader.expect_end("the state of a Kafka writer")
+    with versioned.open("the state of a Kafka writer", 1, 2) as reader:
+        prefix = check_name(reader.utf(), "the prefix of transactional ids")
+        state = KafkaWriterState(versioned.version, prefix)
+        if versioned.version == 2:
+            # -1: not known, after a restore from version 1.
+            owned, total, ownership = reader.i32(), reader.i32(), reader.i32()
+            require(reader, owned >= -1 and total >= -1 and ownership in (0, 1), "a Kafka writer does not own that")
+            transactions = tuple(_read_transaction(reader) for _ in range(reader.count(10)))
+            state = KafkaWriterState(2, prefix, owned, total, OWNERSHIPS[ownership], transactions)
     return state
 
 
 def committable_rows(committable: KafkaCommittable) -> Iterator[Row]:
     """Yield one row of `COMMITTABLE_COLUMNS`."""
-    yield {
-        "transactional_id": committable.transactional_id,
-        "producer_id": committable.producer_id,
-        "epoch": committable.epoch,
-    }
+    yield asdict(committable)
 
 
 def read_kafka_committable(versioned: Versioned) -> KafkaCommittable:
@@ -163,12 +157,10 @@ def read_kafka_committable(versioned: Versioned) -> KafkaCommittable:
         FormatError: it could not be one of Kafka.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("a committable of Kafka", 1)
-    reader = versioned.reader()
-    epoch, producer_id = reader.i16(), reader.i64()
-    require(reader, epoch >= 0 and producer_id >= 0, "epoch or producer id is negative")
-    transactional_id = check_name(reader.utf(), "the transactional id")
-    reader.expect_end("a committable of Kafka")
+    with versioned.open("a committable of Kafka", 1) as reader:
+        epoch, producer_id = reader.i16(), reader.i64()
+        require(reader, epoch >= 0 and producer_id >= 0, "epoch or producer id is negative")
+        transactional_id = check_name(reader.utf(), "the transactional id")
     return KafkaCommittable(transactional_id, producer_id, epoch)
 
 

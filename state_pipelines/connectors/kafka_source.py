@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from state_pipelines.binary.writer import Writer
 from state_pipelines.connectors.element_frames import Versioned, read_flag, require
-from state_pipelines.connectors.registry import enumerator_state, versioned_state
+from state_pipelines.connectors.registry import enumerator_state, source_splits
 from state_pipelines.errors import ValueRangeError
 
 if TYPE_CHECKING:
@@ -120,14 +120,7 @@ def write_kafka_split(split: KafkaSplit) -> Versioned:
     return Versioned(0, writer.getvalue())
 
 
-@versioned_state(
-    "kafka",
-    kind="split",
-    operator_state_names=["SourceReaderState"],
-    write=write_kafka_split,
-    rows=split_rows,
-    columns=SPLIT_COLUMNS,
-)
+@source_splits("kafka", write=write_kafka_split, rows=split_rows, columns=SPLIT_COLUMNS)
 def read_kafka_split(versioned: Versioned) -> KafkaSplit:
     """Read a split: topic (UTF), i32 partition, i64 starting offset, i64 stopping offset.
 
@@ -135,11 +128,8 @@ def read_kafka_split(versioned: Versioned) -> KafkaSplit:
         FormatError: it could not be one of Kafka.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("a Kafka split", 0)
-    reader = versioned.reader()
-    split = _read_split(reader)
-    reader.expect_end("a Kafka split")
-    return split
+    with versioned.open("a Kafka split", 0) as reader:
+        return _read_split(reader)
 
 
 def enumerator_rows(state: KafkaEnumerator) -> Iterator[Row]:
@@ -189,17 +179,15 @@ def read_kafka_enumerator(versioned: Versioned) -> KafkaEnumerator:
         UnsupportedError: an unknown version.
     """
     version = versioned.version
-    versioned.expect("Kafka's enumerator", 0, 1, 2, 3)
-    reader = versioned.reader()
-    if version == 0:
-        state = _read_readers(reader)
-    else:
-        count = reader.count(6)
-        if version == 3:
-            _expect_split_version(reader)
-        assignments = tuple(_read_assignment(reader, version) for _ in range(count))
-        state = KafkaEnumerator(version, assignments, read_flag(reader) if version > 1 else True)
-    reader.expect_end("Kafka's enumerator")
+    with versioned.open("Kafka's enumerator", 0, 1, 2, 3) as reader:
+        if version == 0:
+            state = _read_readers(reader)
+        else:
+            count = reader.count(6)
+            if version == 3:
+                _expect_split_version(reader)
+            assignments = tuple(_read_assignment(reader, version) for _ in range(count))
+            state = KafkaEnumerator(version, assignments, read_flag(reader) if version > 1 else True)
     return state
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.writer import Writer
-from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
-from state_pipelines.connectors.registry import enumerator_state, versioned_state
+from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require, write_optional
+from state_pipelines.connectors.registry import enumerator_state, source_splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,12 +110,8 @@ def write_kinesis_split(split: KinesisSplit) -> Versioned:
         writer.utf(text)
     writer.bool(split.marker is not None)
     if split.marker is not None:
-        writer.bool(isinstance(split.marker, int))
-        if isinstance(split.marker, int):
-            writer.i64(split.marker)
-        writer.bool(isinstance(split.marker, str))
-        if isinstance(split.marker, str):
-            writer.utf(split.marker)
+        write_optional(writer, split.marker if isinstance(split.marker, int) else None, writer.i64)
+        write_optional(writer, split.marker if isinstance(split.marker, str) else None, writer.utf)
     if split.version > 0:
         writer.i32(len(split.parent_shard_ids or ()))
         for text in (*(split.parent_shard_ids or ()), *(split.hash_keys or ("", ""))):
@@ -125,14 +121,7 @@ def write_kinesis_split(split: KinesisSplit) -> Versioned:
     return Versioned(split.version, writer.getvalue())
 
 
-@versioned_state(
-    "kinesis",
-    kind="split",
-    operator_state_names=["SourceReaderState"],
-    write=write_kinesis_split,
-    rows=split_rows,
-    columns=SPLIT_COLUMNS,
-)
+@source_splits("kinesis", write=write_kinesis_split, rows=split_rows, columns=SPLIT_COLUMNS)
 def read_kinesis_split(versioned: Versioned) -> KinesisSplit:
     """Read a split: ARN, shard id, type of the iterator (UTF), marker; then the fields of later versions.
 
@@ -141,18 +130,16 @@ def read_kinesis_split(versioned: Versioned) -> KinesisSplit:
         UnsupportedError: an unknown version.
     """
     version = versioned.version
-    versioned.expect("a Kinesis split", 0, 1, 2)
-    reader = versioned.reader()
-    arn, shard, kind = reader.utf(), check_name(reader.utf(), "a shard id"), reader.utf()
-    require(reader, arn.startswith("arn:"), f"{arn!r:.80} is no ARN")
-    require(reader, kind in ITERATOR_TYPES, f"{kind!r:.80} is no type of a shard iterator")
-    marker = _read_marker(reader)
-    parents, keys = None, None
-    if version > 0:
-        parents = tuple(check_name(reader.utf(), "a shard id") for _ in range(reader.count(2)))
-        keys = (reader.utf(), reader.utf())
-    finished = read_flag(reader) if version > 1 else None
-    reader.expect_end("a Kinesis split")
+    with versioned.open("a Kinesis split", 0, 1, 2) as reader:
+        arn, shard, kind = reader.utf(), check_name(reader.utf(), "a shard id"), reader.utf()
+        require(reader, arn.startswith("arn:"), f"{arn!r:.80} is no ARN")
+        require(reader, kind in ITERATOR_TYPES, f"{kind!r:.80} is no type of a shard iterator")
+        marker = _read_marker(reader)
+        parents, keys = None, None
+        if version > 0:
+            parents = tuple(check_name(reader.utf(), "a shard id") for _ in range(reader.count(2)))
+            keys = (reader.utf(), reader.utf())
+        finished = read_flag(reader) if version > 1 else None
     return KinesisSplit(version, arn, shard, kind, marker, parents, keys, finished)
 
 
@@ -167,9 +154,7 @@ def enumerator_rows(state: KinesisEnumerator) -> Iterator[Row]:
 def write_kinesis_enumerator(state: KinesisEnumerator) -> Versioned:
     """Write what `read_kinesis_enumerator` reads."""
     writer = Writer()
-    writer.bool(state.last_seen_shard_id is not None)
-    if state.last_seen_shard_id is not None:
-        writer.utf(state.last_seen_shard_id)
+    write_optional(writer, state.last_seen_shard_id, writer.utf)
     writer.i32(len(state.splits))
     writer.i32(state.split_version)
     for index, split in enumerate(state.splits):
@@ -187,19 +172,17 @@ def read_kinesis_enumerator(versioned: Versioned) -> KinesisEnumerator:
         FormatError: it could not be one of Kinesis.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("the enumerator of Kinesis", 0, 1)
-    reader = versioned.reader()
-    last_seen = check_name(reader.utf(), "a shard id") if read_flag(reader) else None
-    count, split_version = reader.count(4), reader.i32()
-    require(reader, split_version in (0, 1, 2), f"version {split_version} of a Kinesis split is not known")
-    splits, statuses = [], []
-    for _ in range(count):
-        splits.append(read_kinesis_split(Versioned(split_version, reader.bytes32())))
-        if versioned.version > 0:
-            status = reader.i32()
-            require(reader, 0 <= status < len(STATUSES), f"{status} is no assignment status of Kinesis")
-            statuses.append(STATUSES[status])
-    reader.expect_end("the enumerator of Kinesis")
+    with versioned.open("the enumerator of Kinesis", 0, 1) as reader:
+        last_seen = check_name(reader.utf(), "a shard id") if read_flag(reader) else None
+        count, split_version = reader.count(4), reader.i32()
+        require(reader, split_version in (0, 1, 2), f"version {split_version} of a Kinesis split is not known")
+        splits, statuses = [], []
+        for _ in range(count):
+            splits.append(read_kinesis_split(Versioned(split_version, reader.bytes32())))
+            if versioned.version > 0:
+                status = reader.i32()
+                require(reader, 0 <= status < len(STATUSES), f"{status} is no assignment status of Kinesis")
+                statuses.append(STATUSES[status])
     return KinesisEnumerator(versioned.version, split_version, tuple(splits), tuple(statuses), last_seen)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from state_pipelines.binary.writer import Writer
 from state_pipelines.connectors.element_frames import Versioned, check_name, require
-from state_pipelines.connectors.registry import enumerator_state, versioned_state
+from state_pipelines.connectors.registry import enumerator_state, source_splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,14 +54,7 @@ def write_number_sequence_split(split: NumberSequenceSplit) -> Versioned:
     return Versioned(1, writer.getvalue())
 
 
-@versioned_state(
-    "number-sequence",
-    kind="split",
-    operator_state_names=["SourceReaderState"],
-    write=write_number_sequence_split,
-    rows=split_rows,
-    columns=COLUMNS,
-)
+@source_splits("number-sequence", write=write_number_sequence_split, rows=split_rows, columns=COLUMNS)
 def read_number_sequence_split(versioned: Versioned) -> NumberSequenceSplit:
     """Read a split: id (UTF), i64 from, i64 to.
 
@@ -69,11 +62,8 @@ def read_number_sequence_split(versioned: Versioned) -> NumberSequenceSplit:
         FormatError: it could not be one of this source.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("a number sequence split", 1)
-    reader = versioned.reader()
-    split = _read(reader)
-    reader.expect_end("a number sequence split")
-    return split
+    with versioned.open("a number sequence split", 1) as reader:
+        return _read(reader)
 
 
 def enumerator_rows(splits: tuple[NumberSequenceSplit, ...]) -> Iterator[Row]:
@@ -99,11 +89,8 @@ def read_number_sequence_enumerator(versioned: Versioned) -> tuple[NumberSequenc
         FormatError: it could not be one of this source.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("the enumerator of number sequences", 1)
-    reader = versioned.reader()
-    splits = tuple(_read(reader) for _ in range(reader.count(_SMALLEST_SPLIT)))
-    reader.expect_end("the enumerator of number sequences")
-    return splits
+    with versioned.open("the enumerator of number sequences", 1) as reader:
+        return tuple(_read(reader) for _ in range(reader.count(_SMALLEST_SPLIT)))
 
 
 def _read(reader: Reader) -> NumberSequenceSplit:

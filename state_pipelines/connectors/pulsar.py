@@ -18,8 +18,8 @@ from state_pipelines.binary.java_values import JavaEnum, JavaObject
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.connectors.committers import register_committables
-from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
-from state_pipelines.connectors.registry import enumerator_state, versioned_state
+from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require, write_optional
+from state_pipelines.connectors.registry import enumerator_state, source_splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,23 +188,14 @@ def write_pulsar_split(split: PulsarSplit) -> Versioned:
     writer = Writer()
     _write_partition(writer, split.partition, split.version)
     writer.bytes32(split.stop_cursor)
-    writer.bool(split.last_read is not None)
-    if split.last_read is not None:
-        writer.bytes32(split.last_read)
+    write_optional(writer, split.last_read, writer.bytes32)
     writer.bool(split.transaction is not None)
     for bits in split.transaction or ():
         writer.i64(bits)
     return Versioned(split.version, writer.getvalue())
 
 
-@versioned_state(
-    "pulsar",
-    kind="split",
-    operator_state_names=["SourceReaderState"],
-    write=write_pulsar_split,
-    rows=split_rows,
-    columns=SPLIT_COLUMNS,
-)
+@source_splits("pulsar", write=write_pulsar_split, rows=split_rows, columns=SPLIT_COLUMNS)
 def read_pulsar_split(versioned: Versioned) -> PulsarSplit:
     """Read a split: partition, stop cursor (a Java stream), the last message that was read, an open transaction.
 
@@ -212,13 +203,11 @@ def read_pulsar_split(versioned: Versioned) -> PulsarSplit:
         FormatError: it could not be one of Pulsar.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("a Pulsar split", 0, 1, 2)
-    reader = versioned.reader()
-    partition, cursor = _read_partition(reader, versioned.version), reader.bytes32()
-    require(reader, _cursor_class(cursor) != "", "a stop cursor of Pulsar is no object")
-    last_read = reader.bytes32() if read_flag(reader) else None
-    transaction = (reader.i64(), reader.i64()) if read_flag(reader) else None
-    reader.expect_end("a Pulsar split")
+    with versioned.open("a Pulsar split", 0, 1, 2) as reader:
+        partition, cursor = _read_partition(reader, versioned.version), reader.bytes32()
+        require(reader, _cursor_class(cursor) != "", "a stop cursor of Pulsar is no object")
+        last_read = reader.bytes32() if read_flag(reader) else None
+        transaction = (reader.i64(), reader.i64()) if read_flag(reader) else None
     return PulsarSplit(versioned.version, partition, cursor, last_read, transaction)
 
 
@@ -247,11 +236,9 @@ def read_pulsar_enumerator(versioned: Versioned) -> PulsarEnumerator:
         UnsupportedError: an unknown version.
     """
     version = versioned.version
-    versioned.expect("the enumerator of Pulsar", 1, 2, 3)
-    reader = versioned.reader()
-    partitions = tuple(_read_partition(reader, version - 1) for _ in range(reader.count(_SMALLEST_PARTITION)))
-    require(reader, version > 1 or bool(partitions), "an enumerator without partitions could be any")
-    reader.expect_end("the enumerator of Pulsar")
+    with versioned.open("the enumerator of Pulsar", 1, 2, 3) as reader:
+        partitions = tuple(_read_partition(reader, version - 1) for _ in range(reader.count(_SMALLEST_PARTITION)))
+        require(reader, version > 1 or bool(partitions), "an enumerator without partitions could be any")
     return PulsarEnumerator(version, partitions)
 
 
@@ -276,12 +263,9 @@ def read_pulsar_committable(versioned: Versioned) -> PulsarCommittable:
         FormatError: it could not be one of Pulsar.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("a committable of Pulsar", 1)
-    reader = versioned.reader()
-    transaction = (reader.i64(), reader.i64())
-    committable = PulsarCommittable(transaction, check_name(reader.utf(), "a Pulsar topic"))
-    reader.expect_end("a committable of Pulsar")
-    return committable
+    with versioned.open("a committable of Pulsar", 1) as reader:
+        transaction = (reader.i64(), reader.i64())
+        return PulsarCommittable(transaction, check_name(reader.utf(), "a Pulsar topic"))
 
 
 register_committables(

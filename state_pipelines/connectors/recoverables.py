@@ -23,8 +23,10 @@ from state_pipelines.connectors.element_frames import (
     require,
     write_little_i32,
     write_little_i64,
+    write_little_magic,
     write_little_text,
     write_magic,
+    write_optional,
     write_versioned,
 )
 
@@ -35,8 +37,6 @@ IN_PROGRESS_MAGIC = 0xB3A4073D
 PENDING_MAGIC = 0x2C853C89
 S3_MAGIC = 0x98761432
 STREAM_MAGICS = {0x1E744B57: "local", 0xD7436C5E: "hadoop"}
-
-_SIGN = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,10 @@ def read_in_progress_file(versioned: Versioned) -> InProgressFile:
         FormatError: the bytes are something else.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("an in-progress file", 1, 2)
-    reader = versioned.reader()
-    expect_magic(reader, IN_PROGRESS_MAGIC, "an in-progress file")
-    path = reader.utf() if versioned.version > 1 and read_flag(reader) else None
-    file = InProgressFile(versioned.version, path, read_recoverable(read_versioned(reader)))
-    reader.expect_end("an in-progress file")
-    return file
+    with versioned.open("an in-progress file", 1, 2) as reader:
+        expect_magic(reader, IN_PROGRESS_MAGIC, "an in-progress file")
+        path = reader.utf() if versioned.version > 1 and read_flag(reader) else None
+        return InProgressFile(versioned.version, path, read_recoverable(read_versioned(reader)))
 
 
 def write_in_progress_file(file: InProgressFile) -> Versioned:
@@ -146,7 +143,7 @@ def write_in_progress_file(file: InProgressFile) -> Versioned:
     writer = Writer()
     write_magic(writer, IN_PROGRESS_MAGIC)
     if file.version > 1:
-        _write_path(writer, file.path)
+        write_optional(writer, file.path, writer.utf)
     write_versioned(writer, write_recoverable(file.recoverable))
     return Versioned(file.version, writer.getvalue())
 
@@ -158,16 +155,13 @@ def read_pending_file(versioned: Versioned) -> PendingFile:
         FormatError: the bytes are something else.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("a pending file", 1, 2)
-    reader = versioned.reader()
-    expect_magic(reader, PENDING_MAGIC, "a pending file")
-    path, size = None, None
-    if versioned.version > 1:
-        path = reader.utf() if read_flag(reader) else None
-        size = reader.i64()
-    file = PendingFile(versioned.version, path, size, read_recoverable(read_versioned(reader)))
-    reader.expect_end("a pending file")
-    return file
+    with versioned.open("a pending file", 1, 2) as reader:
+        expect_magic(reader, PENDING_MAGIC, "a pending file")
+        path, size = None, None
+        if versioned.version > 1:
+            path = reader.utf() if read_flag(reader) else None
+            size = reader.i64()
+        return PendingFile(versioned.version, path, size, read_recoverable(read_versioned(reader)))
 
 
 def write_pending_file(file: PendingFile) -> Versioned:
@@ -175,7 +169,7 @@ def write_pending_file(file: PendingFile) -> Versioned:
     writer = Writer()
     write_magic(writer, PENDING_MAGIC)
     if file.version > 1:
-        _write_path(writer, file.path)
+        write_optional(writer, file.path, writer.utf)
         writer.i64(file.size or 0)
     write_versioned(writer, write_recoverable(file.recoverable))
     return Versioned(file.version, writer.getvalue())
@@ -209,14 +203,14 @@ def write_recoverable(value: Recoverable) -> Versioned:
             return value
         case StreamRecoverable():
             magic = next(number for number, name in STREAM_MAGICS.items() if name == value.file_system)
-            _write_magic(writer, magic)
+            write_little_magic(writer, magic)
             write_little_i64(writer, value.offset)
             target, temporary = value.target.encode(), value.temporary.encode()
             write_little_i32(writer, len(target))
             write_little_i32(writer, len(temporary))
             writer.take(target + temporary)
         case S3Recoverable():
-            _write_magic(writer, S3_MAGIC)
+            write_little_magic(writer, S3_MAGIC)
             write_little_text(writer, value.key)
             write_little_text(writer, value.upload_id)
             write_little_i32(writer, len(value.parts))
@@ -244,13 +238,3 @@ def _read_upload(reader: Reader) -> S3Recoverable:
     size = read_little_i64(reader)
     last = read_little_text(reader) or None
     return S3Recoverable(key, upload_id, parts, size, last, read_little_i64(reader))
-
-
-def _write_path(writer: Writer, path: str | None) -> None:
-    writer.bool(path is not None)
-    if path is not None:
-        writer.utf(path)
-
-
-def _write_magic(writer: Writer, magic: int) -> None:
-    write_little_i32(writer, magic - 2 * _SIGN if magic >= _SIGN else magic)

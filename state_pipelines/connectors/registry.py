@@ -117,11 +117,8 @@ def versioned_state(
         @versioned_state("acme", kind="split", operator_state_names=["SourceReaderState"], write=write_split,
                          rows=lambda split: [{"shelf": split.shelf}], columns=pa.schema([("shelf", pa.string())]))
         def read_split(versioned):
-            versioned.expect("a split of acme", 1)
-            reader = versioned.reader()
-            split = AcmeSplit(reader.utf())
-            reader.expect_end("a split of acme")
-            return split
+            with versioned.open("a split of acme", 1) as reader:
+                return AcmeSplit(reader.utf())
 
     Args:
         connector: name of the connector.
@@ -150,6 +147,19 @@ def versioned_state(
         return read
 
     return decorate
+
+
+def source_splits(
+    connector: str,
+    *,
+    write: WriteVersioned[Value],
+    rows: Callable[[Value], Iterable[Mapping[str, Any]]],
+    columns: pa.Schema,
+) -> Callable[[ReadVersioned[Value]], ReadVersioned[Value]]:
+    """Make the splits of a source (of Flink's `Source` interface) known; decorates the function that reads one."""
+    return versioned_state(
+        connector, kind="split", operator_state_names=["SourceReaderState"], write=write, rows=rows, columns=columns
+    )
 
 
 def enumerator_state(

@@ -8,7 +8,7 @@ Facts from the repository apache/rocketmq-flink, package `org.apache.flink.conne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from state_pipelines.codecs.java.typed_values import ObjectValue
 from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
-from state_pipelines.connectors.registry import connector_state, enumerator_state, versioned_state
+from state_pipelines.connectors.registry import connector_state, enumerator_state, source_splits
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers import tree
 
@@ -101,14 +101,10 @@ class LegacyRocketMQOffset:
     value: object
 
 
-def _queue_row(queue: RocketMQQueue) -> Row:
-    return {"topic": queue.topic, "broker": queue.broker, "queue_id": queue.queue_id}
-
-
 def split_rows(split: RocketMQSplit) -> Iterator[Row]:
     """Yield one row of `SPLIT_COLUMNS`."""
     stop = None if split.stopping_offset == NO_STOPPING_OFFSET else split.stopping_offset
-    yield {**_queue_row(split.queue), "offset": split.offset, "stopping_offset": stop, "increase": split.increase}
+    yield {**asdict(split.queue), "offset": split.offset, "stopping_offset": stop, "increase": split.increase}
 
 
 def write_rocketmq_split(split: RocketMQSplit) -> Versioned:
@@ -124,14 +120,7 @@ def write_rocketmq_split(split: RocketMQSplit) -> Versioned:
     return Versioned(split.version, writer.getvalue())
 
 
-@versioned_state(
-    "rocketmq",
-    kind="split",
-    operator_state_names=["SourceReaderState"],
-    write=write_rocketmq_split,
-    rows=split_rows,
-    columns=SPLIT_COLUMNS,
-)
+@source_splits("rocketmq", write=write_rocketmq_split, rows=split_rows, columns=SPLIT_COLUMNS)
 def read_rocketmq_split(versioned: Versioned) -> RocketMQSplit:
     """Read a split: topic, broker (UTF), i32 queue, i64 offset, i64 stopping offset, and since 2023 a flag.
 
@@ -139,19 +128,17 @@ def read_rocketmq_split(versioned: Versioned) -> RocketMQSplit:
         FormatError: it could not be one of RocketMQ.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("a RocketMQ split", 0, 1)
-    reader = versioned.reader()
-    topic, broker = check_name(reader.utf(), "a RocketMQ topic"), check_name(reader.utf(), "a RocketMQ broker")
-    queue_id, offset, stop = reader.i32(), reader.i64(), reader.i64()
-    require(reader, queue_id >= 0 and offset >= -1, "a queue or an offset of RocketMQ is negative")
-    increase = read_flag(reader) if versioned.version and reader.remaining else None
-    reader.expect_end("a RocketMQ split")
+    with versioned.open("a RocketMQ split", 0, 1) as reader:
+        topic, broker = check_name(reader.utf(), "a RocketMQ topic"), check_name(reader.utf(), "a RocketMQ broker")
+        queue_id, offset, stop = reader.i32(), reader.i64(), reader.i64()
+        require(reader, queue_id >= 0 and offset >= -1, "a queue or an offset of RocketMQ is negative")
+        increase = read_flag(reader) if versioned.version and reader.remaining else None
     return RocketMQSplit(versioned.version, RocketMQQueue(topic, broker, queue_id), offset, stop, increase)
 
 
 def enumerator_rows(state: RocketMQEnumerator) -> Iterator[Row]:
     """Yield a row of `ENUMERATOR_COLUMNS` per queue."""
-    yield from map(_queue_row, state.queues)
+    yield from map(asdict, state.queues)
 
 
 def write_rocketmq_enumerator(state: RocketMQEnumerator) -> Versioned:
@@ -173,20 +160,18 @@ def read_rocketmq_enumerator(versioned: Versioned) -> RocketMQEnumerator:
         FormatError: it could not be one of RocketMQ.
         UnsupportedError: an unknown version.
     """
-    versioned.expect("the enumerator of RocketMQ", 0)
-    reader = versioned.reader()
-    queues = []
-    for _ in range(reader.count(_SMALLEST_QUEUE)):
-        broker, topic = check_name(reader.utf(), "a RocketMQ broker"), check_name(reader.utf(), "a RocketMQ topic")
-        queues.append(RocketMQQueue(topic, broker, reader.i32()))
-        require(reader, queues[-1].queue_id >= 0, "a queue of RocketMQ is negative")
-    reader.expect_end("the enumerator of RocketMQ")
+    with versioned.open("the enumerator of RocketMQ", 0) as reader:
+        queues = []
+        for _ in range(reader.count(_SMALLEST_QUEUE)):
+            broker, topic = check_name(reader.utf(), "a RocketMQ broker"), check_name(reader.utf(), "a RocketMQ topic")
+            queues.append(RocketMQQueue(topic, broker, reader.i32()))
+            require(reader, queues[-1].queue_id >= 0, "a queue of RocketMQ is negative")
     return RocketMQEnumerator(tuple(queues))
 
 
 def legacy_rows(offset: LegacyRocketMQOffset) -> Iterator[Row]:
     """Yield one row of `LEGACY_COLUMNS`."""
-    yield {**_queue_row(offset.queue), "offset": offset.offset}
+    yield {**asdict(offset.queue), "offset": offset.offset}
 
 
 def is_legacy_rocketmq(serializer: tree.Serializer) -> bool:
