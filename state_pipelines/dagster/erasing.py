@@ -10,6 +10,7 @@ from pydantic import Field
 
 from state_pipelines.dagster.failures import reporting_failures
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.metadata_values import make_table
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.keys.key_values import KeyText
@@ -74,20 +75,12 @@ def build_erase_op(job: FlinkJob) -> dg.OpDefinition:
 def _describe(searches: Iterable[KeySearch], result: "RescaleResult | None") -> dict[str, Any]:
     every = list(searches)
     rows = [
-        dg.TableRecord(
-            {
-                "snapshot": search.path,
-                "operator": found.operator,
-                "state": found.state,
-                "key": found.key,
-                "entries": found.entries,
-            }
-        )
+        (search.path, found.operator, found.state, found.key, found.entries)
         for search in every
         for found in search.found
     ]
     metadata: dict[str, Any] = {
-        "found": dg.MetadataValue.table(rows, dg.TableSchema(_COLUMNS)),
+        "found": make_table(_COLUMNS, rows),
         "snapshots that hold the keys": [search.path for search in every if search.found],
         "not searched": [f"{search.path}: {reason}" for search in every for _, reason in search.unsearched],
     }

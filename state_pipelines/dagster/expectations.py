@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from pydantic import ConfigDict, Field
 
+from state_pipelines.dagster.metadata_values import make_table
 from state_pipelines.operations.proofs.proof_reports import arrange_rows
 
 if TYPE_CHECKING:
@@ -69,10 +70,7 @@ class ExpectationsResource(dg.ConfigurableResource["ExpectationsResource"]):
             metadata |= {name: dg.MetadataValue.int(number) for name, number in check.counts.to_numbers().items()}
         if rows := check.rows[: self.sample_size]:
             columns, cells = arrange_rows(rows)
-            metadata["rows"] = dg.MetadataValue.table(
-                [dg.TableRecord(dict(zip(columns, each, strict=True))) for each in cells],
-                dg.TableSchema([dg.TableColumn(name) for name in columns]),
-            )
+            metadata["rows"] = make_table([dg.TableColumn(name) for name in columns], cells)
         return metadata
 
 

@@ -11,6 +11,7 @@ import dagster as dg
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from state_pipelines.dagster.field_validators import parsed_by
 from state_pipelines.dagster.python_functions import split_function
 from state_pipelines.dagster.retention_settings import RetentionSettings
 from state_pipelines.dagster.revisions import Revisions
@@ -43,6 +44,11 @@ def _empty_to_none(value: object) -> object:
     return None if value == "" else value
 
 
+def _parse_lives(ttl: dict[str, str]) -> dict[str, timedelta]:
+    """Parse the time to live of states by name; the empty name stands for all others."""
+    return {"" if name == "*" else name: parse_duration(text, name) for name, text in ttl.items()}
+
+
 def _resolve_against(directory: Path, path: str) -> str:
     return path if "://" in path or Path(path).is_absolute() else str((directory / path).resolve())
 
@@ -56,6 +62,8 @@ _PATHS = (
 _LIST = WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]})
 _Texts = Annotated[tuple[str, ...], _split_by(";"), _LIST]
 _Names = Annotated[tuple[str, ...], _split_by(","), _LIST]
+_Policy = Annotated[dict[str, Any], parsed_by(parse_policy)]
+_Lives = Annotated[dict[str, str], parsed_by(_parse_lives)]
 _Optional = Annotated[str | None, BeforeValidator(_empty_to_none)]
 
 
@@ -149,14 +157,14 @@ class FlinkJob(dg.Model):
         description="New states of a first savepoint: a YAML file as for `state-pipelines bootstrap`, or "
         "FILE.py:FUNCTION, which gets the Spark session and returns the operators.",
     )
-    retention: dict[str, Any] | None = Field(default=None, description="Retention policy, as in a policy file.")
+    retention: _Policy | None = Field(default=None, description="Retention policy, as in a policy file.")
     retention_runs: RetentionSettings = Field(
         default_factory=RetentionSettings,
         description="When retention is planned, and whether plans are applied manually or by `apply: scheduled`.",
     )
     thresholds: Thresholds = Field(default_factory=Thresholds, description="Limits beyond which checks warn.")
     watch: Watch = Field(default_factory=Watch, description="Filters of the sensor for new snapshots; all by default.")
-    ttl: dict[str, str] = Field(
+    ttl: _Lives = Field(
         default_factory=dict,
         description="Time to live by OPERATOR/STATE or STATE, such as {sessions: 7d}; * for all others. Snapshots do "
         "not store it; profiles need it to show when entries expire.",
@@ -174,16 +182,6 @@ class FlinkJob(dg.Model):
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a name: use letters, digits and _, such as orders_v2")
         return name
-
-    @field_validator("ttl")
-    @classmethod
-    def _check_ttl(cls, ttl: dict[str, str]) -> dict[str, str]:
-        for name, text in ttl.items():
-            try:
-                parse_duration(text, name)
-            except UsageError as error:
-                raise ValueError(str(error)) from None
-        return ttl
 
     @field_validator("bootstrap")
     @classmethod
@@ -211,16 +209,6 @@ class FlinkJob(dg.Model):
         if isinstance(release, float):
             raise ValueError('write the release in quotes, such as "1.20": without quotes, YAML reads the number 1.2')
         return release
-
-    @field_validator("retention")
-    @classmethod
-    def _check_retention(cls, retention: dict[str, Any] | None) -> dict[str, Any] | None:
-        if retention is not None:
-            try:
-                parse_policy(retention)
-            except UsageError as error:
-                raise ValueError(str(error)) from None
-        return retention
 
     @property
     def sensor_status(self) -> dg.DefaultSensorStatus:
@@ -292,7 +280,7 @@ class FlinkJob(dg.Model):
     @property
     def lives(self) -> dict[str, timedelta]:
         """Time to live by state, from `ttl` and `table.exec.state.ttl`; the empty name stands for all other states."""
-        declared = {"" if name == "*" else name: parse_duration(text, name) for name, text in self.ttl.items()}
+        declared = _parse_lives(self.ttl)
         ttl = self.flink.ttl
         return {"": ttl, **declared} if ttl else declared
 

@@ -25,6 +25,7 @@ from state_pipelines.dagster.assets import (
 )
 from state_pipelines.dagster.assets.rescaled_savepoint import build_rescale_op
 from state_pipelines.dagster.erasing import build_erase_op
+from state_pipelines.dagster.op_jobs import make_op_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -111,32 +112,13 @@ def build_asset_jobs(job: FlinkJob) -> Iterator[UnresolvedAssetJobDefinition]:
 
 def build_rescale_path(job: FlinkJob) -> dg.JobDefinition:
     """Build the job `rescale_path`, whose configuration contains the paths."""
-    rescale = build_rescale_op(job)
-
-    @dg.job(
-        name=job.prefix(RESCALE_PATH),
-        description="Rescales any snapshot, given by its path.",
-        tags=job.tags,
-    )
-    def rescale_path() -> None:
-        rescale()
-
-    return rescale_path
+    return make_op_job(job, RESCALE_PATH, build_rescale_op(job), "Rescales any snapshot, given by its path.")
 
 
 def build_erase_keys(job: FlinkJob) -> dg.JobDefinition:
     """Build the job `erase_keys`, whose configuration contains keys and paths."""
-    erase = build_erase_op(job)
-
-    @dg.job(
-        name=job.prefix(ERASE),
-        description="Erases keys from a copy of a snapshot, and reports which snapshots contain them.",
-        tags=job.tags,
-    )
-    def erase_keys() -> None:
-        erase()
-
-    return erase_keys
+    text = "Erases keys from a copy of a snapshot, and reports which snapshots contain them."
+    return make_op_job(job, ERASE, build_erase_op(job), text)
 
 
 def _select(job: FlinkJob, name: str, assets: Sequence[str], description: str) -> UnresolvedAssetJobDefinition:

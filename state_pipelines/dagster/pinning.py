@@ -7,6 +7,7 @@ from pydantic import Field
 
 from state_pipelines.dagster.failures import reporting_failures
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.op_jobs import make_op_job
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.retention.pins import pin_snapshot, unpin_snapshot
 from state_pipelines.storage import Location, resolve
@@ -42,15 +43,7 @@ def build_pin_snapshot(job: FlinkJob) -> dg.JobDefinition:
         context.log.info("%s is %s", path, "no longer pinned" if config.unpin else "pinned")
         context.add_output_metadata({"snapshot": dg.MetadataValue.path(path), "pinned": not config.unpin})
 
-    @dg.job(
-        name=job.prefix(NAME),
-        description="Pins a snapshot, so that retention never deletes it, or removes the pin.",
-        tags=job.tags,
-    )
-    def pin_job() -> None:
-        pin()
-
-    return pin_job
+    return make_op_job(job, NAME, pin, "Pins a snapshot, so that retention never deletes it, or removes the pin.")
 
 
 def _split(job: FlinkJob, path: str) -> tuple[Location, str]:

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from state_pipelines.dagster.failures import reporting_failures
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.op_jobs import make_op_job
 
 NAME = "prune_partitions"
 
@@ -40,12 +41,6 @@ def build_prune_partitions(job: FlinkJob) -> dg.JobDefinition:
             {"partitions": len(keys), "removed": len(keys) if config.apply else 0, "keys": keys[:_SHOWN]}
         )
 
-    @dg.job(
-        name=job.prefix(NAME),
-        description="Removes the partitions of deleted snapshots; without `apply` it only lists them.",
-        tags=job.tags,
+    return make_op_job(
+        job, NAME, prune, "Removes the partitions of deleted snapshots; without `apply` it only lists them."
     )
-    def prune_partitions() -> None:
-        prune()
-
-    return prune_partitions

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from state_pipelines.dagster.failures import reporting_failures
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.op_jobs import make_op_job
 from state_pipelines.dagster.partitions import make_partition_key
 from state_pipelines.storage import parent
 
@@ -40,12 +41,9 @@ def build_register_snapshot(job: FlinkJob) -> dg.JobDefinition:
         context.add_output_metadata({"partitions": keys})
         return keys
 
-    @dg.job(
-        name=job.prefix(NAME),
-        description="Adds partitions for snapshots at any path, also outside the roots, so that jobs can run for them.",
-        tags=job.tags,
+    return make_op_job(
+        job,
+        NAME,
+        register,
+        "Adds partitions for snapshots at any path, also outside the roots, so that jobs can run for them.",
     )
-    def register_snapshot() -> None:
-        register()
-
-    return register_snapshot

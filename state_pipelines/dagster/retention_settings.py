@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import dagster as dg
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field
 
-from state_pipelines.errors import UsageError
+from state_pipelines.dagster.field_validators import parsed_by
 from state_pipelines.operations.retention import ApplyLimits
 from state_pipelines.operations.retention.policy import parse_duration, parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import timedelta
+
+_Duration = Annotated[str, parsed_by(parse_duration)]
+_Size = Annotated[str | int, parsed_by(parse_size)]
 
 
 class RetentionSettings(dg.Model):
@@ -31,13 +33,15 @@ class RetentionSettings(dg.Model):
         description="Directories to plan together, instead of the roots of the job: all whose snapshots may share "
         "files, such as those of jobs that were restored with CLAIM.",
     )
-    grace: str = Field(default="1h", description="Time between the two plans with `apply: scheduled`, such as 6h.")
+    grace: _Duration = Field(
+        default="1h", description="Time between the two plans with `apply: scheduled`, such as 6h."
+    )
     max_paths: int | None = Field(default=None, gt=0, description="Maximal number of paths that one run deletes.")
-    max_bytes: str | int | None = Field(
+    max_bytes: _Size | None = Field(
         default=None, description="Maximal size of the files that one run deletes, such as 1TiB."
     )
     paths_per_second: float = Field(default=500, gt=0, description="Maximal number of paths deleted per second.")
-    quarantine: str | None = Field(
+    quarantine: _Duration | None = Field(
         default=None,
         description="Time in quarantine before files are deleted, such as 7d; by default they are deleted at once.",
     )
@@ -45,20 +49,6 @@ class RetentionSettings(dg.Model):
         default=None, description="Directory of the audit log; by default _retention/log below the first root."
     )
     cron: str = Field(default="0 3 * * *", description="Cron expression of the nightly plan, in UTC.")
-
-    @field_validator("grace", "quarantine")
-    @classmethod
-    def _check_duration(cls, text: str | None) -> str | None:
-        if text is not None:
-            _checking(lambda: parse_duration(text))
-        return text
-
-    @field_validator("max_bytes")
-    @classmethod
-    def _check_size(cls, size: str | int | None) -> str | int | None:
-        if size is not None:
-            _checking(lambda: parse_size(size))
-        return size
 
     @property
     def grace_period(self) -> timedelta:
@@ -75,10 +65,3 @@ class RetentionSettings(dg.Model):
         """The limits of one run."""
         size = None if self.max_bytes is None else parse_size(self.max_bytes)
         return ApplyLimits(paths=self.max_paths, bytes=size, paths_per_second=self.paths_per_second)
-
-
-def _checking(parse: Callable[[], object]) -> None:
-    try:
-        parse()
-    except UsageError as error:
-        raise ValueError(str(error)) from None

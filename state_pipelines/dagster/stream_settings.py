@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import dagster as dg
 from pydantic import ConfigDict, Field, field_validator
 
 from state_pipelines.checkpoints.options import CheckpointOptions, parse_options
+from state_pipelines.dagster.field_validators import parsed_by
 from state_pipelines.dagster.python_functions import split_function
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.jobs.flink_config import INTERVAL
 from state_pipelines.storage import join, resolve
 
+_Definition = Annotated[str, parsed_by(split_function)]
 _MINUTE, _HOUR_MINUTES, _DAY_HOURS = 60_000, 60, 24
 
 
@@ -21,7 +23,7 @@ class StreamSettings(dg.Model):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    definition: str = Field(
+    definition: _Definition = Field(
         description="FILE.py:FUNCTION. The function gets the Spark session and keyed_batches, and returns the writer "
         "of the stream. The file is run, as the code of the deployment is."
     )
@@ -39,15 +41,6 @@ class StreamSettings(dg.Model):
         default_factory=dict,
         description="Flink's options by key; a run starts every execution.checkpointing.interval.",
     )
-
-    @field_validator("definition")
-    @classmethod
-    def _check_definition(cls, text: str) -> str:
-        try:
-            split_function(text)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-        return text
 
     @field_validator("options")
     @classmethod

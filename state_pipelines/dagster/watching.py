@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import dagster as dg
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field
 
-from state_pipelines.errors import UsageError
+from state_pipelines.dagster.field_validators import parsed_by
 from state_pipelines.operations.retention.policy import parse_duration
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
 
 Kind = Literal["savepoint", "checkpoint"]
+_Age = Annotated[str, parsed_by(partial(parse_duration, field="min_age"))]
 
 
 def _to_tuple(value: object) -> object:
@@ -43,19 +45,10 @@ class Watch(dg.Model):
     exclude: Annotated[tuple[str, ...], BeforeValidator(_to_tuple)] = Field(
         default=(), description="Patterns of directories to ignore."
     )
-    min_age: str = Field(default="0s", description="Minimal age of `_metadata`, such as 5min.")
+    min_age: _Age = Field(default="0s", description="Minimal age of `_metadata`, such as 5min.")
     seconds: float = Field(
         default=10, gt=0, description="Time limit of one tick in seconds; the rest waits for the next tick."
     )
-
-    @field_validator("min_age")
-    @classmethod
-    def _check_age(cls, text: str) -> str:
-        try:
-            parse_duration(text, "min_age")
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-        return text
 
     def takes(self, summary: SnapshotSummary, now: datetime) -> bool:
         """Return whether a snapshot passes the filters now."""

@@ -11,6 +11,7 @@ from state_pipelines.dagster.assets import retention_plan
 from state_pipelines.dagster.assets.retention_plan import find_roots, read_planned
 from state_pipelines.dagster.flink_asset import flink_asset
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.metadata_values import expect_none, list_texts, make_table
 from state_pipelines.operations.retention import (
     ApplyResult,
     AuditRecord,
@@ -21,7 +22,6 @@ from state_pipelines.operations.retention import (
     purge_quarantine,
 )
 from state_pipelines.operations.retention.application import PlanChangedError
-from state_pipelines.snapshot.escaping import escape_markdown
 from state_pipelines.storage import resolve
 
 NAME = "applied_retention"
@@ -158,11 +158,8 @@ def _describe(
     if result.log:
         metadata["audit log"] = dg.MetadataValue.path(result.log)
     if left:
-        rows = [
-            dg.TableRecord({"path": each.path, "outcome": str(each.outcome), "reason": each.detail})
-            for each in left[:_SHOWN]
-        ]
-        metadata["not deleted"] = dg.MetadataValue.table(rows, dg.TableSchema(_COLUMNS))
+        rows = [(each.path, str(each.outcome), each.detail) for each in left[:_SHOWN]]
+        metadata["not deleted"] = make_table(_COLUMNS, rows)
     return metadata
 
 
@@ -171,10 +168,4 @@ def _check_done(result: ApplyResult) -> dg.AssetCheckResult:
     left = len(kept) + len(result.failed) + result.remaining
     reasons = [result.stopped] if result.stopped else []
     reasons += [f"{record.path}: {record.detail}" for record in (*result.failed, *kept)]
-    sample = dg.MetadataValue.md("\n".join(f"* {escape_markdown(reason)}" for reason in reasons[:_SHOWN]))
-    return dg.AssetCheckResult(
-        check_name=DONE,
-        passed=not left,
-        severity=dg.AssetCheckSeverity.WARN,
-        metadata={"expected": 0, "observed": left, **({"sample": sample} if reasons else {})},
-    )
+    return expect_none(DONE, left, {"sample": list_texts(reasons[:_SHOWN], "*")} if reasons else None)

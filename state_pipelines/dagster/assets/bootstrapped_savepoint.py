@@ -11,6 +11,7 @@ from pydantic import Field
 from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
 from state_pipelines.dagster.flink_asset import flink_asset
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.metadata_values import list_texts, make_table
 from state_pipelines.dagster.python_functions import load_function
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materialize_savepoint
@@ -23,7 +24,6 @@ from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows
 from state_pipelines.operations.choices import parse_choice
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
-from state_pipelines.snapshot.escaping import escape_markdown
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
@@ -104,15 +104,12 @@ def _load_operators(definition: str, spark: SparkResource) -> Sequence[NewOperat
 
 
 def _describe(result: "BootstrapResult") -> dict[str, Any]:
-    rows = [
-        dg.TableRecord({"operator": operator, "state": state, "entries": entries})
-        for (operator, state), entries in result.entries.items()
-    ]
+    rows = [(operator, state, entries) for (operator, state), entries in result.entries.items()]
     return {
         "path": dg.MetadataValue.path(result.path),
         "proof": dg.MetadataValue.md(result.proof.to_markdown() if result.proof else ""),
-        "states": dg.MetadataValue.table(rows, dg.TableSchema(_COLUMNS)),
-        "notes": dg.MetadataValue.md("\n".join(f"- {escape_markdown(note)}" for note in result.notes)),
+        "states": make_table(_COLUMNS, rows),
+        "notes": list_texts(result.notes),
         "bytes": result.bytes,
         "seconds": result.seconds,
         **describe_numbers(result.proof),

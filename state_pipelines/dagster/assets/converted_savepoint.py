@@ -12,6 +12,7 @@ from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
 from state_pipelines.dagster.flink_asset import flink_asset
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.metadata_values import list_texts, make_table
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materialize_savepoint
@@ -22,7 +23,6 @@ from state_pipelines.operations.proofs.proof_reports import DESCRIPTIONS, SOURCE
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.snapshot.escaping import escape_markdown
 
 if TYPE_CHECKING:
     from state_pipelines.operations.convert.conversion import ConversionResult
@@ -102,15 +102,12 @@ def build_converted_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
 
 def describe_conversion(result: "ConversionResult", format: str) -> dict[str, Any]:
     """Return the numbers, states and notes of a conversion as metadata."""
-    rows = [
-        dg.TableRecord({"operator": operator, "state": state, "records": digest.records, "bytes": digest.bytes})
-        for operator, state, digest in result.states
-    ]
+    rows = [(operator, state, digest.records, digest.bytes) for operator, state, digest in result.states]
     return {
         "path": dg.MetadataValue.path(result.path),
         "format": format,
-        "states": dg.MetadataValue.table(rows, dg.TableSchema(_COLUMNS)),
-        "notes": dg.MetadataValue.md("\n".join(f"- {escape_markdown(note)}" for note in result.notes)),
+        "states": make_table(_COLUMNS, rows),
+        "notes": list_texts(result.notes),
         "subtasks": result.converted,
         "copied files": result.copied,
         "bytes": result.bytes,

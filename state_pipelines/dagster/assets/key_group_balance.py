@@ -13,6 +13,7 @@ from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.automation import NEW_SNAPSHOT
 from state_pipelines.dagster.flink_asset import flink_asset
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.metadata_values import Cell, make_table
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.operations.balance.balance import measure_balance
 from state_pipelines.operations.balance.balance_charts import render_balance
@@ -76,9 +77,7 @@ def build_key_group_balance(job: FlinkJob) -> dg.AssetsDefinition:
             metadata={
                 "balance": dg.MetadataValue.md(balance.to_markdown()),
                 **({"picture": _draw(balance)} if measured else {}),
-                "subtasks": dg.MetadataValue.table(
-                    [row for each in measured for row in _list_subtasks(each)], dg.TableSchema(_COLUMNS)
-                ),
+                "subtasks": make_table(_COLUMNS, [row for each in measured for row in _list_subtasks(each)]),
                 # Numbers, which Dagster plots over snapshots.
                 "imbalance": round(balance.imbalance, _DIGITS),
                 "idle subtasks": sum(len(each.now.idle) for each in measured if each.now is not None),
@@ -130,18 +129,9 @@ def _draw(balance: "Balance") -> dg.MarkdownMetadataValue:
     return dg.MetadataValue.md(f"![key groups and subtasks](data:image/png;base64,{encoded})")
 
 
-def _list_subtasks(operator: "OperatorBalance") -> list[dg.TableRecord]:
+def _list_subtasks(operator: "OperatorBalance") -> list[tuple[Cell, ...]]:
+    """Return rows of `_COLUMNS`."""
     return [
-        dg.TableRecord(
-            {
-                "operator": operator.label,
-                "subtask": each.subtask,
-                "first key group": each.key_groups[0],
-                "last key group": each.key_groups[1],
-                "bytes": each.bytes,
-                "records": each.records,
-                "keys": each.keys,
-            }
-        )
+        (operator.label, each.subtask, *each.key_groups, each.bytes, each.records, each.keys)
         for each in (operator.now.subtasks if operator.now is not None else ())
     ]

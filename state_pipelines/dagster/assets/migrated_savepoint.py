@@ -15,6 +15,7 @@ from state_pipelines.dagster.assets.rescaled_savepoint import SCRATCH
 from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
 from state_pipelines.dagster.flink_asset import flink_asset
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.metadata_values import list_texts
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materialize_savepoint
@@ -29,7 +30,6 @@ from state_pipelines.operations.proofs.proof_reports import (
     SOURCE_WHOLE,
     SUITES,
 )
-from state_pipelines.snapshot.escaping import escape_markdown
 from state_pipelines.storage import resolve
 from state_pipelines.storage.locations import is_local
 
@@ -156,7 +156,7 @@ def _describe(result: "MigrationResult", revision: str, chain: list[tuple["Migra
         "proof": dg.MetadataValue.md(proof.to_markdown() if proof else ""),
         "revision": revision,
         "applied": [f"{direction} {each.revision}" for each, direction in chain],
-        "notes": dg.MetadataValue.md("\n".join(f"- {escape_markdown(note)}" for note in result.notes)),
+        "notes": list_texts(result.notes),
         "bytes": result.snapshot.file_size,
         "seconds": result.seconds,
         **describe_numbers(proof),

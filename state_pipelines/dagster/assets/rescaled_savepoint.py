@@ -14,6 +14,7 @@ from state_pipelines.dagster.expectations import ExpectationsResource, describe_
 from state_pipelines.dagster.failures import reporting_failures
 from state_pipelines.dagster.flink_asset import flink_asset
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.metadata_values import list_texts, make_table
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materialize_savepoint
@@ -24,7 +25,6 @@ from state_pipelines.operations.rescale.proof_report import DESCRIPTIONS
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest, parse_request
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import Snapshot, open_snapshot
-from state_pipelines.snapshot.escaping import escape_markdown
 from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
@@ -178,23 +178,21 @@ def _rescale(
 
 def _describe(result: "RescaleResult") -> dict[str, Any]:
     rows = [
-        dg.TableRecord(
-            {
-                "operator": tell_label(change),
-                "parallelism": tell_number(*change.parallelism),
-                "max parallelism": tell_number(*change.max_parallelism),
-                "keyed state": change.keyed_text,
-                "operator state": change.operator_state.value,
-                "hash": "; ".join(change.hashes),
-            }
+        (
+            tell_label(change),
+            tell_number(*change.parallelism),
+            tell_number(*change.max_parallelism),
+            change.keyed_text,
+            change.operator_state.value,
+            "; ".join(change.hashes),
         )
         for change in result.plan.changes
     ]
     return {
         "path": dg.MetadataValue.path(result.path),
-        "operators": dg.MetadataValue.table(rows, dg.TableSchema(_COLUMNS)),
+        "operators": make_table(_COLUMNS, rows),
         "dropped": list(result.plan.dropped),
-        "notes": dg.MetadataValue.md("\n".join(f"- {escape_markdown(note)}" for note in result.notes)),
+        "notes": list_texts(result.notes),
         "files written": result.files_written,
         "files taken over": result.files_taken,
         "bytes": result.bytes,

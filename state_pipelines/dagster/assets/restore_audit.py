@@ -12,9 +12,9 @@ from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.automation import NEW_SNAPSHOT
 from state_pipelines.dagster.flink_asset import flink_asset
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.metadata_values import Cell, list_texts, make_table
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
-from state_pipelines.snapshot.escaping import escape_markdown
 
 if TYPE_CHECKING:
     from state_pipelines.operations.auditing import AuditReport, Finding
@@ -77,12 +77,12 @@ def build_restore_audit(job: FlinkJob) -> dg.AssetsDefinition:
         for finding in report.findings[:_SAMPLE]:
             context.log.warning("%s: %s", finding.severity, finding)
         totals = report.totals
-        rows = [_make_row(each) for each in report.findings[:_SHOWN]]
+        rows = [_list_cells(each) for each in report.findings[:_SHOWN]]
         yield dg.MaterializeResult(
             metadata={
                 "verdict": report.verdict,
                 "depth": str(report.depth),
-                **({"findings": dg.MetadataValue.table(rows, dg.TableSchema(_COLUMNS))} if rows else {}),
+                **({"findings": make_table(_COLUMNS, rows)} if rows else {}),
                 # Numbers, so that they chart over snapshots.
                 "errors": report.count(Severity.ERROR),
                 "undetermined": report.count(Severity.UNDETERMINED),
@@ -115,29 +115,12 @@ def _check(report: "AuditReport", property: Property) -> dg.AssetCheckResult:
         metadata={
             "expected": 0,
             "observed": errors + doubts,
-            **(
-                {
-                    "sample": dg.MetadataValue.md(
-                        "\n".join(f"* {escape_markdown(str(each))}" for each in sample[:_SAMPLE])
-                    )
-                }
-                if sample
-                else {}
-            ),
+            **({"sample": list_texts(sample[:_SAMPLE], "*")} if sample else {}),
         },
     )
 
 
-def _make_row(finding: "Finding") -> dg.TableRecord:
-    return dg.TableRecord(
-        {
-            "severity": str(finding.severity),
-            "property": str(finding.property),
-            "finding": finding.what,
-            "file": finding.file,
-            "offset": finding.offset,
-            "operator": finding.operator,
-            "state": finding.state,
-            "hint": finding.hint,
-        }
-    )
+def _list_cells(finding: "Finding") -> tuple[Cell, ...]:
+    """Return the row of a finding in `_COLUMNS`."""
+    where = (finding.file, finding.offset, finding.operator, finding.state)
+    return (str(finding.severity), str(finding.property), finding.what, *where, finding.hint)

@@ -11,6 +11,7 @@ import dagster as dg
 from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.flink_asset import flink_asset
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.metadata_values import expect_none, list_texts, make_table
 from state_pipelines.errors import MissingFileError, NotFoundError, Where
 from state_pipelines.operations.retention import (
     PathKind,
@@ -21,7 +22,6 @@ from state_pipelines.operations.retention import (
     plan_retention,
 )
 from state_pipelines.operations.retention.plan import read_planned_paths
-from state_pipelines.snapshot.escaping import escape_markdown
 from state_pipelines.storage import Location, join, read_file, resolve
 from state_pipelines.storage.files import replace_file
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
@@ -144,11 +144,7 @@ def report_applied(instance: dg.DagsterInstance, job: FlinkJob, fingerprint: str
 def make_path_table(paths: Sequence[PlannedPath]) -> dg.TableMetadataValue:
     """The largest of some paths as a table."""
     largest = sorted(paths, key=lambda each: (-each.bytes, each.path))[:_SHOWN]
-    rows = [
-        dg.TableRecord({"path": each.path, "bytes": each.bytes, "kind": each.kind.value, "reason": each.reason})
-        for each in largest
-    ]
-    return dg.MetadataValue.table(rows, dg.TableSchema(_COLUMNS))
+    return make_table(_COLUMNS, [(each.path, each.bytes, each.kind.value, each.reason) for each in largest])
 
 
 def _describe(
@@ -180,7 +176,7 @@ def _describe(
         metadata["largest paths"] = make_path_table(plan.delete)
     for name, texts in (("stopped", plan.stopped), ("notes", plan.notes)):
         if texts:
-            metadata[name] = dg.MetadataValue.md("\n".join(f"* {escape_markdown(text)}" for text in texts[:_SHOWN]))
+            metadata[name] = list_texts(texts[:_SHOWN], "*")
     return metadata
 
 
@@ -193,24 +189,10 @@ def _check_applied(job: FlinkJob, plan: RetentionPlan) -> dg.AssetCheckResult:
             f"Look at the plan, then launch {job.prefix('apply_retention')} with the fingerprint, or run "
             f"`state-pipelines retain … --apply {plan.fingerprint}`."
         )
-    return dg.AssetCheckResult(
-        check_name=APPLIED,
-        passed=not plan.delete,
-        severity=dg.AssetCheckSeverity.WARN,
-        metadata={
-            "expected": 0,
-            "observed": len(plan.delete),
-            "bytes": plan.bytes,
-            **({FINGERPRINT: plan.fingerprint, "how to apply": way} if plan.delete else {}),
-        },
-    )
+    application = {FINGERPRINT: plan.fingerprint, "how to apply": way} if plan.delete else {}
+    return expect_none(APPLIED, len(plan.delete), {"bytes": plan.bytes, **application})
 
 
 def _check_references(plan: RetentionPlan) -> dg.AssetCheckResult:
-    sample = dg.MetadataValue.md("\n".join(f"* {escape_markdown(reason)}" for reason in plan.stopped[:_SHOWN]))
-    return dg.AssetCheckResult(
-        check_name=KNOWN,
-        passed=not plan.stopped,
-        severity=dg.AssetCheckSeverity.WARN,
-        metadata={"expected": 0, "observed": len(plan.stopped), **({"sample": sample} if plan.stopped else {})},
-    )
+    sample = {"sample": list_texts(plan.stopped[:_SHOWN], "*")} if plan.stopped else None
+    return expect_none(KNOWN, len(plan.stopped), sample)

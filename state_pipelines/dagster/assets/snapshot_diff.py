@@ -12,6 +12,7 @@ from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.automation import NEW_SNAPSHOT
 from state_pipelines.dagster.flink_asset import flink_asset
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.metadata_values import make_table
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.operations.diff import ExampleKind, diff
 from state_pipelines.operations.diff.state_changes import StateChange, list_changes
@@ -105,23 +106,11 @@ def _find_previous(job: FlinkJob, key: str) -> str | None:
 
 def _tabulate(changes: list[StateChange]) -> dg.TableMetadataValue:
     first = sorted(changes, key=lambda each: not each.is_changed)[:MAX_ROWS]
-    records = [
-        dg.TableRecord(
-            {
-                "operator": _crop(each.operator),
-                "state": _crop(each.state),
-                "kind": each.kind,
-                "before": each.before,
-                "after": each.after,
-                "added": each.added,
-                "removed": each.removed,
-                "changed": each.changed,
-                "note": _crop(each.note),
-            }
-        )
-        for each in first
-    ]
-    return dg.MetadataValue.table(records, dg.TableSchema(_COLUMNS))
+    rows = []
+    for each in first:
+        numbers = (each.before, each.after, each.added, each.removed, each.changed)
+        rows.append((_crop(each.operator), _crop(each.state), each.kind, *numbers, _crop(each.note)))
+    return make_table(_COLUMNS, rows)
 
 
 def show_samples(changes: list[StateChange]) -> str:

@@ -13,6 +13,7 @@ from state_pipelines.dagster.assets import flink_job
 from state_pipelines.dagster.automation import EVERY_TEN_MINUTES
 from state_pipelines.dagster.flink_asset import flink_asset
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.metadata_values import Cell, expect_none, make_table
 
 if TYPE_CHECKING:
     from state_pipelines.operations.inventory import InventoryUpdate, SnapshotSummary
@@ -73,9 +74,7 @@ def build_snapshot_inventory(job: FlinkJob) -> dg.AssetsDefinition:
                 **_count(update),
                 **_describe_newest(readable[:1]),
                 "prunable partitions": len(update.find_prunable(partitions)),
-                "newest snapshots": dg.MetadataValue.table(
-                    [_to_record(each) for each in readable[:SAMPLE]], dg.TableSchema(_COLUMNS)
-                ),
+                "newest snapshots": make_table(_COLUMNS, map(_list_cells, readable[:SAMPLE])),
                 "inventory": dg.MetadataValue.path(str(job.storage.inventory)),
                 "roots": "; ".join(job.storage.roots),
                 "dagster/row_count": len(inventory),
@@ -129,42 +128,31 @@ def _describe_newest(newest: list["SnapshotSummary"]) -> dict[str, dg.MetadataVa
     return described
 
 
-def _to_record(summary: "SnapshotSummary") -> dg.TableRecord:
-    return dg.TableRecord(
-        {
-            "snapshot": summary.key,
-            "kind": summary.kind,
-            "format": summary.format,
-            "checkpoint id": summary.checkpoint_id,
-            "written": "" if summary.modified is None else summary.modified.isoformat(sep=" ", timespec="seconds"),
-            "bytes": summary.bytes,
-            "shared bytes": summary.shared_bytes,
-            "operators": len(summary.operators),
-            "max parallelism": summary.max_parallelism,
-            "path": summary.path[:_TEXT_SIZE],
-        }
+def _list_cells(summary: "SnapshotSummary") -> tuple[Cell, ...]:
+    """Return the row of a snapshot in `_COLUMNS`."""
+    return (
+        summary.key,
+        summary.kind,
+        summary.format,
+        summary.checkpoint_id,
+        "" if summary.modified is None else summary.modified.isoformat(sep=" ", timespec="seconds"),
+        summary.bytes,
+        summary.shared_bytes,
+        len(summary.operators),
+        summary.max_parallelism,
+        summary.path[:_TEXT_SIZE],
     )
 
 
 def _check_readable(update: "InventoryUpdate") -> dg.AssetCheckResult:
     unreadable = update.inventory.unreadable()
     sample = {each.path[:_TEXT_SIZE]: each.unreadable[:_TEXT_SIZE] for each in unreadable.head(SAMPLE)}
-    return dg.AssetCheckResult(
-        check_name=READABLE,
-        passed=not len(unreadable),
-        severity=dg.AssetCheckSeverity.WARN,
-        metadata={"expected": 0, "observed": len(unreadable), "sample": sample},
-    )
+    return expect_none(READABLE, len(unreadable), {"sample": sample})
 
 
 def _check_roots(update: "InventoryUpdate") -> dg.AssetCheckResult:
     missing = update.missing_roots
-    return dg.AssetCheckResult(
-        check_name=ROOTS,
-        passed=not missing,
-        severity=dg.AssetCheckSeverity.WARN,
-        metadata={"expected": 0, "observed": len(missing), "sample": list(missing)[:SAMPLE]},
-    )
+    return expect_none(ROOTS, len(missing), {"sample": list(missing)[:SAMPLE]})
 
 
 def _check_recent(update: "InventoryUpdate", limit: timedelta) -> dg.AssetCheckResult:

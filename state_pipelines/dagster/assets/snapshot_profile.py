@@ -13,6 +13,7 @@ from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.automation import NEW_SNAPSHOT
 from state_pipelines.dagster.flink_asset import flink_asset
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.metadata_values import Cell, make_table
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.operations.local_processes import choose_processes, run_tasks
 from state_pipelines.operations.profiling import OperatorProfile, Profile, StateProfile, profile_snapshot
@@ -104,10 +105,10 @@ def build_snapshot_profile(job: FlinkJob) -> dg.AssetsDefinition:
         yield dg.MaterializeResult(
             metadata={
                 **_count(profile),
-                "states": _make_table(_STATES, [_describe_state(*each) for each in states]),
-                "columns": _make_table(_FIELDS, [row for each in states for row in _describe_columns(*each)]),
-                "largest keys": _make_table(_KEYS, _describe_keys(profile)),
-                "ages": _make_table(_TTL, [row for each in states for row in _describe_ages(*each)]),
+                "states": _make_table(_STATES, [_list_state(*each) for each in states]),
+                "columns": _make_table(_FIELDS, [row for each in states for row in _list_columns(*each)]),
+                "largest keys": _make_table(_KEYS, _list_keys(profile)),
+                "ages": _make_table(_TTL, [row for each in states for row in _list_ages(*each)]),
                 "profile": dg.MetadataValue.path(str(target)),
                 "snapshot": dg.MetadataValue.path(snapshot.path),
                 "errors": [error[: 4 * _TEXT_SIZE] for error in profile.errors[:10]],
@@ -139,84 +140,49 @@ def _count(profile: Profile) -> dict[str, int | float]:
     return numbers
 
 
-def _make_table(columns: list[dg.TableColumn], rows: list[dict[str, object]]) -> dg.TableMetadataValue:
-    records = [
-        dg.TableRecord({name: _crop(value) for name, value in row.items()})  # type: ignore[misc]
-        for row in rows[:MAX_ROWS]
-    ]
-    return dg.MetadataValue.table(records, dg.TableSchema(columns))
+def _make_table(columns: list[dg.TableColumn], rows: list[tuple[Cell, ...]]) -> dg.TableMetadataValue:
+    return make_table(columns, (tuple(map(_crop, row)) for row in rows[:MAX_ROWS]))
 
 
-def _crop(value: object) -> object:
+def _crop(value: Cell) -> Cell:
     if isinstance(value, str) and len(value) > _TEXT_SIZE:
         return f"{value[: _TEXT_SIZE - 1]}…"
     return round(value, _DIGITS) if isinstance(value, float) else value
 
 
-def _describe_state(operator: OperatorProfile, state: StateProfile) -> dict[str, object]:
+def _list_state(operator: OperatorProfile, state: StateProfile) -> tuple[Cell, ...]:
+    """Return the row of a state in `_STATES`."""
     failed = f"{state.failed} entries: {state.failure}" if state.failed else ""
-    return {
-        "operator": operator.label,
-        "state": state.name,
-        "kind": state.kind,
-        "key": state.key,
-        "value": state.value,
-        "entries": state.entries,
-        "keys": state.keys,
-        "bytes": state.bytes,
-        "bytes per entry": state.mean_bytes,
-        "expired": None if state.ttl is None else state.ttl.expired,
-        "oldest access": None if state.ttl is None else state.ttl.oldest,
-        "not decoded": state.error or state.undecoded or failed,
-    }
+    types = (state.kind, state.key, state.value)
+    numbers = (state.entries, state.keys, state.bytes, state.mean_bytes)
+    ages = (None, None) if state.ttl is None else (state.ttl.expired, state.ttl.oldest)
+    return (operator.label, state.name, *types, *numbers, *ages, state.error or state.undecoded or failed)
 
 
-def _describe_columns(operator: OperatorProfile, state: StateProfile) -> list[dict[str, object]]:
+def _list_columns(operator: OperatorProfile, state: StateProfile) -> Iterator[tuple[Cell, ...]]:
+    """Yield rows of `_FIELDS`."""
+    for each in state.columns:
+        ratios = (each.null_ratio, each.default_ratio)
+        bounds = (None if bound is None else str(bound) for bound in (each.minimum, each.maximum))
+        yield (operator.label, state.name, each.column, each.type, *ratios, each.measured, *bounds, each.mean)
+
+
+def _list_keys(profile: Profile) -> list[tuple[Cell, ...]]:
+    """Return rows of `_KEYS`."""
     return [
-        {
-            "operator": operator.label,
-            "state": state.name,
-            "column": each.column,
-            "type": each.type,
-            "null ratio": each.null_ratio,
-            "default ratio": each.default_ratio,
-            "measured": each.measured,
-            "minimum": None if each.minimum is None else str(each.minimum),
-            "maximum": None if each.maximum is None else str(each.maximum),
-            "mean": each.mean,
-        }
-        for each in state.columns
-    ]
-
-
-def _describe_keys(profile: Profile) -> list[dict[str, object]]:
-    return [
-        {
-            "operator": operator.label,
-            "key": key.key,
-            "key group": key.key_group,
-            "subtask": key.subtask,
-            "bytes": key.bytes,
-            "records": key.records,
-            "share of its subtask": key.share,
-        }
+        (operator.label, key.key, key.key_group, key.subtask, key.bytes, key.records, key.share)
         for operator in profile.balance.operators
         for key in operator.most_bytes
     ]
 
 
-def _describe_ages(operator: OperatorProfile, state: StateProfile) -> list[dict[str, object]]:
+def _list_ages(operator: OperatorProfile, state: StateProfile) -> list[tuple[Cell, ...]]:
+    """Return rows of `_TTL`."""
     if state.ttl is None:
         return []
     expiring = state.ttl.expiring or {}
     return [
-        {
-            "operator": operator.label,
-            "state": state.name,
-            "within": name,
-            "last accessed": state.ttl.by_age.get(name),
-            "expiring": expiring.get(name),
-        }
+        (operator.label, state.name, name, state.ttl.by_age.get(name), expiring.get(name))
         for name in dict.fromkeys((*state.ttl.by_age, *expiring))
         if state.ttl.by_age.get(name) or expiring.get(name)
     ]

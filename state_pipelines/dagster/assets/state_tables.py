@@ -11,6 +11,7 @@ from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.automation import NEW_SNAPSHOT
 from state_pipelines.dagster.flink_asset import flink_asset
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.metadata_values import make_table
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.errors import UnsupportedError
@@ -50,7 +51,7 @@ def build_state_tables(job: FlinkJob) -> dg.AssetsDefinition:
         from state_pipelines.spark.tables import write_parquet
 
         snapshot = open_partition(context, job)
-        tables: list[dg.TableRecord] = []
+        tables: list[tuple[str, str, str, int, str, str]] = []
         columns: list[dg.TableColumn] = []
         unread: list[str] = []
         for operator in snapshot.operators:
@@ -69,35 +70,22 @@ def build_state_tables(job: FlinkJob) -> dg.AssetsDefinition:
                     frame = spark.read_state(snapshot, state, raw=True)
                     rows = write_parquet(frame, path)
                 context.log.info("%s, %s: %d rows in %s", operator.label, state.name, rows, path)
-                tables.append(_describe(state, rows, path, undecoded))
+                tables.append((operator.label, state.name, str(state.kind), rows, path, undecoded))
                 columns += _name_columns(state, frame)
         yield dg.MaterializeResult(
             metadata={
-                "tables": dg.MetadataValue.table(tables, dg.TableSchema(_COLUMNS)),
+                "tables": make_table(_COLUMNS, tables),
                 "snapshot": dg.MetadataValue.path(snapshot.path),
                 "states": len(tables),
-                "undecoded": sum(bool(table.data["undecoded"]) for table in tables),
+                "undecoded": sum(bool(undecoded) for *_, undecoded in tables),
                 "unread": unread,
-                "dagster/row_count": sum(int(str(table.data["rows"])) for table in tables),
+                "dagster/row_count": sum(rows for _, _, _, rows, _, _ in tables),
                 "dagster/column_schema": dg.TableSchema(columns),
             },
             data_version=dg.DataVersion(snapshot.fingerprint),
         )
 
     return state_tables
-
-
-def _describe(state: "State", rows: int, path: str, undecoded: str) -> dg.TableRecord:
-    return dg.TableRecord(
-        {
-            "operator": state.operator.label,
-            "state": state.name,
-            "kind": str(state.kind),
-            "rows": rows,
-            "path": path,
-            "undecoded": undecoded,
-        }
-    )
 
 
 def _name_columns(state: "State", frame: "DataFrame") -> list[dg.TableColumn]:

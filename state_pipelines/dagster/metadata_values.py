@@ -1,0 +1,42 @@
+"""Metadata of assets and checks: tables, lists of texts, and checks that expect none of something."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import dagster as dg
+
+from state_pipelines.snapshot.escaping import escape_markdown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+Cell: TypeAlias = str | int | float | bool | None
+
+
+def make_table(columns: Sequence[dg.TableColumn], rows: Iterable[Sequence[Cell]]) -> dg.TableMetadataValue:
+    """Make a table; each row has the values of the columns, in their order."""
+    names = [each.name for each in columns]
+    records = [dg.TableRecord(dict(zip(names, row, strict=True))) for row in rows]
+    return dg.MetadataValue.table(records, dg.TableSchema(columns))
+
+
+def list_texts(texts: Iterable[str], bullet: str = "-") -> dg.MarkdownMetadataValue:
+    """Make a list of texts in Markdown, which shows them as they are."""
+    return dg.MetadataValue.md("\n".join(f"{bullet} {escape_markdown(text)}" for text in texts))
+
+
+def expect_none(name: str, observed: int, details: Mapping[str, Any] | None = None) -> dg.AssetCheckResult:
+    """Return the result of a check that warns when it observes anything.
+
+    Args:
+        name: of the check.
+        observed: number of what it observes.
+        details: further metadata.
+    """
+    return dg.AssetCheckResult(
+        check_name=name,
+        passed=not observed,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"expected": 0, "observed": observed, **(details or {})},
+    )
