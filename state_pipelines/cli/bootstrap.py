@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.combinations import Excludes, Needs, RuledCommand
-from state_pipelines.cli.display import format_bytes, indent, make_console, make_table
+from state_pipelines.cli.display import format_bytes, make_console, print_notes, print_table
 from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
     SOURCE_FLAGS,
     Source,
+    choice_option,
     discard_left_over,
     source_options,
 )
@@ -45,19 +46,14 @@ _RULES = (
     "--out", "target", metavar="TARGET", required=True, help="Directory of the new savepoint; it must not exist."
 )
 @click.option("--base", metavar="SNAPSHOT", help="Take all other state from this snapshot.")
-@click.option(
-    "--format",
-    type=click.Choice([each.value for each in Format if each is not Format.KEEP]),
-    default=Format.CANONICAL.value,
-    show_default=True,
-    help="Format of keyed state.",
+@choice_option(
+    "--format", [each for each in Format if each is not Format.KEEP], Format.CANONICAL, "Format of keyed state."
 )
-@click.option(
+@choice_option(
     "--files",
-    type=click.Choice([each.value for each in FileMode]),
-    default=FileMode.COPY.value,
-    show_default=True,
-    help="Copy the files of the base, or link them (on one local volume), or reference them where they lie.",
+    FileMode,
+    FileMode.COPY,
+    "Copy the files of the base, or link them (on one local volume), or reference them where they lie.",
 )
 @click.option("--no-proof", is_flag=True, help="Do not read the result back before it is published.")
 @PROCESSES
@@ -101,8 +97,7 @@ def command(
             files=FileMode(files),
             prove=not no_proof,
         )
-        for note in plan.notes:
-            progress.print(f"note: {note}", soft_wrap=True)
+        print_notes(progress, plan.notes)
         if dry_run:
             message = f"nothing was written to {plan.target} (--dry-run)"
             click.echo(json.dumps({"path": None}) if as_json else message)
@@ -116,10 +111,8 @@ def command(
 
 
 def _show(result: BootstrapResult, console: Console) -> None:
-    table = make_table("operator", "state", "entries", right=("entries",))
-    for (operator, state), count in result.entries.items():
-        table.add_row(operator, state, f"{count:,}")
-    console.print(indent(table))
+    rows = [(operator, state, f"{count:,}") for (operator, state), count in result.entries.items()]
+    print_table(console, ("operator", "state", "entries"), rows, right=("entries",))
     if result.proof is not None:
         show_proof(result.proof, console)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.cli.display import indent, make_table, plural, shorten_classes
+from state_pipelines.cli.display import plural, print_table, shorten_classes
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration import Add, Cast, Drop, Rename, Set, Step
 from state_pipelines.operations.migration.avro_schema import AvroType
@@ -127,27 +127,10 @@ def show_states(changes: Sequence[StateChange], console: Console) -> None:
         show_changes(list(each.fields), console)
 
 
-def _on_fields(steps: tuple[Step, ...]) -> bool:
-    """Whether all steps are on fields of the value itself, not on those of structs in it."""
-    names = []
-    for step in steps:
-        match step:
-            case Rename(names=pairs):
-                names += [name for name, _ in pairs]
-            case Add(field=name) | Cast(field=name) | Set(field=name) | Drop(field=name):
-                names.append(name)
-            case _:
-                return False
-    return not any("." in name for name in names)
-
-
 def show_changes(changes: list[FieldChange], console: Console) -> None:
     """Print a table of the fields that changed, and how many did not."""
-    table = make_table("before", "after", "change")
-    for each in changes:
-        if each.change:
-            table.add_row(shorten_classes(each.before), shorten_classes(each.after), each.change)
-    console.print(indent(table))
+    rows = [(shorten_classes(each.before), shorten_classes(each.after), each.change) for each in changes if each.change]
+    print_table(console, ("before", "after", "change"), rows)
     same = sum(not each.change for each in changes)
     if same:
         console.print(f"  {plural(same, 'field')} as before")

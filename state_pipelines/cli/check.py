@@ -11,7 +11,7 @@ import click
 
 from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
-from state_pipelines.cli.display import crop, echo, indent, make_console, make_table, plural, shorten_classes
+from state_pipelines.cli.display import crop, echo, indent, make_console, plural, print_table, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.operations.check.check import BACKENDS, CheckReport, StateCheck, Verdict, check_jobs, parse_release
@@ -206,13 +206,13 @@ def show_check(report: CheckReport, console: Console) -> None:
     console.print(f"{report.verdict}: Flink {report.target}, {backend}", style=style)
     for note in report.notes:
         console.print(f"  {note}", style="dim")
-    remarkable = [each for each in report.checks if is_remarkable(each)]
+    remarkable = [each for each in report.checks if each.is_remarkable]
     if remarkable:
-        table = make_table("operator", "state", "kind", "subject", "outcome", "to do")
+        rows = []
         for each in remarkable:
             cells = (each.operator or "", each.state or "", each.kind, str(each.subject), str(each.outcome))
-            table.add_row(*cells, str(each.action))
-        console.print(indent(table))
+            rows.append((*cells, str(each.action)))
+        print_table(console, ("operator", "state", "kind", "subject", "outcome", "to do"), rows)
     for group in group_checks(remarkable):
         console.print()
         show_group(group, console)
@@ -235,11 +235,6 @@ def show_matches(matches: Sequence[OperatorMatch], request: str | None, console:
         console.print(f"request for rescale: {request}", soft_wrap=True)
     elif any(each.new is not None for each in matches):
         console.print("  --rename-request FILE writes a request with which `rescale` renames them", style="dim")
-
-
-def is_remarkable(each: StateCheck) -> bool:
-    """Whether there is more to say than that Flink restores it as it is."""
-    return each.is_remarkable
 
 
 def show_group(group: CheckGroup, console: Console) -> None:

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.combinations import Excludes, Needs, RuledCommand
-from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
-from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Source, discard_left_over, source_options
+from state_pipelines.cli.display import format_bytes, make_console, plural, print_notes, print_table
+from state_pipelines.cli.options import (
+    AS_JSON,
+    DISCARD_PARTIAL,
+    Source,
+    choice_option,
+    discard_left_over,
+    source_options,
+)
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.convert.conversion import ConversionResult, run_conversion
@@ -45,31 +52,20 @@ _RULES = (
 @click.option(
     "--out", "target", metavar="TARGET", required=True, help="Directory of the new snapshot; it must not exist."
 )
-@click.option(
-    "--format",
-    type=click.Choice([each.value for each in Format]),
-    default=Format.CANONICAL.value,
-    show_default=True,
-    help="Format of keyed state; keep copies every file as it is.",
-)
+@choice_option("--format", Format, Format.CANONICAL, "Format of keyed state; keep copies every file as it is.")
 @click.option(
     "--compress/--no-compress",
     default=None,
     help="Snappy compression of canonical and heap files; by default as each subtask has it.",
 )
-@click.option(
-    "--in-flight",
-    type=click.Choice([each.value for each in InFlight]),
-    default=InFlight.REFUSE.value,
-    show_default=True,
-    help="What happens to the in-flight data of an unaligned checkpoint.",
+@choice_option(
+    "--in-flight", InFlight, InFlight.REFUSE, "What happens to the in-flight data of an unaligned checkpoint."
 )
-@click.option(
+@choice_option(
     "--files",
-    type=click.Choice([each.value for each in FileMode]),
-    default=FileMode.COPY.value,
-    show_default=True,
-    help="Copy the files that are not rewritten, or link them (on one local volume), or reference them where they "
+    FileMode,
+    FileMode.COPY,
+    "Copy the files that are not rewritten, or link them (on one local volume), or reference them where they "
     "lie, which makes the result depend on SNAPSHOT.",
 )
 @click.option("--checksums", is_flag=True, help="Read every copied file again and compare its checksum.")
@@ -129,8 +125,7 @@ def command(
         move=move,
     )
     progress = make_console(stderr=True)
-    for note in plan.notes:
-        progress.print(f"note: {note}", soft_wrap=True)
+    print_notes(progress, plan.notes)
     if dry_run or (move and not apply):
         if as_json:
             click.echo(json.dumps(_plan_to_json(plan), indent=2))
@@ -146,12 +141,13 @@ def command(
 
 
 def _show_plan(plan: ConversionPlan, console: Console, reason: str) -> None:
-    table = make_table("operator", "subtasks rewritten", "of", "states", right=("subtasks rewritten", "of"))
+    rows = []
     for operator in plan.snapshot.operators:
         tasks = [task for task in plan.tasks if task.operator_id == operator.metadata.operator_id]
         states = dict.fromkeys(info.name for task in tasks for info in task.header.states)
-        table.add_row(operator.label, str(len(tasks)), str(operator.parallelism), ", ".join(states))
-    console.print(indent(table))
+        rows.append((operator.label, str(len(tasks)), str(operator.parallelism), ", ".join(states)))
+    numbers = ("subtasks rewritten", "of")
+    print_table(console, ("operator", *numbers, "states"), rows, right=numbers)
     if plan.removal is not None:
         count = plural(1 + len(plan.removal.files), "file")
         console.print(f"{count} of the old snapshot would be removed", soft_wrap=True)
@@ -184,10 +180,10 @@ _DONE = {FileMode.COPY: "copied", FileMode.LINK: "linked", FileMode.REFERENCE: "
 
 def _show_result(result: ConversionResult, files: FileMode, console: Console) -> None:
     if result.states:
-        table = make_table("operator", "state", "records", "bytes", right=("records", "bytes"))
-        for operator, state, digest in result.states:
-            table.add_row(operator, state, f"{digest.records:,}", format_bytes(digest.bytes))
-        console.print(indent(table))
+        rows = [
+            (operator, state, f"{sums.records:,}", format_bytes(sums.bytes)) for operator, state, sums in result.states
+        ]
+        print_table(console, ("operator", "state", "records", "bytes"), rows, right=("records", "bytes"))
     rewritten = f"{plural(result.converted, 'subtask')} rewritten, {plural(result.copied, 'file')} {_DONE[files]}"
     console.print(f"{rewritten}, {format_bytes(result.bytes)} in {result.seconds:.1f} s")
     console.print(_VERIFICATION[result.verified])

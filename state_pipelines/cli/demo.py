@@ -15,9 +15,9 @@ from rich.text import Text
 
 import state_pipelines
 from state_pipelines.cli.changes import FieldChange, show_changes, trace_fields
-from state_pipelines.cli.check import is_remarkable, show_group
+from state_pipelines.cli.check import show_group
 from state_pipelines.cli.commands import ANSWER_IS_NO
-from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
+from state_pipelines.cli.display import format_bytes, make_console, plural, print_table
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.check.check import check_migration
 from state_pipelines.operations.check.check_report import group_checks
@@ -193,11 +193,11 @@ def show_found(snapshot: Snapshot, console: Console) -> None:
     counts = (plural(len(report.operators), "operator"), plural(len(states), "state"))
     entry = "entry" if entries == 1 else "entries"
     console.print(f"  {', '.join(counts)}, {entries:,} {entry}, {format_bytes(report.bytes)}")
-    table = make_table("operator", "parallelism", "states")
+    rows = []
     for operator in report.operators:
         names = ", ".join(f"{state.name} ({state.kind.lower().replace('_', ' ')})" for state in operator.states)
-        table.add_row(operator.uid or operator.id, f"{operator.parallelism} of {operator.max_parallelism}", names)
-    console.print(indent(table))
+        rows.append((operator.uid or operator.id, f"{operator.parallelism} of {operator.max_parallelism}", names))
+    print_table(console, ("operator", "parallelism", "states"), rows)
 
 
 def show_verdict(report: MigrationCheckReport, console: Console) -> None:
@@ -207,7 +207,7 @@ def show_verdict(report: MigrationCheckReport, console: Console) -> None:
         style = "green" if each.ok else "red"
         console.print(Text.assemble(f"  {text}: ", (str(each.verdict), style)))
         if not each.ok:
-            for group in group_checks(filter(is_remarkable, each.checks)):
+            for group in group_checks(check for check in each.checks if check.is_remarkable):
                 show_group(group, console)
 
 
@@ -217,11 +217,11 @@ def show_outcome(outcome: Outcome, snapshot: Snapshot, migration: Migration, con
     if path is not None:
         _show_change(snapshot, open_snapshot(str(path)), migration, console)
     _head("The checks", console)
-    table = make_table("check", "result", "what it says", "observed")
+    rows = []
     for each in outcome.checks:
         result = Text("passed", "green") if each.passed else Text("FAILED", "red")
-        table.add_row(each.name, result, each.description, each.observed)
-    console.print(indent(table))
+        rows.append((each.name, result, each.description, each.observed))
+    print_table(console, ("check", "result", "what it says", "observed"), rows)
     for failure in outcome.failures:
         console.print(f"  failed: {failure}", style="red")
     _head("Where it is", console)
@@ -244,10 +244,7 @@ def _show_change(old: Snapshot, new: Snapshot, migration: Migration, console: Co
     changes = trace_fields(plan.old, plan.new, migration.upgrade)
     show_changes(changes, console)
     console.print()
-    table = make_table("key", "before", "after")
-    for key, before, after in _sample(old, new, migration, changes):
-        table.add_row(key, before, after)
-    console.print(indent(table))
+    print_table(console, ("key", "before", "after"), _sample(old, new, migration, changes))
 
 
 def _sample(

@@ -10,7 +10,7 @@ import click
 
 from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
-from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural, shorten_classes
+from state_pipelines.cli.display import crop, format_bytes, make_console, plural, print_table, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, finish_with_notes, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.operations.diff import LIMIT, diff
@@ -127,10 +127,8 @@ def _show_operator(operator: OperatorDiff, console: Console) -> None:
     differing = [state for state in operator.states if not state.same]
     if differing:
         numbers = ("records", "in other", "only in one", "only in other", "changed")
-        table = make_table("state", "kind", *numbers, right=numbers)
-        for state in differing:
-            table.add_row(state.name, state.kind, *_tell_numbers(state.contents))
-        console.print(indent(table))
+        rows = [(state.name, state.kind, *_tell_numbers(state.contents)) for state in differing]
+        print_table(console, ("state", "kind", *numbers), rows, right=numbers)
     for state in operator.states:
         _show_state(state, console)
     if same := len(operator.states) - len(differing):

@@ -17,7 +17,7 @@ from state_pipelines.snapshot.escaping import escape_terminal
 from state_pipelines.snapshot.representation import format_bytes as format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from rich.console import ConsoleOptions, RenderableType
 
@@ -56,6 +56,27 @@ def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
             column, justify="right" if column in right else "left", overflow="fold", no_wrap=column in right
         )
     return table
+
+
+def print_table(
+    console: Console,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[RenderableType]],
+    *,
+    right: tuple[str, ...] = (),
+    depth: int = 1,
+) -> None:
+    """Print a table (`make_table`), two columns to the right for each level of depth."""
+    table = make_table(*columns, right=right)
+    for row in rows:
+        table.add_row(*row)
+    console.print(Padding(table, (0, 0, 0, 2 * depth), expand=False))
+
+
+def print_notes(console: Console, notes: Iterable[str]) -> None:
+    """Print what a person should know about a plan or a result."""
+    for note in notes:
+        console.print(f"note: {note}", soft_wrap=True)
 
 
 def indent(content: Table | Text | Padding | str) -> Padding:

@@ -10,7 +10,7 @@ import click
 
 from state_pipelines.cli.combinations import Needs, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
-from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural
+from state_pipelines.cli.display import crop, format_bytes, indent, make_console, plural, print_table
 from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Source, discard_left_over, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError
@@ -155,10 +155,11 @@ def _show_search(keys: Sequence[str], search: KeySearch, console: Console, *, ti
     if title and (search.found or search.unsearched):
         console.print(search.path, style="bold cyan", soft_wrap=True)
     if search.found:
-        table = make_table("operator", "state", "kind", "key", "entries", right=("entries",))
-        for each in search.found:
-            table.add_row(each.operator, each.state, each.kind, crop(keys[each.key], _CELL_SIZE), f"{each.entries:,}")
-        console.print(indent(table))
+        rows = [
+            (each.operator, each.state, each.kind, crop(keys[each.key], _CELL_SIZE), f"{each.entries:,}")
+            for each in search.found
+        ]
+        print_table(console, ("operator", "state", "kind", "key", "entries"), rows, right=("entries",))
     for operator, reason in search.unsearched:
         prefix = f"operator {operator}: " if operator else ""
         console.print(f"  {prefix}not searched: {reason}", style="yellow", soft_wrap=True)

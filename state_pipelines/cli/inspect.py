@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural, shorten_classes
+from state_pipelines.cli.display import (
+    crop,
+    format_bytes,
+    indent,
+    make_console,
+    make_table,
+    plural,
+    print_table,
+    shorten_classes,
+)
 from state_pipelines.cli.options import AS_JSON, STRICT, Source, finish_with_notes, source_options
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata.key_groups import MAX_PARALLELISM
@@ -292,10 +301,8 @@ def _show_connector(name: str, connector: ConnectorReport, console: Console) -> 
     if not names:
         return
     numbers = tuple(name for name in names if all(isinstance(row[name], int | None) for row in shown))
-    table = make_table(*names, right=numbers)
-    for row in shown:
-        table.add_row(*("" if row[each] is None else crop(compact(row[each]), _CELL_SIZE) for each in names))
-    console.print(indent(indent(table)))
+    rows = [["" if row[each] is None else crop(compact(row[each]), _CELL_SIZE) for each in names] for row in shown]
+    print_table(console, names, rows, right=numbers, depth=2)
     if connector.rows > len(shown):
         console.print(f"    and {connector.rows - len(shown):,} more; `read` and --json give them", style="dim")
 

@@ -13,7 +13,7 @@ import click
 
 from state_pipelines.cli.changes import StateChange, list_changes, show_states
 from state_pipelines.cli.combinations import Excludes, RuledCommand
-from state_pipelines.cli.display import echo, make_console, plural
+from state_pipelines.cli.display import echo, make_console, plural, print_notes
 from state_pipelines.cli.options import (
     ALLOW_PYTHON,
     AS_JSON,
@@ -242,8 +242,7 @@ def _run(
     suites = () if expectations is None else load_suites(expectations)
     project = None if expectations is None else find_project(expectations, None)
     progress = make_console(stderr=True)
-    for note in note_plans(old, plans):
-        progress.print(f"note: {note}", soft_wrap=True)
+    print_notes(progress, note_plans(old, plans))
     with progress.status("starting Spark"):
         bar = str(sys.stderr.isatty()).lower()
         session = create_session("state-pipelines migrate", conf={"spark.ui.showConsoleProgress": bar})

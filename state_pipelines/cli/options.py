@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -20,7 +20,8 @@ from state_pipelines.storage.options import VARIABLE, load_storage_options, use_
 from state_pipelines.storage.snapshot_writer import discard_partial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from enum import Enum
 
 MAP = click.option(
     "--map",
@@ -37,6 +38,12 @@ ALLOW_ROOT = click.option(
     help="A directory that the snapshot may name files in, besides its own and that of its job.",
 )
 _DEBUG = click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, hidden=True)
+
+
+def choice_option(name: str, choices: Iterable[Enum], default: Enum, help: str) -> Callable[..., Any]:
+    """Make an option that takes the values of an enumeration."""
+    values = click.Choice([each.value for each in choices])
+    return click.option(name, type=values, default=default.value, show_default=True, help=help)
 
 
 def _use_storage_options(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.cli.balance import draw_bar
-from state_pipelines.cli.display import crop, format_bytes, indent, make_table, plural, shorten_classes
+from state_pipelines.cli.display import crop, format_bytes, indent, make_table, plural, print_table, shorten_classes
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.profiling.profile import EVERY_STATE
 from state_pipelines.operations.retention.policy import parse_duration
@@ -69,12 +69,13 @@ def _show_balance(balance: OperatorBalance, console: Console) -> None:
         idle = f", {plural(len(balance.now.idle), 'subtask')} without state" if balance.now.idle else ""
         console.print(f"  the largest subtask has {balance.now.imbalance:.2f} times the mean{idle}")
     if balance.most_bytes:
-        table = make_table("largest key", "subtask", "bytes", "share of subtask", "records", right=_NUMBERS)
+        rows = []
         for each in balance.most_bytes[:_SHOWN_KEYS]:
             key = "".join(sign if sign.isprintable() else "�" for sign in each.key)
-            row = (str(each.subtask), format_bytes(each.bytes), f"{each.share:.1%}", f"{each.records:,}")
-            table.add_row(crop(key, _KEY), *row)
-        console.print(indent(table))
+            numbers = (str(each.subtask), format_bytes(each.bytes), f"{each.share:.1%}", f"{each.records:,}")
+            rows.append((crop(key, _KEY), *numbers))
+        columns = ("largest key", "subtask", "bytes", "share of subtask", "records")
+        print_table(console, columns, rows, right=_NUMBERS)
 
 
 _NUMBERS = ("subtask", "bytes", "share of subtask", "records", "null", "default", "min", "max", "mean", "entries")
@@ -142,10 +143,8 @@ def _show_histogram(title: str, counts: Mapping[str, int], console: Console) -> 
     filled = {name: count for name, count in counts.items() if count}
     if not filled:
         return
-    table = make_table(title, "entries", "", right=("entries",))
-    for name, count in filled.items():
-        table.add_row(name, f"{count:,}", draw_bar(count, max(filled.values())))
-    console.print(indent(indent(table)))
+    rows = [(name, f"{count:,}", draw_bar(count, max(filled.values()))) for name, count in filled.items()]
+    print_table(console, (title, "entries", ""), rows, right=("entries",), depth=2)
 
 
 def _format(number: float | str | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from state_pipelines.cli.display import crop, indent, make_console, make_table
+from state_pipelines.cli.display import crop, make_console, print_notes, print_table
 from state_pipelines.operations.proofs.proof_reports import ProofReport, arrange_rows
 
 if TYPE_CHECKING:
@@ -18,23 +18,17 @@ if TYPE_CHECKING:
 def show_proof(report: ProofReport, console: Console) -> None:
     """Print the checks of a proof, and the records of those that failed."""
     if report.checks:
-        table = make_table("check", "result", "description", "observed")
-        for check in report.checks:
-            table.add_row(check.name, check.result, check.description, crop(check.observed, 200))
-        console.print(indent(table))
+        rows = [(each.name, each.result, each.description, crop(each.observed, 200)) for each in report.checks]
+        print_table(console, ("check", "result", "description", "observed"), rows)
     for check in report.failed:
         if not check.rows:
             continue
-        columns, rows = arrange_rows(check.rows)
+        columns, cells = arrange_rows(check.rows)
         total = 0 if check.counts is None else check.counts.failed
-        of = f" of {total:,}" if total > len(rows) else ""
-        console.print(f"{check.name}: {len(rows)}{of} records", style="bold")
-        table = make_table(*columns)
-        for row in rows:
-            table.add_row(*map(Text, row))
-        console.print(indent(table))
-    for note in report.notes:
-        console.print(f"note: {note}", soft_wrap=True)
+        of = f" of {total:,}" if total > len(cells) else ""
+        console.print(f"{check.name}: {len(cells)}{of} records", style="bold")
+        print_table(console, columns, [list(map(Text, row)) for row in cells])
+    print_notes(console, report.notes)
 
 
 def show_failed_proof(report: object, *, as_json: bool) -> None:

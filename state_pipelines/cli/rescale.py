@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from state_pipelines.cli.combinations import Excludes, RuledCommand
-from state_pipelines.cli.display import echo, format_bytes, indent, make_console, make_table, plural
-from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, SCRATCH, Source, discard_left_over, source_options
+from state_pipelines.cli.display import echo, format_bytes, make_console, plural, print_notes, print_table
+from state_pipelines.cli.options import (
+    AS_JSON,
+    DISCARD_PARTIAL,
+    SCRATCH,
+    Source,
+    choice_option,
+    discard_left_over,
+    source_options,
+)
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError, at
 from state_pipelines.operations.local_processes import Processes, choose_processes
@@ -74,13 +82,7 @@ _RULES = (Excludes("--dry-run", ("--discard-partial",), "a dry run removes nothi
     type=click.Choice([each.value for each in MergeRule]),
     help="What happens to entries that several merged snapshots have; error by default.",
 )
-@click.option(
-    "--files",
-    type=click.Choice([each.value for each in FileMode]),
-    default=FileMode.COPY.value,
-    show_default=True,
-    help="What happens to files that stay as they are.",
-)
+@choice_option("--files", FileMode, FileMode.COPY, "What happens to files that stay as they are.")
 @click.option("--allow-idle-sources", is_flag=True, help="A named source may get more subtasks than it knows splits.")
 @click.option("--no-proof", is_flag=True, help="Do not read both sides and compare before it is published.")
 @PROCESSES
@@ -132,8 +134,7 @@ def command(
         verify=no_proof,
     )
     progress = make_console(stderr=True)
-    for note in plan.notes:
-        progress.print(f"note: {note}", soft_wrap=True)
+    print_notes(progress, plan.notes)
     if dry_run:
         with Processes(processes or choose_processes(plan.size)) as shared:
             rehearse(plan, partial(run_with_bar, shared, progress))
@@ -226,18 +227,12 @@ def _split(texts: Sequence[str], form: str) -> list[tuple[str, str]]:
 
 
 def _show_changes(plan: RescalePlan, console: Console) -> None:
-    table = make_table("operator", "parallelism", "max parallelism", "keyed state", "operator state")
+    rows = []
     for change in plan.changes:
-        table.add_row(
-            tell_label(change),
-            tell_number(*change.parallelism),
-            tell_number(*change.max_parallelism),
-            change.keyed_text,
-            change.operator_state.value,
-        )
-    for label in plan.dropped:
-        table.add_row(label, "", "", "dropped", "dropped")
-    console.print(indent(table))
+        numbers = (tell_number(*change.parallelism), tell_number(*change.max_parallelism))
+        rows.append((tell_label(change), *numbers, change.keyed_text, change.operator_state.value))
+    rows += [(label, "", "", "dropped", "dropped") for label in plan.dropped]
+    print_table(console, ("operator", "parallelism", "max parallelism", "keyed state", "operator state"), rows)
     for change in plan.changes:
         if change.moved is not None and change.parallelism[0] != change.parallelism[1]:
             moved = tell_moved(change.moved, change.max_parallelism[1], format_bytes)

@@ -11,7 +11,7 @@ import click
 
 from state_pipelines.cli.combinations import Excludes, Needs, RuledCommand
 from state_pipelines.cli.commands import UNDETERMINED
-from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
+from state_pipelines.cli.display import format_bytes, indent, make_console, plural, print_table
 from state_pipelines.cli.options import ALLOW_ROOT, AS_JSON, MAP, STORAGE_OPTIONS
 from state_pipelines.cli.retain_apply import (
     finish,
@@ -238,11 +238,11 @@ def _change_pins(
         entries = [{"root": root.path, **each.to_json()} for root, each in pins]
         click.echo(json.dumps({"pins": entries}, indent=2))
         return
-    console = make_console()
-    table = make_table("pinned", "reason", "tags", "since")
-    for root, each in pins:
-        table.add_row(f"{root.path}/{each.path}", each.reason, ", ".join(each.tags), each.created)
-    console.print(table if pins else "no pins")
+    if not pins:
+        click.echo("no pins")
+        return
+    rows = [(f"{root.path}/{each.path}", each.reason, ", ".join(each.tags), each.created) for root, each in pins]
+    print_table(make_console(), ("pinned", "reason", "tags", "since"), rows, depth=0)
 
 
 def _find_root(roots: Sequence[Root], path: str) -> tuple[Root, str]:
@@ -306,10 +306,11 @@ def _show_totals(plan: RetentionPlan, console: Console) -> None:
         root = next((each for each in plan.roots if path.path.startswith(each.rstrip("/") + "/")), "")
         number, size = numbers.get((root, path.kind), (0, 0))
         numbers[root, path.kind] = number + 1, size + path.bytes
-    table = make_table("root", "kind", "paths", "bytes", right=("paths", "bytes"))
-    for (root, kind), (number, size) in sorted(numbers.items()):
-        table.add_row(root, kind.value, f"{number:,}", format_bytes(size))
-    console.print(table)
+    rows = [
+        (root, kind.value, f"{number:,}", format_bytes(size))
+        for (root, kind), (number, size) in sorted(numbers.items())
+    ]
+    print_table(console, ("root", "kind", "paths", "bytes"), rows, right=("paths", "bytes"), depth=0)
 
 
 def _show_paths(plan: RetentionPlan, console: Console, *, show_all: bool) -> None:

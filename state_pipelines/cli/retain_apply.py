@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO
-from state_pipelines.cli.display import echo, format_bytes, make_console, make_table, plural
+from state_pipelines.cli.display import echo, format_bytes, make_console, plural, print_table
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.retention import ApplyLimits, Outcome
 from state_pipelines.operations.retention.plan import read_planned_paths
@@ -64,10 +64,8 @@ def show_result(result: ApplyResult, *, as_json: bool) -> bool:
     console = make_console()
     verb = "moved to quarantine" if result.quarantined else "deleted"
     if result.done:
-        table = make_table("kind", "paths", "bytes", right=("paths", "bytes"))
-        for kind, (paths, size) in result.done.items():
-            table.add_row(kind, f"{paths:,}", format_bytes(size))
-        console.print(table)
+        rows = [(kind, f"{paths:,}", format_bytes(size)) for kind, (paths, size) in result.done.items()]
+        print_table(console, ("kind", "paths", "bytes"), rows, right=("paths", "bytes"), depth=0)
     _show_details("stays", result.kept)
     _show_details("failed", result.failed)
     console.print(f"{plural(result.paths, 'path')} with {format_bytes(result.bytes)} {verb} in {result.seconds:.1f} s")

@@ -11,7 +11,7 @@ import click
 
 from state_pipelines.cli.check import code_options, describe_new, write_revision
 from state_pipelines.cli.combinations import Needs, RuledCommand
-from state_pipelines.cli.display import make_console
+from state_pipelines.cli.display import make_console, print_notes
 from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, SOURCE_FLAGS, Source, source_options
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.check.check import check_jobs, parse_release
@@ -118,8 +118,7 @@ def command(
         )
         return
     console = make_console()
-    for each in draft.remarks:
-        console.print(f"note: {each}", soft_wrap=True)
+    print_notes(console, draft.remarks)
     if draft.undecided:
         console.print(f"every {TODO} in it is to be replaced before it runs")
     console.print(f"new revision: {path}", style="bold", soft_wrap=True)

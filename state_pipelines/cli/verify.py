@@ -11,7 +11,7 @@ import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import format_bytes, make_console, make_table, plural
-from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.cli.options import AS_JSON, Source, choice_option, source_options
 from state_pipelines.cli.progress import show_progress
 from state_pipelines.operations.auditing import Depth, Severity, audit_paths, run_drill
 
@@ -30,12 +30,11 @@ _CODES = {"restorable": 0, "damaged": ANSWER_IS_NO, "undetermined": UNDETERMINED
 
 @click.command("verify")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option(
+@choice_option(
     "--depth",
-    type=click.Choice([str(each) for each in Depth]),
-    default=str(Depth.SAMPLE),
-    show_default=True,
-    help="How much is read: `files` lists directories, `sample` opens every file, `whole` reads every record.",
+    Depth,
+    Depth.SAMPLE,
+    "How much is read: `files` lists directories, `sample` opens every file, `whole` reads every record.",
 )
 @click.option(
     "--search",

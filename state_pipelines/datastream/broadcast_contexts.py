@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.datastream.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
-from state_pipelines.datastream.element_contexts import KeyedElement
+from state_pipelines.datastream.functions import KeyedTimerContext
 from state_pipelines.errors import UsageError, Where
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class BroadcastContext(_Times, BroadcastProcessFunction.Context):
         return self._find_state(state_descriptor)
 
 
-class KeyedReadOnlyContext(KeyedElement, _Times, KeyedBroadcastProcessFunction.OnTimerContext):
+class KeyedReadOnlyContext(KeyedTimerContext, _Times, KeyedBroadcastProcessFunction.OnTimerContext):
     """Context of an element with a key, or of a timer.
 
     Args:
@@ -91,7 +91,7 @@ class KeyedReadOnlyContext(KeyedElement, _Times, KeyedBroadcastProcessFunction.O
         self, operator: FunctionOperator, states: Mapping[str, TableBroadcastState], timers: TimerService
     ) -> None:
         _Times.__init__(self, operator, states)
-        KeyedElement.__init__(self, timers)
+        KeyedTimerContext.__init__(self, timers)
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState[Any, Any]:
         """Return a broadcast state for reading."""

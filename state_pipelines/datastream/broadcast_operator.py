@@ -16,11 +16,9 @@ from state_pipelines.datastream.keyed_operator import KeyedOperator, find_key_fu
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from state_pipelines.backends.timers import Timer
     from state_pipelines.datastream.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
     from state_pipelines.datastream.descriptors import MapStateDescriptor
-    from state_pipelines.datastream.functions import KeySelector, Output
-    from state_pipelines.datastream.timer_service import TimeDomain
+    from state_pipelines.datastream.functions import KeySelector
     from state_pipelines.datastream.type_information import TypeInformation
     from state_pipelines.serializers.tree import Serializer
 
@@ -112,7 +110,3 @@ class KeyedBroadcastProcessOperator(KeyedOperator):
         states = {each.name: self.operator_states.get_broadcast_state(each) for each in self._descriptors}
         self._context = KeyedReadOnlyContext(self, states, self._timers)
         self._broadcast_context = KeyedBroadcastContext(self, states, self._states, self._key_type)
-
-    def _on_timer(self, timer: Timer, key: Any, domain: TimeDomain) -> Output:
-        self._context.set_key(key, timer.timestamp, domain)
-        return self.function.on_timer(timer.timestamp, self._context)

@@ -3,57 +3,53 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
-
-from state_pipelines.datastream.states import OperatorStateStore
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from state_pipelines.datastream.descriptors import ListStateDescriptor
-    from state_pipelines.datastream.states import KeyedStateStore, ListState
+    from state_pipelines.datastream.operator_states import BackendOperatorStates
+    from state_pipelines.datastream.states import KeyedStateStore
 
 
-class ListStateStore(OperatorStateStore):
-    """Registration of operator states, with the list states that PyFlink does not have."""
-
-    @abstractmethod
-    def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
-        """Register a list state whose elements a new parallelism distributes evenly."""
-
-    @abstractmethod
-    def get_union_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
-        """Register a list state whose elements every subtask gets all of on restore."""
-
-
-class FunctionInitializationContext(ABC):
+@dataclass(frozen=True)
+class FunctionInitializationContext:
     """Context of the initialisation of a function (`org.apache.flink.runtime.state.FunctionInitializationContext`)."""
 
-    @abstractmethod
+    checkpoint_id: int | None
+    operator_states: BackendOperatorStates
+    keyed_states: KeyedStateStore
+
     def is_restored(self) -> bool:
         """Return whether the subtask starts from a snapshot."""
+        return self.checkpoint_id is not None
 
-    @abstractmethod
     def get_restored_checkpoint_id(self) -> int | None:
         """Return the id of the checkpoint that the subtask starts from; None if it starts without."""
+        return self.checkpoint_id
 
-    @abstractmethod
-    def get_operator_state_store(self) -> ListStateStore:
+    def get_operator_state_store(self) -> BackendOperatorStates:
         """Return the registration of operator states."""
+        return self.operator_states
 
-    @abstractmethod
     def get_keyed_state_store(self) -> KeyedStateStore:
         """Return the registration of keyed states."""
+        return self.keyed_states
 
 
-class FunctionSnapshotContext(ABC):
+@dataclass(frozen=True)
+class FunctionSnapshotContext:
     """The checkpoint at hand (`org.apache.flink.runtime.state.FunctionSnapshotContext`)."""
 
-    @abstractmethod
+    checkpoint_id: int
+    timestamp: int
+
     def get_checkpoint_id(self) -> int:
         """Return the id of the checkpoint."""
+        return self.checkpoint_id
 
-    @abstractmethod
     def get_checkpoint_timestamp(self) -> int:
         """Return the time at which the checkpoint was triggered, in epoch milliseconds."""
+        return self.timestamp
 
 
 class CheckpointedFunction(ABC):

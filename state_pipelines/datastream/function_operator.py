@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from state_pipelines.backends.operator_backend import OperatorStateBackend
@@ -17,7 +16,7 @@ from state_pipelines.datastream.checkpoint_hooks import (
 from state_pipelines.datastream.clocks import ManualClock, read_system_clock
 from state_pipelines.datastream.operator_states import BackendOperatorStates
 from state_pipelines.datastream.output_tag import OutputTag
-from state_pipelines.datastream.subtask_context import SubtaskContext
+from state_pipelines.datastream.runtime_context import RuntimeContext
 from state_pipelines.datastream.task_info import TaskInfo
 from state_pipelines.datastream.timer_service import LOWEST_WATERMARK
 from state_pipelines.errors import UsageError
@@ -34,47 +33,6 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.states import KeyedStateStore
     from state_pipelines.metadata.keyed_handles import KeyedStateHandle
     from state_pipelines.storage import Location
-
-
-@dataclass(frozen=True)
-class Initialization(FunctionInitializationContext):
-    """Context of the initialisation of a function."""
-
-    checkpoint_id: int | None
-    operator_states: BackendOperatorStates
-    keyed_states: KeyedStateStore
-
-    def is_restored(self) -> bool:
-        """Return whether the subtask starts from a snapshot."""
-        return self.checkpoint_id is not None
-
-    def get_restored_checkpoint_id(self) -> int | None:
-        """Return the id of that snapshot."""
-        return self.checkpoint_id
-
-    def get_operator_state_store(self) -> BackendOperatorStates:
-        """Return the registration of operator states."""
-        return self.operator_states
-
-    def get_keyed_state_store(self) -> KeyedStateStore:
-        """Return the registration of keyed states."""
-        return self.keyed_states
-
-
-@dataclass(frozen=True)
-class Checkpoint(FunctionSnapshotContext):
-    """The checkpoint at hand."""
-
-    checkpoint_id: int
-    timestamp: int
-
-    def get_checkpoint_id(self) -> int:
-        """Return the id."""
-        return self.checkpoint_id
-
-    def get_checkpoint_timestamp(self) -> int:
-        """Return the time at which it was triggered."""
-        return self.timestamp
 
 
 class FunctionOperator(ABC):
@@ -136,10 +94,10 @@ class FunctionOperator(ABC):
                 self._operator_backend.restore(restored.operator_states, self.task.index, self.task.parallelism)
             self.operator_states = BackendOperatorStates(self._operator_backend)
             keyed_states = self._open_keyed_state(max_parallelism, restored)
-            self.runtime_context = SubtaskContext(self.task, max_parallelism, keyed_states)
+            self.runtime_context = RuntimeContext(self.task, max_parallelism, keyed_states)
             if isinstance(self.function, CheckpointedFunction):
                 checkpoint_id = None if restored is None else restored.checkpoint_id
-                context = Initialization(checkpoint_id, self.operator_states, self.runtime_context)
+                context = FunctionInitializationContext(checkpoint_id, self.operator_states, self.runtime_context)
                 self.function.initialize_state(context)
             self.function.open(self.runtime_context)
             self._open_contexts()
@@ -223,7 +181,7 @@ class FunctionOperator(ABC):
         """
         if isinstance(self.function, CheckpointedFunction):
             triggered = self._clock() if timestamp is None else timestamp
-            self.function.snapshot_state(Checkpoint(checkpoint_id, triggered))
+            self.function.snapshot_state(FunctionSnapshotContext(checkpoint_id, triggered))
 
     def snapshot(
         self,

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.datastream.aggregations import Function
+from state_pipelines.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,20 +25,48 @@ class KeySelector(Function, ABC):
         """Return the key; the same for the same value."""
 
 
-class KeyedContext(ABC):
-    """Key, timestamp and timers of the element at hand; valid during the call only."""
+class KeyedContext:
+    """Key, timestamp and timers of the element at hand; valid during the call only.
 
-    @abstractmethod
+    Args:
+        timers: of the subtask.
+    """
+
+    def __init__(self, timers: TimerService) -> None:
+        self._timers = timers
+        self._key: Any = None
+        self._timestamp: int | None = None
+        self._domain: TimeDomain | None = None
+
+    def set_key(self, key: Any, timestamp: int | None, domain: TimeDomain | None = None) -> None:
+        """Set key and timestamp of an element or timer, and what a timer has waited for."""
+        self._key, self._timestamp, self._domain = key, timestamp, domain
+
     def get_current_key(self) -> Any:
         """Return the key of the element or timer."""
+        return self._key
 
-    @abstractmethod
     def timer_service(self) -> TimerService:
         """Return current times, and the timers of the key."""
+        return self._timers
 
-    @abstractmethod
     def timestamp(self) -> int | None:
         """Return the timestamp of the element or timer in epoch milliseconds; None if it has none."""
+        return self._timestamp
+
+
+class KeyedTimerContext(KeyedContext):
+    """As `KeyedContext`, for an element or a timer."""
+
+    def time_domain(self) -> TimeDomain:
+        """Return the time that the timer has waited for.
+
+        Raises:
+            UsageError: no timer fires.
+        """
+        if self._domain is None:
+            raise UsageError("time_domain is called outside of on_timer")
+        return self._domain
 
 
 class KeyedProcessFunction(Function, ABC):
@@ -46,12 +75,8 @@ class KeyedProcessFunction(Function, ABC):
     class Context(KeyedContext):
         """Context of `process_element`."""
 
-    class OnTimerContext(Context):
+    class OnTimerContext(KeyedTimerContext, Context):
         """Context of `on_timer`."""
-
-        @abstractmethod
-        def time_domain(self) -> TimeDomain:
-            """Return the time that the timer has waited for."""
 
     @abstractmethod
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Output:
@@ -69,12 +94,8 @@ class KeyedCoProcessFunction(Function, ABC):
     class Context(KeyedContext):
         """Context of `process_element1` and `process_element2`."""
 
-    class OnTimerContext(Context):
+    class OnTimerContext(KeyedTimerContext, Context):
         """Context of `on_timer`."""
-
-        @abstractmethod
-        def time_domain(self) -> TimeDomain:
-            """Return the time that the timer has waited for."""
 
     @abstractmethod
     def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Output:
@@ -87,3 +108,7 @@ class KeyedCoProcessFunction(Function, ABC):
     def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> Output:
         """React to a timer, and yield what is emitted."""
         return None
+
+
+class ElementContext(KeyedProcessFunction.OnTimerContext, KeyedCoProcessFunction.OnTimerContext):
+    """Context of an element or a timer of a keyed input, as operators make it."""

@@ -9,7 +9,6 @@ They can be used like Flink's test harnesses for operators (`KeyedOneInputStream
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,14 +24,12 @@ from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.backends.timers import TimeDomain as QueueDomain
 from state_pipelines.backends.timers import TimerQueue, timer_state_name
 from state_pipelines.datastream.derived_types import derive_type
-from state_pipelines.datastream.element_contexts import ElementContext
 from state_pipelines.datastream.function_operator import FunctionOperator
-from state_pipelines.datastream.functions import KeySelector
+from state_pipelines.datastream.functions import ElementContext, KeySelector
 from state_pipelines.datastream.key_types import check_key_type
 from state_pipelines.datastream.keyed_states import BackendKeyedStates
 from state_pipelines.datastream.pyflink_layout import KeyRowTypeInfo
-from state_pipelines.datastream.subtask_context import QueueTimerService
-from state_pipelines.datastream.timer_service import TimeDomain
+from state_pipelines.datastream.timer_service import TimeDomain, TimerService
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
 from state_pipelines.serializers.build import VOID_NAMESPACE
@@ -77,6 +74,8 @@ class KeyedOperator(FunctionOperator):
 
     timer_namespace: ClassVar[Serializer] = VOID_NAMESPACE
     """Serializer of the namespaces of timers."""
+
+    function: Any
 
     def __init__(
         self,
@@ -207,11 +206,14 @@ class KeyedOperator(FunctionOperator):
             TimerQueue(self.backend, timer_state_name(self.timer_service, domain), self.timer_namespace)
             for domain in QueueDomain
         )
-        self._timers = QueueTimerService(self.backend, self._event_timers, self._processing_timers, self._clock)
+        self._timers = TimerService(self.backend, self._event_timers, self._processing_timers, self._clock)
+        self._context: Any = ElementContext(self._timers)
 
-    @abstractmethod
     def _on_timer(self, timer: Timer, key: Any, domain: TimeDomain) -> Output:
         """Call the function for a timer of a key, as the function knows it."""
+        self._context.set_key(key, timer.timestamp, domain)
+        emitted: Output = self.function.on_timer(timer.timestamp, self._context)
+        return emitted
 
     def _set_key(self, key: Any) -> None:
         self.backend.set_current_key(self._key_type.to_internal_type(key))
@@ -255,10 +257,6 @@ class KeyedProcessOperator(KeyedOperator):
         super().__init__(function, key_type, **options)
         self._get_key = find_key_function(key_selector)
 
-    def _open_contexts(self) -> None:
-        super()._open_contexts()
-        self._context = ElementContext(self._timers)
-
     def process(self, value: Any, timestamp: int | None = None) -> list[Any]:
         """Process an element.
 
@@ -273,10 +271,6 @@ class KeyedProcessOperator(KeyedOperator):
         self._set_key(key)
         self._context.set_key(key, timestamp)
         return self._collect(self.function.process_element(value, self._context), [])
-
-    def _on_timer(self, timer: Timer, key: Any, domain: TimeDomain) -> Output:
-        self._context.set_key(key, timer.timestamp, domain)
-        return self.function.on_timer(timer.timestamp, self._context)
 
 
 class KeyedCoProcessOperator(KeyedOperator):
@@ -304,10 +298,6 @@ class KeyedCoProcessOperator(KeyedOperator):
         self._get_key1 = find_key_function(key_selector1)
         self._get_key2 = find_key_function(key_selector2)
 
-    def _open_contexts(self) -> None:
-        super()._open_contexts()
-        self._context = ElementContext(self._timers)
-
     def process1(self, value: Any, timestamp: int | None = None) -> list[Any]:
         """Process an element of the first input; as `KeyedProcessOperator.process`."""
         return self._process(self.function.process_element1, self._get_key1(value), value, timestamp)
@@ -322,10 +312,6 @@ class KeyedCoProcessOperator(KeyedOperator):
         self._set_key(key)
         self._context.set_key(key, timestamp)
         return self._collect(process_element(value, self._context), [])
-
-    def _on_timer(self, timer: Timer, key: Any, domain: TimeDomain) -> Output:
-        self._context.set_key(key, timer.timestamp, domain)
-        return self.function.on_timer(timer.timestamp, self._context)
 
 
 def find_key_function(key_selector: KeySelector | Callable[[Any], Any]) -> Callable[[Any], Any]:

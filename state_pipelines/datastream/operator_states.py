@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.datastream.checkpoint_hooks import ListStateStore
 from state_pipelines.datastream.descriptors import ListStateDescriptor, MapStateDescriptor
-from state_pipelines.datastream.states import BroadcastState, ListState, ReadOnlyBroadcastState
+from state_pipelines.datastream.states import BroadcastState, ListState, OperatorStateStore, ReadOnlyBroadcastState
 from state_pipelines.datastream.table_states import ElementConversion, convert
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.serializers.registered_states import StateKind
@@ -104,8 +103,8 @@ class TableBroadcastState(TableReadOnlyBroadcastState, BroadcastState[Any, Any])
         return TableReadOnlyBroadcastState(self.descriptor, self._table)
 
 
-class BackendOperatorStates(ListStateStore):
-    """Operator states of one backend, by name.
+class BackendOperatorStates(OperatorStateStore):
+    """Operator states of one backend, by name; with the list states that PyFlink does not have.
 
     Args:
         backend: of the subtask.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.datastream.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
@@ -99,7 +100,7 @@ class TableListState(TableState, ListState[Any]):
         self._table.put(self._elements.write(values), self._namespace)
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Append the elements of the sources to those of the target."""
+        """Append the elements of the sources, with TTL those with their times of last access, to the target's."""
         for source in sources:
             stored = self._table.get(source)
             if stored is not None:
@@ -156,84 +157,99 @@ class TableMapState(TableState, MapState[Any, Any]):
         return convert(self._key, key, self.descriptor.name) if self._key.need_conversion() else key
 
 
-class TableReducingState(TableState, ReducingState[Any]):
+class CombinedState(TableState):
+    """A state of one value per key and namespace, which values that are added are combined with."""
+
+    def __init__(self, descriptor: StateDescriptor, table: StateTable) -> None:
+        super().__init__(descriptor, table)
+        self._type = descriptor.type_info
+
+    def add(self, value: Any) -> None:
+        """Combine a value with that of the state; None removes it (`HeapReducingState`, `HeapAggregatingState`)."""
+        if value is None:
+            self._table.remove(self._namespace)
+            return
+        self._store(self._combine(self._load(self._namespace), value), self._namespace)
+
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
+        """Merge the values of the sources, then that of the target, into the target."""
+        merged: Any = None
+        for namespace in (*sources, target):
+            value = self._take(namespace)
+            if value is not None:
+                merged = value if merged is None else self._merge(merged, value)
+        if merged is not None:
+            self._store(merged, target)
+
+    @abstractmethod
+    def _combine(self, before: Any, value: Any) -> Any:
+        """Combine the stored value, or None, with one that is added."""
+
+    @abstractmethod
+    def _merge(self, first: Any, second: Any) -> Any:
+        """Combine two stored values."""
+
+    def _read(self) -> Any:
+        """Return the value for a read."""
+        return self._load(self._namespace)
+
+    def _load(self, namespace: Any) -> Any:
+        """Return the stored value of a namespace; None if there is none."""
+        stored = self._table.get(namespace)
+        return None if stored is None else self._type.from_internal_type(stored)
+
+    def _take(self, namespace: Any) -> Any:
+        """Remove the stored value of a namespace, and return it; None if there is none."""
+        value = self._load(namespace)
+        if value is not None:
+            self._table.remove(namespace)
+        return value
+
+    def _store(self, value: Any, namespace: Any) -> None:
+        self._table.put(convert(self._type, value, self.descriptor.name), namespace)
+
+
+class TableReducingState(CombinedState, ReducingState[Any]):
     """`ReducingState` over a table."""
 
     def __init__(self, descriptor: ReducingStateDescriptor, table: StateTable) -> None:
         super().__init__(descriptor, table)
-        self._type = descriptor.type_info
         self._reduce = descriptor.get_reduce_function().reduce
 
     def get(self) -> Any:
         """Return the combined value."""
-        stored = self._table.get(self._namespace)
-        return None if stored is None else self._type.from_internal_type(stored)
+        return self._read()
 
-    def add(self, value: Any) -> None:
-        """Combine a value with that of the state; None removes it (`HeapReducingState`)."""
+    def _combine(self, before: Any, value: Any) -> Any:
+        return value if before is None else self._reduce(before, value)
+
+    def _merge(self, first: Any, second: Any) -> Any:
+        return self._reduce(first, second)
+
+    def _store(self, value: Any, namespace: Any) -> None:
         if value is None:
-            self.clear()
-            return
-        before = self.get()
-        self._put(value if before is None else self._reduce(before, value), self._namespace)
-
-    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Combine the values of the sources, then with that of the target."""
-        merged: Any = None
-        for namespace in (*sources, target):
-            stored = self._table.get(namespace)
-            if stored is not None:
-                self._table.remove(namespace)
-                value = self._type.from_internal_type(stored)
-                merged = value if merged is None else self._reduce(merged, value)
-        if merged is not None:
-            self._put(merged, target)
-
-    def _put(self, value: Any, namespace: Any) -> None:
-        converted = None if value is None else convert(self._type, value, self.descriptor.name)
-        self._table.put(converted, namespace)
+            self._table.put(None, namespace)
+        else:
+            super()._store(value, namespace)
 
 
-class TableAggregatingState(TableState, AggregatingState[Any, Any]):
-    """`AggregatingState` over a table."""
+class TableAggregatingState(CombinedState, AggregatingState[Any, Any]):
+    """`AggregatingState` over a table, which stores the accumulator."""
 
     def __init__(self, descriptor: AggregatingStateDescriptor, table: StateTable) -> None:
         super().__init__(descriptor, table)
-        self._type = descriptor.type_info
         self._function = descriptor.get_agg_function()
 
     def get(self) -> Any:
         """Return the result of the accumulator."""
-        accumulator = self._get_accumulator(self._namespace)
+        accumulator = self._read()
         return None if accumulator is None else self._function.get_result(accumulator)
 
-    def add(self, value: Any) -> None:
-        """Add a value to the accumulator; None removes the accumulator (`HeapAggregatingState`)."""
-        if value is None:
-            self.clear()
-            return
-        accumulator = self._get_accumulator(self._namespace)
-        if accumulator is None:
-            accumulator = self._function.create_accumulator()
-        self._put(self._function.add(value, accumulator), self._namespace)
+    def _combine(self, before: Any, value: Any) -> Any:
+        return self._function.add(value, self._function.create_accumulator() if before is None else before)
 
-    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Merge the accumulators of the sources, then with that of the target."""
-        merged: Any = None
-        for namespace in (*sources, target):
-            accumulator = self._get_accumulator(namespace)
-            if accumulator is not None:
-                self._table.remove(namespace)
-                merged = accumulator if merged is None else self._function.merge(merged, accumulator)
-        if merged is not None:
-            self._put(merged, target)
-
-    def _get_accumulator(self, namespace: Any) -> Any:
-        stored = self._table.get(namespace)
-        return None if stored is None else self._type.from_internal_type(stored)
-
-    def _put(self, accumulator: Any, namespace: Any) -> None:
-        self._table.put(convert(self._type, accumulator, self.descriptor.name), namespace)
+    def _merge(self, first: Any, second: Any) -> Any:
+        return self._function.merge(first, second)
 
 
 class ElementConversion:

@@ -5,26 +5,26 @@ Source: `TtlValueState`, `TtlListState`, `TtlMapState`, `TtlReducingState`, `Ttl
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.datastream.states import AggregatingState, ListState, MapState, ReducingState, ValueState
-from state_pipelines.datastream.table_states import ElementConversion, TableState, convert
+from state_pipelines.datastream.states import MapState, ValueState
+from state_pipelines.datastream.table_states import (
+    CombinedState,
+    TableAggregatingState,
+    TableListState,
+    TableReducingState,
+    TableState,
+    convert,
+)
 from state_pipelines.datastream.ttl import TtlCleaner, TtlRules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from state_pipelines.backends.keyed_backend import KeyedStateBackend
     from state_pipelines.backends.state_access import StateTable
     from state_pipelines.datastream.clocks import Clock
-    from state_pipelines.datastream.descriptors import (
-        AggregatingStateDescriptor,
-        ListStateDescriptor,
-        MapStateDescriptor,
-        ReducingStateDescriptor,
-        StateDescriptor,
-    )
+    from state_pipelines.datastream.descriptors import MapStateDescriptor, StateDescriptor
     from state_pipelines.datastream.ttl import Stamped
 
 
@@ -109,14 +109,8 @@ class TtlValueState(TtlState, ValueState[Any]):
         self._table.put(self._rules.stamp(converted), self._namespace)
 
 
-class TtlListState(TtlState, ListState[Any]):
+class TtlListState(TtlState, TableListState):
     """`ListState` with TTL of every element."""
-
-    def __init__(
-        self, descriptor: ListStateDescriptor, table: StateTable, backend: KeyedStateBackend, clock: Clock
-    ) -> None:
-        super().__init__(descriptor, table, backend, clock)
-        self._elements = ElementConversion(descriptor)
 
     def get(self) -> Sequence[Any]:
         """Return the elements that have not expired."""
@@ -151,14 +145,6 @@ class TtlListState(TtlState, ListState[Any]):
         if len(alive) != len(stored):
             self._table.put(alive, namespace)
         return [each["last_access"] for each in alive]
-
-    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Append the elements of the sources to those of the target, with their times of last access."""
-        for source in sources:
-            stored = self._table.get(source)
-            if stored is not None:
-                self._table.remove(source)
-                self._table.append(stored, target)
 
     def _stamp_all(self, values: Sequence[Any]) -> list[Stamped]:
         return [self._rules.stamp(each) for each in self._elements.write(values)]
@@ -236,94 +222,34 @@ class TtlMapState(TtlState, MapState[Any, Any]):
         return None if value is None else self._value.from_internal_type(value)
 
 
-class _TtlCombinedState(TtlState):
-    """State of one value per key and namespace that new values are combined with."""
-
-    def __init__(
-        self,
-        descriptor: ReducingStateDescriptor | AggregatingStateDescriptor,
-        table: StateTable,
-        backend: KeyedStateBackend,
-        clock: Clock,
-    ) -> None:
-        super().__init__(descriptor, table, backend, clock)
-        self._type = descriptor.type_info
-
-    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Merge the visible values of the sources, then that of the target, into the target."""
-        merged: Any = None
-        for namespace in (*sources, target):
-            stored = self._find_visible(namespace)
-            self._table.remove(namespace)
-            if stored is not None:
-                value = self._type.from_internal_type(stored["value"])
-                merged = value if merged is None else self._merge(merged, value)
-        if merged is not None:
-            self._put(merged, target)
-
-    @abstractmethod
-    def _merge(self, first: Any, second: Any) -> Any:
-        """Combine two stored values."""
-
-    def _put(self, value: Any, namespace: Any) -> None:
-        self._table.put(self._rules.stamp(convert(self._type, value, self.descriptor.name)), namespace)
-
-
-class TtlReducingState(_TtlCombinedState, ReducingState[Any]):
-    """`ReducingState` with TTL: an expired value does not count for the next one."""
-
-    def __init__(
-        self, descriptor: ReducingStateDescriptor, table: StateTable, backend: KeyedStateBackend, clock: Clock
-    ) -> None:
-        super().__init__(descriptor, table, backend, clock)
-        self._reduce = descriptor.get_reduce_function().reduce
-
-    def get(self) -> Any:
-        """Return the combined value; None if it has expired."""
-        stored = self._read_single()
-        return None if stored is None else self._type.from_internal_type(stored["value"])
+class _TtlCombinedState(TtlState, CombinedState):
+    """A combined state with TTL: an expired value does not count for the next one."""
 
     def add(self, value: Any) -> None:
         """Combine a value with that of the state; None removes it."""
         self.clean_some()
-        if value is None:
-            self._table.remove(self._namespace)
-            return
-        before = self._find_visible(self._namespace)
-        if before is not None:
-            value = self._reduce(self._type.from_internal_type(before["value"]), value)
-        self._put(value, self._namespace)
+        super().add(value)
 
-    def _merge(self, first: Any, second: Any) -> Any:
-        return self._reduce(first, second)
-
-
-class TtlAggregatingState(_TtlCombinedState, AggregatingState[Any, Any]):
-    """`AggregatingState` with TTL: an expired accumulator is replaced by a new one."""
-
-    def __init__(
-        self, descriptor: AggregatingStateDescriptor, table: StateTable, backend: KeyedStateBackend, clock: Clock
-    ) -> None:
-        super().__init__(descriptor, table, backend, clock)
-        self._function = descriptor.get_agg_function()
-
-    def get(self) -> Any:
-        """Return the result of the accumulator; None if it has expired."""
+    def _read(self) -> Any:
         stored = self._read_single()
-        return None if stored is None else self._function.get_result(self._type.from_internal_type(stored["value"]))
+        return None if stored is None else self._type.from_internal_type(stored["value"])
 
-    def add(self, value: Any) -> None:
-        """Add a value to the accumulator; None removes the accumulator."""
-        self.clean_some()
-        if value is None:
-            self._table.remove(self._namespace)
-            return
-        before = self._find_visible(self._namespace)
-        if before is None:
-            accumulator = self._function.create_accumulator()
-        else:
-            accumulator = self._type.from_internal_type(before["value"])
-        self._put(self._function.add(value, accumulator), self._namespace)
+    def _load(self, namespace: Any) -> Any:
+        stored = self._find_visible(namespace)
+        return None if stored is None else self._type.from_internal_type(stored["value"])
 
-    def _merge(self, first: Any, second: Any) -> Any:
-        return self._function.merge(first, second)
+    def _take(self, namespace: Any) -> Any:
+        value = self._load(namespace)
+        self._table.remove(namespace)
+        return value
+
+    def _store(self, value: Any, namespace: Any) -> None:
+        self._table.put(self._rules.stamp(convert(self._type, value, self.descriptor.name)), namespace)
+
+
+class TtlReducingState(_TtlCombinedState, TableReducingState):
+    """`ReducingState` with TTL."""
+
+
+class TtlAggregatingState(_TtlCombinedState, TableAggregatingState):
+    """`AggregatingState` with TTL."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from state_pipelines.datastream.durations import Duration, Time, to_millis
 from state_pipelines.errors import UsageError
@@ -96,6 +96,11 @@ class _Tumbling(WindowAssigner):
             raise UsageError(f"{type(self).__name__} parameters must satisfy abs(offset) < size")
         self._size, self._offset = size, offset
 
+    @classmethod
+    def of(cls, size: Time | Duration, offset: Time | Duration | None = None) -> Self:
+        """Return windows of a size, shifted by an offset."""
+        return cls(to_millis(size), to_millis(offset or Time(0)))
+
     def assign(self, timestamp: int) -> list[TimeWindow]:
         """Return the one window."""
         start = TimeWindow.get_window_start_with_offset(timestamp, self._offset, self._size)
@@ -105,19 +110,9 @@ class _Tumbling(WindowAssigner):
 class TumblingEventTimeWindows(_EventTime, _Tumbling):
     """Windows of event time side by side."""
 
-    @staticmethod
-    def of(size: Time | Duration, offset: Time | Duration | None = None) -> TumblingEventTimeWindows:
-        """Return windows of a size, shifted by an offset."""
-        return TumblingEventTimeWindows(to_millis(size), to_millis(offset or Time(0)))
-
 
 class TumblingProcessingTimeWindows(_ProcessingTime, _Tumbling):
     """Windows of processing time side by side."""
-
-    @staticmethod
-    def of(size: Time | Duration, offset: Time | Duration | None = None) -> TumblingProcessingTimeWindows:
-        """Return windows of a size, shifted by an offset."""
-        return TumblingProcessingTimeWindows(to_millis(size), to_millis(offset or Time(0)))
 
 
 class _Sliding(WindowAssigner):
@@ -137,6 +132,11 @@ class _Sliding(WindowAssigner):
             raise UsageError(f"{type(self).__name__} parameters must satisfy abs(offset) < slide and size > 0")
         self._size, self._slide, self._offset = size, slide, offset
 
+    @classmethod
+    def of(cls, size: Time | Duration, slide: Time | Duration, offset: Time | Duration | None = None) -> Self:
+        """Return windows of a size that begin at every slide, shifted by an offset."""
+        return cls(to_millis(size), to_millis(slide), to_millis(offset or Time(0)))
+
     def assign(self, timestamp: int) -> list[TimeWindow]:
         """Return the windows, the last one first."""
         last = TimeWindow.get_window_start_with_offset(timestamp, self._offset, self._slide)
@@ -146,23 +146,9 @@ class _Sliding(WindowAssigner):
 class SlidingEventTimeWindows(_EventTime, _Sliding):
     """Windows of event time that overlap."""
 
-    @staticmethod
-    def of(
-        size: Time | Duration, slide: Time | Duration, offset: Time | Duration | None = None
-    ) -> SlidingEventTimeWindows:
-        """Return windows of a size that begin at every slide, shifted by an offset."""
-        return SlidingEventTimeWindows(to_millis(size), to_millis(slide), to_millis(offset or Time(0)))
-
 
 class SlidingProcessingTimeWindows(_ProcessingTime, _Sliding):
     """Windows of processing time that overlap."""
-
-    @staticmethod
-    def of(
-        size: Time | Duration, slide: Time | Duration, offset: Time | Duration | None = None
-    ) -> SlidingProcessingTimeWindows:
-        """Return windows of a size that begin at every slide, shifted by an offset."""
-        return SlidingProcessingTimeWindows(to_millis(size), to_millis(slide), to_millis(offset or Time(0)))
 
 
 class _Sessions(WindowAssigner):
@@ -182,6 +168,11 @@ class _Sessions(WindowAssigner):
             raise UsageError(f"{type(self).__name__} parameters must satisfy 0 < size")
         self._session_gap = session_gap
 
+    @classmethod
+    def with_gap(cls, size: Time | Duration) -> Self:
+        """Return sessions with a gap."""
+        return cls(to_millis(size))
+
     def assign(self, timestamp: int) -> list[TimeWindow]:
         """Return the window of one element, which is merged with others."""
         return [TimeWindow(timestamp, timestamp + self._session_gap)]
@@ -190,19 +181,9 @@ class _Sessions(WindowAssigner):
 class EventTimeSessionWindows(_EventTime, _Sessions):
     """Sessions of event time."""
 
-    @staticmethod
-    def with_gap(size: Time | Duration) -> EventTimeSessionWindows:
-        """Return sessions with a gap."""
-        return EventTimeSessionWindows(to_millis(size))
-
 
 class ProcessingTimeSessionWindows(_ProcessingTime, _Sessions):
     """Sessions of processing time."""
-
-    @staticmethod
-    def with_gap(size: Time | Duration) -> ProcessingTimeSessionWindows:
-        """Return sessions with a gap."""
-        return ProcessingTimeSessionWindows(to_millis(size))
 
 
 def merge_windows(windows: Iterable[TimeWindow]) -> list[tuple[TimeWindow, list[TimeWindow]]]:

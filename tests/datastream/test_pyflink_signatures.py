@@ -45,7 +45,7 @@ def test_parameters_are_those_of_pyflink(line: str) -> None:
     match = re.fullmatch(r"([\w.]+)\.(\w+)\((.*)\)", line)
     assert match
     owner, method, parameters = match.groups()
-    is_method = not isinstance(inspect.getattr_static(find(owner), method), staticmethod)
+    is_method = not isinstance(inspect.getattr_static(find(owner), method), staticmethod | classmethod)
     found = list_parameters(getattr(find(owner), method), is_method=is_method)
     assert found == [each for each in parameters.split(", ") if each]
 
