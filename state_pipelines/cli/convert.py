@@ -181,7 +181,8 @@ _DONE = {FileMode.COPY: "copied", FileMode.LINK: "linked", FileMode.REFERENCE: "
 def _show_result(result: ConversionResult, files: FileMode, console: Console) -> None:
     if result.states:
         rows = [
-            (operator, state, f"{sums.records:,}", format_bytes(sums.bytes)) for operator, state, sums in result.states
+            (operator, state, f"{digest.records:,}", format_bytes(digest.bytes))
+            for operator, state, digest in result.states
         ]
         print_table(console, ("operator", "state", "records", "bytes"), rows, right=("records", "bytes"))
     rewritten = f"{plural(result.converted, 'subtask')} rewritten, {plural(result.copied, 'file')} {_DONE[files]}"
