@@ -151,10 +151,8 @@ class RocksLists(Family):
 
     def flush(self) -> None:
         """Join appended elements with the stored lists, and write them."""
-        appended, self._appended = self._appended, {}
-        for key, elements in appended.items():
-            old = super().get(key)
-            self.pending[key] = DELIMITER.join(elements if old is None else [old, *elements])
+        for key in list(self._appended):
+            self._join(key)
         super().flush()
 
     def _join(self, key: bytes) -> None:

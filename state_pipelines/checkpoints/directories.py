@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 _SAVEPOINT_ATTEMPTS = 10
 
 
-def make_job_id() -> str:
-    """Return a new job id: 32 random hexadecimal digits (`JobID.generate`)."""
-    return secrets.token_hex(16)
-
-
 def _random_digits() -> str:
     return secrets.token_hex(6)
 

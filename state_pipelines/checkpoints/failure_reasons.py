@@ -26,7 +26,16 @@ _NO_BARRIERS = "No barriers flow between tasks: Spark runs the whole input of a 
 
 
 class FailureReason(Enum):
-    """The reason why a checkpoint failed (`CheckpointFailureReason`), in Flink's order."""
+    """The reason why a checkpoint failed (`CheckpointFailureReason`), in Flink's order.
+
+    Attributes:
+        message: Flink's words.
+        cause: the usual cause, one sentence.
+        remedy: the usual remedy, one sentence.
+        is_preflight: whether the checkpoint failed before any task knew of it.
+        counts: whether the failure counts towards the tolerable ones (`isCountedAgainstFailureThreshold`).
+        impossible: why the reason cannot arise here; empty where it can.
+    """
 
     PERIODIC_SCHEDULER_SHUTDOWN = _Facts(
         "Periodic checkpoint scheduler is shut down.",
@@ -170,35 +179,9 @@ class FailureReason(Enum):
         "Look at the cause that follows the message.",
     )
 
-    @property
-    def message(self) -> str:
-        """Flink's words."""
-        return self.value.message
-
-    @property
-    def is_preflight(self) -> bool:
-        """Whether the checkpoint failed before any task knew of it."""
-        return self.value.preflight
-
-    @property
-    def counts(self) -> bool:
-        """Whether the failure counts towards the tolerable ones (`isCountedAgainstFailureThreshold`)."""
-        return self.value.counts
-
-    @property
-    def cause(self) -> str:
-        """The usual cause, one sentence."""
-        return self.value.cause
-
-    @property
-    def remedy(self) -> str:
-        """The usual remedy, one sentence."""
-        return self.value.remedy
-
-    @property
-    def impossible(self) -> str:
-        """Why the reason cannot arise here; empty where it can."""
-        return self.value.impossible
+    def __init__(self, facts: _Facts) -> None:
+        self.message, self.cause, self.remedy = facts.message, facts.cause, facts.remedy
+        self.is_preflight, self.counts, self.impossible = facts.preflight, facts.counts, facts.impossible
 
 
 @dataclass(frozen=True)

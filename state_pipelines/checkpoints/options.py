@@ -170,7 +170,7 @@ class Option:
 
 
 _EXECUTION, _RECOVERY = "execution.checkpointing.", "execution.state-recovery."
-_CHANGELOG, _COMPRESSION = "state.changelog.", "dstl.dfs.compression.enabled"
+_CHANGELOG = "state.changelog."
 _OLD_BACKENDS = {"filesystem": "hashmap", "jobmanager": "hashmap"}
 
 

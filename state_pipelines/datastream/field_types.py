@@ -47,10 +47,6 @@ class TupleTypeInfo(TypeInformation):
         """Return the types of the fields."""
         return list(self.field_types)
 
-    def need_conversion(self) -> bool:
-        """Return True."""
-        return True
-
     def to_internal_type(self, obj: Any) -> Any:
         """Convert a tuple, list or Row."""
         if not isinstance(obj, (tuple, list, Row)) or len(obj) != len(self.field_types):
@@ -105,10 +101,6 @@ class RowTypeInfo(TypeInformation):
         """Return the index of a field; -1 if there is none of that name."""
         return self.field_names.index(field_name) if field_name in self.field_names else -1
 
-    def need_conversion(self) -> bool:
-        """Return True."""
-        return True
-
     def to_internal_type(self, obj: Any) -> Any:
         """Convert a Row, dict, tuple, list or dataclass; rows with names and dicts by name."""
         kind = str(obj.get_row_kind() if isinstance(obj, Row) else RowKind.INSERT)
@@ -154,10 +146,6 @@ class PojoTypeInfo(TypeInformation):
     def java_class(self) -> str:
         """The class of the POJO."""
         return self.stored.pojo_class
-
-    def need_conversion(self) -> bool:
-        """Return True."""
-        return True
 
     def to_internal_type(self, obj: Any) -> Any:
         """Convert a Row with names, a dict or a dataclass."""

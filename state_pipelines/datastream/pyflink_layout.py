@@ -67,10 +67,6 @@ class DecimalTextTypeInfo(TypeInformation):
         """`java.lang.String`."""
         return "java.lang.String"
 
-    def need_conversion(self) -> bool:
-        """Return True."""
-        return True
-
     def to_internal_type(self, obj: Any) -> Any:
         """Write a number."""
         if obj is not None and not isinstance(obj, Decimal):
@@ -136,10 +132,6 @@ class KeyRowTypeInfo(TypeInformation):
     def java_class(self) -> str:
         """`org.apache.flink.types.Row`."""
         return "org.apache.flink.types.Row"
-
-    def need_conversion(self) -> bool:
-        """Return True."""
-        return True
 
     def to_internal_type(self, obj: Any) -> Any:
         """Put a key into a row."""

@@ -11,6 +11,10 @@ from state_pipelines.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Self, TypeAlias
+
+    _Name: TypeAlias = "StateTtlConfig.CleanupStrategies.Strategies"
+    _Strategy: TypeAlias = "StateTtlConfig.CleanupStrategies.CleanupStrategy"
 
 _DEFAULT_KEYS = 5
 _DEFAULT_ENTRIES = 1000
@@ -78,8 +82,7 @@ class StateTtlConfig:
             """
 
             def __init__(self, cleanup_size: int, run_cleanup_for_every_record: bool) -> None:
-                self._cleanup_size = cleanup_size
-                self._run_cleanup_for_every_record = run_cleanup_for_every_record
+                self._cleanup_size, self._run_cleanup_for_every_record = cleanup_size, run_cleanup_for_every_record
 
             def get_cleanup_size(self) -> int:
                 """Return the number of keys that are looked at."""
@@ -109,11 +112,7 @@ class StateTtlConfig:
                 """Return the age at which a file is compacted."""
                 return self.periodic_compaction_time
 
-        def __init__(
-            self,
-            strategies: Mapping[StateTtlConfig.CleanupStrategies.Strategies, CleanupStrategy],
-            is_cleanup_in_background: bool,
-        ) -> None:
+        def __init__(self, strategies: Mapping[Strategies, CleanupStrategy], is_cleanup_in_background: bool) -> None:
             self._strategies = strategies
             self._is_cleanup_in_background = is_cleanup_in_background
 
@@ -121,37 +120,29 @@ class StateTtlConfig:
             """Return whether the backend's own strategy runs by default."""
             return self._is_cleanup_in_background
 
-        def get_configured_strategies(
-            self,
-        ) -> Mapping[StateTtlConfig.CleanupStrategies.Strategies, CleanupStrategy]:
+        def get_configured_strategies(self) -> Mapping[Strategies, CleanupStrategy]:
             """Return the strategies that are configured, without those that run by default."""
             return self._strategies
 
         def in_full_snapshot(self) -> bool:
             """Return whether snapshots leave expired values out."""
-            return StateTtlConfig.CleanupStrategies.Strategies.FULL_STATE_SCAN_SNAPSHOT in self._strategies
+            return self.Strategies.FULL_STATE_SCAN_SNAPSHOT in self._strategies
 
-        def get_incremental_cleanup_strategy(
-            self,
-        ) -> StateTtlConfig.CleanupStrategies.IncrementalCleanupStrategy | None:
+        def get_incremental_cleanup_strategy(self) -> IncrementalCleanupStrategy | None:
             """Return the incremental strategy; by default 5 keys per access, None if clean-up in background is off."""
-            found = self._strategies.get(StateTtlConfig.CleanupStrategies.Strategies.INCREMENTAL_CLEANUP)
-            if isinstance(found, StateTtlConfig.CleanupStrategies.IncrementalCleanupStrategy):
+            found = self._strategies.get(self.Strategies.INCREMENTAL_CLEANUP)
+            if isinstance(found, self.IncrementalCleanupStrategy):
                 return found
-            if not self._is_cleanup_in_background:
-                return None
-            return StateTtlConfig.CleanupStrategies.IncrementalCleanupStrategy(_DEFAULT_KEYS, False)
+            return self.IncrementalCleanupStrategy(_DEFAULT_KEYS, False) if self._is_cleanup_in_background else None
 
-        def get_rocksdb_compact_filter_cleanup_strategy(
-            self,
-        ) -> StateTtlConfig.CleanupStrategies.RocksdbCompactFilterCleanupStrategy | None:
+        def get_rocksdb_compact_filter_cleanup_strategy(self) -> RocksdbCompactFilterCleanupStrategy | None:
             """Return the strategy of RocksDB; by default 1,000 entries, None if clean-up in background is off."""
-            found = self._strategies.get(StateTtlConfig.CleanupStrategies.Strategies.ROCKSDB_COMPACTION_FILTER)
-            if isinstance(found, StateTtlConfig.CleanupStrategies.RocksdbCompactFilterCleanupStrategy):
+            found = self._strategies.get(self.Strategies.ROCKSDB_COMPACTION_FILTER)
+            if isinstance(found, self.RocksdbCompactFilterCleanupStrategy):
                 return found
-            if not self._is_cleanup_in_background:
-                return None
-            return StateTtlConfig.CleanupStrategies.RocksdbCompactFilterCleanupStrategy(_DEFAULT_ENTRIES)
+            return (
+                self.RocksdbCompactFilterCleanupStrategy(_DEFAULT_ENTRIES) if self._is_cleanup_in_background else None
+            )
 
     class Builder:
         """Builder of a `StateTtlConfig`; methods change it and return it.
@@ -168,58 +159,50 @@ class StateTtlConfig:
             self._state_visibility = StateTtlConfig.StateVisibility.NeverReturnExpired
             self._ttl_time_characteristic = StateTtlConfig.TtlTimeCharacteristic.ProcessingTime
             self._is_cleanup_in_background = True
-            self._strategies: dict[
-                StateTtlConfig.CleanupStrategies.Strategies, StateTtlConfig.CleanupStrategies.CleanupStrategy
-            ] = {}
+            self._strategies: dict[_Name, _Strategy] = {}
             self.set_ttl(ttl)
 
-        def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> StateTtlConfig.Builder:
+        def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> Self:
             """Set the accesses that prolong the life of a value."""
             self._update_type = update_type
             return self
 
-        def update_ttl_on_create_and_write(self) -> StateTtlConfig.Builder:
+        def update_ttl_on_create_and_write(self) -> Self:
             """Prolong the life of a value when it is written."""
             return self.set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
 
-        def update_ttl_on_read_and_write(self) -> StateTtlConfig.Builder:
+        def update_ttl_on_read_and_write(self) -> Self:
             """Prolong the life of a value when it is written or read."""
             return self.set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
 
-        def set_state_visibility(self, state_visibility: StateTtlConfig.StateVisibility) -> StateTtlConfig.Builder:
+        def set_state_visibility(self, state_visibility: StateTtlConfig.StateVisibility) -> Self:
             """Set the visibility of expired values."""
             self._state_visibility = state_visibility
             return self
 
-        def return_expired_if_not_cleaned_up(self) -> StateTtlConfig.Builder:
+        def return_expired_if_not_cleaned_up(self) -> Self:
             """Return expired values that are still stored."""
             return self.set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
 
-        def never_return_expired(self) -> StateTtlConfig.Builder:
+        def never_return_expired(self) -> Self:
             """Never return expired values."""
             return self.set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
 
-        def set_ttl_time_characteristic(
-            self, ttl_time_characteristic: StateTtlConfig.TtlTimeCharacteristic
-        ) -> StateTtlConfig.Builder:
+        def set_ttl_time_characteristic(self, ttl_time_characteristic: StateTtlConfig.TtlTimeCharacteristic) -> Self:
             """Set the clock."""
             self._ttl_time_characteristic = ttl_time_characteristic
             return self
 
-        def use_processing_time(self) -> StateTtlConfig.Builder:
+        def use_processing_time(self) -> Self:
             """Use the processing time of the subtask."""
             return self.set_ttl_time_characteristic(StateTtlConfig.TtlTimeCharacteristic.ProcessingTime)
 
-        def cleanup_full_snapshot(self) -> StateTtlConfig.Builder:
+        def cleanup_full_snapshot(self) -> Self:
             """Leave expired values out of full snapshots; the live state keeps them."""
-            return self._with(
-                StateTtlConfig.CleanupStrategies.Strategies.FULL_STATE_SCAN_SNAPSHOT,
-                StateTtlConfig.CleanupStrategies.EmptyCleanupStrategy(),
-            )
+            cleanup = StateTtlConfig.CleanupStrategies
+            return self._with(cleanup.Strategies.FULL_STATE_SCAN_SNAPSHOT, cleanup.EmptyCleanupStrategy())
 
-        def cleanup_incrementally(
-            self, cleanup_size: int, run_cleanup_for_every_record: bool
-        ) -> StateTtlConfig.Builder:
+        def cleanup_incrementally(self, cleanup_size: int, run_cleanup_for_every_record: bool) -> Self:
             """Look at some keys at every access to the state, and remove expired values (heap only, as in Flink).
 
             Args:
@@ -231,32 +214,29 @@ class StateTtlConfig:
             """
             if cleanup_size <= 0:
                 raise UsageError("Number of incrementally cleaned up state entries should be positive.")
-            strategy = StateTtlConfig.CleanupStrategies.IncrementalCleanupStrategy(
-                cleanup_size, run_cleanup_for_every_record
-            )
-            return self._with(StateTtlConfig.CleanupStrategies.Strategies.INCREMENTAL_CLEANUP, strategy)
+            cleanup = StateTtlConfig.CleanupStrategies
+            strategy = cleanup.IncrementalCleanupStrategy(cleanup_size, run_cleanup_for_every_record)
+            return self._with(cleanup.Strategies.INCREMENTAL_CLEANUP, strategy)
 
         def cleanup_in_rocksdb_compact_filter(
             self, query_time_after_num_entries: int, periodic_compaction_time: Duration | None = None
-        ) -> StateTtlConfig.Builder:
+        ) -> Self:
             """Remove expired values while RocksDB compacts.
 
             Args:
                 query_time_after_num_entries: entries after which the clock is read again.
                 periodic_compaction_time: age at which a file is compacted for the clean-up alone; default 30 days.
             """
-            period = periodic_compaction_time or _DEFAULT_PERIOD
-            strategy = StateTtlConfig.CleanupStrategies.RocksdbCompactFilterCleanupStrategy(
-                query_time_after_num_entries, period
-            )
-            return self._with(StateTtlConfig.CleanupStrategies.Strategies.ROCKSDB_COMPACTION_FILTER, strategy)
+            cleanup, period = StateTtlConfig.CleanupStrategies, periodic_compaction_time or _DEFAULT_PERIOD
+            strategy = cleanup.RocksdbCompactFilterCleanupStrategy(query_time_after_num_entries, period)
+            return self._with(cleanup.Strategies.ROCKSDB_COMPACTION_FILTER, strategy)
 
-        def disable_cleanup_in_background(self) -> StateTtlConfig.Builder:
+        def disable_cleanup_in_background(self) -> Self:
             """Run only the strategies that are configured."""
             self._is_cleanup_in_background = False
             return self
 
-        def set_ttl(self, ttl: Time | Duration) -> StateTtlConfig.Builder:
+        def set_ttl(self, ttl: Time | Duration) -> Self:
             """Set the life of a value.
 
             Raises:
@@ -277,11 +257,7 @@ class StateTtlConfig:
                 StateTtlConfig.CleanupStrategies(dict(self._strategies), self._is_cleanup_in_background),
             )
 
-        def _with(
-            self,
-            name: StateTtlConfig.CleanupStrategies.Strategies,
-            strategy: StateTtlConfig.CleanupStrategies.CleanupStrategy,
-        ) -> StateTtlConfig.Builder:
+        def _with(self, name: _Name, strategy: _Strategy) -> Self:
             self._strategies[name] = strategy
             return self
 

@@ -61,8 +61,8 @@ class TypeInformation(ABC):
         """Binary name of the Java class of the values, which arrays of them store."""
 
     def need_conversion(self) -> bool:
-        """Return whether values in Python differ from those of the scalar codec."""
-        return False
+        """Return whether values in Python differ from those of the scalar codec: of types that convert, all do."""
+        return type(self).to_internal_type is not TypeInformation.to_internal_type
 
     def to_internal_type(self, obj: Any) -> Any:
         """Convert a value of Python to that of the scalar codec.
@@ -243,10 +243,6 @@ class MapTypeInfo(TypeInformation):
     def java_class(self) -> str:
         """`java.util.Map`."""
         return "java.util.Map"
-
-    def need_conversion(self) -> bool:
-        """Return True."""
-        return True
 
     def to_internal_type(self, obj: Any) -> Any:
         """Convert a dict to a list of (key, value)."""

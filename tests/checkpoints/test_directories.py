@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.checkpoints.directories import CheckpointDirectories, make_job_id, name_savepoint
+from state_pipelines.checkpoints.directories import CheckpointDirectories, name_savepoint
 from state_pipelines.errors import TargetExistsError, UsageError
 from state_pipelines.storage import resolve
-from state_pipelines.storage.written_names import JOB_DIRECTORY, SAVEPOINT_DIRECTORY
+from state_pipelines.storage.written_names import SAVEPOINT_DIRECTORY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,8 +51,3 @@ def test_a_savepoint_has_digits_of_the_job_and_random_ones(tmp_path: Path) -> No
     assert SAVEPOINT_DIRECTORY.fullmatch(name_savepoint(resolve(str(tmp_path)), JOB).name)
     with pytest.raises(TargetExistsError, match="no free name"):
         name_savepoint(resolve(str(tmp_path)), JOB, lambda: "a" * 12)
-
-
-def test_a_new_job_id_is_one() -> None:
-    assert JOB_DIRECTORY.fullmatch(make_job_id())
-    assert make_job_id() != make_job_id()
