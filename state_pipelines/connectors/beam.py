@@ -16,13 +16,12 @@ import pyarrow as pa
 from state_pipelines.binary.java_stream import read_stream
 from state_pipelines.binary.java_values import JavaArray, JavaObject
 from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.avro.avro_records import AvroRecord
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.element_frames import Versioned, check_name, require
 from state_pipelines.connectors.kafka_source import check_topic_partition
-from state_pipelines.connectors.registry import connector_state, source_splits
+from state_pipelines.connectors.registry import connector_state, source_splits, write_plain_element
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers.beam import BeamSerializer
 
@@ -103,9 +102,7 @@ def is_beam_kafka(serializer: Serializer) -> bool:
 
 def write_beam_kafka_mark(mark: BeamKafkaMark, serializer: Serializer, context: LayoutContext) -> bytes:
     """Write what `read_beam_kafka_mark` reads."""
-    writer = Writer()
-    write_value(derive_layout(serializer, context), writer, {"key": mark.source, "value": mark.mark})
-    return writer.getvalue()
+    return write_plain_element({"key": mark.source, "value": mark.mark}, serializer, context)
 
 
 @connector_state(

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.element_frames import require
-from state_pipelines.connectors.registry import connector_state
+from state_pipelines.connectors.registry import connector_state, write_plain_element
 from state_pipelines.connectors.two_phase_commit import (
     TwoPhaseCommitState,
     is_kafka_producer,
@@ -114,11 +113,7 @@ def is_hint(serializer: tree.Serializer) -> bool:
 def write_hint(hint: TransactionalIdHint, serializer: tree.Serializer, context: LayoutContext) -> bytes:
     """Write what `read_hint` reads."""
     value: dict[str, object] = dict(zip(_HINT_FIELDS, (hint.next_free, hint.last_parallelism), strict=True))
-    writer = Writer()
-    write_value(
-        derive_layout(serializer, context), writer, {"class": hint.class_name, **value} if hint.class_name else value
-    )
-    return writer.getvalue()
+    return write_plain_element({"class": hint.class_name, **value} if hint.class_name else value, serializer, context)
 
 
 @connector_state(

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.java.typed_values import ObjectValue
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.element_frames import check_name, require
 from state_pipelines.connectors.kafka_source import check_topic_partition
-from state_pipelines.connectors.registry import connector_state
+from state_pipelines.connectors.registry import connector_state, write_plain_element
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers import tree
 
@@ -117,7 +116,7 @@ def is_legacy_kafka(serializer: tree.Serializer) -> bool:
 def write_legacy_kafka_offset(offset: LegacyKafkaOffset, serializer: tree.Serializer, context: LayoutContext) -> bytes:
     """Write what `read_legacy_kafka_offset` reads."""
     fields = (("cachedHash", offset.cached_hash), ("partition", offset.partition), ("topic", offset.topic))
-    return _write(serializer, context, ObjectValue(_KAFKA, fields), offset.last_offset)
+    return write_plain_element({"f0": ObjectValue(_KAFKA, fields), "f1": offset.last_offset}, serializer, context)
 
 
 @connector_state(
@@ -171,7 +170,8 @@ def write_legacy_kinesis_offset(
         ("sequenceNumber", offset.sequence_number),
         ("subSequenceNumber", offset.sub_sequence_number),
     )
-    return _write(serializer, context, dict(offset.shard), ObjectValue(offset.class_name, fields))
+    number = ObjectValue(offset.class_name, fields)
+    return write_plain_element({"f0": dict(offset.shard), "f1": number}, serializer, context)
 
 
 @connector_state(
@@ -212,13 +212,6 @@ def _read(element: bytes, serializer: tree.Serializer, context: LayoutContext) -
     value = read_value(derive_layout(serializer, context), reader, tail=False)
     assert isinstance(value, dict)
     return value["f0"], value["f1"], reader
-
-
-def _write(serializer: tree.Serializer, context: LayoutContext, first: object, second: object) -> bytes:
-    writer = Writer()
-    layout = derive_layout(serializer, context)
-    write_value(layout, writer, {"f0": first, "f1": second})
-    return writer.getvalue()
 
 
 def _fields(value: object, class_name: str) -> dict[str, object]:

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.json.json_lines import Json, dumps, to_json
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.connectors.registry import connector_state
+from state_pipelines.connectors.registry import connector_state, write_plain_element
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers import tree
 
@@ -57,9 +56,7 @@ def is_java_object(serializer: tree.Serializer) -> bool:
 
 def write_checkpointed_offset(offset: CheckpointedOffset, serializer: tree.Serializer, context: LayoutContext) -> bytes:
     """Write what `read_checkpointed_offset` reads."""
-    writer = Writer()
-    write_value(derive_layout(serializer, context), writer, offset.content)
-    return writer.getvalue()
+    return write_plain_element(offset.content, serializer, context)
 
 
 @connector_state(

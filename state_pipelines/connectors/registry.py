@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs.scalar.codec import write_value
+from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.connectors.element_frames import Versioned, read_versioned_array, write_versioned_array
 from state_pipelines.errors import UsageError
 from state_pipelines.plugins import load_plugins
@@ -215,6 +217,18 @@ def write_array_element(value: Versioned) -> bytes:
     """Write what `read_array_element` reads."""
     writer = Writer()
     writer.bytes32(write_versioned_array(value))
+    return writer.getvalue()
+
+
+def write_plain_element(value: Any, serializer: tree.Serializer, context: LayoutContext) -> bytes:
+    """Write a value of the scalar codec as its own serializer does, for states of no `SimpleVersionedSerializer`.
+
+    Raises:
+        ValueRangeError: the value does not fit the serializer.
+        UnsupportedError: the serializer is not covered.
+    """
+    writer = Writer()
+    write_value(derive_layout(serializer, context), writer, value)
     return writer.getvalue()
 
 

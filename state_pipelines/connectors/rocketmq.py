@@ -16,10 +16,10 @@ import pyarrow as pa
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.java.typed_values import ObjectValue
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
-from state_pipelines.connectors.registry import connector_state, enumerator_state, source_splits
+from state_pipelines.connectors.registry import connector_state, enumerator_state, source_splits, write_plain_element
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers import tree
 
@@ -186,9 +186,7 @@ def write_legacy_rocketmq_offset(
     offset: LegacyRocketMQOffset, serializer: tree.Serializer, context: LayoutContext
 ) -> bytes:
     """Write what `read_legacy_rocketmq_offset` reads."""
-    writer = Writer()
-    write_value(derive_layout(serializer, context), writer, {"f0": offset.value, "f1": offset.offset})
-    return writer.getvalue()
+    return write_plain_element({"f0": offset.value, "f1": offset.offset}, serializer, context)
 
 
 @connector_state(

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.json.json_lines import dumps, to_json
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.connectors.registry import connector_state
+from state_pipelines.connectors.registry import connector_state, write_plain_element
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.serializers import tree
 
@@ -105,9 +104,7 @@ def write_two_phase_commit(state: TwoPhaseCommitState, serializer: tree.Serializ
         "committing": [plain(each) for each in state.committing],
         "context": state.context,
     }
-    writer = Writer()
-    write_value(derive_layout(serializer, context), writer, value)
-    return writer.getvalue()
+    return write_plain_element(value, serializer, context)
 
 
 @connector_state(
