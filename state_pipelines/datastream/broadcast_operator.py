@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
     from state_pipelines.datastream.descriptors import MapStateDescriptor
     from state_pipelines.datastream.functions import KeySelector
-    from state_pipelines.datastream.type_information import TypeInformation
-    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.datastream.type_information import TypeDescription
 
 
 class BroadcastProcessOperator(FunctionOperator):
@@ -84,7 +83,7 @@ class KeyedBroadcastProcessOperator(KeyedOperator):
         self,
         function: KeyedBroadcastProcessFunction,
         key_selector: KeySelector | Callable[[Any], Any],
-        key_type: TypeInformation | Serializer | str | type,
+        key_type: TypeDescription,
         broadcast_state_descriptors: Sequence[MapStateDescriptor],
         **options: Any,
     ) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state_pipelines.datastream.ttl_config import StateTtlConfig
-    from state_pipelines.datastream.type_information import TypeInformation
+    from state_pipelines.datastream.type_information import TypeDescription
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
 
@@ -34,7 +34,7 @@ class StateDescriptor:
 
     state_type = StateKind.UNKNOWN
 
-    def __init__(self, name: str, type_info: TypeInformation | Serializer | str | type) -> None:
+    def __init__(self, name: str, type_info: TypeDescription) -> None:
         self.name = name
         self.type_info = derive_type(type_info)
         self._ttl_config: StateTtlConfig | None = None
@@ -93,9 +93,7 @@ class ValueStateDescriptor(StateDescriptor):
 
     state_type = StateKind.VALUE
 
-    def __init__(
-        self, name: str, value_type_info: TypeInformation | Serializer | str | type, *, default_value: Any = None
-    ) -> None:
+    def __init__(self, name: str, value_type_info: TypeDescription, *, default_value: Any = None) -> None:
         super().__init__(name, value_type_info)
         self.default_value = default_value
 
@@ -111,7 +109,7 @@ class ListStateDescriptor(StateDescriptor):
     state_type = StateKind.LIST
     type_info: ListTypeInfo
 
-    def __init__(self, name: str, elem_type_info: TypeInformation | Serializer | str | type) -> None:
+    def __init__(self, name: str, elem_type_info: TypeDescription) -> None:
         super().__init__(name, ListTypeInfo(derive_type(elem_type_info)))
 
     @property
@@ -132,12 +130,7 @@ class MapStateDescriptor(StateDescriptor):
     state_type = StateKind.MAP
     type_info: MapTypeInfo
 
-    def __init__(
-        self,
-        name: str,
-        key_type_info: TypeInformation | Serializer | str | type,
-        value_type_info: TypeInformation | Serializer | str | type,
-    ) -> None:
+    def __init__(self, name: str, key_type_info: TypeDescription, value_type_info: TypeDescription) -> None:
         super().__init__(name, MapTypeInfo(derive_type(key_type_info), derive_type(value_type_info)))
 
     @property
@@ -161,10 +154,7 @@ class ReducingStateDescriptor(StateDescriptor):
     state_type = StateKind.REDUCING
 
     def __init__(
-        self,
-        name: str,
-        reduce_function: ReduceFunction | Callable[[Any, Any], Any],
-        type_info: TypeInformation | Serializer | str | type,
+        self, name: str, reduce_function: ReduceFunction | Callable[[Any, Any], Any], type_info: TypeDescription
     ) -> None:
         super().__init__(name, type_info)
         if isinstance(reduce_function, ReduceFunction):
@@ -193,12 +183,7 @@ class AggregatingStateDescriptor(StateDescriptor):
 
     state_type = StateKind.AGGREGATING
 
-    def __init__(
-        self,
-        name: str,
-        agg_function: AggregateFunction,
-        state_type_info: TypeInformation | Serializer | str | type,
-    ) -> None:
+    def __init__(self, name: str, agg_function: AggregateFunction, state_type_info: TypeDescription) -> None:
         super().__init__(name, state_type_info)
         if not isinstance(agg_function, AggregateFunction):
             raise UsageError("agg_function is not an AggregateFunction", where=Where(state=name))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.aggregations import Function
     from state_pipelines.datastream.functions import KeyedCoProcessFunction, KeyedProcessFunction, Output
     from state_pipelines.datastream.restored_state import RestoredState
-    from state_pipelines.datastream.type_information import TypeInformation
+    from state_pipelines.datastream.type_information import TypeDescription
     from state_pipelines.keyed.hashing.hash_expressions import HashExpression
     from state_pipelines.metadata.keyed_handles import KeyedStateHandle
     from state_pipelines.operations.write.state_formats import Format
@@ -80,7 +80,7 @@ class KeyedOperator(FunctionOperator):
     def __init__(
         self,
         function: Function,
-        key_type: TypeInformation | Serializer | str | type,
+        key_type: TypeDescription,
         *,
         make_store: Callable[[int], EntryStore] = HeapStore,
         hashes: Mapping[str, HashExpression] | None = None,
@@ -251,7 +251,7 @@ class KeyedProcessOperator(KeyedOperator):
         self,
         function: KeyedProcessFunction,
         key_selector: KeySelector | Callable[[Any], Any],
-        key_type: TypeInformation | Serializer | str | type,
+        key_type: TypeDescription,
         **options: Any,
     ) -> None:
         super().__init__(function, key_type, **options)
@@ -291,7 +291,7 @@ class KeyedCoProcessOperator(KeyedOperator):
         function: KeyedCoProcessFunction,
         key_selector1: KeySelector | Callable[[Any], Any],
         key_selector2: KeySelector | Callable[[Any], Any],
-        key_type: TypeInformation | Serializer | str | type,
+        key_type: TypeDescription,
         **options: Any,
     ) -> None:
         super().__init__(function, key_type, **options)

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from state_pipelines.datastream.java_dates import CONVERSIONS
 from state_pipelines.errors import UsageError, ValueRangeError
@@ -45,6 +45,10 @@ _CLASSES = {
     "LocalTime": "java.time.LocalTime",
     "LocalDateTime": "java.time.LocalDateTime",
 }
+
+
+TypeDescription: TypeAlias = "TypeInformation | Serializer | str | type"
+"""A type, or another description of one (see `Types.of`)."""
 
 
 class TypeInformation(ABC):

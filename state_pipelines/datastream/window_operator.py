@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.durations import Duration
     from state_pipelines.datastream.functions import KeySelector, Output
     from state_pipelines.datastream.output_tag import OutputTag
-    from state_pipelines.datastream.type_information import TypeInformation
+    from state_pipelines.datastream.type_information import TypeDescription
     from state_pipelines.datastream.window_functions import WindowFunction
     from state_pipelines.datastream.windows import WindowAssigner
     from state_pipelines.serializers.tree import Serializer
@@ -71,7 +71,7 @@ class WindowOperator(KeyedOperator):
         assigner: WindowAssigner,
         contents: StateDescriptor,
         key_selector: KeySelector | Callable[[Any], Any],
-        key_type: TypeInformation | Serializer | str | type,
+        key_type: TypeDescription,
         *,
         allowed_lateness: Time | Duration = Time(0),  # noqa: B008 - frozen
         late_output: OutputTag | None = None,

@@ -6,6 +6,7 @@ Source: The Java Virtual Machine Specification, chapter 4 (the class file format
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,14 +84,8 @@ def parse_class(data: bytes, name: str | None = None) -> JavaClass:
     Raises:
         FormatError: the bytes are not a class file.
     """
-    reader = Reader(data, name)
-    if reader.remaining < 4 or reader.i32() & 0xFFFFFFFF != _MAGIC:
-        raise reader.error("not a class file", 0)
-    reader.skip(4)
-    try:
+    with _open_class(data, name, 4) as reader:
         return _read_class(reader)
-    except (KeyError, IndexError):
-        raise reader.error("the constants of the class file do not fit each other") from None
 
 
 def read_super_classes(data: bytes, name: str | None = None) -> Iterator[tuple[str, str]]:
@@ -101,17 +96,24 @@ def read_super_classes(data: bytes, name: str | None = None) -> Iterator[tuple[s
     Raises:
         FormatError: the bytes are not a class file.
     """
+    with _open_class(data, name, 10) as reader:
+        pool = _read_pool(reader)
+        flags, own, parent = reader.u16(), pool.class_name(reader.u16()), pool.class_name(reader.u16())
+    if parent and not flags & _INTERFACE:
+        yield own, parent
+
+
+@contextmanager
+def _open_class(data: bytes, name: str | None, smallest: int) -> Iterator[Reader]:
+    """Give a cursor after the magic number and the version of a class file, which has at least some bytes."""
     reader = Reader(data, name)
-    if reader.remaining < 10 or reader.i32() & 0xFFFFFFFF != _MAGIC:
+    if reader.remaining < smallest or reader.i32() & 0xFFFFFFFF != _MAGIC:
         raise reader.error("not a class file", 0)
     reader.skip(4)
     try:
-        pool = _read_pool(reader)
-        flags, own, parent = reader.u16(), pool.class_name(reader.u16()), pool.class_name(reader.u16())
+        yield reader
     except (KeyError, IndexError):
         raise reader.error("the constants of the class file do not fit each other") from None
-    if parent and not flags & _INTERFACE:
-        yield own, parent
 
 
 def _read_class(reader: Reader) -> JavaClass:
