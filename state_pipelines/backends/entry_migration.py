@@ -5,7 +5,6 @@ Source: `RocksDBKeyedStateBackend.migrateStateValues`, `AbstractRocksDBState.mig
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from state_pipelines.backends.entry_store import DELIMITER, EntryKind, find_entry_kind
@@ -24,11 +23,6 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
-
-
-def read_clock() -> int:
-    """The time in epoch milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 def rewrite_values(

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.backends.current_key import CurrentKey
-from state_pipelines.backends.entry_migration import read_clock, rewrite_values
+from state_pipelines.backends.entry_migration import rewrite_values
 from state_pipelines.backends.entry_store import EntryKind, StateSettings
 from state_pipelines.backends.key_context import KeyContext
 from state_pipelines.backends.live_file import LiveFile
 from state_pipelines.backends.schema_changes import Change, check_keys, resolve_keyed
 from state_pipelines.backends.state_access import StateTable
+from state_pipelines.backends.system_clock import read_clock
 from state_pipelines.backends.value_codecs import make_codec
 from state_pipelines.errors import UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.header import KeyedHeader

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from state_pipelines.backends.entry_migration import read_clock
 from state_pipelines.backends.restored_elements import restore_broadcasts, restore_lists
 from state_pipelines.backends.schema_changes import Change, resolve_operator
+from state_pipelines.backends.system_clock import read_clock
 from state_pipelines.backends.value_codecs import Value, make_codec
 from state_pipelines.backends.value_conversion import ValueConversion
 from state_pipelines.codecs.programs.execution import Encoded

@@ -358,7 +358,7 @@ class CheckpointCoordinator:
         number = pending.checkpoint_id
         try:
             metadata = pending.make_metadata(self._version, self._master_states)
-            published = publish(pending.transaction, metadata, self._beside)
+            doubt = publish(pending.transaction, metadata, self._beside)
         except PartialFinishingError as error:
             reason = FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING
             self._abort(pending, CheckpointFailure(reason, number, str(error)))
@@ -367,9 +367,9 @@ class CheckpointCoordinator:
             self._abort(pending, CheckpointFailure(FailureReason.FINALIZE_CHECKPOINT_FAILURE, number, str(error)))
             return
         del self.pending[number]
-        if published.error is not None:
+        if doubt is not None:
             # It may have been published: its references stay, and a restart finds out whether it is complete.
-            detail = str(published.error)
+            detail = str(doubt)
             self._finish(pending, CheckpointFailure(FailureReason.FINALIZE_CHECKPOINT_FAILURE, number, detail))
             return
         now = self._clock()

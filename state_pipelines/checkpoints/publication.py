@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import MissingFileError, StateError
@@ -17,20 +16,9 @@ if TYPE_CHECKING:
     from state_pipelines.storage import Location
 
 
-@dataclass(frozen=True)
-class Publication:
-    """The result of a publication that was not refused.
-
-    Attributes:
-        error: None for a published checkpoint, else the error that leaves open whether it was published.
-    """
-
-    error: StateError | None = None
-
-
 def publish(
     transaction: SnapshotTransaction, metadata: CheckpointMetadata, beside: Collection[Location]
-) -> Publication:
+) -> StateError | None:
     """Write `_metadata` of a checkpoint whose data files are complete.
 
     Args:
@@ -39,6 +27,9 @@ def publish(
         metadata: of the checkpoint.
         beside: directories besides its own whose files it may name.
 
+    Returns:
+        None for a published checkpoint, else the error that leaves open whether it was published.
+
     Raises:
         StateError: it was not published; the transaction is still to be left.
     """
@@ -46,16 +37,16 @@ def publish(
         transaction.stage(metadata, None, beside=beside)
         transaction.commit()
     except StateError as error:
-        doubt = _find_doubt(transaction.target, write_metadata(metadata), error)
-        if doubt is None:
+        is_published = _find_out(transaction.target, write_metadata(metadata))
+        if is_published is False:
             raise
-        return doubt
+        return None if is_published else error
     transaction.__exit__(None, None, None)
-    return Publication()
+    return None
 
 
-def _find_doubt(target: Location, written: bytes, error: StateError) -> Publication | None:
-    """Look for the `_metadata` after an error; None where there is none for certain.
+def _find_out(target: Location, written: bytes) -> bool | None:
+    """Return whether the `_metadata` is there after an error; None where that is not certain.
 
     The last response of a storage may be lost after it has done what was asked (`PossibleInconsistentStateException`).
     """
@@ -63,8 +54,7 @@ def _find_doubt(target: Location, written: bytes, error: StateError) -> Publicat
         found = read_file(join(target, METADATA_FILE))
     except MissingFileError as missing:
         # Other causes, such as a permission, do not say that there is none.
-        is_certain = isinstance(missing.__cause__, FileNotFoundError | NotADirectoryError)
-        return None if is_certain else Publication(error)
+        return False if isinstance(missing.__cause__, FileNotFoundError | NotADirectoryError) else None
     except StateError:
-        return Publication(error)
-    return Publication() if found == written else Publication(error)
+        return None
+    return True if found == written else None

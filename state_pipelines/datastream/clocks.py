@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -10,11 +9,6 @@ if TYPE_CHECKING:
 
 Clock: TypeAlias = "Callable[[], int]"
 """Returns epoch milliseconds."""
-
-
-def read_system_clock() -> int:
-    """Return the time of the machine, as Java's `System.currentTimeMillis`."""
-    return time.time_ns() // 1_000_000
 
 
 class ManualClock:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Self
 
 from state_pipelines.backends.operator_backend import OperatorStateBackend
+from state_pipelines.backends.system_clock import read_clock
 from state_pipelines.codecs.layout_context import LayoutContext
 from state_pipelines.datastream.checkpoint_hooks import (
     CheckpointedFunction,
@@ -13,7 +14,7 @@ from state_pipelines.datastream.checkpoint_hooks import (
     FunctionInitializationContext,
     FunctionSnapshotContext,
 )
-from state_pipelines.datastream.clocks import ManualClock, read_system_clock
+from state_pipelines.datastream.clocks import ManualClock
 from state_pipelines.datastream.operator_states import BackendOperatorStates
 from state_pipelines.datastream.output_tag import OutputTag
 from state_pipelines.datastream.runtime_context import RuntimeContext
@@ -56,7 +57,7 @@ class FunctionOperator(ABC):
         function: Function,
         *,
         task: TaskInfo | None = None,
-        clock: Clock = read_system_clock,
+        clock: Clock = read_clock,
         layouts: LayoutContext | None = None,
     ) -> None:
         self.function = function
