@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.datastream.rows import Row, RowKind
-from state_pipelines.datastream.type_information import TypeInformation, read_nullable
+from state_pipelines.datastream.type_information import GivenTypeInfo, TypeInformation, read_nullable
 from state_pipelines.errors import UsageError, ValueRangeError
 from state_pipelines.serializers import build
 
@@ -79,15 +79,12 @@ class RowTypeInfo(TypeInformation):
         if len(set(self.field_names)) != len(self.field_types):
             raise UsageError(f"{len(self.field_types)} fields of a Row have the names {', '.join(self.field_names)}")
 
+    java_class = "org.apache.flink.types.Row"
+
     @cached_property
     def serializer(self) -> Serializer:
         """`RowSerializer`."""
         return build.row(*(each.serializer for each in self.field_types))
-
-    @property
-    def java_class(self) -> str:
-        """`org.apache.flink.types.Row`."""
-        return "org.apache.flink.types.Row"
 
     def get_field_names(self) -> list[str]:
         """Return the names of the fields."""
@@ -122,7 +119,7 @@ class RowTypeInfo(TypeInformation):
 
 
 @dataclass(frozen=True)
-class PojoTypeInfo(TypeInformation):
+class PojoTypeInfo(GivenTypeInfo):
     """POJOs (`PojoSerializer`): rows with names, or objects of a dataclass.
 
     Attributes:
@@ -136,11 +133,6 @@ class PojoTypeInfo(TypeInformation):
     fields: tuple[tuple[str, TypeInformation], ...]
     subclasses: tuple[PojoTypeInfo, ...] = ()
     python_class: type | None = field(default=None, compare=False)
-
-    @property
-    def serializer(self) -> Serializer:
-        """`PojoSerializer`."""
-        return self.stored
 
     @property
     def java_class(self) -> str:

@@ -57,15 +57,12 @@ _WORDS: dict[str, tuple[str, str]] = {
 class DecimalTextTypeInfo(TypeInformation):
     """`decimal.Decimal` as text."""
 
+    java_class = "java.lang.String"
+
     @property
     def serializer(self) -> Serializer:
         """`StringSerializer`."""
         return build.basic("String")
-
-    @property
-    def java_class(self) -> str:
-        """`java.lang.String`."""
-        return "java.lang.String"
 
     def to_internal_type(self, obj: Any) -> Any:
         """Write a number."""
@@ -90,15 +87,12 @@ class CoderTypeInfo(TypeInformation):
     coder: PythonType
     values: TypeInformation
 
+    java_class = "[B"
+
     @property
     def serializer(self) -> Serializer:
         """The coder, which no snapshot names."""
         return self.coder
-
-    @property
-    def java_class(self) -> str:
-        """The class of byte arrays."""
-        return "[B"
 
     def need_conversion(self) -> bool:
         """Return whether values in Python differ from those of the scalar codec."""
@@ -123,15 +117,12 @@ class KeyRowTypeInfo(TypeInformation):
 
     key_type: TypeInformation
 
+    java_class = "org.apache.flink.types.Row"
+
     @cached_property
     def serializer(self) -> Serializer:
         """`RowSerializer` of one field."""
         return build.row(self.key_type.serializer)
-
-    @property
-    def java_class(self) -> str:
-        """`org.apache.flink.types.Row`."""
-        return "org.apache.flink.types.Row"
 
     def to_internal_type(self, obj: Any) -> Any:
         """Put a key into a row."""

@@ -131,8 +131,8 @@ class BasicTypeInfo(TypeInformation):
 
 
 @dataclass(frozen=True)
-class StoredTypeInfo(TypeInformation):
-    """Values of any serializer in the form of the scalar codec, without conversion.
+class GivenTypeInfo(TypeInformation):
+    """A type that is given its serializer.
 
     Attributes:
         stored: the serializer.
@@ -144,6 +144,11 @@ class StoredTypeInfo(TypeInformation):
     def serializer(self) -> Serializer:
         """The serializer itself."""
         return self.stored
+
+
+@dataclass(frozen=True)
+class StoredTypeInfo(GivenTypeInfo):
+    """Values of any serializer in the form of the scalar codec, without conversion."""
 
     @property
     def java_class(self) -> str:
@@ -212,15 +217,12 @@ class ArrayTypeInfo(ListTypeInfo):
 class SetTypeInfo(ListTypeInfo):
     """Sets (`SetSerializer`, since Flink 2.0)."""
 
+    java_class = "java.util.Set"
+
     @cached_property
     def serializer(self) -> Serializer:
         """`SetSerializer`."""
         return build.set_of(self.elem_type.serializer)
-
-    @property
-    def java_class(self) -> str:
-        """`java.util.Set`."""
-        return "java.util.Set"
 
     def need_conversion(self) -> bool:
         """Return True: the scalar codec has lists."""
@@ -238,15 +240,12 @@ class MapTypeInfo(TypeInformation):
     key_type: TypeInformation
     value_type: TypeInformation
 
+    java_class = "java.util.Map"
+
     @cached_property
     def serializer(self) -> Serializer:
         """`MapSerializer`."""
         return build.map_of(self.key_type.serializer, self.value_type.serializer)
-
-    @property
-    def java_class(self) -> str:
-        """`java.util.Map`."""
-        return "java.util.Map"
 
     def to_internal_type(self, obj: Any) -> Any:
         """Convert a dict to a list of (key, value)."""
@@ -272,15 +271,10 @@ class MapTypeInfo(TypeInformation):
 
 
 @dataclass(frozen=True)
-class EnumTypeInfo(TypeInformation):
+class EnumTypeInfo(GivenTypeInfo):
     """Java enums (`EnumSerializer`): the names of their constants."""
 
     stored: Enum
-
-    @property
-    def serializer(self) -> Serializer:
-        """`EnumSerializer`."""
-        return self.stored
 
     @property
     def java_class(self) -> str:
@@ -289,21 +283,15 @@ class EnumTypeInfo(TypeInformation):
 
 
 @dataclass(frozen=True)
-class WrappedTypeInfo(TypeInformation):
+class WrappedTypeInfo(GivenTypeInfo):
     """Values of another type in a serializer that adds something: `Nullable` a null flag.
 
     Attributes:
-        stored: the serializer.
+        stored: the serializer around that of the values.
         inner: type of the values.
     """
 
-    stored: Serializer
     inner: TypeInformation
-
-    @property
-    def serializer(self) -> Serializer:
-        """The serializer around that of the values."""
-        return self.stored
 
     @property
     def java_class(self) -> str:
