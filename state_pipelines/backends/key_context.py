@@ -15,6 +15,7 @@ from state_pipelines.keyed.key_group_assignment import assign_key_group
 from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
 from state_pipelines.keyed.keys.key_hashes import make_key_hasher
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,11 +75,11 @@ def _make_hash(serializer: Serializer, layouts: LayoutContext, hashes: Mapping[s
         # State of such keys is restored and written all the same; only its keys cannot be found.
         return partial(_refuse_key, error)
     match serializer:
-        case tree.Basic(kind="String"):
+        case tree.Basic(kind=BasicKind.STRING):
             return _hash_text
-        case tree.Basic(kind="Long"):
+        case tree.Basic(kind=BasicKind.LONG):
             return _hash_long
-        case tree.Basic(kind="Int" | "Short" | "Byte"):
+        case tree.Basic(kind=BasicKind.INT | BasicKind.SHORT | BasicKind.BYTE):
             return _hash_int
 
     @lru_cache(maxsize=_REMEMBERED)

@@ -6,6 +6,7 @@ Source: `RocksDBOptions`, `RocksDBConfigurableOptions`, `PredefinedOptions`, `Em
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -125,6 +126,15 @@ COMPRESSIONS = {
 """Compressions that the RocksDB of Flink and of rocksdict both have."""
 
 
+class CompactionStyle(StrEnum):
+    """Style of compaction, by the value of `compaction.style`."""
+
+    LEVEL = "LEVEL"
+    FIFO = "FIFO"
+    UNIVERSAL = "UNIVERSAL"
+    NONE = "NONE"
+
+
 @dataclass(frozen=True, kw_only=True)
 class RocksOptions:
     """Options of a database; sizes in bytes. Names follow the keys.
@@ -138,7 +148,7 @@ class RocksOptions:
     log_max_file_size: int
     log_file_num: int
     log_dir: str
-    compaction_style: str
+    compaction_style: CompactionStyle
     use_dynamic_size: bool
     target_file_size_base: int
     max_size_level_base: int
@@ -204,7 +214,7 @@ def read_rocksdb_options(options: Mapping[str, str] | None = None) -> RocksOptio
         log_max_file_size=size("log.max-file-size"),
         log_file_num=_read_integer(values, "log.file-num"),
         log_dir=values["log.dir"],
-        compaction_style=_read_choice(values, "compaction.style", ("LEVEL", "FIFO", "UNIVERSAL", "NONE")),
+        compaction_style=CompactionStyle(_read_choice(values, "compaction.style", tuple(CompactionStyle))),
         use_dynamic_size=_read_flag(values, "compaction.level.use-dynamic-size"),
         target_file_size_base=size("compaction.level.target-file-size-base"),
         max_size_level_base=size("compaction.level.max-size-level-base"),

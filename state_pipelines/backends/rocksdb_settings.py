@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rocksdict import BlockBasedIndexType, Cache, DBCompactionStyle, DBCompressionType
 
+from state_pipelines.backends.rocksdb_options import CompactionStyle
 from state_pipelines.rocksdb.writer import load_flink_options, make_table_format
 
 if TYPE_CHECKING:
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
     from state_pipelines.backends.rocksdb_memory import MemoryLease
     from state_pipelines.backends.rocksdb_options import RocksOptions
 
-_STYLES = {"LEVEL": DBCompactionStyle.level, "FIFO": DBCompactionStyle.fifo, "UNIVERSAL": DBCompactionStyle.universal}
+_STYLES = {
+    CompactionStyle.LEVEL: DBCompactionStyle.level,
+    CompactionStyle.FIFO: DBCompactionStyle.fifo,
+    CompactionStyle.UNIVERSAL: DBCompactionStyle.universal,
+}
 
 
 def make_options(options: RocksOptions, lease: MemoryLease | None) -> Options:
@@ -37,7 +42,7 @@ def make_options(options: RocksOptions, lease: MemoryLease | None) -> Options:
     made.set_keep_log_file_num(options.log_file_num)
     if options.log_dir:
         made.set_db_log_dir(options.log_dir)
-    if options.compaction_style == "NONE":
+    if options.compaction_style is CompactionStyle.NONE:
         made.set_disable_auto_compactions(True)
     else:
         made.set_compaction_style(_STYLES[options.compaction_style]())

@@ -12,6 +12,7 @@ from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError, ValueRangeError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 Convert: TypeAlias = "Callable[[Value], Value]"
 
 _JAVA_DEFAULTS = {
-    "Boolean": False,
-    "Byte": 0,
-    "Short": 0,
-    "Char": "\0",
-    "Int": 0,
-    "Long": 0,
-    "Float": 0.0,
-    "Double": 0.0,
+    BasicKind.BOOLEAN: False,
+    BasicKind.BYTE: 0,
+    BasicKind.SHORT: 0,
+    BasicKind.CHAR: "\0",
+    BasicKind.INT: 0,
+    BasicKind.LONG: 0,
+    BasicKind.FLOAT: 0.0,
+    BasicKind.DOUBLE: 0.0,
 }
 """Values of fields that a class has and an old value lacks; primitives and their classes have one serializer."""
 

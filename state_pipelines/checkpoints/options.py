@@ -22,7 +22,7 @@ from state_pipelines.checkpoints.option_values import (
     parse_word,
 )
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.jobs.flink_config import CHECKPOINTS, INTERVAL, NUM_RETAINED, SAVEPOINTS
+from state_pipelines.operations.jobs.flink_config import CHECKPOINTS, INTERVAL, NUM_RETAINED, SAVEPOINTS, StateBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,7 +69,7 @@ class CheckpointOptions:
     """Options of checkpoints, in the order of Flink's documentation; durations in milliseconds, sizes in bytes.
 
     Attributes:
-        backend: `hashmap` or `rocksdb`.
+        backend: the state backend.
         changelog: every change is logged, and a checkpoint uploads the changes since the last one.
         materialization: all state is uploaded again now and then, so that logs stay short.
         materialization_interval: time between that.
@@ -97,7 +97,7 @@ class CheckpointOptions:
         allow_non_restored_state: state of operators that the job does not have is dropped.
     """
 
-    backend: str = "hashmap"
+    backend: StateBackend = StateBackend.HASHMAP
     changelog: bool = False
     materialization: bool = True
     materialization_interval: int = 600_000
@@ -171,19 +171,20 @@ class Option:
 
 _EXECUTION, _RECOVERY = "execution.checkpointing.", "execution.state-recovery."
 _CHANGELOG = "state.changelog."
-_OLD_BACKENDS = {"filesystem": "hashmap", "jobmanager": "hashmap"}
+_OLD_BACKENDS = {"filesystem": StateBackend.HASHMAP, "jobmanager": StateBackend.HASHMAP}
 
 
-def _parse_backend(value: Any, key: str) -> str:
+def _parse_backend(value: Any, key: str) -> StateBackend:
     name = str(value).strip().lower()
     if name in _OLD_BACKENDS:
         _warn(
             f"{key}: {name} is an old value: the backend is {_OLD_BACKENDS[name]}, checkpoints go to {CHECKPOINTS[0]}"
         )
         return _OLD_BACKENDS[name]
-    if name not in ("hashmap", "rocksdb"):
-        raise UsageError(f"{key} is {value!r}, a backend that does not run here", hint="Choose hashmap or rocksdb")
-    return name
+    if name not in tuple(StateBackend):
+        hint = f"Choose {' or '.join(StateBackend)}"
+        raise UsageError(f"{key} is {value!r}, a backend that does not run here", hint=hint)
+    return StateBackend(name)
 
 
 def _parse_claim_mode(value: Any, key: str) -> ClaimMode:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from state_pipelines.operations.migration import Change
+    from state_pipelines.operations.migration import Change, Direction
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.operations.migration.migration_planner import Chain
     from state_pipelines.operations.migration.shapes import StateShape
@@ -136,7 +136,7 @@ def show_changes(changes: list[FieldChange], console: Console) -> None:
         console.print(f"  {plural(same, 'field')} as before")
 
 
-def _find_steps(state: str, changes: Sequence[tuple[Change, str]]) -> list[Step]:
+def _find_steps(state: str, changes: Sequence[tuple[Change, Direction]]) -> list[Step]:
     names = (state, state.removeprefix(PREFIX))
     mine = [(change, direction) for change, direction in changes if find_subject(change, direction) in names]
     return [step for change, direction in mine for step in change.steps(direction)]

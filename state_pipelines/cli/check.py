@@ -91,7 +91,11 @@ _RULES = (Excludes("--json", ("--markdown",), "both want the standard output", v
     show_default=True,
     help="Flink that runs the new job.",
 )
-@click.option("--backend", type=click.Choice(BACKENDS), help="Its state backend; by default the stricter one counts.")
+@click.option(
+    "--backend",
+    type=click.Choice([str(each) for each in BACKENDS]),
+    help="Its state backend; by default the stricter one counts.",
+)
 @click.option(
     "--allow-non-restored-state", "allow", is_flag=True, help="The restore may drop state of operators that are gone."
 )

@@ -13,6 +13,7 @@ from state_pipelines.cli.options import STRICT, Source, finish_with_notes, sourc
 from state_pipelines.codecs.json.json_lines import dumps
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.dump import dump
+from state_pipelines.operations.dump_lines import LineKind
 from state_pipelines.snapshot.raw_state import IN_FLIGHT_NAME
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class _Unread:
     def see(self, line: Line) -> str:
         """The text of a line, which is taken note of."""
         text = dumps(line)
-        if line["kind"] == "unread":
+        if line["kind"] is LineKind.UNREAD:
             (self.damage if line["damaged"] else self.errors).append(str(line["error"]))
         elif _REASON in text:
             found = (line.get(name) for name in ("key", "value"))

@@ -25,7 +25,7 @@ from state_pipelines.cli.options import (
 )
 from state_pipelines.cli.proofs import show_proof
 from state_pipelines.errors import ProofError, UsageError, Where
-from state_pipelines.operations.migration import DOWNGRADE, UPGRADE, load_migration
+from state_pipelines.operations.migration import Direction, load_migration
 from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
 from state_pipelines.operations.proofs.proof_reports import ProofReport
 from state_pipelines.storage import resolve
@@ -51,7 +51,7 @@ class Route:
         end: where it is to be; empty for a single file.
     """
 
-    chain: list[tuple[Migration, str]]
+    chain: list[tuple[Migration, Direction]]
     start: str = ""
     end: str = ""
 
@@ -138,7 +138,9 @@ def command(
         route = find_route(RevisionDirectory(directory, allow_python=allow_python), old, end, start)
     else:
         assert file is not None
-        route = Route([(load_migration(file, allow_python=allow_python), DOWNGRADE if downgrade else UPGRADE)])
+        route = Route(
+            [(load_migration(file, allow_python=allow_python), Direction.DOWNGRADE if downgrade else Direction.UPGRADE)]
+        )
     if not route.chain:
         _show_nothing(route, as_json=as_json)
         return
@@ -177,7 +179,7 @@ def find_route(directory: RevisionDirectory, snapshot: Snapshot, end: str, start
     """
     report_path = directory.current(snapshot).require() if start is None else directory.name(directory.locate(start))
     chain = directory.between(report_path, end)
-    passed = len(chain) if chain and chain[0][1] == UPGRADE else -len(chain)
+    passed = len(chain) if chain and chain[0][1] == Direction.UPGRADE else -len(chain)
     return Route(chain, report_path, directory.name(directory.locate(report_path) + passed))
 
 

@@ -14,6 +14,7 @@ from state_pipelines.cli.display import format_bytes, make_console, make_table, 
 from state_pipelines.cli.options import AS_JSON, Source, choice_option, source_options
 from state_pipelines.cli.progress import show_progress
 from state_pipelines.operations.auditing import Depth, Severity, audit_paths, run_drill
+from state_pipelines.operations.auditing.report import AuditVerdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,9 +24,13 @@ if TYPE_CHECKING:
 _SHOWN = 5
 """Findings of one severity and property of a snapshot that the table shows."""
 
-_STYLES = {"restorable": "bold green", "damaged": "bold red", "undetermined": "bold yellow"}
+_STYLES = {
+    AuditVerdict.RESTORABLE: "bold green",
+    AuditVerdict.DAMAGED: "bold red",
+    AuditVerdict.UNDETERMINED: "bold yellow",
+}
 _SEVERITY_STYLES = {Severity.ERROR: "red", Severity.UNDETERMINED: "yellow", Severity.WARNING: "yellow"}
-_CODES = {"restorable": 0, "damaged": ANSWER_IS_NO, "undetermined": UNDETERMINED}
+_CODES = {AuditVerdict.RESTORABLE: 0, AuditVerdict.DAMAGED: ANSWER_IS_NO, AuditVerdict.UNDETERMINED: UNDETERMINED}
 
 
 @click.command("verify")

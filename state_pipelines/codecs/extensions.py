@@ -97,7 +97,7 @@ def find_layout(serializer: tree.Serializer, derive: Derive) -> Layout | None:
 def has_fixed_length(serializer: tree.Serializer) -> bool:
     """Return whether the family allows a fixed length of its data; the layout decides."""
     if isinstance(serializer, tree.ClassBound):
-        return serializer.kind == "CopyableValue"
+        return serializer.kind is tree.ClassBoundKind.COPYABLE_VALUE
     extension = _families.get(type(serializer))
     return extension is None or extension.fixed_length
 

@@ -25,6 +25,8 @@ from state_pipelines.codecs.subclasses import find_subclasses
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PICKLED, PythonType, PythonValue
+from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.serializers.tree.basic import COMPONENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,70 +36,75 @@ _I32, _I64 = Primitive(PrimitiveKind.I32), Primitive(PrimitiveKind.I64)
 _PRECISION_OF_MILLIS = 3
 
 _PRIMITIVES = {
-    "Boolean": Primitive(PrimitiveKind.BOOL),
-    "Byte": Primitive(PrimitiveKind.I8),
-    "Short": Primitive(PrimitiveKind.I16),
-    "Char": lay.Logical(lay.LogicalKind.CHAR),
-    "Int": _I32,
-    "Long": _I64,
-    "Float": Primitive(PrimitiveKind.F32),
-    "Double": Primitive(PrimitiveKind.F64),
+    BasicKind.BOOLEAN: Primitive(PrimitiveKind.BOOL),
+    BasicKind.BYTE: Primitive(PrimitiveKind.I8),
+    BasicKind.SHORT: Primitive(PrimitiveKind.I16),
+    BasicKind.CHAR: lay.Logical(lay.LogicalKind.CHAR),
+    BasicKind.INT: _I32,
+    BasicKind.LONG: _I64,
+    BasicKind.FLOAT: Primitive(PrimitiveKind.F32),
+    BasicKind.DOUBLE: Primitive(PrimitiveKind.F64),
 }
 
-BASIC_LAYOUTS: dict[str, Layout] = {
+BASIC_LAYOUTS: dict[BasicKind, Layout] = {
     **_PRIMITIVES,
-    **{f"{kind}Value": layout for kind, layout in _PRIMITIVES.items()},
-    **{f"{kind}PrimitiveArray": lay.Sequence(layout) for kind, layout in _PRIMITIVES.items()},
-    "CharPrimitiveArray": lay.Sequence(Primitive(PrimitiveKind.U16)),
-    "BytePrimitiveArray": lay.Sized(),
-    "ByteArrayWrapper": lay.Sized(),
-    "String": lay.Text(),
-    "StringValue": lay.Text(nullable=False),
-    "StringData": lay.Sized(text=True),
-    "SortedLong": lay.Logical(lay.LogicalKind.ORDERED_I64),
-    "StringArray": lay.Sequence(lay.Text()),
-    "BigInt": lay.BigInteger(),
-    "BigDec": lay.BigDecimal(),
-    "Date": lay.Logical(lay.LogicalKind.DATE_MILLIS),
-    "SqlDate": lay.Logical(lay.LogicalKind.DATE_MILLIS),
-    "SqlTime": lay.Logical(lay.LogicalKind.DATE_MILLIS),
-    "SqlTimestamp": lay.Logical(lay.LogicalKind.SQL_TIMESTAMP),
-    "Instant": lay.Logical(lay.LogicalKind.INSTANT),
-    "LocalDate": lay.Logical(lay.LogicalKind.LOCAL_DATE),
-    "LocalTime": lay.Logical(lay.LogicalKind.LOCAL_TIME),
-    "LocalDateTime": lay.Logical(lay.LogicalKind.LOCAL_DATE_TIME),
-    "NullValue": lay.Constant(b""),
-    "Void": lay.Constant(b"\0"),
-    "Null": lay.Constant(b"\0"),
-    "Unit": lay.Constant(b"\0"),
-    "Tuple0": lay.Constant(b"\x2a", empty=True),
-    "VoidNamespace": lay.Constant(b"\0"),
-    "GlobalWindow": lay.Constant(b"\0", empty=True),
-    "TableGlobalWindow": lay.Constant(b"\0", empty=True),
-    "TimeWindow": lay.Struct((("start", _I64), ("end", _I64))),
-    "TableTimeWindow": lay.Struct((("start", _I64), ("end", _I64))),
-    "CountWindow": lay.Struct((("id", _I64),)),
-    "DeweyNumber": lay.Sequence(_I32),
-    "EventId": lay.Struct((("id", _I32), ("timestamp", _I64))),
-    "ByteValueArray": lay.Sized(),
-    "CharValueArray": lay.Sequence(Primitive(PrimitiveKind.U16)),
-    "NullValueArray": lay.Sequence(lay.Constant(b"")),
-    **{f"{kind}ValueArray": lay.Sequence(_PRIMITIVES[kind]) for kind in ("Short", "Int", "Long", "Float", "Double")},
-    "LongValueWithProperHashCode": _I64,
-    "Uuid": lay.Struct((("mostSigBits", _I64), ("leastSigBits", _I64))),
-    "Bitmap": lay.Sized(),
-    "PythonString": lay.Sized(text=True),
-    "PythonDate": _I32,
-    "PythonTime": _I32,
-    "KafkaTransactionState": lay.Struct(
+    **{BasicKind(f"{kind}Value"): layout for kind, layout in _PRIMITIVES.items()},
+    **{array: lay.Sequence(_PRIMITIVES[kind]) for array, kind in COMPONENTS.items()},
+    BasicKind.CHAR_PRIMITIVE_ARRAY: lay.Sequence(Primitive(PrimitiveKind.U16)),
+    BasicKind.BYTE_PRIMITIVE_ARRAY: lay.Sized(),
+    BasicKind.BYTE_ARRAY_WRAPPER: lay.Sized(),
+    BasicKind.STRING: lay.Text(),
+    BasicKind.STRING_VALUE: lay.Text(nullable=False),
+    BasicKind.STRING_DATA: lay.Sized(text=True),
+    BasicKind.SORTED_LONG: lay.Logical(lay.LogicalKind.ORDERED_I64),
+    BasicKind.STRING_ARRAY: lay.Sequence(lay.Text()),
+    BasicKind.BIG_INT: lay.BigInteger(),
+    BasicKind.BIG_DEC: lay.BigDecimal(),
+    BasicKind.DATE: lay.Logical(lay.LogicalKind.DATE_MILLIS),
+    BasicKind.SQL_DATE: lay.Logical(lay.LogicalKind.DATE_MILLIS),
+    BasicKind.SQL_TIME: lay.Logical(lay.LogicalKind.DATE_MILLIS),
+    BasicKind.SQL_TIMESTAMP: lay.Logical(lay.LogicalKind.SQL_TIMESTAMP),
+    BasicKind.INSTANT: lay.Logical(lay.LogicalKind.INSTANT),
+    BasicKind.LOCAL_DATE: lay.Logical(lay.LogicalKind.LOCAL_DATE),
+    BasicKind.LOCAL_TIME: lay.Logical(lay.LogicalKind.LOCAL_TIME),
+    BasicKind.LOCAL_DATE_TIME: lay.Logical(lay.LogicalKind.LOCAL_DATE_TIME),
+    BasicKind.NULL_VALUE: lay.Constant(b""),
+    BasicKind.VOID: lay.Constant(b"\0"),
+    BasicKind.NULL: lay.Constant(b"\0"),
+    BasicKind.UNIT: lay.Constant(b"\0"),
+    BasicKind.TUPLE_0: lay.Constant(b"\x2a", empty=True),
+    BasicKind.VOID_NAMESPACE: lay.Constant(b"\0"),
+    BasicKind.GLOBAL_WINDOW: lay.Constant(b"\0", empty=True),
+    BasicKind.TABLE_GLOBAL_WINDOW: lay.Constant(b"\0", empty=True),
+    BasicKind.TIME_WINDOW: lay.Struct((("start", _I64), ("end", _I64))),
+    BasicKind.TABLE_TIME_WINDOW: lay.Struct((("start", _I64), ("end", _I64))),
+    BasicKind.COUNT_WINDOW: lay.Struct((("id", _I64),)),
+    BasicKind.DEWEY_NUMBER: lay.Sequence(_I32),
+    BasicKind.EVENT_ID: lay.Struct((("id", _I32), ("timestamp", _I64))),
+    BasicKind.BYTE_VALUE_ARRAY: lay.Sized(),
+    BasicKind.CHAR_VALUE_ARRAY: lay.Sequence(Primitive(PrimitiveKind.U16)),
+    BasicKind.NULL_VALUE_ARRAY: lay.Sequence(lay.Constant(b"")),
+    **{
+        BasicKind(f"{kind}ValueArray"): lay.Sequence(_PRIMITIVES[kind])
+        for kind in (BasicKind.SHORT, BasicKind.INT, BasicKind.LONG, BasicKind.FLOAT, BasicKind.DOUBLE)
+    },
+    BasicKind.LONG_VALUE_WITH_PROPER_HASH_CODE: _I64,
+    BasicKind.UUID: lay.Struct((("mostSigBits", _I64), ("leastSigBits", _I64))),
+    BasicKind.BITMAP: lay.Sized(),
+    BasicKind.PYTHON_STRING: lay.Sized(text=True),
+    BasicKind.PYTHON_DATE: _I32,
+    BasicKind.PYTHON_TIME: _I32,
+    BasicKind.KAFKA_TRANSACTION_STATE: lay.Struct(
         (
             ("transactionalId", lay.Optional(lay.JavaText(), null_flag=0)),
             ("producerId", _I64),
             ("epoch", Primitive(PrimitiveKind.I16)),
         )
     ),
-    "KafkaTransactionContext": lay.Struct((("transactionalIds", lay.Sequence(lay.JavaText())),)),
-    "KafkaNextTransactionalIdHint": lay.Struct((("nextFreeTransactionalId", _I64), ("lastParallelism", _I32))),
+    BasicKind.KAFKA_TRANSACTION_CONTEXT: lay.Struct((("transactionalIds", lay.Sequence(lay.JavaText())),)),
+    BasicKind.KAFKA_NEXT_TRANSACTIONAL_ID_HINT: lay.Struct(
+        (("nextFreeTransactionalId", _I64), ("lastParallelism", _I32))
+    ),
 }
 """Layout of each kind of `tree.Basic`; kinds that are not here have none (`Dynamic`)."""
 
@@ -123,9 +130,11 @@ _PYTHON_LAYOUTS: dict[str, Layout] = {
 _XID = lay.Struct((("formatId", _I32), ("globalTransactionId", VarSized()), ("branchQualifier", VarSized())))
 _CHECKPOINT_AND_XID = lay.Struct((("checkpointId", _I64), ("attempts", _I32), ("xid", _XID)))
 BASIC_LAYOUTS |= {
-    "JdbcXid": _XID,
-    "JdbcCheckpointAndXid": _CHECKPOINT_AND_XID,
-    "JdbcXaSinkState": lay.Struct((("hanging", lay.Sequence(_XID)), ("prepared", lay.Sequence(_CHECKPOINT_AND_XID)))),
+    BasicKind.JDBC_XID: _XID,
+    BasicKind.JDBC_CHECKPOINT_AND_XID: _CHECKPOINT_AND_XID,
+    BasicKind.JDBC_XA_SINK_STATE: lay.Struct(
+        (("hanging", lay.Sequence(_XID)), ("prepared", lay.Sequence(_CHECKPOINT_AND_XID)))
+    ),
 }
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from state_pipelines.binary.strings import java_order
 from state_pipelines.codecs.kryo.field_lists import ARRAY, PRIMITIVES, FieldLists, JavaType
 from state_pipelines.serializers import build
-from state_pipelines.serializers.tree import Enum, Kryo, Pojo, PojoField, PojoSubclass, Serializer
+from state_pipelines.serializers.tree import BasicKind, Enum, Kryo, Pojo, PojoField, PojoSubclass, Serializer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,20 +22,23 @@ if TYPE_CHECKING:
     from state_pipelines.codecs.layout_context import LayoutContext
 
 _BASIC = {
-    **{name: name.capitalize() for name in PRIMITIVES},
-    **{f"java.lang.{name}": name for name in ("Boolean", "Byte", "Short", "Long", "Float", "Double", "String", "Void")},
-    "java.lang.Integer": "Int",
-    "java.lang.Character": "Char",
-    "java.math.BigDecimal": "BigDec",
-    "java.math.BigInteger": "BigInt",
-    "java.util.Date": "Date",
-    "java.sql.Date": "SqlDate",
-    "java.sql.Time": "SqlTime",
-    "java.sql.Timestamp": "SqlTimestamp",
-    "java.time.Instant": "Instant",
-    "java.time.LocalDate": "LocalDate",
-    "java.time.LocalTime": "LocalTime",
-    "java.time.LocalDateTime": "LocalDateTime",
+    **{name: BasicKind(name.capitalize()) for name in PRIMITIVES},
+    **{
+        f"java.lang.{name}": BasicKind(name)
+        for name in ("Boolean", "Byte", "Short", "Long", "Float", "Double", "String", "Void")
+    },
+    "java.lang.Integer": BasicKind.INT,
+    "java.lang.Character": BasicKind.CHAR,
+    "java.math.BigDecimal": BasicKind.BIG_DEC,
+    "java.math.BigInteger": BasicKind.BIG_INT,
+    "java.util.Date": BasicKind.DATE,
+    "java.sql.Date": BasicKind.SQL_DATE,
+    "java.sql.Time": BasicKind.SQL_TIME,
+    "java.sql.Timestamp": BasicKind.SQL_TIMESTAMP,
+    "java.time.Instant": BasicKind.INSTANT,
+    "java.time.LocalDate": BasicKind.LOCAL_DATE,
+    "java.time.LocalTime": BasicKind.LOCAL_TIME,
+    "java.time.LocalDateTime": BasicKind.LOCAL_DATE_TIME,
 }
 _FIRST_KRYO_WITH_COLLECTIONS = 5
 
@@ -141,7 +144,7 @@ class _Types:
         if component.name in PRIMITIVES:
             return build.basic(f"{component.name.capitalize()}PrimitiveArray")
         if component.name == "java.lang.String":
-            return build.basic("StringArray")
+            return build.basic(BasicKind.STRING_ARRAY)
         return build.generic_array(component.name, self.serializer(component))
 
 

@@ -19,6 +19,7 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.avro.avro_records import AvroRecord
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import Versioned, check_name, require
 from state_pipelines.connectors.kafka_source import check_topic_partition
 from state_pipelines.connectors.registry import connector_state, source_splits, write_plain_element
@@ -107,7 +108,7 @@ def write_beam_kafka_mark(mark: BeamKafkaMark, serializer: Serializer, context: 
 
 @connector_state(
     "beam-kafka",
-    kind="split",
+    kind=ConnectorStateKind.SPLIT,
     operator_state_names=["_default_"],
     accepts=is_beam_kafka,
     write=write_beam_kafka_mark,

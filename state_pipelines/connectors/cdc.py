@@ -17,6 +17,7 @@ from state_pipelines.binary.java_stream import read_stream
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.json.json_lines import dumps, value_json
+from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
 from state_pipelines.connectors.registry import connector_state, is_byte_array, source_splits
 from state_pipelines.errors import FormatError
@@ -281,7 +282,7 @@ def write_debezium_offset(offset: DebeziumOffset, serializer: Serializer, contex
 
 @connector_state(
     "debezium",
-    kind="split",
+    kind=ConnectorStateKind.SPLIT,
     operator_state_names=["offset-states"],
     accepts=is_byte_array,
     write=write_debezium_offset,

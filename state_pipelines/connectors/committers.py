@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from state_pipelines.binary.writer import Writer
 from state_pipelines.connectors import file_sink, kafka_sink
+from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import (
     Versioned,
     expect_magic,
@@ -197,7 +198,7 @@ def register_committables(
     """
     versioned_state(
         connector,
-        kind="committer",
+        kind=ConnectorStateKind.COMMITTER,
         operator_state_names=[STATE_NAME],
         write=lambda state: write_committables(state, write),
         rows=partial(committable_rows, rows),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,20 +20,30 @@ CONNECTOR = pa.field("connector", pa.string(), False)
 LIST_INDEX = pa.field("list_index", pa.int32(), False)
 
 
+class ConnectorStateKind(StrEnum):
+    """Kind of state that a connector keeps."""
+
+    SPLIT = "split"
+    WRITER = "writer"
+    COMMITTER = "committer"
+    TRANSACTIONAL_IDS = "transactional-ids"
+    ENUMERATOR = "enumerator"
+
+
 @dataclass(frozen=True)
 class ConnectorState:
     """Decoded state of a connector.
 
     Attributes:
         connector: such as `kafka`.
-        kind: `split`, `writer`, `committer`, `transactional-ids` or `enumerator`.
+        kind: kind of the state.
         values: the content of each element, as defined by the module of the connector.
         rows: rows of each element; a committer has many per element.
         columns: schema of the rows.
     """
 
     connector: str
-    kind: str
+    kind: ConnectorStateKind
     values: tuple[object, ...]
     rows: tuple[tuple[Mapping[str, Any], ...], ...] = field(repr=False)
     columns: pa.Schema = field(repr=False)

@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.serializer_layouts import LayoutContext
-from state_pipelines.connectors.connector_state import AmbiguousState, ConnectorState, CoordinatorState
+from state_pipelines.connectors.connector_state import (
+    AmbiguousState,
+    ConnectorState,
+    ConnectorStateKind,
+    CoordinatorState,
+)
 from state_pipelines.connectors.element_frames import Versioned, read_versioned, write_versioned, write_versioned_array
 from state_pipelines.connectors.registry import Codec, list_codecs
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError
 from state_pipelines.serializers.build import basic
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.serializers.tree import Serializer
 
-_BYTES = basic("BytePrimitiveArray")
+_BYTES = basic(BasicKind.BYTE_PRIMITIVE_ARRAY)
 _COORDINATOR_VERSIONS = (0, 1)
 
 
@@ -101,7 +107,7 @@ def read_coordinator(data: bytes) -> CoordinatorState:
         return CoordinatorState(len(data))
     rest = reader.take(reader.remaining)
     element = write_versioned_array(enumerator)
-    state = _decide(list_codecs("enumerator"), _BYTES, [element], LayoutContext())
+    state = _decide(list_codecs(ConnectorStateKind.ENUMERATOR), _BYTES, [element], LayoutContext())
     return CoordinatorState(len(data), version, enumerator, rest, state)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.writer import Writer
+from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import (
     Versioned,
     check_name,
@@ -149,7 +150,7 @@ def write_file_bucket(bucket: FileBucket) -> Versioned:
 
 @versioned_state(
     "file",
-    kind="writer",
+    kind=ConnectorStateKind.WRITER,
     operator_state_names=["writer_raw_states", "bucket-states"],
     write=write_file_bucket,
     rows=bucket_rows,

@@ -15,6 +15,7 @@ import pyarrow as pa
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import require
 from state_pipelines.connectors.registry import connector_state, write_plain_element
 from state_pipelines.connectors.two_phase_commit import (
@@ -25,6 +26,7 @@ from state_pipelines.connectors.two_phase_commit import (
 )
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -86,7 +88,7 @@ def writer_rows(state: TwoPhaseCommitState) -> Iterator[Row]:
 
 connector_state(
     "legacy-kafka",
-    kind="writer",
+    kind=ConnectorStateKind.WRITER,
     operator_state_names=["state"],
     accepts=is_kafka_producer,
     write=write_two_phase_commit,
@@ -103,7 +105,7 @@ def hint_rows(hint: TransactionalIdHint) -> Iterator[Row]:
 def is_hint(serializer: tree.Serializer) -> bool:
     """Return whether the elements are hints, by their own serializer or as a POJO."""
     match serializer:
-        case tree.Basic(kind="KafkaNextTransactionalIdHint"):
+        case tree.Basic(kind=BasicKind.KAFKA_NEXT_TRANSACTIONAL_ID_HINT):
             return True
         case tree.Pojo(pojo_class=name, fields=fields):
             return name.endswith(_HINT_CLASSES) and {each.name for each in fields} == set(_HINT_FIELDS)
@@ -118,7 +120,7 @@ def write_hint(hint: TransactionalIdHint, serializer: tree.Serializer, context: 
 
 @connector_state(
     "legacy-kafka",
-    kind="transactional-ids",
+    kind=ConnectorStateKind.TRANSACTIONAL_IDS,
     operator_state_names=["next-transactional-id-hint", "next-transactional-id-hint-v2"],
     accepts=is_hint,
     write=write_hint,

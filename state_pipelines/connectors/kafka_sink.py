@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.writer import Writer
+from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import Versioned, check_name, require
 from state_pipelines.connectors.registry import versioned_state
 from state_pipelines.errors import ValueRangeError
@@ -120,7 +121,7 @@ def write_kafka_writer_state(state: KafkaWriterState) -> Versioned:
 
 @versioned_state(
     "kafka",
-    kind="writer",
+    kind=ConnectorStateKind.WRITER,
     operator_state_names=["writer_raw_states"],
     write=write_kafka_writer_state,
     rows=writer_rows,

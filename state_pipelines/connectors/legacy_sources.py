@@ -18,11 +18,13 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.java.typed_values import ObjectValue
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import check_name, require
 from state_pipelines.connectors.kafka_source import check_topic_partition
 from state_pipelines.connectors.registry import connector_state, write_plain_element
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -108,7 +110,7 @@ def kafka_rows(offset: LegacyKafkaOffset) -> Iterator[Row]:
 def is_legacy_kafka(serializer: tree.Serializer) -> bool:
     """Return whether the elements are tuples of a Kafka partition and a long."""
     match serializer:
-        case tree.Tuple(fields=(tree.Kryo(type_class=name), tree.Basic(kind="Long"))):
+        case tree.Tuple(fields=(tree.Kryo(type_class=name), tree.Basic(kind=BasicKind.LONG))):
             return name == _KAFKA
     return False
 
@@ -121,7 +123,7 @@ def write_legacy_kafka_offset(offset: LegacyKafkaOffset, serializer: tree.Serial
 
 @connector_state(
     "legacy-kafka",
-    kind="split",
+    kind=ConnectorStateKind.SPLIT,
     operator_state_names=["topic-partition-offset-states"],
     accepts=is_legacy_kafka,
     write=write_legacy_kafka_offset,
@@ -176,7 +178,7 @@ def write_legacy_kinesis_offset(
 
 @connector_state(
     "legacy-kinesis",
-    kind="split",
+    kind=ConnectorStateKind.SPLIT,
     operator_state_names=["Kinesis-Stream-Shard-State"],
     accepts=is_legacy_kinesis,
     write=write_legacy_kinesis_offset,

@@ -16,9 +16,11 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.json.json_lines import Json, dumps, to_json
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.registry import connector_state, write_plain_element
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +53,7 @@ def rows(offset: CheckpointedOffset) -> Iterator[Row]:
 
 def is_java_object(serializer: tree.Serializer) -> bool:
     """Return whether a state holds serialized Java objects."""
-    return isinstance(serializer, tree.Basic) and serializer.kind == "JavaObject"
+    return isinstance(serializer, tree.Basic) and serializer.kind == BasicKind.JAVA_OBJECT
 
 
 def write_checkpointed_offset(offset: CheckpointedOffset, serializer: tree.Serializer, context: LayoutContext) -> bytes:
@@ -61,7 +63,7 @@ def write_checkpointed_offset(offset: CheckpointedOffset, serializer: tree.Seria
 
 @connector_state(
     "list-checkpointed",
-    kind="split",
+    kind=ConnectorStateKind.SPLIT,
     operator_state_names=["_default_"],
     accepts=is_java_object,
     write=write_checkpointed_offset,

@@ -17,10 +17,12 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.scalar.codec import write_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import Versioned, read_versioned_array, write_versioned_array
 from state_pipelines.errors import UsageError
 from state_pipelines.plugins import load_plugins
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +45,7 @@ class Codec:
 
     Attributes:
         connector: its name.
-        kind: `split`, `writer`, `committer`, `transactional-ids` or `enumerator`.
+        kind: kind of the state.
         state_names: names of the operator list states that hold it; none for an enumerator.
         accepts: whether the state could be stored with a serializer.
         read: (element, serializer, layout context) -> value.
@@ -54,7 +56,7 @@ class Codec:
     """
 
     connector: str
-    kind: str
+    kind: ConnectorStateKind
     state_names: tuple[str, ...]
     accepts: Callable[[tree.Serializer], bool]
     read: ReadElement[Any]
@@ -64,13 +66,13 @@ class Codec:
     last_resort: bool = False
 
 
-_codecs: dict[tuple[str, str], Codec] = {}
+_codecs: dict[tuple[str, ConnectorStateKind], Codec] = {}
 
 
 def connector_state(
     connector: str,
     *,
-    kind: str,
+    kind: ConnectorStateKind | str,
     operator_state_names: Iterable[str],
     accepts: Callable[[tree.Serializer], bool],
     write: WriteElement[Value],
@@ -84,7 +86,7 @@ def connector_state(
 
     Args:
         connector: name of the connector.
-        kind: `split`, `writer` or `committer`.
+        kind: kind of the state, or its text, such as `split`.
         operator_state_names: names of the list states.
         accepts: whether the state could be stored with a serializer.
         write: mirror of the reader.
@@ -96,7 +98,7 @@ def connector_state(
     """
 
     def decorate(read: ReadElement[Value]) -> ReadElement[Value]:
-        _register(Codec(connector, kind, tuple(operator_state_names), accepts, read, write, rows, columns))
+        _register(Codec(connector, _find_kind(kind), tuple(operator_state_names), accepts, read, write, rows, columns))
         return read
 
     return decorate
@@ -105,7 +107,7 @@ def connector_state(
 def versioned_state(
     connector: str,
     *,
-    kind: str,
+    kind: ConnectorStateKind | str,
     operator_state_names: Iterable[str],
     write: WriteVersioned[Value],
     rows: Callable[[Value], Iterable[Mapping[str, Any]]],
@@ -124,7 +126,7 @@ def versioned_state(
 
     Args:
         connector: name of the connector.
-        kind: `split`, `writer` or `committer`.
+        kind: kind of the state, or its text, such as `split`.
         operator_state_names: names of the list states.
         write: mirror of the reader.
         rows: rows of a value.
@@ -136,7 +138,7 @@ def versioned_state(
         _register(
             Codec(
                 connector,
-                kind,
+                _find_kind(kind),
                 tuple(operator_state_names),
                 is_byte_array,
                 lambda element, _serializer, _context: read(read_array_element(element)),
@@ -160,7 +162,12 @@ def source_splits(
 ) -> Callable[[ReadVersioned[Value]], ReadVersioned[Value]]:
     """Make the splits of a source (of Flink's `Source` interface) known; decorates the function that reads one."""
     return versioned_state(
-        connector, kind="split", operator_state_names=["SourceReaderState"], write=write, rows=rows, columns=columns
+        connector,
+        kind=ConnectorStateKind.SPLIT,
+        operator_state_names=["SourceReaderState"],
+        write=write,
+        rows=rows,
+        columns=columns,
     )
 
 
@@ -177,7 +184,7 @@ def enumerator_state(
         _register(
             Codec(
                 connector,
-                "enumerator",
+                ConnectorStateKind.ENUMERATOR,
                 (),
                 is_byte_array,
                 lambda element, _serializer, _context: read(read_versioned_array(element)),
@@ -191,15 +198,15 @@ def enumerator_state(
     return decorate
 
 
-def list_codecs(kind: str | None = None) -> tuple[Codec, ...]:
+def list_codecs(kind: ConnectorStateKind | None = None) -> tuple[Codec, ...]:
     """Return everything that is registered, plug-ins included."""
     load_plugins(ENTRY_POINT_GROUP, "connector")
-    return tuple(codec for codec in _codecs.values() if kind is None or codec.kind == kind)
+    return tuple(codec for codec in _codecs.values() if kind is None or codec.kind is kind)
 
 
 def is_byte_array(serializer: tree.Serializer) -> bool:
     """Return whether a state holds byte arrays (`BytePrimitiveArraySerializer`)."""
-    return isinstance(serializer, tree.Basic) and serializer.kind == "BytePrimitiveArray"
+    return isinstance(serializer, tree.Basic) and serializer.kind == BasicKind.BYTE_PRIMITIVE_ARRAY
 
 
 def read_array_element(element: bytes) -> Versioned:
@@ -230,6 +237,12 @@ def write_plain_element(value: Any, serializer: tree.Serializer, context: Layout
     writer = Writer()
     write_value(derive_layout(serializer, context), writer, value)
     return writer.getvalue()
+
+
+def _find_kind(kind: ConnectorStateKind | str) -> ConnectorStateKind:
+    if kind not in tuple(ConnectorStateKind):
+        raise UsageError(f"{kind!r} is no kind of connector state", hint=f"Choose from {', '.join(ConnectorStateKind)}")
+    return ConnectorStateKind(kind)
 
 
 def _register(codec: Codec) -> None:

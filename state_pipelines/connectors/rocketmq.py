@@ -18,10 +18,12 @@ from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.java.typed_values import ObjectValue
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
 from state_pipelines.connectors.registry import connector_state, enumerator_state, source_splits, write_plain_element
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -177,7 +179,9 @@ def legacy_rows(offset: LegacyRocketMQOffset) -> Iterator[Row]:
 def is_legacy_rocketmq(serializer: tree.Serializer) -> bool:
     """Return whether the elements are tuples of a queue and a long."""
     match serializer:
-        case tree.Tuple(fields=(tree.Pojo(pojo_class=name) | tree.Kryo(type_class=name), tree.Basic(kind="Long"))):
+        case tree.Tuple(
+            fields=(tree.Pojo(pojo_class=name) | tree.Kryo(type_class=name), tree.Basic(kind=BasicKind.LONG))
+        ):
             return name == _MESSAGE_QUEUE
     return False
 
@@ -191,7 +195,7 @@ def write_legacy_rocketmq_offset(
 
 @connector_state(
     "legacy-rocketmq",
-    kind="split",
+    kind=ConnectorStateKind.SPLIT,
     operator_state_names=["topic-partition-offset-states"],
     accepts=is_legacy_rocketmq,
     write=write_legacy_rocketmq_offset,

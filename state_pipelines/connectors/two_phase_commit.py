@@ -15,9 +15,11 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.json.json_lines import dumps, to_json
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.registry import connector_state, write_plain_element
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +82,7 @@ def is_two_phase_commit(serializer: tree.Serializer) -> bool:
 def is_kafka_producer(serializer: tree.Serializer) -> bool:
     """Return whether the elements are states of a `FlinkKafkaProducer`."""
     match transaction_serializer(serializer):
-        case tree.Basic(kind="KafkaTransactionState"):
+        case tree.Basic(kind=BasicKind.KAFKA_TRANSACTION_STATE):
             return True
     return False
 
@@ -109,7 +111,7 @@ def write_two_phase_commit(state: TwoPhaseCommitState, serializer: tree.Serializ
 
 @connector_state(
     "two-phase-commit",
-    kind="writer",
+    kind=ConnectorStateKind.WRITER,
     operator_state_names=["state"],
     accepts=is_two_phase_commit,
     write=write_two_phase_commit,

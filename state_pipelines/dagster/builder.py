@@ -27,6 +27,7 @@ from state_pipelines.dagster.jobs import build_asset_jobs, build_erase_keys, bui
 from state_pipelines.dagster.pinning import build_pin_snapshot
 from state_pipelines.dagster.pruning import build_prune_partitions
 from state_pipelines.dagster.registering import build_register_snapshot
+from state_pipelines.dagster.retention_settings import PlanApplication
 from state_pipelines.dagster.schedules.daily_audit import build_daily_audit
 from state_pipelines.dagster.schedules.daily_retention_plan import build_retention_schedule
 from state_pipelines.dagster.schedules.periodic_checkpoint import build_periodic_checkpoint
@@ -114,7 +115,7 @@ def _build_sensors(job: FlinkJob, jobs: Sequence[AnyJob]) -> Iterator[dg.SensorD
     yield build_failed_runs(job, jobs)
     if job.requests is not None:
         yield build_requests(job, jobs)
-    if job.retention_runs.apply == "scheduled":
+    if job.retention_runs.apply is PlanApplication.SCHEDULED:
         yield build_agreed_plans(job)
     if job.stream is not None and job.stream.input is not None:
         yield build_new_input(job, job.stream.input)

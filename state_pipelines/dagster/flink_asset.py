@@ -4,6 +4,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 import dagster as dg
@@ -16,11 +17,21 @@ NO_CHECKS: Mapping[str, str] = {}
 NO_METADATA: Mapping[str, object] = {}
 
 
+class AssetStep(StrEnum):
+    """Step in the life of a job's state, by which the UI filters assets."""
+
+    RUN = "run"
+    SEE = "see"
+    JUDGE = "judge"
+    CHANGE = "change"
+    KEEP = "keep"
+
+
 def flink_asset(
     job: FlinkJob,
     name: str,
     *,
-    step: str,
+    step: AssetStep,
     kinds: set[str],
     deps: Sequence[str] = (),
     checks: Mapping[str, str] = NO_CHECKS,
@@ -40,7 +51,7 @@ def flink_asset(
     Args:
         job: the Flink job.
         name: name of the asset, without the job.
-        step: tag for filters in the UI: run, see, judge, change or keep.
+        step: tag for filters in the UI.
         kinds: technologies, shown as icons.
         deps: names of upstream assets of the same job.
         checks: descriptions of blocking checks by name, per snapshot if it is partitioned. A run omits checks
@@ -61,7 +72,7 @@ def flink_asset(
             description=inspect.getdoc(function),
             group_name=job.name,
             owners=list(job.owners),
-            tags={"state-pipelines/step": step, **job.tags},
+            tags={"state-pipelines/step": str(step), **job.tags},
             kinds=kinds,
             deps=[job.key(each) for each in deps],
             skippable=not output_required,

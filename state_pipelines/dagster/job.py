@@ -169,6 +169,7 @@ class FlinkJob(dg.Model):
         description="Time to live by OPERATOR/STATE or STATE, such as {sessions: 7d}; * for all others. Snapshots do "
         "not store it; profiles need it to show when entries expire.",
     )
+    # A Literal: the texts of `dg.DefaultSensorStatus` are upper case.
     sensors: Literal["running", "stopped"] = Field(default="running", description="Initial status of the sensors.")
     webhook: _Optional = Field(
         default=None, description="URL to which failed runs are posted as JSON; none by default."

@@ -15,6 +15,7 @@ from state_pipelines.dagster.assets import (
 )
 from state_pipelines.dagster.jobs import APPLY_RETENTION, AUDIT, CONVERT, MIGRATE, PLAN_RETENTION, RESCALE
 from state_pipelines.errors import UsageError
+from state_pipelines.operations.auditing.report import Depth
 from state_pipelines.operations.requests import Operation
 from state_pipelines.operations.write.state_formats import Format
 
@@ -68,10 +69,10 @@ def _plan_copy(job: FlinkJob, request: Request) -> Plan:
 
 
 def _plan_audit(job: FlinkJob, request: Request) -> Plan:
-    depth = request.options.get("depth", "sample")
-    if depth not in ("sample", "whole"):
-        raise UsageError(f"depth is {depth!r}", hint="Choose from sample, whole")
-    return AUDIT, {"ops": {job.op(restore_audit.NAME): {"config": {"whole": depth == "whole"}}}}
+    depth, choices = request.options.get("depth", Depth.SAMPLE), (Depth.SAMPLE, Depth.WHOLE)
+    if depth not in choices:
+        raise UsageError(f"depth is {depth!r}", hint=f"Choose from {', '.join(choices)}")
+    return AUDIT, {"ops": {job.op(restore_audit.NAME): {"config": {"whole": depth == Depth.WHOLE}}}}
 
 
 def _plan_retention(job: FlinkJob, request: Request) -> Plan:

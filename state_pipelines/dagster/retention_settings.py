@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
 
 import dagster as dg
 from pydantic import ConfigDict, Field
@@ -18,13 +19,20 @@ _Duration = Annotated[str, parsed_by(parse_duration)]
 _Size = Annotated[str | int, parsed_by(parse_size)]
 
 
+class PlanApplication(StrEnum):
+    """Trigger of the application of a retention plan."""
+
+    MANUAL = "manual"
+    SCHEDULED = "scheduled"
+
+
 class RetentionSettings(dg.Model):
     """Settings of the schedule of retention plans and of their application."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    apply: Literal["manual", "scheduled"] = Field(
-        default="manual",
+    apply: PlanApplication = Field(
+        default=PlanApplication.MANUAL,
         description="manual: a plan is applied only by a run with its fingerprint. scheduled: a plan is applied "
         "automatically if a second plan, after the grace period, has the same fingerprint.",
     )

@@ -9,7 +9,7 @@ from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration.history import RevisionDirectory
 
 if TYPE_CHECKING:
-    from state_pipelines.operations.migration import Migration
+    from state_pipelines.operations.migration import Direction, Migration
     from state_pipelines.snapshot import Snapshot
 
 NONE = "none"
@@ -47,7 +47,9 @@ class Revisions:
         directory = self.load()
         return NONE if directory is None else f"{directory.fingerprint}-{self.to}"
 
-    def plan(self, snapshot: Snapshot, start: str | None = None, to: str | None = None) -> list[tuple[Migration, str]]:
+    def plan(
+        self, snapshot: Snapshot, start: str | None = None, to: str | None = None
+    ) -> list[tuple[Migration, Direction]]:
         """Return the pending revisions of a snapshot in order, each with its direction.
 
         Args:

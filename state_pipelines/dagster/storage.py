@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import FormatError, MissingFileError, NotFoundError, UsageError, Where
+from state_pipelines.metadata.properties import SnapshotKind
 from state_pipelines.operations.inventory import (
     Inventory,
     InventoryUpdate,
@@ -146,7 +147,7 @@ class JobStorage:
         """
         beginning = f"{resolve(directory)}/"
         for each in self.update_inventory().inventory:
-            if each.key and each.kind == "checkpoint" and each.path.startswith(beginning):
+            if each.key and each.kind is SnapshotKind.CHECKPOINT and each.path.startswith(beginning):
                 return each
         raise NotFoundError("there is no checkpoint yet", where=Where(file=directory), hint="Take one first")
 

@@ -10,6 +10,7 @@ import dagster as dg
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from state_pipelines.dagster.field_validators import parsed_by
+from state_pipelines.metadata.properties import SnapshotKind
 from state_pipelines.operations.retention.policy import parse_duration
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.inventory import SnapshotSummary
     from state_pipelines.snapshot import Snapshot
 
+# Texts, not members of `SnapshotKind`: `unknown` cannot be chosen, and pydantic's message lists the choices.
 Kind = Literal["savepoint", "checkpoint"]
 _Age = Annotated[str, parsed_by(partial(parse_duration, field="min_age"))]
 
@@ -52,7 +54,7 @@ class Watch(dg.Model):
 
     def takes(self, summary: SnapshotSummary, now: datetime) -> bool:
         """Return whether a snapshot passes the filters now."""
-        if summary.kind not in (*self.kinds, "unknown"):
+        if summary.kind not in (*self.kinds, SnapshotKind.UNKNOWN):
             return False
         if summary.modified is not None and now - summary.modified < parse_duration(self.min_age):
             return False
@@ -63,7 +65,7 @@ class Watch(dg.Model):
 
     def migrates(self, summary: SnapshotSummary) -> bool:
         """Return whether a snapshot is migrated automatically; also if its kind is unknown, as before Flink 1.16."""
-        return summary.kind in (*self.migrate, "unknown")
+        return summary.kind in (*self.migrate, SnapshotKind.UNKNOWN)
 
 
 def find_stranger(uids: Sequence[str], snapshot: Snapshot) -> str:

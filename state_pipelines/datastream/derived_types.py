@@ -27,39 +27,40 @@ from state_pipelines.datastream.type_information import (
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers import build, tree
 from state_pipelines.serializers.text import parse
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SCALARS: dict[Any, str] = {
-    bool: "Boolean",
-    int: "Long",
-    float: "Double",
-    str: "String",
-    bytes: "BytePrimitiveArray",
-    decimal.Decimal: "BigDec",
-    datetime.date: "LocalDate",
-    datetime.time: "LocalTime",
-    datetime.datetime: "LocalDateTime",
-    Instant: "Instant",
+_SCALARS: dict[Any, BasicKind] = {
+    bool: BasicKind.BOOLEAN,
+    int: BasicKind.LONG,
+    float: BasicKind.DOUBLE,
+    str: BasicKind.STRING,
+    bytes: BasicKind.BYTE_PRIMITIVE_ARRAY,
+    decimal.Decimal: BasicKind.BIG_DEC,
+    datetime.date: BasicKind.LOCAL_DATE,
+    datetime.time: BasicKind.LOCAL_TIME,
+    datetime.datetime: BasicKind.LOCAL_DATE_TIME,
+    Instant: BasicKind.INSTANT,
 }
 """Type of a dataclass field -> kind of the serializer."""
 
-_ARROW: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
-    (pa.types.is_boolean, "Boolean"),
-    (pa.types.is_int8, "Byte"),
-    (pa.types.is_int16, "Short"),
-    (pa.types.is_int32, "Int"),
-    (pa.types.is_int64, "Long"),
-    (pa.types.is_float32, "Float"),
-    (pa.types.is_float64, "Double"),
-    (pa.types.is_string, "String"),
-    (pa.types.is_large_string, "String"),
-    (pa.types.is_binary, "BytePrimitiveArray"),
-    (pa.types.is_large_binary, "BytePrimitiveArray"),
-    (pa.types.is_decimal, "BigDec"),
-    (pa.types.is_date32, "LocalDate"),
-    (pa.types.is_time, "LocalTime"),
+_ARROW: tuple[tuple[Callable[[pa.DataType], bool], BasicKind], ...] = (
+    (pa.types.is_boolean, BasicKind.BOOLEAN),
+    (pa.types.is_int8, BasicKind.BYTE),
+    (pa.types.is_int16, BasicKind.SHORT),
+    (pa.types.is_int32, BasicKind.INT),
+    (pa.types.is_int64, BasicKind.LONG),
+    (pa.types.is_float32, BasicKind.FLOAT),
+    (pa.types.is_float64, BasicKind.DOUBLE),
+    (pa.types.is_string, BasicKind.STRING),
+    (pa.types.is_large_string, BasicKind.STRING),
+    (pa.types.is_binary, BasicKind.BYTE_PRIMITIVE_ARRAY),
+    (pa.types.is_large_binary, BasicKind.BYTE_PRIMITIVE_ARRAY),
+    (pa.types.is_decimal, BasicKind.BIG_DEC),
+    (pa.types.is_date32, BasicKind.LOCAL_DATE),
+    (pa.types.is_time, BasicKind.LOCAL_TIME),
 )
 
 
@@ -232,7 +233,7 @@ def derive_arrow_type(schema: pa.Schema | pa.DataType) -> TypeInformation:
         case pa.MapType():
             return MapTypeInfo(derive(schema.key_type), derive(schema.item_type))
         case pa.TimestampType():
-            return BasicTypeInfo("LocalDateTime" if schema.tz is None else "Instant")
+            return BasicTypeInfo(BasicKind.LOCAL_DATE_TIME if schema.tz is None else BasicKind.INSTANT)
     for is_kind, kind in _ARROW:
         if is_kind(schema):
             return BasicTypeInfo(kind)

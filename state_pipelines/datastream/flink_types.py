@@ -16,11 +16,11 @@ from state_pipelines.datastream.type_information import (
 )
 from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.serializers import build
+from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.serializers.tree.basic import PRIMITIVES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-_PRIMITIVES = ("Boolean", "Byte", "Short", "Char", "Int", "Long", "Float", "Double")
 
 
 class Types:
@@ -32,92 +32,92 @@ class Types:
     @staticmethod
     def STRING() -> TypeInformation:
         """Text; may be None."""
-        return BasicTypeInfo("String")
+        return BasicTypeInfo(BasicKind.STRING)
 
     @staticmethod
     def BYTE() -> TypeInformation:
         """Whole numbers of 8 bits."""
-        return BasicTypeInfo("Byte")
+        return BasicTypeInfo(BasicKind.BYTE)
 
     @staticmethod
     def BOOLEAN() -> TypeInformation:
         """True and False."""
-        return BasicTypeInfo("Boolean")
+        return BasicTypeInfo(BasicKind.BOOLEAN)
 
     @staticmethod
     def SHORT() -> TypeInformation:
         """Whole numbers of 16 bits."""
-        return BasicTypeInfo("Short")
+        return BasicTypeInfo(BasicKind.SHORT)
 
     @staticmethod
     def INT() -> TypeInformation:
         """Whole numbers of 32 bits."""
-        return BasicTypeInfo("Int")
+        return BasicTypeInfo(BasicKind.INT)
 
     @staticmethod
     def LONG() -> TypeInformation:
         """Whole numbers of 64 bits."""
-        return BasicTypeInfo("Long")
+        return BasicTypeInfo(BasicKind.LONG)
 
     @staticmethod
     def FLOAT() -> TypeInformation:
         """Floating-point numbers of 32 bits."""
-        return BasicTypeInfo("Float")
+        return BasicTypeInfo(BasicKind.FLOAT)
 
     @staticmethod
     def DOUBLE() -> TypeInformation:
         """Floating-point numbers of 64 bits."""
-        return BasicTypeInfo("Double")
+        return BasicTypeInfo(BasicKind.DOUBLE)
 
     @staticmethod
     def CHAR() -> TypeInformation:
         """Text of one UTF-16 unit."""
-        return BasicTypeInfo("Char")
+        return BasicTypeInfo(BasicKind.CHAR)
 
     @staticmethod
     def BIG_INT() -> TypeInformation:
         """Whole numbers of any size; may be None."""
-        return BasicTypeInfo("BigInt")
+        return BasicTypeInfo(BasicKind.BIG_INT)
 
     @staticmethod
     def BIG_DEC() -> TypeInformation:
         """`decimal.Decimal` with its scale; may be None."""
-        return BasicTypeInfo("BigDec")
+        return BasicTypeInfo(BasicKind.BIG_DEC)
 
     @staticmethod
     def INSTANT() -> TypeInformation:
         """`Instant`: seconds and nanoseconds since 1970; may be None."""
-        return BasicTypeInfo("Instant")
+        return BasicTypeInfo(BasicKind.INSTANT)
 
     @staticmethod
     def SQL_DATE() -> TypeInformation:
         """`datetime.date`; Java's `java.sql.Date` at midnight of UTC; may be None."""
-        return BasicTypeInfo("SqlDate")
+        return BasicTypeInfo(BasicKind.SQL_DATE)
 
     @staticmethod
     def SQL_TIME() -> TypeInformation:
         """`datetime.time` in milliseconds; Java's `java.sql.Time` in UTC; may be None."""
-        return BasicTypeInfo("SqlTime")
+        return BasicTypeInfo(BasicKind.SQL_TIME)
 
     @staticmethod
     def SQL_TIMESTAMP() -> TypeInformation:
         """`datetime.datetime` in UTC; Java's `java.sql.Timestamp`; may be None."""
-        return BasicTypeInfo("SqlTimestamp")
+        return BasicTypeInfo(BasicKind.SQL_TIMESTAMP)
 
     @staticmethod
     def LOCAL_DATE() -> TypeInformation:
         """`datetime.date`; Java's `java.time.LocalDate`; may be None."""
-        return BasicTypeInfo("LocalDate")
+        return BasicTypeInfo(BasicKind.LOCAL_DATE)
 
     @staticmethod
     def LOCAL_TIME() -> TypeInformation:
         """`datetime.time`; Java's `java.time.LocalTime`; may be None."""
-        return BasicTypeInfo("LocalTime")
+        return BasicTypeInfo(BasicKind.LOCAL_TIME)
 
     @staticmethod
     def LOCAL_DATE_TIME() -> TypeInformation:
         """`datetime.datetime` without time zone; Java's `java.time.LocalDateTime`; may be None."""
-        return BasicTypeInfo("LocalDateTime")
+        return BasicTypeInfo(BasicKind.LOCAL_DATE_TIME)
 
     @staticmethod
     def PICKLED_BYTE_ARRAY() -> TypeInformation:
@@ -169,12 +169,12 @@ class Types:
         Raises:
             UsageError: Java has no primitive type for the elements.
         """
-        if not isinstance(element_type, BasicTypeInfo) or element_type.kind not in _PRIMITIVES:
+        if not isinstance(element_type, BasicTypeInfo) or element_type.kind not in PRIMITIVES:
             raise UsageError(
                 f"{element_type} is not a primitive type of Java",
                 hint="Use Types.BASIC_ARRAY or Types.OBJECT_ARRAY",
             )
-        return BasicTypeInfo(f"{element_type.kind}PrimitiveArray")
+        return BasicTypeInfo(BasicKind(f"{element_type.kind}PrimitiveArray"))
 
     @staticmethod
     def BASIC_ARRAY(element_type: TypeInformation) -> TypeInformation:
@@ -186,9 +186,13 @@ class Types:
         Raises:
             UsageError: another type of elements.
         """
-        if not isinstance(element_type, BasicTypeInfo) or element_type.kind not in (*_PRIMITIVES, "String"):
+        if not isinstance(element_type, BasicTypeInfo) or element_type.kind not in (*PRIMITIVES, BasicKind.STRING):
             raise UsageError(f"{element_type} is not a basic type of Java", hint="Use Types.OBJECT_ARRAY")
-        return BasicTypeInfo("StringArray") if element_type.kind == "String" else ArrayTypeInfo(element_type)
+        return (
+            BasicTypeInfo(BasicKind.STRING_ARRAY)
+            if element_type.kind == BasicKind.STRING
+            else ArrayTypeInfo(element_type)
+        )
 
     @staticmethod
     def OBJECT_ARRAY(element_type: TypeInformation) -> TypeInformation:

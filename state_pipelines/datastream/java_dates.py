@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from state_pipelines.datastream.durations import Instant
 from state_pipelines.errors import ValueRangeError
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,23 +121,23 @@ def _write_instant(value: Instant) -> dict[str, int]:
     return {"epoch_second": moment.seconds, "nano": moment.nanos}
 
 
-CONVERSIONS: dict[str, Conversion] = {
-    "Date": Conversion(
+CONVERSIONS: dict[BasicKind, Conversion] = {
+    BasicKind.DATE: Conversion(
         lambda value: _whole(_write_datetime(value), 1000, "milliseconds"), lambda millis: _read_datetime(millis * 1000)
     ),
-    "SqlDate": Conversion(
+    BasicKind.SQL_DATE: Conversion(
         lambda value: _write_day(value) * _MILLIS_OF_DAY,
         lambda millis: _read_day(_whole(millis, _MILLIS_OF_DAY, "days of UTC")),
     ),
-    "SqlTime": Conversion(
+    BasicKind.SQL_TIME: Conversion(
         lambda value: _whole(_write_time(value), 1000, "milliseconds"), lambda millis: _read_time(millis * 1000)
     ),
-    "SqlTimestamp": Conversion(_write_sql_timestamp, _read_sql_timestamp),
-    "Instant": Conversion(_write_instant, lambda value: Instant(value["epoch_second"], value["nano"])),
-    "LocalDate": Conversion(_write_day, _read_day),
-    "LocalTime": Conversion(
+    BasicKind.SQL_TIMESTAMP: Conversion(_write_sql_timestamp, _read_sql_timestamp),
+    BasicKind.INSTANT: Conversion(_write_instant, lambda value: Instant(value["epoch_second"], value["nano"])),
+    BasicKind.LOCAL_DATE: Conversion(_write_day, _read_day),
+    BasicKind.LOCAL_TIME: Conversion(
         lambda value: _write_time(value) * 1000, lambda nanos: _read_time(_whole(nanos, 1000, "microseconds"))
     ),
-    "LocalDateTime": Conversion(_write_local_date_time, _read_local_date_time),
+    BasicKind.LOCAL_DATE_TIME: Conversion(_write_local_date_time, _read_local_date_time),
 }
 """Conversions by kind of `serializers.tree.Basic`; values of the other kinds are the same in both forms."""

@@ -42,7 +42,7 @@ def _find_unsupported(serializer: Serializer, hashed_classes: Collection[str]) -
                 yield from _find_unsupported(each, hashed_classes)
         case tree.Enum() | tree.ScalaEnum() | tree.GenericArray():
             yield serializer
-        case tree.Basic(kind=kind) if kind.endswith("Array"):
+        case tree.Basic(kind=kind) if kind.is_array:
             yield serializer
         case tree.Pojo(pojo_class=name) if name not in hashed_classes:
             yield serializer

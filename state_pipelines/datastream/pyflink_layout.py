@@ -25,6 +25,8 @@ from state_pipelines.serializers import build, tree
 from state_pipelines.serializers.python_types import BYTES, PythonDeclaration, PythonType
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import keyed_state
+from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.serializers.tree.basic import COMPONENTS
 from state_pipelines.snapshot.python_states import PREFIX, declare_types, python_name
 
 if TYPE_CHECKING:
@@ -37,18 +39,27 @@ if TYPE_CHECKING:
 ROW_KIND = "+I"
 """Kind of the rows that hold keys."""
 
-_ARRAYS = "PrimitiveArray"
-_WORDS: dict[str, tuple[str, str]] = {
-    **{kind: (kind.upper(), kind) for kind in ("Boolean", "Int", "Float", "Double", "String", "Instant")},
-    "Byte": ("TINYINT", "Byte"),
-    "Short": ("SMALLINT", "Short"),
-    "Long": ("BIGINT", "Long"),
-    "BigInt": ("BIGINT", "Long"),
-    "Char": ("STRING", "String"),
+_WORDS: dict[BasicKind | None, tuple[str, BasicKind]] = {
+    **{
+        kind: (kind.upper(), kind)
+        for kind in (
+            BasicKind.BOOLEAN,
+            BasicKind.INT,
+            BasicKind.FLOAT,
+            BasicKind.DOUBLE,
+            BasicKind.STRING,
+            BasicKind.INSTANT,
+        )
+    },
+    BasicKind.BYTE: ("TINYINT", BasicKind.BYTE),
+    BasicKind.SHORT: ("SMALLINT", BasicKind.SHORT),
+    BasicKind.LONG: ("BIGINT", BasicKind.LONG),
+    BasicKind.BIG_INT: ("BIGINT", BasicKind.LONG),
+    BasicKind.CHAR: ("STRING", BasicKind.STRING),
     # Days, nanoseconds of the day, and milliseconds.
-    "SqlDate": ("DATE", "LocalDate"),
-    "SqlTime": ("TIME", "LocalTime"),
-    "SqlTimestamp": ("TIMESTAMP", "Date"),
+    BasicKind.SQL_DATE: ("DATE", BasicKind.LOCAL_DATE),
+    BasicKind.SQL_TIME: ("TIME", BasicKind.LOCAL_TIME),
+    BasicKind.SQL_TIMESTAMP: ("TIMESTAMP", BasicKind.DATE),
 }
 """Word of the coder, and the kind whose conversion gives what it writes, by kind of `BasicTypeInfo`."""
 
@@ -62,7 +73,7 @@ class DecimalTextTypeInfo(TypeInformation):
     @property
     def serializer(self) -> Serializer:
         """`StringSerializer`."""
-        return build.basic("String")
+        return build.basic(BasicKind.STRING)
 
     def to_internal_type(self, obj: Any) -> Any:
         """Write a number."""
@@ -157,12 +168,12 @@ def lay_out(descriptor: StateDescriptor, namespace: Serializer) -> PyflinkState:
     with at(state=descriptor.name):
         adapted = copy.copy(descriptor)
         adapted.type_info = _adapt(descriptor)
-        array: Serializer = build.basic("BytePrimitiveArray")
+        array: Serializer = build.basic(BasicKind.BYTE_PRIMITIVE_ARRAY)
         if descriptor.ttl_config is not None:
             array = build.ttl(array)
         name = PREFIX + descriptor.name
         if isinstance(adapted.type_info, MapTypeInfo):
-            arrays = build.map_of(build.basic("ByteArrayWrapper"), array)
+            arrays = build.map_of(build.basic(BasicKind.BYTE_ARRAY_WRAPPER), array)
             info = keyed_state(name, StateKind.MAP, arrays, namespace)
             sides = (adapted.type_info.key_type, adapted.type_info.value_type)
             type_ = PythonType(word="MAP", children=tuple(_coder_of(each) for each in sides))
@@ -183,15 +194,15 @@ def find_coder(of: TypeInformation) -> CoderTypeInfo:
     match of:
         case CoderTypeInfo():
             return of
-        case BasicTypeInfo(kind="BytePrimitiveArray"):
+        case BasicTypeInfo(kind=BasicKind.BYTE_PRIMITIVE_ARRAY):
             return CoderTypeInfo(PythonType(word=BYTES), of)
-        case BasicTypeInfo(kind="BigDec"):
+        case BasicTypeInfo(kind=BasicKind.BIG_DEC):
             return CoderTypeInfo(PythonType(word="DECIMAL"), DecimalTextTypeInfo())
-        case BasicTypeInfo(kind="StringArray"):
+        case BasicTypeInfo(kind=BasicKind.STRING_ARRAY):
             element = PythonType(word="STRING")
             return CoderTypeInfo(PythonType(word="ARRAY", children=(element,)), of)
-        case BasicTypeInfo(kind=kind) if kind.endswith(_ARRAYS) and kind.removesuffix(_ARRAYS) in _WORDS:
-            element = PythonType(word=_WORDS[kind.removesuffix(_ARRAYS)][0])
+        case BasicTypeInfo(kind=kind) if COMPONENTS.get(kind) in _WORDS:
+            element = PythonType(word=_WORDS[COMPONENTS[kind]][0])
             return CoderTypeInfo(PythonType(word="PRIMITIVE_ARRAY", children=(element,)), of)
         case BasicTypeInfo(kind=kind) if kind in _WORDS:
             word, values = _WORDS[kind]

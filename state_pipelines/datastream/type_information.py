@@ -16,34 +16,36 @@ from state_pipelines.datastream.java_dates import CONVERSIONS
 from state_pipelines.errors import UsageError, ValueRangeError
 from state_pipelines.serializers import build
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.serializers.tree.basic import COMPONENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from state_pipelines.serializers.tree import Enum, Serializer
 
-_JAVA_LANG = {"Int": "Integer", "Char": "Character", "Void": "Void"}
+_JAVA_LANG = {BasicKind.INT: "Integer", BasicKind.CHAR: "Character", BasicKind.VOID: "Void"}
 _ARRAY_CODES = {
-    "Boolean": "Z",
-    "Byte": "B",
-    "Short": "S",
-    "Char": "C",
-    "Int": "I",
-    "Long": "J",
-    "Float": "F",
-    "Double": "D",
+    BasicKind.BOOLEAN: "Z",
+    BasicKind.BYTE: "B",
+    BasicKind.SHORT: "S",
+    BasicKind.CHAR: "C",
+    BasicKind.INT: "I",
+    BasicKind.LONG: "J",
+    BasicKind.FLOAT: "F",
+    BasicKind.DOUBLE: "D",
 }
 _CLASSES = {
-    "BigInt": "java.math.BigInteger",
-    "BigDec": "java.math.BigDecimal",
-    "Date": "java.util.Date",
-    "SqlDate": "java.sql.Date",
-    "SqlTime": "java.sql.Time",
-    "SqlTimestamp": "java.sql.Timestamp",
-    "Instant": "java.time.Instant",
-    "LocalDate": "java.time.LocalDate",
-    "LocalTime": "java.time.LocalTime",
-    "LocalDateTime": "java.time.LocalDateTime",
+    BasicKind.BIG_INT: "java.math.BigInteger",
+    BasicKind.BIG_DEC: "java.math.BigDecimal",
+    BasicKind.DATE: "java.util.Date",
+    BasicKind.SQL_DATE: "java.sql.Date",
+    BasicKind.SQL_TIME: "java.sql.Time",
+    BasicKind.SQL_TIMESTAMP: "java.sql.Timestamp",
+    BasicKind.INSTANT: "java.time.Instant",
+    BasicKind.LOCAL_DATE: "java.time.LocalDate",
+    BasicKind.LOCAL_TIME: "java.time.LocalTime",
+    BasicKind.LOCAL_DATE_TIME: "java.time.LocalDateTime",
 }
 
 
@@ -93,10 +95,10 @@ class BasicTypeInfo(TypeInformation):
     """Numbers, text, dates, times and arrays of primitive numbers.
 
     Attributes:
-        kind: of the serializer (`serializers.tree.Basic`).
+        kind: of the serializer.
     """
 
-    kind: str
+    kind: BasicKind
 
     @cached_property
     def serializer(self) -> Serializer:
@@ -106,10 +108,10 @@ class BasicTypeInfo(TypeInformation):
     @property
     def java_class(self) -> str:
         """The class of the kind; of arrays the class of arrays."""
-        if self.kind == "StringArray":
+        if self.kind == BasicKind.STRING_ARRAY:
             return "[Ljava.lang.String;"
-        if self.kind.endswith("PrimitiveArray"):
-            return f"[{_ARRAY_CODES[self.kind.removesuffix('PrimitiveArray')]}"
+        if self.kind in COMPONENTS:
+            return f"[{_ARRAY_CODES[COMPONENTS[self.kind]]}"
         return _CLASSES.get(self.kind) or f"java.lang.{_JAVA_LANG.get(self.kind, self.kind)}"
 
     def need_conversion(self) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT_NAME, JavaType
-from state_pipelines.javaclasses.javaclass import ENUM_NAME, JavaClass, JavaField, JavaMethod, erase
+from state_pipelines.javaclasses.javaclass import ENUM_NAME, JavaClass, JavaField, JavaMethod, Nesting, erase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -189,20 +189,20 @@ def _read_attributes(reader: Reader, pool: _Pool) -> dict[str, Reader]:
     return attributes
 
 
-def _find_nesting(attributes: dict[str, Reader], pool: _Pool, own: str, flags: int) -> tuple[int, str]:
+def _find_nesting(attributes: dict[str, Reader], pool: _Pool, own: str, flags: int) -> tuple[int, Nesting]:
     """Return the flags of the source, which a nested class has in a table, and how it is nested (see `JavaClass`)."""
     if "InnerClasses" not in attributes:
-        return flags, ""
+        return flags, Nesting.TOP_LEVEL
     table = attributes["InnerClasses"]
     for _ in range(table.u16()):
         inner, outer, name, inner_flags = table.u16(), table.u16(), table.u16(), table.u16()
         if pool.class_name(inner) == own:
             if not name:
-                return inner_flags, "anonymous"
+                return inner_flags, Nesting.ANONYMOUS
             if not outer:
-                return inner_flags, "local"
-            return inner_flags, "static" if inner_flags & _STATIC else "inner"
-    return flags, ""
+                return inner_flags, Nesting.LOCAL
+            return inner_flags, Nesting.STATIC if inner_flags & _STATIC else Nesting.INNER
+    return flags, Nesting.TOP_LEVEL
 
 
 def _has_annotation(attributes: dict[str, Reader], pool: _Pool, kind: str) -> bool:

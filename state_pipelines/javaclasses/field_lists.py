@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from state_pipelines.codecs.kryo.field_lists import MAX_SUPER_CLASSES, OBJECT_NAME, ClassDeclaration, FieldLists
+from state_pipelines.codecs.kryo.field_lists import (
+    COLLECTION_KINDS,
+    MAX_SUPER_CLASSES,
+    OBJECT_NAME,
+    ClassDeclaration,
+    ClassKind,
+    FieldLists,
+)
 from state_pipelines.javaclasses.classpath import ClassPath, open_class_path
 from state_pipelines.javaclasses.javaclass import ENUM_NAME, RECORD_NAME, JavaClass
 
@@ -26,10 +33,10 @@ if TYPE_CHECKING:
 _JDK, _UTIL = ("java.", "javax.", "jdk."), "java.util."
 _ROOTS = frozenset({OBJECT_NAME, ENUM_NAME, RECORD_NAME})
 _COLLECTIONS = {
-    **dict.fromkeys(("Collection", "List", "Queue", "Deque", "AbstractCollection", "AbstractList"), "list"),
-    **dict.fromkeys(("AbstractQueue", "ArrayList", "LinkedList", "ArrayDeque", "Vector", "Stack"), "list"),
-    **dict.fromkeys(("Set", "AbstractSet", "HashSet", "LinkedHashSet"), "set"),
-    **dict.fromkeys(("Map", "AbstractMap", "HashMap", "LinkedHashMap"), "map"),
+    **dict.fromkeys(("Collection", "List", "Queue", "Deque", "AbstractCollection", "AbstractList"), ClassKind.LIST),
+    **dict.fromkeys(("AbstractQueue", "ArrayList", "LinkedList", "ArrayDeque", "Vector", "Stack"), ClassKind.LIST),
+    **dict.fromkeys(("Set", "AbstractSet", "HashSet", "LinkedHashSet"), ClassKind.SET),
+    **dict.fromkeys(("Map", "AbstractMap", "HashMap", "LinkedHashMap"), ClassKind.MAP),
 }
 """Classes of `java.util` whose subclasses Kryo writes as collections, by the kind of a field list."""
 
@@ -126,7 +133,7 @@ class ClassFieldLists(FieldLists):
         if declared is None or name in self._declarations.opened.declared.classes:
             return ""
         line = [declared]
-        while (base := line[-1].base) and line[0].kind not in ("list", "set", "map"):
+        while (base := line[-1].base) and line[0].kind not in COLLECTION_KINDS:
             above = self.classes.get(base)
             if above is None:
                 return f"its super class {base} is not among the given classes"
@@ -169,21 +176,21 @@ def describe_class(found: JavaClass, classes: ClassPath) -> ClassDeclaration:
     )
 
 
-def _find_kind(found: JavaClass, classes: ClassPath) -> str:
+def _find_kind(found: JavaClass, classes: ClassPath) -> ClassKind:
     if found.is_enum:
-        return "enum" if found.is_final else "abstract enum"
+        return ClassKind.ENUM if found.is_final else ClassKind.ABSTRACT_ENUM
     if found.is_record:
-        return "record"
+        return ClassKind.RECORD
     collection = _find_collection(found, classes)
-    if collection:
+    if collection is not None:
         return collection
     if found.is_interface or found.is_abstract:
-        return "interface"
-    return "final" if found.is_final else "class"
+        return ClassKind.INTERFACE
+    return ClassKind.FINAL if found.is_final else ClassKind.CLASS
 
 
-def _find_collection(found: JavaClass, classes: ClassPath) -> str:
-    """Return the kind of collection as which Kryo writes a class; empty for other classes."""
+def _find_collection(found: JavaClass, classes: ClassPath) -> ClassKind | None:
+    """Return the kind of collection as which Kryo writes a class; None for other classes."""
     pending, seen = [found], set()
     while pending:
         current = pending.pop()
@@ -195,4 +202,4 @@ def _find_collection(found: JavaClass, classes: ClassPath) -> str:
             above = None if name in seen or name.startswith(_JDK) else classes.find(name)
             if above is not None:
                 pending.append(above)
-    return ""
+    return None

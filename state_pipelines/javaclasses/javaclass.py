@@ -6,9 +6,18 @@ A class comes from a `.class` file (`classfile`), or is declared by hand in a fi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT, OBJECT_NAME, PRIMITIVES, JavaType
+from state_pipelines.codecs.kryo.field_lists import (
+    ARRAY,
+    COLLECTION_KINDS,
+    OBJECT,
+    OBJECT_NAME,
+    PRIMITIVES,
+    ClassKind,
+    JavaType,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,6 +79,16 @@ class JavaMethod:
     generic_returns: JavaType | None = None
 
 
+class Nesting(Enum):
+    """Declaration of a class inside of another one."""
+
+    TOP_LEVEL = auto()
+    STATIC = auto()
+    INNER = auto()
+    LOCAL = auto()
+    ANONYMOUS = auto()
+
+
 @dataclass(frozen=True)
 class JavaClass:
     """A class.
@@ -84,7 +103,7 @@ class JavaClass:
         constants: of an enum, in order.
         has_factory: `@TypeInfo` names a factory that makes its serializer.
         writes_itself: `KryoSerializable` or `@DefaultSerializer` replaces Kryo's serializer of fields.
-        nesting: empty of a top-level class, else static, inner, local or anonymous.
+        nesting: where the class is declared.
         references: classes that the code names.
         creates: classes of which the code calls a constructor, those of super classes included.
         schema_json: schema of a class that Avro generated; empty if there is none.
@@ -103,7 +122,7 @@ class JavaClass:
     is_interface: bool = False
     has_factory: bool = False
     writes_itself: bool = False
-    nesting: str = ""
+    nesting: Nesting = Nesting.TOP_LEVEL
     references: frozenset[str] = frozenset()
     creates: frozenset[str] = frozenset()
     schema_json: str = ""
@@ -119,20 +138,25 @@ class JavaClass:
         return self.parent is not None and self.parent.name == RECORD_NAME and self.is_final
 
 
+_PARENTS = {ClassKind.ENUM: ENUM_NAME, ClassKind.ABSTRACT_ENUM: ENUM_NAME, ClassKind.RECORD: RECORD_NAME}
+
+
 def declare(declaration: ClassDeclaration) -> JavaClass:
     """The class of an entry of a field list: public, with public fields and a default constructor."""
     kind = declaration.kind
-    parent = {"enum": ENUM_NAME, "abstract enum": ENUM_NAME, "record": RECORD_NAME}.get(kind, OBJECT_NAME)
+    parent = _PARENTS.get(kind, OBJECT_NAME)
     return JavaClass(
         name=declaration.name,
         parent=JavaType(declaration.base or parent),
         parameters=declaration.parameters,
         fields=tuple(JavaField(name, of, erase(of, declaration.parameters)) for name, of in declaration.fields),
-        methods=(JavaMethod("<init>", (), "void", is_public=True),) if kind in ("class", "final") else (),
+        methods=(JavaMethod("<init>", (), "void", is_public=True),)
+        if kind in (ClassKind.CLASS, ClassKind.FINAL)
+        else (),
         constants=declaration.constants,
-        is_final=kind in ("final", "record"),
+        is_final=kind in (ClassKind.FINAL, ClassKind.RECORD),
         # Subclasses of collections have private fields and so are no POJOs.
-        is_interface=kind in ("interface", "list", "set", "map"),
+        is_interface=kind in (ClassKind.INTERFACE, *COLLECTION_KINDS),
     )
 
 

@@ -7,7 +7,7 @@ the serial version uids below are part of the format.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
 from state_pipelines.binary.java_stream import read_stream, write_stream
@@ -49,6 +49,15 @@ class PostCheckpointAction(Enum):
     NONE = "NONE"
     SUSPEND = "SUSPEND"
     TERMINATE = "TERMINATE"
+
+
+class SnapshotKind(StrEnum):
+    """Kind of a snapshot, as reports name it."""
+
+    CHECKPOINT = "checkpoint"
+    SAVEPOINT = "savepoint"
+    UNKNOWN = "unknown"
+    """Before Flink 1.16 `_metadata` does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,13 @@ class CheckpointProperties:
     def is_savepoint(self) -> bool:
         """Whether this is a savepoint; Flink never deletes savepoints itself."""
         return isinstance(self.checkpoint_type, SavepointType)
+
+
+def find_snapshot_kind(properties: CheckpointProperties | bytes | None) -> SnapshotKind:
+    """Return the kind of the snapshot whose `_metadata` has these properties."""
+    if not isinstance(properties, CheckpointProperties):
+        return SnapshotKind.UNKNOWN
+    return SnapshotKind.SAVEPOINT if properties.is_savepoint else SnapshotKind.CHECKPOINT
 
 
 def make_savepoint_properties(format_type: SavepointFormatType) -> CheckpointProperties:

@@ -39,6 +39,7 @@ from state_pipelines.metadata.channel_handles import ChannelDirection
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.operations.dump_lines import (
     Line,
+    LineKind,
     add_value,
     describe_reason,
     describe_unread,
@@ -123,7 +124,8 @@ def dump(
 def _dump_operator(operator: Operator, name: str | None, found: set[str], *, in_flight: bool) -> Iterator[Line]:
     """Every entry of an operator, or of its states of one name; adds its label to `found` where it has any state."""
     if name is None and operator.metadata.coordinator_state is not None:
-        yield {"kind": "coordinator", "op": operator.label, "hex": operator.metadata.coordinator_state.data.hex()}
+        data = operator.metadata.coordinator_state.data
+        yield {"kind": LineKind.COORDINATOR, "op": operator.label, "hex": data.hex()}
     survey = operator.survey(in_flight=in_flight or name == IN_FLIGHT_NAME)
     chosen = [one for one in survey.states if name in (None, one.name, one.python_name)]
     if chosen or survey.failures:
@@ -166,14 +168,14 @@ def dump_state(state: State) -> Iterator[Line]:
 
 def _dump_list(state: OperatorListState) -> Iterator[Line]:
     context = state.operator.snapshot.layout_context
+    head: Line = {"kind": LineKind.OPERATOR, "op": state.operator.label, "state": state.name, "mode": state.kind}
     for part in state.parts:
         stored = part.info.value_serializer
         serializer = complete(stored, context)
         data, starts, ends = part.elements()
         raw = data.tobytes()
         for index in range(len(starts)):
-            line: Line = {"kind": "operator", "op": state.operator.label, "state": state.name, "mode": state.kind}
-            line |= {"subtask": part.subtask, "index": index}
+            line = head | {"subtask": part.subtask, "index": index}
             reader = Reader(raw, part.name, int(starts[index]), int(ends[index]))
             # An element ends where its serializer does; what follows may belong to the file.
             add_value(line, serializer, reader, partial(_read_stored, stored, context))
@@ -182,14 +184,14 @@ def _dump_list(state: OperatorListState) -> Iterator[Line]:
 
 def _dump_broadcast(state: BroadcastState) -> Iterator[Line]:
     context = state.operator.snapshot.layout_context
+    head: Line = {"kind": LineKind.BROADCAST, "op": state.operator.label, **name_state(state)}
     for part in state.parts:
         key, stored = part.info.key_serializer, part.info.value_serializer
         serializer = complete(stored, context)
         data, start, end, count = part.entries()
         reader = Reader(data.tobytes(), part.name, start, end)
         for index in range(count):
-            line: Line = {"kind": "broadcast", "op": state.operator.label, **name_state(state)}
-            line["subtask"] = part.subtask
+            line = head | {"subtask": part.subtask}
             first = reader.position
             try:
                 user_key = read_value(derive_layout(key, context), reader, tail=False)
@@ -205,24 +207,25 @@ def _dump_broadcast(state: BroadcastState) -> Iterator[Line]:
 
 
 def _dump_key_groups(state: UnreadKeyedState) -> Iterator[Line]:
+    head: Line = {"kind": LineKind.KEYED, "op": state.operator.label, "state": state.name}
     for batch in state.batches():
         for row in batch.to_pylist():
-            line: Line = {"kind": "keyed", "op": state.operator.label, "state": state.name, "subtask": row["subtask"]}
-            yield line | {
+            yield head | {
+                "subtask": row["subtask"],
                 "kg": row["key_group"],
                 "value": {"@bytes": row["value_bytes"].hex(), "@reason": row["reason"]},
             }
 
 
 def _dump_master(master: MasterState) -> Line:
-    return {"kind": "master", "name": master.name, "version": master.version, "bytes": master.payload.hex()}
+    return {"kind": LineKind.MASTER, "name": master.name, "version": master.version, "bytes": master.payload.hex()}
 
 
 def _dump_raw_keyed(state: RawKeyedState) -> Iterator[Line]:
     for part in state.parts:
         groups = part.key_groups
         starts = {section.key_group: section.start for section in part.sections}
-        line: Line = {"kind": "raw_keyed", "op": state.operator.label, "subtask": part.subtask}
+        line: Line = {"kind": LineKind.RAW_KEYED, "op": state.operator.label, "subtask": part.subtask}
         line["range"] = f"KeyGroupRange{{startKeyGroup={groups.start}, endKeyGroup={groups.end}}}"
         line["offsets"] = [starts.get(group, NEVER_STARTED) for group in groups]
         line["hex"] = read_whole_stream(part.stream).hex()
@@ -231,7 +234,7 @@ def _dump_raw_keyed(state: RawKeyedState) -> Iterator[Line]:
 
 def _dump_raw_operator(state: RawOperatorState) -> Iterator[Line]:
     for part in state.parts:
-        line: Line = {"kind": "raw_operator", "op": state.operator.label, "subtask": part.subtask}
+        line: Line = {"kind": LineKind.RAW_OPERATOR, "op": state.operator.label, "subtask": part.subtask}
         line["offsets"] = [offset for each in part.handle.states for offset in each.offsets]
         line["hex"] = read_whole_stream(part.stream).hex()
         yield line
@@ -239,10 +242,10 @@ def _dump_raw_operator(state: RawOperatorState) -> Iterator[Line]:
 
 def _dump_in_flight(state: InFlightState) -> Iterator[Line]:
     for part in state.parts:
-        kind, info = _CHANNEL_NAMES[part.direction]
+        name, info = _CHANNEL_NAMES[part.direction]
+        head: Line = {"kind": LineKind.IN_FLIGHT, "op": state.operator.label, "subtask": part.subtask, "handle": name}
         for channel, position in zip(part.read(), channel_states(part.handle), strict=True):
-            line: Line = {"kind": "inflight", "op": state.operator.label, "subtask": part.subtask, "handle": kind}
-            line["size"] = position.state_size
+            line = head | {"size": position.state_size}
             line["info"] = info.format(channel.info)
             line["offsets"] = list(position.offsets)
             line["buffers"] = [buffer.hex() for buffer in channel.buffers]

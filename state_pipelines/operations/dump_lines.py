@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.columns import explain
@@ -21,6 +22,21 @@ Line = dict[str, Json]
 """An object for `json.dumps`; see `operations.dump`."""
 
 
+class LineKind(StrEnum):
+    """Kind of a line."""
+
+    KEYED = "keyed"
+    TIMER = "timer"
+    OPERATOR = "operator"
+    BROADCAST = "broadcast"
+    RAW_KEYED = "raw_keyed"
+    RAW_OPERATOR = "raw_operator"
+    IN_FLIGHT = "inflight"
+    COORDINATOR = "coordinator"
+    MASTER = "master"
+    UNREAD = "unread"
+
+
 def describe_unread(failure: Failure, operator: str, state: str | None = None) -> Line:
     """Make the line of state that cannot be read.
 
@@ -29,7 +45,7 @@ def describe_unread(failure: Failure, operator: str, state: str | None = None) -
     """
     if isinstance(failure.error, StorageError):
         raise failure.error
-    line: Line = {"kind": "unread", "op": operator}
+    line: Line = {"kind": LineKind.UNREAD, "op": operator}
     if state is not None:
         line["state"] = state
     if failure.subtask is not None:

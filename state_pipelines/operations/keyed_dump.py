@@ -15,6 +15,7 @@ from state_pipelines.errors import FormatError, StateError, StorageError, Unsupp
 from state_pipelines.keyed.record_layout import KeyedRecords, blame_declared
 from state_pipelines.operations.dump_lines import (
     Line,
+    LineKind,
     add_value,
     describe_reason,
     describe_unread,
@@ -25,6 +26,8 @@ from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PICKLED
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import TIMER_STATE
+from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.snapshot.file_scans import scan_files
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState, group_by_file
 from state_pipelines.snapshot.survey import Failure
 
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.record_layout import KeyedLayout
 
 _LENGTH_SIZE = 4
-_LONG = tree.Basic(snapshot_class="", kind="Long")
+_LONG = tree.Basic(snapshot_class="", kind=BasicKind.LONG)
 
 _Show = Callable[[KeyedRecords], Iterator[Line]]
 """Makes the lines of some records."""
@@ -69,7 +72,7 @@ def dump_keyed_states(states: Sequence[KeyedState]) -> Iterator[Line]:
         (file, context) = wanted[0][0].file, wanted[0][1].context
         return file.scan([part.state_id for part, state in wanted if state.name not in unread], context)
 
-    for wanted, found in states[0].operator.scan_ahead(group_by_file(states), begin) if states else ():
+    for wanted, found in scan_files(states[0].operator, group_by_file(states), begin) if states else ():
         shows: dict[int, tuple[KeyedState, _Show]] = {}
         for part, state in wanted:
             if state.name not in unread:
@@ -149,7 +152,7 @@ def _find_show(state: KeyedState, part: KeyedPart) -> _Show:
 
 def _show_entries(state: KeyedState, part: KeyedPart) -> _Show:
     op, kind = state.operator.label, state.kind
-    head: Line = {"kind": "keyed", "op": op, **name_state(state), "type": kind}
+    head: Line = {"kind": LineKind.KEYED, "op": op, **name_state(state), "type": kind}
     guessed = state.guess is not None and PICKLED in state.guess.type
     layout, unread = state.find_part_layout(part)
     key_serializer, namespace, value = state.find_part_serializers(part)
@@ -198,7 +201,7 @@ def _show_timers(state: KeyedState, part: KeyedPart, layout: KeyedLayout) -> _Sh
     _, _, element = state.find_part_serializers(part)
     if not isinstance(element, tree.Timer):
         raise UnsupportedError("a priority queue that does not hold timers is not read")
-    head: Line = {"kind": "timer", "op": state.operator.label, "service": service, "domain": domain}
+    head: Line = {"kind": LineKind.TIMER, "op": state.operator.label, "service": service, "domain": domain}
 
     def show(records: KeyedRecords) -> Iterator[Line]:
         data = records.data.tobytes()

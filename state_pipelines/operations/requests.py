@@ -54,6 +54,14 @@ class Operation(StrEnum):
     RETAIN = "retain"
 
 
+class RequestStatus(StrEnum):
+    """Outcome of a request, in its result file."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REFUSED = "refused"
+
+
 # The fields of each operation with their type, besides `operation` and `snapshot`.
 _TEXT, _FLAG = (str, int, float), (bool,)
 _FIELDS: Mapping[Operation, Mapping[str, tuple[type, ...]]] = {
@@ -170,13 +178,13 @@ def parse_request(content: object) -> Request:
 
 
 def describe_result(
-    request: RequestFile, status: str, *, finished: datetime, run: str = "", error: str = "", **facts: object
+    request: RequestFile, status: RequestStatus, *, finished: datetime, run: str = "", error: str = "", **facts: object
 ) -> bytes:
     """Content of a result file.
 
     Args:
         request: the request.
-        status: `succeeded`, `failed` or `refused`.
+        status: outcome of the request.
         finished: when the operation ended.
         run: id of the run that executed the request, empty when there was none.
         error: the reason of a failure.

@@ -12,6 +12,7 @@ from state_pipelines.keyed.keys.key_values import KeyText
 from state_pipelines.keyed.tables.operator_table import OperatorTableOptions, group_files
 from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.metadata.key_groups import parse_key_groups
+from state_pipelines.snapshot.file_scans import narrow_key_groups, require_key_groups
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.list_state import NonKeyedState
 from state_pipelines.snapshot.opening import ensure_open
@@ -107,7 +108,7 @@ def read(
     wanted = KeyText(key) if isinstance(key, str) else key
     readable = ensure_open(snapshot).operator(operator).readable
     if groups is not None:
-        readable.require_key_groups(groups)
+        require_key_groups(readable, groups)
     if state is None:
         names = None if states is None else tuple(states)
         return read_operator(readable, OperatorTableOptions(names, timers, chosen, raw, wanted), groups)
@@ -124,7 +125,7 @@ def read_state(state: State, options: TableOptions, key_groups: KeyGroupRange | 
     """
     errors: list[StateError] = []
     if isinstance(state, KeyedState):
-        key_groups = state.operator.narrow_key_groups(state.make_table(options).needle, key_groups)
+        key_groups = narrow_key_groups(state.operator, state.make_table(options).needle, key_groups)
     files = _list_files(state, options, key_groups)
     missing = find_failures(state.operator, state, key_groups)
     return ReadableRows(state.make_schema(options), _read_each(files, missing, errors), errors)
@@ -140,7 +141,7 @@ def read_operator(
     """
     errors: list[StateError] = []
     table, context = operator.make_table(options), operator.record_context
-    key_groups = operator.narrow_key_groups(table.needle, key_groups)
+    key_groups = narrow_key_groups(operator, table.needle, key_groups)
     files = (
         table.batches(files, subtask, context, key_groups)
         for subtask, files in group_files(operator.keyed_files).items()

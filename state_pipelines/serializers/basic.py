@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.serializers.registry import register
-from state_pipelines.serializers.tree import Basic
+from state_pipelines.serializers.tree import Basic, BasicKind
+from state_pipelines.serializers.tree.basic import COMPONENTS, PRIMITIVES
 
 if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
@@ -23,65 +24,66 @@ _CEP = "org.apache.flink.cep.nfa."
 _PYTHON = "org.apache.flink.table.runtime.typeutils.serializers.python."
 _KAFKA = "org.apache.flink.streaming.connectors.kafka."
 
-_PRIMITIVES = ("Boolean", "Byte", "Short", "Char", "Int", "Long", "Float", "Double")
 _BASE_KINDS = (
-    *_PRIMITIVES,
-    *(f"{name}Value" for name in _PRIMITIVES),
-    *("String", "StringValue", "NullValue", "Void", "BigInt", "BigDec", "Variant", "Uuid", "Bitmap"),
-    *("Date", "SqlDate", "SqlTime", "SqlTimestamp", "Instant", "LocalDate", "LocalTime", "LocalDateTime"),
+    *PRIMITIVES,
+    *(BasicKind(f"{kind}Value") for kind in PRIMITIVES),
+    *(BasicKind.STRING, BasicKind.STRING_VALUE, BasicKind.NULL_VALUE, BasicKind.VOID, BasicKind.BIG_INT),
+    *(BasicKind.BIG_DEC, BasicKind.VARIANT, BasicKind.UUID, BasicKind.BITMAP),
+    *(BasicKind.DATE, BasicKind.SQL_DATE, BasicKind.SQL_TIME, BasicKind.SQL_TIMESTAMP, BasicKind.INSTANT),
+    *(BasicKind.LOCAL_DATE, BasicKind.LOCAL_TIME, BasicKind.LOCAL_DATE_TIME),
 )
-_ARRAY_KINDS = (*(f"{name}PrimitiveArray" for name in _PRIMITIVES), "StringArray")
-_GELLY_KINDS = tuple(
-    f"{name}ValueArray" for name in ("Byte", "Char", "Double", "Float", "Int", "Long", "Null", "Short", "String")
-)
+_ARRAY_KINDS = (*COMPONENTS, BasicKind.STRING_ARRAY)
+_GELLY_KINDS = tuple(kind for kind in BasicKind if kind.endswith("ValueArray"))
 
 # State of the exactly-once sinks of 1.x: kind -> serializer class inside that of the producer.
 _KAFKA_SERIALIZERS = {
-    "KafkaTransactionState": "TransactionStateSerializer",
-    "KafkaTransactionContext": "ContextStateSerializer",
-    "KafkaNextTransactionalIdHint": "NextTransactionalIdHintSerializer",
+    BasicKind.KAFKA_TRANSACTION_STATE: "TransactionStateSerializer",
+    BasicKind.KAFKA_TRANSACTION_CONTEXT: "ContextStateSerializer",
+    BasicKind.KAFKA_NEXT_TRANSACTIONAL_ID_HINT: "NextTransactionalIdHintSerializer",
 }
 _KAFKA_KINDS = {
     producer: {kind: f"{_KAFKA}{producer}${name}${name}Snapshot" for kind, name in _KAFKA_SERIALIZERS.items()}
     for producer in ("FlinkKafkaProducer", "FlinkKafkaProducer011")
 }
 
-SNAPSHOT_CLASSES: dict[str, str] = {
+SNAPSHOT_CLASSES: dict[BasicKind, str] = {
     **{kind: f"{_BASE}{kind}Serializer${kind}SerializerSnapshot" for kind in _BASE_KINDS},
     **{kind: f"{_BASE}array.{kind}Serializer${kind}SerializerSnapshot" for kind in _ARRAY_KINDS},
     **{kind: f"{_GELLY}{kind}Serializer${kind}SerializerSnapshot" for kind in _GELLY_KINDS},
-    "Tuple0": "org.apache.flink.api.java.typeutils.runtime.Tuple0SerializerSnapshot",
-    "VoidNamespace": "org.apache.flink.runtime.state.VoidNamespaceSerializer$VoidNamespaceSerializerSnapshot",
-    "TimeWindow": f"{_STREAMING_WINDOWS}TimeWindow$Serializer$TimeWindowSerializerSnapshot",
-    "GlobalWindow": f"{_STREAMING_WINDOWS}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot",
-    "TableTimeWindow": f"{_TABLE_WINDOWS}TimeWindow$Serializer$TimeWindowSerializerSnapshot",
-    "TableGlobalWindow": f"{_TABLE_WINDOWS}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot",
-    "CountWindow": f"{_TABLE_WINDOWS}CountWindow$Serializer$CountWindowSerializerSnapshot",
-    "StringData": "org.apache.flink.table.runtime.typeutils.StringDataSerializer$StringDataSerializerSnapshot",
-    "SortedLong": "org.apache.flink.table.runtime.operators.sink.SortedLongSerializer$SortedLongSerializerSnapshot",
-    "Null": "org.apache.flink.table.dataview.NullSerializer$NullSerializerSnapshot",
-    "Unit": "org.apache.flink.api.scala.typeutils.UnitSerializer$UnitSerializerSnapshot",
-    "Nothing": "org.apache.flink.api.scala.typeutils.NothingSerializerSnapshot",
-    "ByteArrayWrapper": "org.apache.flink.streaming.api.utils.ByteArrayWrapperSerializer"
+    BasicKind.TUPLE_0: "org.apache.flink.api.java.typeutils.runtime.Tuple0SerializerSnapshot",
+    BasicKind.VOID_NAMESPACE: "org.apache.flink.runtime.state.VoidNamespaceSerializer$VoidNamespaceSerializerSnapshot",
+    BasicKind.TIME_WINDOW: f"{_STREAMING_WINDOWS}TimeWindow$Serializer$TimeWindowSerializerSnapshot",
+    BasicKind.GLOBAL_WINDOW: f"{_STREAMING_WINDOWS}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot",
+    BasicKind.TABLE_TIME_WINDOW: f"{_TABLE_WINDOWS}TimeWindow$Serializer$TimeWindowSerializerSnapshot",
+    BasicKind.TABLE_GLOBAL_WINDOW: f"{_TABLE_WINDOWS}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot",
+    BasicKind.COUNT_WINDOW: f"{_TABLE_WINDOWS}CountWindow$Serializer$CountWindowSerializerSnapshot",
+    BasicKind.STRING_DATA: "org.apache.flink.table.runtime.typeutils.StringDataSerializer$StringDataSerializerSnapshot",
+    BasicKind.SORTED_LONG: "org.apache.flink.table.runtime.operators.sink.SortedLongSerializer"
+    "$SortedLongSerializerSnapshot",
+    BasicKind.NULL: "org.apache.flink.table.dataview.NullSerializer$NullSerializerSnapshot",
+    BasicKind.UNIT: "org.apache.flink.api.scala.typeutils.UnitSerializer$UnitSerializerSnapshot",
+    BasicKind.NOTHING: "org.apache.flink.api.scala.typeutils.NothingSerializerSnapshot",
+    BasicKind.BYTE_ARRAY_WRAPPER: "org.apache.flink.streaming.api.utils.ByteArrayWrapperSerializer"
     "$ByteArrayWrapperSerializerSnapshot",
-    "DeweyNumber": f"{_CEP}DeweyNumber$DeweyNumberSerializer$DeweyNumberSerializerSnapshot",
-    "EventId": f"{_CEP}sharedbuffer.EventId$EventIdSerializer$EventIdSerializerSnapshot",
+    BasicKind.DEWEY_NUMBER: f"{_CEP}DeweyNumber$DeweyNumberSerializer$DeweyNumberSerializerSnapshot",
+    BasicKind.EVENT_ID: f"{_CEP}sharedbuffer.EventId$EventIdSerializer$EventIdSerializerSnapshot",
     **{
-        f"Python{kind}": f"{_PYTHON}{kind}Serializer${kind}SerializerSnapshot"
-        for kind in ("String", "BigDec", "Date", "Time")
+        BasicKind(f"Python{name}"): f"{_PYTHON}{name}Serializer${name}SerializerSnapshot"
+        for name in ("String", "BigDec", "Date", "Time")
     },
-    "LongValueWithProperHashCode": "org.apache.flink.graph.drivers.transform.LongValueWithProperHashCode"
+    BasicKind.LONG_VALUE_WITH_PROPER_HASH_CODE: "org.apache.flink.graph.drivers.transform.LongValueWithProperHashCode"
     "$LongValueWithProperHashCodeSerializer$LongValueWithProperHashCodeSerializerSnapshot",
-    "JavaObject": "org.apache.flink.runtime.state.JavaSerializer$JavaSerializerSnapshot",
+    BasicKind.JAVA_OBJECT: "org.apache.flink.runtime.state.JavaSerializer$JavaSerializerSnapshot",
     **_KAFKA_KINDS["FlinkKafkaProducer"],
 }
 """Kind of a `Basic` node -> snapshot class."""
 
 # Names that a class had in other releases or packages; the first name of a kind is the one that is written.
 _OTHER_NAMES = {
-    "org.apache.flink.table.api.typeutils.UnitSerializer$UnitSerializerSnapshot": "Unit",
-    "org.apache.flink.table.api.typeutils.NothingSerializerSnapshot": "Nothing",
-    "org.apache.flink.queryablestate.client.VoidNamespaceSerializer$VoidNamespaceSerializerSnapshot": "VoidNamespace",
+    "org.apache.flink.table.api.typeutils.UnitSerializer$UnitSerializerSnapshot": BasicKind.UNIT,
+    "org.apache.flink.table.api.typeutils.NothingSerializerSnapshot": BasicKind.NOTHING,
+    "org.apache.flink.queryablestate.client.VoidNamespaceSerializer"
+    "$VoidNamespaceSerializerSnapshot": BasicKind.VOID_NAMESPACE,
     **{snapshot_class: kind for kind, snapshot_class in _KAFKA_KINDS["FlinkKafkaProducer011"].items()},
 }
 

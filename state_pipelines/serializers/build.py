@@ -15,6 +15,7 @@ from state_pipelines.serializers import containers, enums
 from state_pipelines.serializers.tree import (
     Avro,
     Basic,
+    BasicKind,
     Either,
     Enum,
     GenericArray,
@@ -44,19 +45,20 @@ def basic(kind: str) -> Basic:
     """Return a serializer without parameters.
 
     Args:
-        kind: such as Long, String, IntPrimitiveArray, VoidNamespace (see `tree.Basic`).
+        kind: a `BasicKind`, or its text as users write it, such as Long or IntPrimitiveArray.
 
     Raises:
         UsageError: no such kind.
     """
     if kind not in basics.SNAPSHOT_CLASSES:
         raise UsageError(f"{kind!r} is not a basic serializer", hint=f"Known: {', '.join(basics.SNAPSHOT_CLASSES)}")
-    return Basic(snapshot_class=basics.SNAPSHOT_CLASSES[kind], snapshot_version=basics.CURRENT_VERSION, kind=kind)
+    known = BasicKind(kind)
+    return Basic(snapshot_class=basics.SNAPSHOT_CLASSES[known], snapshot_version=basics.CURRENT_VERSION, kind=known)
 
 
-VOID_NAMESPACE = basic("VoidNamespace")
-TIME_WINDOW = basic("TimeWindow")
-GLOBAL_WINDOW = basic("GlobalWindow")
+VOID_NAMESPACE = basic(BasicKind.VOID_NAMESPACE)
+TIME_WINDOW = basic(BasicKind.TIME_WINDOW)
+GLOBAL_WINDOW = basic(BasicKind.GLOBAL_WINDOW)
 
 
 def list_of(element: Serializer) -> ListOf:
@@ -173,7 +175,7 @@ def avro(runtime_class: str, schema_json: str) -> Avro:
 
 def ttl(inner: Serializer) -> Ttl:
     """`TtlSerializer`: a timestamp before the value (wrap list elements and map values, not the collection)."""
-    return Ttl(timestamp=basic("Long"), inner=inner)
+    return Ttl(timestamp=basic(BasicKind.LONG), inner=inner)
 
 
 def ttl_aware(inner: Serializer, *, ttl_enabled: bool) -> TtlAware:

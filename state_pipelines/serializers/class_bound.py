@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.serializers.registry import register
-from state_pipelines.serializers.tree import ClassBound
+from state_pipelines.serializers.tree import ClassBound, ClassBoundKind
 
 if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 VERSION = 2
 _RUNTIME = "org.apache.flink.api.java.typeutils.runtime."
 _KINDS = {
-    f"{_RUNTIME}{kind}Serializer${kind}SerializerSnapshot": kind for kind in ("Value", "CopyableValue", "Writable")
+    f"{_RUNTIME}{kind}Serializer${kind}SerializerSnapshot": kind
+    for kind in (ClassBoundKind.VALUE, ClassBoundKind.COPYABLE_VALUE, ClassBoundKind.WRITABLE)
 }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers.basic import CURRENT_VERSION
 from state_pipelines.serializers.registry import register
-from state_pipelines.serializers.tree import Basic
+from state_pipelines.serializers.tree import Basic, BasicKind
 
 if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _XA = "org.apache.flink.connector.jdbc.xa."
 _KINDS = {
-    f"{_XA}XaSinkStateSerializer$XaSinkStateSimpleXaTypeSerializerSnapshot": "JdbcXaSinkState",
-    f"{_XA}CheckpointAndXidSerializer$CheckpointAndXidSimpleTypeSerializerSnapshot": "JdbcCheckpointAndXid",
-    f"{_XA}XidSerializer$XidSimpleTypeSerializerSnapshot": "JdbcXid",
+    f"{_XA}XaSinkStateSerializer$XaSinkStateSimpleXaTypeSerializerSnapshot": BasicKind.JDBC_XA_SINK_STATE,
+    f"{_XA}CheckpointAndXidSerializer$CheckpointAndXidSimpleTypeSerializerSnapshot": BasicKind.JDBC_CHECKPOINT_AND_XID,
+    f"{_XA}XidSerializer$XidSimpleTypeSerializerSnapshot": BasicKind.JDBC_XID,
 }
 OWN_VERSION = 1
 

@@ -22,6 +22,7 @@ from state_pipelines.serializers.table_runtime import (
 )
 from state_pipelines.serializers.tree import (
     Basic,
+    BasicKind,
     LogicalType,
     PythonArray,
     PythonDecimal,
@@ -46,19 +47,19 @@ VERSION = 1
 _SMALLEST_STREAM = 5
 
 _BASICS = {
-    "BOOLEAN": "Boolean",
-    "TINYINT": "Byte",
-    "SMALLINT": "Short",
-    "INTEGER": "Int",
-    "BIGINT": "Long",
-    "FLOAT": "Float",
-    "DOUBLE": "Double",
-    "BINARY": "BytePrimitiveArray",
-    "VARBINARY": "BytePrimitiveArray",
-    "CHAR": "StringData",
-    "VARCHAR": "StringData",
-    "DATE": "Int",
-    "TIME_WITHOUT_TIME_ZONE": "Int",
+    "BOOLEAN": BasicKind.BOOLEAN,
+    "TINYINT": BasicKind.BYTE,
+    "SMALLINT": BasicKind.SHORT,
+    "INTEGER": BasicKind.INT,
+    "BIGINT": BasicKind.LONG,
+    "FLOAT": BasicKind.FLOAT,
+    "DOUBLE": BasicKind.DOUBLE,
+    "BINARY": BasicKind.BYTE_PRIMITIVE_ARRAY,
+    "VARBINARY": BasicKind.BYTE_PRIMITIVE_ARRAY,
+    "CHAR": BasicKind.STRING_DATA,
+    "VARCHAR": BasicKind.STRING_DATA,
+    "DATE": BasicKind.INT,
+    "TIME_WITHOUT_TIME_ZONE": BasicKind.INT,
 }
 
 register(f"{_PYTHON}TimestampSerializer$TimestampSerializerSnapshot", write=write_timestamp)(read_timestamp)

@@ -111,7 +111,7 @@ def _call(word: str, class_name: str, arguments: Iterable[str]) -> str:
 
 @describe.register
 def _basic(node: Basic) -> str:
-    return node.kind
+    return str(node.kind)
 
 
 @describe.register
@@ -253,7 +253,7 @@ def _ttl_aware(node: TtlAware) -> str:
 
 @describe.register
 def _variants(node: Variants) -> str:
-    return _generic(node.kind, map(describe, node.parts))
+    return _generic(str(node.kind), map(describe, node.parts))
 
 
 @describe.register

@@ -25,10 +25,12 @@ from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo, keyed_state
 from state_pipelines.serializers.tree import Declared, Opaque
+from state_pipelines.snapshot.file_scans import narrow_key_groups, scan_files
 from state_pipelines.snapshot.python_states import (
     SAMPLE_SIZE,
     PythonGuess,
     declare_types,
+    find_declaration,
     find_kind,
     guess_type,
     python_name,
@@ -94,7 +96,7 @@ def read_states(
     files = group_by_file(states)
     tables = {state.name: state.make_table(options) for state in states}
     if options is not None and options.key is not None and states:
-        key_groups = states[0].operator.narrow_key_groups(tables[states[0].name].needle, key_groups)
+        key_groups = narrow_key_groups(states[0].operator, tables[states[0].name].needle, key_groups)
     if key_groups is not None:
         files = [wanted for wanted in files if wanted[0][0].file.key_groups.intersect(key_groups)]
 
@@ -103,7 +105,7 @@ def read_states(
         file = tables[state.name].narrow(part.file)
         return file.scan([part.state_id for part, _ in wanted], state.context, key_groups)
 
-    for wanted, found in states[0].operator.scan_ahead(files, scan) if states else ():
+    for wanted, found in scan_files(states[0].operator, files, scan) if states else ():
         ((part, state), *_) = wanted
         names = {part.state_id: state.name for part, state in wanted}
         with at(operator=state.operator.label, state=state.name if len(wanted) == 1 else None):
@@ -130,7 +132,7 @@ def count_states(states: Sequence[KeyedState]) -> dict[str, StateStatistics]:
     def scan(wanted: list[tuple[KeyedPart, KeyedState]]) -> Iterator[tuple[int, KeyedRecords]]:
         return wanted[0][0].file.scan([part.state_id for part, _ in wanted], wanted[0][1].context)
 
-    for wanted, found in states[0].operator.scan_ahead(group_by_file(states), scan) if states else ():
+    for wanted, found in scan_files(states[0].operator, group_by_file(states), scan) if states else ():
         state = wanted[0][1]
         names = {part.state_id: state.name for part, state in wanted}
         with at(operator=state.operator.label, state=state.name if len(wanted) == 1 else None):
@@ -238,7 +240,8 @@ class KeyedState(State):
     @cached_property
     def _declared(self) -> PythonDeclaration | None:
         """The declared type of a state of a Python function, with its kind; None when no type is declared."""
-        declared = self.operator.find_python_type(self.stored_info)
+        types = self.operator.snapshot.python_types.get(self.operator.metadata.operator_id)
+        declared = find_declaration(self.stored_info, types)
         return None if declared is None else find_kind(self.stored_info, declared, self._sample_arrays())
 
     def _declare(self, info: StateMetaInfo) -> StateMetaInfo:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from state_pipelines.errors import NotFoundError, StateError, Where, at
 from state_pipelines.keyed.tables.operator_table import WINDOW, OperatorTable, OperatorTableOptions, group_files
 from state_pipelines.serializers.text import describe
+from state_pipelines.snapshot.file_scans import narrow_key_groups, scan_files
 from state_pipelines.snapshot.keyed_state import KeyedState, read_states
 from state_pipelines.snapshot.operator_files import OperatorFiles
 from state_pipelines.snapshot.raw_state import IN_FLIGHT_NAME
@@ -149,7 +150,7 @@ class Operator(OperatorFiles):
             StateError: the state cannot be read, or has no such table; see `OperatorTable`.
         """
         table = self.make_table(options)
-        key_groups = self.narrow_key_groups(table.needle, key_groups)
+        key_groups = narrow_key_groups(self, table.needle, key_groups)
         context = self.record_context
         with at(operator=self.label):
             parts = (
@@ -158,7 +159,7 @@ class Operator(OperatorFiles):
                 if key_groups is None or any(each.key_groups.intersect(key_groups) for each in files)
                 for part, groups in table.split(files, context, key_groups)
             )
-            for _, batches in self.scan_ahead(parts, lambda read: read(), WINDOW):
+            for _, batches in scan_files(self, parts, lambda read: read(), WINDOW):
                 yield from batches
 
     def batches_by_state(

@@ -29,9 +29,10 @@ from state_pipelines.serializers.state_meta_info import (
     StateMetaInfo,
 )
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 PREFIX = "python-state-"
 """Prefix of the Java name of every state of a Python function (`BeamStateStore.PYTHON_STATE_PREFIX`)."""
@@ -63,6 +64,17 @@ class PythonGuess:
 def python_name(info: StateMetaInfo) -> str:
     """The name of a state in Python; empty when it is not a state of a Python function."""
     return info.name.removeprefix(PREFIX) if info.name.startswith(PREFIX) and _arrays_of(info) else ""
+
+
+def find_declaration(info: StateMetaInfo, declared: Mapping[str, PythonDeclaration] | None) -> PythonDeclaration | None:
+    """Find the declared type of a state of a Python function; None when there is none.
+
+    Args:
+        info: of the state.
+        declared: the declared types of its operator, by name of the state in Python or in Java.
+    """
+    name = python_name(info)
+    return declared.get(name, declared.get(info.name)) if name and declared else None
 
 
 def declare_types(info: StateMetaInfo, declared: PythonDeclaration, kind: StateKind) -> StateMetaInfo:
@@ -159,20 +171,20 @@ def _arrays_of(info: StateMetaInfo) -> bool:
     """Return whether the serializers of a state are those that PyFlink gives to all of its states."""
     match info.backend_type, info.state_type:
         case BackendStateType.BROADCAST, _:
-            return _is_array(info.key_serializer, "ByteArrayWrapper") and _is_array(info.value_serializer)
+            return _is_array(info.key_serializer, BasicKind.BYTE_ARRAY_WRAPPER) and _is_array(info.value_serializer)
         case BackendStateType.KEY_VALUE, StateKind.LIST:
             return _is_array(_unwrap(info.element))
         case BackendStateType.KEY_VALUE, StateKind.MAP:
             value = info.value_serializer
             return (
                 isinstance(value, tree.MapOf)
-                and _is_array(value.key, "ByteArrayWrapper")
+                and _is_array(value.key, BasicKind.BYTE_ARRAY_WRAPPER)
                 and _is_array(_unwrap(value.value))
             )
     return False
 
 
-def _is_array(serializer: tree.Serializer, kind: str = "BytePrimitiveArray") -> bool:
+def _is_array(serializer: tree.Serializer, kind: BasicKind = BasicKind.BYTE_PRIMITIVE_ARRAY) -> bool:
     stored = serializer.stored if isinstance(serializer, PythonValue) else serializer
     return isinstance(stored, tree.Basic) and stored.kind == kind
 

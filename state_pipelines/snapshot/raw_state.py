@@ -28,6 +28,7 @@ from state_pipelines.operatorstate.state_files import read_raw_partitions
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import StateMetaInfo, operator_list
+from state_pipelines.serializers.tree import BasicKind
 from state_pipelines.snapshot.list_state import select_fields
 from state_pipelines.snapshot.raw_key_groups import (
     BYTES_FIELDS,
@@ -177,7 +178,7 @@ class BytesState(State):
     @property
     def info(self) -> StateMetaInfo:
         """A stand-in that says byte arrays: a snapshot stores no name and no serializer of such state."""
-        return operator_list(self.name, basic("BytePrimitiveArray"))
+        return operator_list(self.name, basic(BasicKind.BYTE_PRIMITIVE_ARRAY))
 
     @property
     def is_keyed(self) -> bool:

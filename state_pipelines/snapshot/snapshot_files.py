@@ -10,13 +10,12 @@ from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_sub
 from state_pipelines.errors import NotFoundError, Where
 from state_pipelines.metadata import (
     CheckpointMetadata,
-    CheckpointProperties,
     compute_operator_id,
     find_operator_id,
     format_operator_id,
     list_references,
 )
-from state_pipelines.metadata.properties import SavepointType
+from state_pipelines.metadata.properties import SnapshotKind, find_snapshot_kind
 from state_pipelines.snapshot.declarations import Declarations
 from state_pipelines.snapshot.handle_readers import HandleReader, find_first_bases, find_header_ends
 from state_pipelines.snapshot.keyed_files import KeyedFiles
@@ -98,12 +97,9 @@ class SnapshotFiles:
         return self.metadata.checkpoint_id
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> SnapshotKind:
         """`savepoint` or `checkpoint`; `unknown` before Flink 1.16, whose metadata do not say."""
-        properties = self.metadata.properties
-        if not isinstance(properties, CheckpointProperties):
-            return "unknown"
-        return "savepoint" if isinstance(properties.checkpoint_type, SavepointType) else "checkpoint"
+        return find_snapshot_kind(self.metadata.properties)
 
     @property
     def kryo_version(self) -> int:

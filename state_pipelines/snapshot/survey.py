@@ -14,7 +14,7 @@ from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.held_key_groups import find_held_key_groups
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
 from state_pipelines.snapshot.list_state import NonKeyedState, OperatorListState, OperatorPart
-from state_pipelines.snapshot.python_states import declare_types
+from state_pipelines.snapshot.python_states import declare_types, find_declaration
 from state_pipelines.snapshot.raw_state import (
     InFlightPart,
     InFlightState,
@@ -182,7 +182,7 @@ def survey_operator(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Fa
 
 def _declare_broadcast(operator: OperatorFiles, info: StateMetaInfo) -> StateMetaInfo:
     """The meta info of a broadcast state with the types that are declared of it."""
-    declared = operator.find_python_type(info)
+    declared = find_declaration(info, operator.snapshot.python_types.get(operator.metadata.operator_id))
     return info if declared is None else declare_types(info, declared, StateKind.MAP)
 
 

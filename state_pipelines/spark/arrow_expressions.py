@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.spark import arrow_functions
+from state_pipelines.spark.arrow_functions import OwnFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,10 +40,10 @@ _EXACT = (*_INTEGERS, "boolean", "string")
 """Types that Arrow compares as Spark does, text by its bytes."""
 
 _ARITHMETIC = {"Add": "add", "Subtract": "subtract", "Multiply": "multiply", "UnaryMinus": "negate", "Abs": "abs"}
-_DIVISIONS = {"Divide": "divide", "IntegralDivide": "divide_whole", "Remainder": "remainder"}
+_DIVISIONS = {"Divide": "divide", "IntegralDivide": OwnFunction.DIVIDE_WHOLE, "Remainder": OwnFunction.REMAINDER}
 _COMPARISONS = {
     "EqualTo": "equal",
-    "EqualNullSafe": "null_safe_equal",
+    "EqualNullSafe": OwnFunction.NULL_SAFE_EQUAL,
     "LessThan": "less",
     "LessThanOrEqual": "less_equal",
     "GreaterThan": "greater",
@@ -56,8 +57,8 @@ _ANSI = "ANSI"
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "divide": arrow_functions.divide,
-    "divide_whole": arrow_functions.divide_whole,
-    "remainder": arrow_functions.remainder,
+    OwnFunction.DIVIDE_WHOLE: arrow_functions.divide_whole,
+    OwnFunction.REMAINDER: arrow_functions.remainder,
     "is_nan": arrow_functions.is_nan,
 }
 _OPTIONS: dict[str, Callable[..., Any]] = {
@@ -82,14 +83,14 @@ class ArrowExpression:
     """A node of an expression.
 
     Attributes:
-        function: of Arrow or of `_FUNCTIONS`; or one that `_compute` names.
+        function: name of a function of Arrow, or one of ours.
         type: of its values, by Spark's name.
         arguments: operands.
         value: name of a column, value of a literal, the message where null is an error, or options of the function.
         may_fail: whether some values of the columns are an error.
     """
 
-    function: str
+    function: OwnFunction | str
     type: str
     arguments: tuple[ArrowExpression, ...] = ()
     value: Any = None
@@ -98,7 +99,7 @@ class ArrowExpression:
     @property
     def columns(self) -> frozenset[str]:
         """The columns that it reads."""
-        own = frozenset([self.value]) if self.function == "column" else frozenset()
+        own = frozenset([self.value]) if self.function == OwnFunction.COLUMN else frozenset()
         return own.union(*(each.columns for each in self.arguments))
 
     def evaluate(self, columns: Mapping[str, pa.Array], present: pa.BooleanArray) -> pa.Array:
@@ -141,11 +142,11 @@ def _compute_where(expression: ArrowExpression, rows: _Rows, wanted: Any) -> pa.
 def _compute(expression: ArrowExpression, rows: _Rows) -> Any:
     """Values of an expression: an array, or a scalar if no column counts."""
     match expression.function:
-        case "column":
+        case OwnFunction.COLUMN:
             return rows.columns[expression.value]
-        case "literal":
+        case OwnFunction.LITERAL:
             return pa.scalar(expression.value, TYPES[expression.type])
-        case "choose":
+        case OwnFunction.CHOOSE:
             return _choose(expression, rows)
         case "coalesce":
             found = _compute(expression.arguments[0], rows)
@@ -154,7 +155,7 @@ def _compute(expression: ArrowExpression, rows: _Rows) -> Any:
                 found = pc.coalesce(found, _compute_guarded(each, rows, missing))
             return found
     first, *rest = expression.arguments
-    if expression.function in ("divide", "divide_whole", "remainder"):
+    if expression.function in ("divide", OwnFunction.DIVIDE_WHOLE, OwnFunction.REMAINDER):
         # Of a division Spark evaluates the divisor first.
         divisor = _compute(rest[0], rows)
         found = [_compute_guarded(first, rows, pc.is_valid(divisor) if first.may_fail else None), divisor]
@@ -177,9 +178,9 @@ def _needs_more(expression: ArrowExpression, first: Any) -> Any:
             return pc.fill_null(first, True)
         case "or_kleene":
             return pc.invert(pc.fill_null(first, False))
-        case "null_safe_equal":
+        case OwnFunction.NULL_SAFE_EQUAL:
             return pa.scalar(True)
-        case "require":
+        case OwnFunction.REQUIRE:
             return pc.is_null(first)
         case _:
             return pc.is_valid(first)
@@ -210,11 +211,11 @@ def _call(expression: ArrowExpression, found: list[Any]) -> Any:
         case "cast":
             # Arrow raises for values that do not fit their type; a long becomes the nearest double.
             return pc.cast(found[0], TYPES[expression.type], safe=expression.type in _INTEGERS)
-        case "truncate":
+        case OwnFunction.TRUNCATE:
             return arrow_functions.truncate(found[0], TYPES[expression.type])
-        case "not_zero":
+        case OwnFunction.NOT_ZERO:
             return pc.not_equal(found[0], pa.scalar(0, found[0].type))
-        case "require":
+        case OwnFunction.REQUIRE:
             wrong = pc.is_null(found[0])
             for condition in found[1:]:
                 wrong = pc.and_(wrong, pc.fill_null(condition, False))
@@ -223,15 +224,15 @@ def _call(expression: ArrowExpression, found: list[Any]) -> Any:
             return found[0]
         case "binary_join_element_wise":
             return pc.binary_join_element_wise(*found, "")
-        case "null_safe_equal":
+        case OwnFunction.NULL_SAFE_EQUAL:
             same = arrow_functions.equal if kind in _FRACTIONS else pc.equal
             return arrow_functions.null_safe_equal(found[0], found[1], same)
         case "is_in":
             return pc.if_else(pc.is_valid(found[0]), pc.is_in(found[0], pa.array(value, TYPES[kind])), None)
-        case "take_element":
+        case OwnFunction.TAKE_ELEMENT:
             first, failing = value
             return arrow_functions.take_element(found[0], found[1], first, failing=failing)
-        case "count_elements":
+        case OwnFunction.COUNT_ELEMENTS:
             return arrow_functions.count_elements(found[0], null=value)
     if kind in _FRACTIONS and function in _FRACTION_COMPARISONS:
         return _FRACTION_COMPARISONS[function](*found)
@@ -260,10 +261,12 @@ def translate_expression(expression: Any, present: str) -> ArrowExpression | Non
 def _translate(expression: Any, present: str) -> ArrowExpression | None:
     name, kind = _name(expression), expression.dataType().simpleString()
     if name == "AttributeReference":
-        return ArrowExpression("column", kind, value=expression.name())
+        return ArrowExpression(OwnFunction.COLUMN, kind, value=expression.name())
     if name == "Literal" and kind in TYPES:
         value = expression.value()
-        return ArrowExpression("literal", kind, value=str(value) if kind == "string" and value is not None else value)
+        return ArrowExpression(
+            OwnFunction.LITERAL, kind, value=str(value) if kind == "string" and value is not None else value
+        )
     parts = list_sequence(expression.children())
     if name == "CaseWhen" and len(parts) == 2 and _is_column(parts[0], present):
         return _translate(parts[1], present)
@@ -277,7 +280,7 @@ def _translate(expression: Any, present: str) -> ArrowExpression | None:
         found = _translate_all([parts[0], *conditions], present)
         if found is None or any(each.may_fail for each in found[1:]):
             return None
-        return ArrowExpression("require", kind, found, message, may_fail=True)
+        return ArrowExpression(OwnFunction.REQUIRE, kind, found, message, may_fail=True)
     arguments = _translate_all(parts, present)
     return None if arguments is None else _make(expression, name, kind, arguments)
 
@@ -297,12 +300,12 @@ def _make_of_lists(
             failing, first = bool(expression.failOnError()), 0 if name == "GetArrayItem" else 1
             # The index 0 is an error of `element_at` in any case.
             may_fail = fails or failing or first > 0
-            return ArrowExpression("take_element", kind, arguments, (first, failing), may_fail=may_fail)
+            return ArrowExpression(OwnFunction.TAKE_ELEMENT, kind, arguments, (first, failing), may_fail=may_fail)
         case "GetStructField" if of.startswith("struct<"):
             return ArrowExpression("struct_field", kind, arguments, ([expression.ordinal()],), may_fail=fails)
         case "Size" if of.startswith("array<"):
             null = -1 if expression.legacySizeOfNull() else None
-            return ArrowExpression("count_elements", kind, arguments, null, may_fail=fails)
+            return ArrowExpression(OwnFunction.COUNT_ELEMENTS, kind, arguments, null, may_fail=fails)
     return None
 
 
@@ -310,7 +313,7 @@ def _make(expression: Any, name: str, kind: str, arguments: tuple[ArrowExpressio
     types = {each.type for each in arguments}
     fails = any(each.may_fail for each in arguments)
 
-    def make(function: str, value: Any = None, *, may_fail: bool = False) -> ArrowExpression:
+    def make(function: OwnFunction | str, value: Any = None, *, may_fail: bool = False) -> ArrowExpression:
         return ArrowExpression(function, kind, arguments, value, may_fail=fails or may_fail)
 
     match name:
@@ -323,7 +326,7 @@ def _make(expression: Any, name: str, kind: str, arguments: tuple[ArrowExpressio
             checked = expression.failOnError() if len(arguments) == 1 else str(expression.evalMode()) == _ANSI
             return make(f"{function}_checked", may_fail=True) if checked else None
         case "Divide" | "IntegralDivide" | "Remainder" if len(types) == 1 and types <= set(_NUMBERS):
-            safe = arguments[1].function == "literal" and arguments[1].value not in (None, 0, -1)
+            safe = arguments[1].function == OwnFunction.LITERAL and arguments[1].value not in (None, 0, -1)
             if safe or str(expression.evalMode()) == _ANSI:
                 return make(_DIVISIONS[name], may_fail=not safe)
         case "EqualTo" | "EqualNullSafe" if len(types) == 1 and types <= {*_EXACT, *_FRACTIONS}:
@@ -339,8 +342,8 @@ def _make(expression: Any, name: str, kind: str, arguments: tuple[ArrowExpressio
             return make("coalesce")
         case "If" | "CaseWhen":
             if len(arguments) % 2 == 0:
-                arguments = (*arguments, ArrowExpression("literal", kind))
-            return make("choose")
+                arguments = (*arguments, ArrowExpression(OwnFunction.LITERAL, kind))
+            return make(OwnFunction.CHOOSE)
     # Spark does not evaluate later operands of these unless it must.
     return None if any(each.may_fail for each in arguments[1:]) else _make_of_texts(name, make, arguments)
 
@@ -350,7 +353,7 @@ def _make_of_texts(
 ) -> ArrowExpression | None:
     """A function of text, or one that looks at a list of operands."""
     types, literals = {each.type for each in arguments}, [each.value for each in arguments[1:]]
-    fixed = all(each.function == "literal" and each.value is not None for each in arguments[1:])
+    fixed = all(each.function == OwnFunction.LITERAL and each.value is not None for each in arguments[1:])
     match name:
         case "Greatest" | "Least" if len(types) == 1 and types <= {*_INTEGERS}:
             return make("max_element_wise" if name == "Greatest" else "min_element_wise")
@@ -377,7 +380,7 @@ def _make_cast(kind: str, argument: ArrowExpression) -> ArrowExpression | None:
     """A cast between numbers, from and to booleans, or to text of whole numbers and booleans."""
     of = argument.type
 
-    def make(function: str = "cast", *, may_fail: bool = False) -> ArrowExpression:
+    def make(function: OwnFunction | str = "cast", *, may_fail: bool = False) -> ArrowExpression:
         return ArrowExpression(function, kind, (argument,), may_fail=may_fail or argument.may_fail)
 
     if kind == "string" and of in (*_INTEGERS, "boolean"):
@@ -385,13 +388,13 @@ def _make_cast(kind: str, argument: ArrowExpression) -> ArrowExpression | None:
     if kind in _INTEGERS and of in _INTEGERS:
         return make(may_fail=_INTEGERS.index(kind) < _INTEGERS.index(of))
     if kind in _INTEGERS and of in _FRACTIONS:
-        return make("truncate", may_fail=True)
+        return make(OwnFunction.TRUNCATE, may_fail=True)
     if kind in _FRACTIONS and of in (*_NUMBERS, "boolean"):
         return make()
     if kind in _INTEGERS and of == "boolean":
         return make()
     if kind == "boolean" and of in _INTEGERS:
-        return make("not_zero")
+        return make(OwnFunction.NOT_ZERO)
     return None
 
 

@@ -5,6 +5,7 @@ Operands are arrays of n values, or scalars for literals. Errors are `pa.ArrowIn
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
+
+
+class OwnFunction(StrEnum):
+    """Function of an expression that Arrow does not have."""
+
+    COLUMN = "column"
+    LITERAL = "literal"
+    CHOOSE = "choose"
+    """Of `CASE`: conditions and values by turns, then the value if no condition is true."""
+    REQUIRE = "require"
+    """The operand; null is an error, under the conditions that follow."""
+    TRUNCATE = "truncate"
+    NOT_ZERO = "not_zero"
+    NULL_SAFE_EQUAL = "null_safe_equal"
+    DIVIDE_WHOLE = "divide_whole"
+    REMAINDER = "remainder"
+    TAKE_ELEMENT = "take_element"
+    COUNT_ELEMENTS = "count_elements"
 
 
 def divide(left: Any, right: Any) -> Any:

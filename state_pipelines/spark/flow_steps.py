@@ -270,7 +270,7 @@ class Stage:
         if self.before.kind != StateKind.LIST:
             return frame
         keys = [name for name in map(hidden, ("key_group", *KEYS)) if name in frame.columns]
-        return _unite(keys, frame.withColumn(hidden("order"), F.lit(0)), flows.ERROR, "user key", "map_key")
+        return _unite(keys, frame.withColumn(hidden("order"), F.lit(0)), flows.EqualKeys.ERROR, "user key", "map_key")
 
     def _to_value(self, stage: flows.Regroup) -> DataFrame:
         is_map = self.before.kind == StateKind.MAP
@@ -335,7 +335,7 @@ class Stage:
         key, old, count = hidden("state_key"), hidden("old_key"), hidden("count")
         frame = self._change_keys(stage, others=[F.col(key).alias(old)])
         keys = [name for name in map(hidden, (*KEYS, "timestamp")) if name in frame.columns]
-        unites = self.after.kind not in (StateKind.LIST, StateKind.TIMER) and stage.rule == flows.ERROR
+        unites = self.after.kind not in (StateKind.LIST, StateKind.TIMER) and stage.rule == flows.EqualKeys.ERROR
         number = F.count("*").over(Window.partitionBy(*keys)) if unites else F.lit(1)
         unfit = frame.withColumn(count, number).where(F.col(key).isNull() | (F.col(count) > 1))
         shown = [F.col(old).alias("key"), F.col(key).alias("new key")]
@@ -412,11 +412,11 @@ def _unite(keys: list[str], frame: DataFrame, rule: str, what: str, column: str)
     """Unite the rows of equal keys into one row per key, by `rule`."""
     order = hidden("order")
     times = [F.max(name).alias(name) for name in [hidden(TTL_COLUMN)] if name in frame.columns]
-    if rule in (flows.ERROR, flows.FIRST, flows.LAST):
-        chosen = F.max_by(PAYLOAD, order) if rule == flows.LAST else F.min_by(PAYLOAD, order)
+    if rule in tuple(flows.EqualKeys):
+        chosen = F.max_by(PAYLOAD, order) if rule == flows.EqualKeys.LAST else F.min_by(PAYLOAD, order)
         count = hidden("count")
         grouped = frame.groupBy(*keys).agg(chosen.alias(PAYLOAD), F.count("*").alias(count), *times)
-        if rule == flows.ERROR:
+        if rule == flows.EqualKeys.ERROR:
             text = F.concat(F.lit(f"{EQUAL_KEYS} {what}, "), F.to_json(F.struct(F.col(hidden(column)).alias(what))))
             checked = F.when(F.col(count) > 1, F.raise_error(text)).otherwise(F.col(PAYLOAD))
             grouped = grouped.withColumn(PAYLOAD, checked)

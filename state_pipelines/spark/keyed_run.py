@@ -21,6 +21,7 @@ from state_pipelines.datastream import CheckpointListener
 from state_pipelines.datastream.pyflink_layout import KeyRowTypeInfo
 from state_pipelines.errors import StateError
 from state_pipelines.metadata.properties import SavepointFormatType, SavepointType
+from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot.opening import open_location
 from state_pipelines.spark.connected_inputs import INPUT
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 _DECLINES = (FailureReason.CHECKPOINT_ASYNC_EXCEPTION, FailureReason.CHECKPOINT_DECLINED)
 """Reasons for which a task cannot take its snapshot."""
 
-_NATIVE = {"hashmap": Format.HEAP, "rocksdb": Format.ROCKSDB}
+_NATIVE = {StateBackend.HASHMAP: Format.HEAP, StateBackend.ROCKSDB: Format.ROCKSDB}
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,9 @@ class KeyedRun:
         assert self.coordinator is not None
         kind = trigger.properties.checkpoint_type
         is_canonical = isinstance(kind, SavepointType) and kind.format_type is SavepointFormatType.CANONICAL
-        is_incremental = self._options.changelog or (self._options.incremental and self._options.backend == "rocksdb")
+        is_incremental = self._options.changelog or (
+            self._options.incremental and self._options.backend is StateBackend.ROCKSDB
+        )
         shared = trigger.shared if is_incremental else None
         if shared is not None:
             make_directory(shared)

@@ -17,6 +17,7 @@ from state_pipelines.datastream import RestoredState
 from state_pipelines.datastream.derived_types import derive_type
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata.properties import SavepointFormatType
+from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.spark.connected_inputs import check_inputs
 from state_pipelines.spark.keyed_inputs import (
@@ -204,7 +205,7 @@ class KeyedStep:
             hashes=dict(self.hashes or {}),
             parameters=dict(self.parameters or {}),
             make_store=HeapStore
-            if parsed.backend == "hashmap"
+            if parsed.backend is StateBackend.HASHMAP
             else MakeRocksStore(read_rocksdb_options(_to_texts(self.options))),
             changelog=parsed.changelog_settings,
             pyflink_state=in_pyflink,

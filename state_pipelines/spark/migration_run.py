@@ -12,7 +12,7 @@ from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
-from state_pipelines.operations.migration import UPGRADE, Migration, ValuePlan
+from state_pipelines.operations.migration import Direction, Migration, ValuePlan
 from state_pipelines.operations.migration import flows as flowing
 from state_pipelines.operations.migration.drafts import refuse_drafts
 from state_pipelines.operations.migration.flows import Read
@@ -134,7 +134,7 @@ def migrate(
     migration: Migration | Chain | str,
     target: str,
     *,
-    direction: str = UPGRADE,
+    direction: Direction | str = Direction.UPGRADE,
     prove: bool = True,
     suites: Sequence[Suite] = (),
     project: str | Path | None = None,
@@ -177,8 +177,10 @@ def migrate(
     if spark.conf.get("spark.sql.ansi.enabled") != "true":
         # Without it a cast that overflows gives null without a word.
         raise UsageError("the session does not run ANSI SQL", hint="Set spark.sql.ansi.enabled to true")
+    if direction not in tuple(Direction):
+        raise UsageError(f"the direction is {direction!r}", hint=f"Choose from {', '.join(Direction)}")
     started = time.monotonic()
-    chain: Chain = [(migration, direction)] if isinstance(migration, Migration) else migration
+    chain: Chain = [(migration, Direction(direction))] if isinstance(migration, Migration) else migration
     planned = plan_snapshot(snapshot, chain)
     if prove:
         check_expectations(planned, allow_sql=allow_sql)
@@ -248,7 +250,11 @@ def plan_snapshot(snapshot: Snapshot, chain: Chain) -> list[tuple[Operator, Oper
     plans = []
     for operator in operators.values():
         for change in chain[0][0].changes if len(chain) == 1 else ():
-            if change.state and chain[0][1] == UPGRADE and snapshot.operator(change.operator).id == operator.id:
+            if (
+                change.state
+                and chain[0][1] == Direction.UPGRADE
+                and snapshot.operator(change.operator).id == operator.id
+            ):
                 operator.state(change.state)  # says which states there are
         with at(operator=operator.label):
             plans.append((operator, plan_operator(operator, find_shapes(operator), chain)))

@@ -23,6 +23,7 @@ from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange, parse_key_groups
 from state_pipelines.snapshot import Operator, Snapshot, State, declare, open_snapshot
 from state_pipelines.snapshot.declarations import KINDS
+from state_pipelines.snapshot.file_scans import narrow_key_groups, require_key_groups
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.list_state import NonKeyedState
 from state_pipelines.snapshot.raw_state import BytesState
@@ -317,7 +318,7 @@ def find_state(snapshot: Snapshot, options: StateOptions) -> State | Operator:
     """The state that the options name, or the operator when they name none; without files that cannot be opened."""
     operator = snapshot.operator(options.operator).readable
     if options.key_groups is not None:
-        operator.require_key_groups(options.key_groups)
+        require_key_groups(operator, options.key_groups)
     return operator if options.state is None else operator.state(options.state)
 
 
@@ -338,8 +339,8 @@ def _narrow_to_key(found: KeyedState | Operator, options: StateOptions) -> KeyGr
     if options.table.key is None:
         return options.key_groups
     if isinstance(found, Operator):
-        return found.narrow_key_groups(found.make_table(options.operator_table).needle, options.key_groups)
-    return found.operator.narrow_key_groups(found.make_table(options.table).needle, options.key_groups)
+        return narrow_key_groups(found, found.make_table(options.operator_table).needle, options.key_groups)
+    return narrow_key_groups(found.operator, found.make_table(options.table).needle, options.key_groups)
 
 
 def ignoring(batches: Iterator[pa.RecordBatch], ignored: tuple[type[StateError], ...]) -> Iterator[pa.RecordBatch]:

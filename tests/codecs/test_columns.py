@@ -14,7 +14,14 @@ import pytest
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import Decoded, KernelColumns, ScalarColumns, column_type, plan_columns
-from state_pipelines.codecs.java.typed_values import CollectionValue, EnumValue, MapValue, ObjectValue, TypedValue
+from state_pipelines.codecs.java.typed_values import (
+    CollectionKind,
+    CollectionValue,
+    EnumValue,
+    MapValue,
+    ObjectValue,
+    TypedValue,
+)
 from state_pipelines.codecs.json.json_lines import dumps, to_json
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.layout import PojoObject, PojoVariant, Primitive, PrimitiveKind
@@ -62,7 +69,7 @@ def order(**changes: Any) -> ObjectValue:
     )
     fields = {
         "id": 7,
-        "lines": CollectionValue("java.util.ArrayList", "list", (line,)),
+        "lines": CollectionValue("java.util.ArrayList", CollectionKind.LIST, (line,)),
         "note": None,
         "status": EnumValue("shop.Status", "DONE"),
         "when": TypedValue("java.time.LocalDate", 20_000),
@@ -143,7 +150,9 @@ def test_what_has_no_shape_of_its_own_is_the_json_of_dump(type_class: str, value
         ("shop.Any", ObjectValue("shop.Any", (("content", "x"),)), "row 1: values of java.lang.Object are JSON text"),
         (
             "shop.Cart",
-            ObjectValue("shop.Cart", (("items", CollectionValue("java.util.LinkedList", "list", ("a",))),)),
+            ObjectValue(
+                "shop.Cart", (("items", CollectionValue("java.util.LinkedList", CollectionKind.LIST, ("a",))),)
+            ),
             "row 1: a value that is declared as java.util.List cannot be written",
         ),
     ],

@@ -41,7 +41,7 @@ def test_a_registered_layout_is_derived() -> None:
 
 
 def test_a_layout_counts_even_when_it_is_registered_late() -> None:
-    station = tree.ClassBound(snapshot_class="", kind="Value", type_class="com.acme.Late")
+    station = tree.ClassBound(snapshot_class="", kind=tree.ClassBoundKind.VALUE, type_class="com.acme.Late")
     assert derive_layout(station, CONTEXT) != JavaText()
     register_class_layout("com.acme.Late", JavaText())
     assert derive_layout(station, CONTEXT) == JavaText()

@@ -15,6 +15,7 @@ from state_pipelines.codecs.java.iso_dates import calendar_day, epoch_day
 from state_pipelines.codecs.java.typed_values import (
     ArrayValue,
     BackReference,
+    CollectionKind,
     CollectionValue,
     EnumValue,
     MapValue,
@@ -33,7 +34,7 @@ HERE = "snapshot"
 
 
 def basic(kind: str) -> tree.Basic:
-    return tree.Basic(snapshot_class=HERE, kind=kind)
+    return tree.Basic(snapshot_class=HERE, kind=tree.BasicKind(kind))
 
 
 def list_of(element: tree.Serializer) -> tree.ListOf:
@@ -265,8 +266,8 @@ def test_a_value_of_a_map_that_is_null_has_no_access_time() -> None:
             {"@row": [1], "@kind": "-D"},
         ),
         (ArrayValue("[D", (float("nan"),)), ["NaN"]),
-        (CollectionValue("java.util.ArrayList", "list", (2, 1)), [2, 1]),
-        (CollectionValue("java.util.HashSet", "set", ("b", "a")), {"@set": ["a", "b"]}),
+        (CollectionValue("java.util.ArrayList", CollectionKind.LIST, (2, 1)), [2, 1]),
+        (CollectionValue("java.util.HashSet", CollectionKind.SET, ("b", "a")), {"@set": ["a", "b"]}),
         (
             MapValue("java.util.HashMap", ((TypedValue("java.lang.Long", 5), b"\x01"),)),
             {"@map": [[5, {"@bytes": "01"}]]},

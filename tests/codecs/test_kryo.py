@@ -19,6 +19,7 @@ from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.java.typed_values import (
     ArrayValue,
     BackReference,
+    CollectionKind,
     CollectionValue,
     MapValue,
     ObjectValue,
@@ -142,11 +143,15 @@ def test_object_that_is_mentioned_twice_is_one_object() -> None:
 
 
 def test_mention_of_an_enclosing_object_is_a_back_reference() -> None:
-    assert read(ARRAY_LIST + "01010002", 2) == CollectionValue("java.util.ArrayList", "list", (BackReference(0),))
+    assert read(ARRAY_LIST + "01010002", 2) == CollectionValue(
+        "java.util.ArrayList", CollectionKind.LIST, (BackReference(0),)
+    )
 
 
 def test_plain_values_have_no_java_types() -> None:
-    value = MapValue("java.util.HashMap", (("k", CollectionValue("x", "list", (TypedValue("java.lang.Long", 5),))),))
+    value = MapValue(
+        "java.util.HashMap", (("k", CollectionValue("x", CollectionKind.LIST, (TypedValue("java.lang.Long", 5),))),)
+    )
     assert plain(value) == [("k", [5])]
 
 
@@ -250,7 +255,9 @@ GRAPHS = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
         st.builds(
-            lambda kind, items: CollectionValue(kind[0], kind[1], tuple(items)), KINDS, st.lists(inner, max_size=4)
+            lambda kind, items: CollectionValue(kind[0], CollectionKind(kind[1]), tuple(items)),
+            KINDS,
+            st.lists(inner, max_size=4),
         ),
         st.builds(MapValue, st.just("java.util.HashMap"), st.lists(st.tuples(inner, inner), max_size=3).map(tuple)),
     ),

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from state_pipelines.codecs.java.typed_values import MapValue
-from state_pipelines.codecs.messages.chill_messages import MessageTypes
+from state_pipelines.codecs.messages.chill_messages import MessageFormat, MessageTypes
 from state_pipelines.codecs.messages.protobuf import ProtobufTypes
 from state_pipelines.errors import FormatError, UsageError
 
@@ -64,8 +64,8 @@ def test_unknown_constants_are_numbers() -> None:
 )
 def test_java_classes_are_named_as_protoc_names_them(options: dict[str, object], name: str) -> None:
     types = MessageTypes(protobuf=(make_set(**options),))
-    assert types.knows("protobuf", name)
-    assert types.knows("protobuf", f"{name}$Item")
+    assert types.knows(MessageFormat.PROTOBUF, name)
+    assert types.knows(MessageFormat.PROTOBUF, f"{name}$Item")
 
 
 def test_an_outer_class_does_not_take_the_name_of_a_message() -> None:

@@ -47,7 +47,9 @@ def variants(kind: str, *parts: tree.Serializer, flag: bool | None = None) -> tr
 
 
 def writable(name: str) -> tree.ClassBound:
-    return tree.ClassBound(snapshot_class="", kind="Writable", type_class=f"org.apache.hadoop.io.{name}")
+    return tree.ClassBound(
+        snapshot_class="", kind=tree.ClassBoundKind.WRITABLE, type_class=f"org.apache.hadoop.io.{name}"
+    )
 
 
 NODE_ID = variants("NodeId", EVENT_ID)
@@ -235,7 +237,7 @@ VECTORS = {
         {"nextFreeTransactionalId": 15, "lastParallelism": 3},
     ),
     "JdbcXaSinkState": Vector(
-        tree.Basic(snapshot_class="", kind="JdbcXaSinkState"),
+        tree.Basic(snapshot_class="", kind=tree.BasicKind.JDBC_XA_SINK_STATE),
         "00000001000000c902ab01010000000001000000000000000700000002000000c901ff00",
         {
             "hanging": [{"formatId": 201, "globalTransactionId": b"\xab\x01", "branchQualifier": b"\0"}],
@@ -358,7 +360,7 @@ VECTORS = {
     "Hadoop VLongWritable": Vector(writable("VLongWritable"), "887fffffffffffffff", 2**63 - 1),
     "Hadoop VLongWritable of the least number": Vector(writable("VLongWritable"), "807fffffffffffffff", -(2**63)),
     "Value": Vector(
-        tree.ClassBound(snapshot_class="", kind="Value", type_class="com.acme.Name"),
+        tree.ClassBound(snapshot_class="", kind=tree.ClassBoundKind.VALUE, type_class="com.acme.Name"),
         "00076b6c696f6e3236",
         Undecoded(
             "com.acme.Name",
@@ -466,13 +468,13 @@ def test_a_field_whose_type_was_lost_is_named() -> None:
 
 
 def test_a_class_of_the_user_inside_other_data_stops_the_reading() -> None:
-    value = tree.ClassBound(snapshot_class="", kind="Value", type_class="com.acme.Name")
+    value = tree.ClassBound(snapshot_class="", kind=tree.ClassBoundKind.VALUE, type_class="com.acme.Name")
     with pytest.raises(UnsupportedError, match=r"values of com\.acme\.Name are written by code"):
         read_value(derive_layout(build.tuple_of(value, INT), CONTEXT), Reader(bytes(9)))
 
 
 def test_a_class_of_the_user_at_the_end_is_kept_as_bytes() -> None:
-    value = tree.ClassBound(snapshot_class="", kind="Value", type_class="com.acme.Name")
+    value = tree.ClassBound(snapshot_class="", kind=tree.ClassBoundKind.VALUE, type_class="com.acme.Name")
     layout = derive_layout(build.tuple_of(INT, value), CONTEXT)
     assert read_value(layout, Reader(bytes(9)))["f1"].raw == bytes(5)
 

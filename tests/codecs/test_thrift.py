@@ -6,7 +6,7 @@ import pytest
 
 from state_pipelines.codecs.java.typed_values import MapValue
 from state_pipelines.codecs.json.json_values import value_json
-from state_pipelines.codecs.messages.chill_messages import MessageTypes
+from state_pipelines.codecs.messages.chill_messages import MessageFormat, MessageTypes
 from state_pipelines.codecs.messages.thrift import ThriftFiles
 from state_pipelines.errors import FormatError, UsageError
 
@@ -76,9 +76,9 @@ def test_fields_that_the_file_does_not_have_go_by_their_number() -> None:
 
 def test_the_class_follows_from_the_namespace() -> None:
     types = MessageTypes(thrift=(FILE,))
-    assert types.knows("thrift", "com.acme.thrift.Order")
-    assert not types.knows("thrift", "Order")
-    assert not types.knows("protobuf", "com.acme.thrift.Order")
+    assert types.knows(MessageFormat.THRIFT, "com.acme.thrift.Order")
+    assert not types.knows(MessageFormat.THRIFT, "Order")
+    assert not types.knows(MessageFormat.PROTOBUF, "com.acme.thrift.Order")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_field_without_a_number_is_wrong_use() -> None:
 
 
 def test_a_value_is_shown_with_its_class() -> None:
-    fields = MessageTypes(thrift=(FILE,)).decode("thrift", "com.acme.thrift.Item", bytes.fromhex(ITEM))
+    fields = MessageTypes(thrift=(FILE,)).decode(MessageFormat.THRIFT, "com.acme.thrift.Item", bytes.fromhex(ITEM))
     assert value_json(fields) == {"sku": "x1", "count": 3}
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 _TIMER_PREFIX = "_timer_state/"
-_LONG = tree.Basic(snapshot_class="", kind="Long")
+_LONG = tree.Basic(snapshot_class="", kind=tree.BasicKind.LONG)
 
 
 class RawRow(Exception):

@@ -24,6 +24,7 @@ from state_pipelines.connectors.committers import (
     Committables,
     SubtaskCommittables,
 )
+from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import Versioned
 from state_pipelines.connectors.kafka_sink import KafkaCommittable, write_kafka_committable
 from state_pipelines.connectors.two_phase_commit import TwoPhaseCommitState
@@ -99,7 +100,7 @@ def shop() -> Iterator[None]:
         columns=columns,
     )(lambda value: value)
     yield
-    del registry._codecs["shop", "split"]
+    del registry._codecs["shop", ConnectorStateKind.SPLIT]
 
 
 @pytest.mark.usefixtures("shop")
@@ -137,7 +138,7 @@ def test_a_kind_of_state_is_registered_once() -> None:
 
 def test_state_of_an_unknown_connector_cannot_be_written() -> None:
     with pytest.raises(UsageError, match="no connector nobody"):
-        encode_elements(ConnectorState("nobody", "split", (), (), pa.schema([])), BYTES)
+        encode_elements(ConnectorState("nobody", ConnectorStateKind.SPLIT, (), (), pa.schema([])), BYTES)
 
 
 @pytest.mark.parametrize("version", [0, 1])

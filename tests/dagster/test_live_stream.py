@@ -18,6 +18,7 @@ from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResourc
 from state_pipelines.dagster.sensors.new_input import build_new_input
 from state_pipelines.dagster.stream_settings import StreamSettings, to_cron
 from state_pipelines.errors import StateError, UsageError
+from state_pipelines.metadata.properties import SnapshotKind
 from tests.dagster.conftest import ROOT, build, find_asset
 
 if TYPE_CHECKING:
@@ -289,7 +290,7 @@ def test_the_sensor_for_snapshots_sees_checkpoints_and_savepoints(stream: Stream
     event = stream.instance.get_latest_materialization_event(stream.job.key("checkpoint"))
     assert event is not None
     assert event.asset_materialization is not None
-    assert event.asset_materialization.metadata["snapshot"].value == kinds["checkpoint"]
+    assert event.asset_materialization.metadata["snapshot"].value == kinds[SnapshotKind.CHECKPOINT]
 
 
 def test_retention_of_a_stream_deletes_nothing_that_it_needs(stream: Stream) -> None:

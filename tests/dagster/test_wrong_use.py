@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 import state_pipelines.dagster
 from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
-from state_pipelines.dagster.retention_settings import RetentionSettings
+from state_pipelines.dagster.retention_settings import PlanApplication, RetentionSettings
 from state_pipelines.dagster.stream_settings import StreamSettings
 from state_pipelines.errors import StateError
 from tests.dagster.conftest import MIGRATIONS, SAVEPOINTS, Deployment
@@ -164,7 +164,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployment,
         migrations=str(MIGRATIONS),
         bootstrap=str(root / "bootstrap.yaml"),
         stream=StreamSettings(definition=f"{root}/stream.py:make", directory=str(root / "stream"), input=str(root)),
-        retention_runs=RetentionSettings(apply="scheduled"),
+        retention_runs=RetentionSettings(apply=PlanApplication.SCHEDULED),
     )
     with dg.DagsterInstance.ephemeral() as instance:
         deployment = Deployment(root, instance, job)

@@ -22,6 +22,7 @@ from state_pipelines.keyed.key_group_assignment import (
 )
 from state_pipelines.keyed.keys.key_hashes import make_key_hasher
 from state_pipelines.serializers.build import avro, basic, enum, generic_array, pojo, tuple_of
+from state_pipelines.serializers.tree import BasicKind
 from tests.keyed.key_group_lines import GENERIC, Recorded, TypedKeys, expressions_of, make_records, read_recorded
 
 STRING, INT, LONG = (basic(kind) for kind in ("String", "Int", "Long"))
@@ -39,7 +40,7 @@ TYPES = sorted(recorded().keys)
 
 def hash_recorded(name: str, keys: TypedKeys) -> np.ndarray:
     if name == "Scala Float":
-        return NUMBER_HASHES["Float"](pa.array(_floats(keys)))
+        return NUMBER_HASHES[BasicKind.FLOAT](pa.array(_floats(keys)))
     hasher = make_key_hasher(keys.serializer, LayoutContext(), expressions_of(name, keys.serializer))
     return hasher.hash_keys(keys.records)
 

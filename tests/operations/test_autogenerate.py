@@ -24,7 +24,7 @@ from state_pipelines.operations.migration.migration_planner import plan_migratio
 from state_pipelines.operations.migration.schemas import apply_migration, read_schemas
 from state_pipelines.operations.migration.shapes import StateShape
 from state_pipelines.operations.migration.signatures import sign_shape
-from state_pipelines.operations.migration.steps import TODO, UPGRADE
+from state_pipelines.operations.migration.steps import TODO, Direction
 from state_pipelines.operations.migration.structs import PlanContext
 from state_pipelines.serializers.build import (
     VOID_NAMESPACE,
@@ -167,7 +167,7 @@ def test_the_draft_leads_to_exactly_the_new_serializers(pair: tuple[Serializer, 
     migration, remarks = draft(old, new)
     text = format_revision(Draft(migration, tuple(remarks), undecided=False))
     loaded = parse_migration(yaml.safe_load(text))
-    plan = plan_migrations({"order": old}, [(loaded, UPGRADE)])
+    plan = plan_migrations({"order": old}, [(loaded, Direction.UPGRADE)])
     assert sign_shape(plan.new_shapes["order"]) == sign_shape(new)
     assert (plan.back is None) == bool(loaded.change.impossible)
     if plan.back is not None:
@@ -325,7 +325,7 @@ def test_a_savepoint_of_flink_is_drafted_into_a_new_world() -> None:
     loaded = parse_migration(yaml.safe_load(format_revision(found)))
     assert (loaded.revision, loaded.revises, loaded.description) == ("0002_less", "0001", "less")
     assert [(each.operator, each.state) for each in loaded.changes] == [("orders", "quantities"), ("orders", "order")]
-    after, _ = apply_migration(read_schemas(snapshot, [loaded]), loaded, UPGRADE)
+    after, _ = apply_migration(read_schemas(snapshot, [loaded]), loaded, Direction.UPGRADE)
     (shapes,) = after.operators.values()
     assert sign_shape(shapes["quantities"]).payload == sign_shape(shape(INT)).payload
     assert sorted(each.name for each in shapes["order"].payload.fields) == ["id", "total"]  # type: ignore[attr-defined]

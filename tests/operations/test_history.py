@@ -13,7 +13,7 @@ from state_pipelines.operations.migration.migration_files import parse_migration
 from state_pipelines.operations.migration.revision_position import find_position
 from state_pipelines.operations.migration.schemas import Schemas, apply_migration
 from state_pipelines.operations.migration.shapes import StateShape
-from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE
+from state_pipelines.operations.migration.steps import Direction
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, pojo
 from state_pipelines.serializers.state_meta_info import keyed_state
 from tests.flink.harness import ORDERS
@@ -74,7 +74,7 @@ def positions(*contents: dict[str, Any]) -> list[tuple[str, ...]]:
     revisions = parsed(*contents)
     states = [schemas()]
     for each in revisions:
-        states.append(apply_migration(states[-1], each, UPGRADE)[0])
+        states.append(apply_migration(states[-1], each, Direction.UPGRADE)[0])
     return [find_position(revisions, each, BASE).candidates for each in states]
 
 
@@ -222,7 +222,7 @@ def test_what_names_no_revision_is_told(
 def test_the_way_between_two_revisions(
     three: RevisionDirectory, current: str, target: str, expected: list[str]
 ) -> None:
-    words = {UPGRADE: "up", DOWNGRADE: "down"}
+    words = {Direction.UPGRADE: "up", Direction.DOWNGRADE: "down"}
     assert [f"{each.revision} {words[way]}" for each, way in three.between(current, target)] == expected
 
 
@@ -274,13 +274,13 @@ def test_what_happened_to_one_state_tells_in_spite_of_another_without_a_way_back
     start = Schemas({"id": {**start.operators["id"], "other": other}}, start.find)
     found = [start]
     for each in chain:
-        found.append(apply_migration(found[-1], each, UPGRADE)[0])
+        found.append(apply_migration(found[-1], each, Direction.UPGRADE)[0])
     assert [find_position(chain, each, BASE).candidates for each in found] == [("base",), ("1",), ("2",), ("3",)]
 
 
 def test_a_revision_of_values_alone_cannot_be_told() -> None:
     chain = parsed(revision("1", RENAME), revision("2", VALUES), revision("3", ADD))
-    after = apply_migration(schemas(), chain[0], UPGRADE)[0]
+    after = apply_migration(schemas(), chain[0], Direction.UPGRADE)[0]
     position = find_position(chain, after, BASE)
     assert (position.revision, position.candidates) == (None, ("1", "2"))
     assert position.reasons["2"] == "2 leaves no trace in the serializers of this snapshot"

@@ -8,10 +8,9 @@ import yaml
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration import (
-    DOWNGRADE,
-    UPGRADE,
     Add,
     Cast,
+    Direction,
     Drop,
     Rename,
     Step,
@@ -69,13 +68,13 @@ def field_types(*steps: Step) -> dict[str, tree.Serializer | None]:
 def test_the_migration_of_the_example_is_read() -> None:
     migration = load_migration(ORDERS / "migrations" / "0001_amount_as_double.yaml")
     assert (migration.revision, migration.operator, migration.state) == ("0001", "orders", "order")
-    assert migration.steps(UPGRADE) == (
+    assert migration.steps(Direction.UPGRADE) == (
         Rename((("customer", "customerId"),)),
         Add("priority", INT, "CASE WHEN quantity > 10 THEN 1 ELSE 0 END"),
         Cast("amount", DOUBLE, "amount / 100.0D"),
         Drop("note"),
     )
-    assert migration.steps(DOWNGRADE)[0] == Add("note", STRING, "NULL")
+    assert migration.steps(Direction.DOWNGRADE)[0] == Add("note", STRING, "NULL")
     assert [loss.field for loss in migration.losses] == ["note"]
 
 

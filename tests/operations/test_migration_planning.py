@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.errors import MigrationError, StateError
-from state_pipelines.operations.migration import DOWNGRADE, UPGRADE, Migration, StateShape, parse_migration
+from state_pipelines.operations.migration import Direction, Migration, StateShape, parse_migration
 from state_pipelines.operations.migration import flows as fl
 from state_pipelines.operations.migration.drafts import refuse_drafts
 from state_pipelines.operations.migration.migration_planner import plan_migrations
@@ -62,7 +62,7 @@ def migration(*upgrade: Any, state: str = "s", downgrade: Any = None, **entries:
 
 def plan(*shapes: StateShape, steps: list[Any], **entries: Any) -> OperatorPlan:
     made = migration(*steps, **entries)
-    return plan_migrations({each.name: each for each in shapes}, [(made, UPGRADE)])
+    return plan_migrations({each.name: each for each in shapes}, [(made, Direction.UPGRADE)])
 
 
 def payload_after(payload: tree.Serializer, *steps: Any) -> str:
@@ -417,18 +417,18 @@ def key_migration(**step: Any) -> Migration:
 def test_all_states_and_timers_follow_another_key() -> None:
     timers = StateShape(priority_queue("_timer_state/event_x", timer(STRING, VOID_NAMESPACE)), STRING)
     shapes = {each.name: each for each in (shape(LONG), shape(LONG, name="l", kind="LIST"), timers)}
-    made = plan_migrations(shapes, [(key_migration(on_equal={"s": "sum(value)"}), UPGRADE)])
+    made = plan_migrations(shapes, [(key_migration(on_equal={"s": "sum(value)"}), Direction.UPGRADE)])
     assert made.key == LONG
     assert {flow.shape.key for flow in made.states.values()} == {LONG}
     assert describe(made.states[timers.name].shape.info.element) == "Timer<Long, VoidNamespace>"
     rules = {name: flow.stage.rule for name, flow in made.states.items()}  # type: ignore[union-attr]
     assert rules["s"] == "sum(value)"
-    assert rules["l"] == fl.ERROR
+    assert rules["l"] == fl.EqualKeys.ERROR
 
 
 def test_a_key_whose_hash_is_not_known_is_refused() -> None:
     with pytest.raises(MigrationError, match="cannot be a key here"):
-        plan_migrations({"s": shape(LONG)}, [(key_migration(type="Pojo<a.K>(x: Long)"), UPGRADE)])
+        plan_migrations({"s": shape(LONG)}, [(key_migration(type="Pojo<a.K>(x: Long)"), Direction.UPGRADE)])
 
 
 def test_timers_have_no_values() -> None:
@@ -445,13 +445,13 @@ def test_a_chain_of_revisions_is_one_flow() -> None:
         state="orders",
         downgrade=[{"cast": {"field": "cents", "to": "Long"}}],
     )
-    chain = [(each, UPGRADE) for each in (first, second, third)]
+    chain = [(each, Direction.UPGRADE) for each in (first, second, third)]
     made = plan_migrations({"s": shape(ORDER)}, chain)
     assert list(made.states) == ["orders"]
     assert "cents: Double" in describe(made.states["orders"].shape.payload)
     assert made.back is not None
     assert made.back.new_shapes == {"s": shape(ORDER)}
-    down = plan_migrations(made.new_shapes, [(each, DOWNGRADE) for each, _ in reversed(chain)])
+    down = plan_migrations(made.new_shapes, [(each, Direction.DOWNGRADE) for each, _ in reversed(chain)])
     assert down.new_shapes == {"s": shape(ORDER)}
 
 
@@ -475,7 +475,7 @@ def test_fields_of_row_data_take_sql_types_that_the_snapshot_holds() -> None:
     bigint = tree.LogicalType(root="BIGINT")
     rows = tree.RowData(snapshot_class="r", types=(bigint, bigint), fields=(LONG, LONG), java_types=(b"1", b"1"))
     step = {"add": {"field": "f2", "type": "BIGINT", "default": 1}}
-    made = plan_migrations({"s": shape(rows)}, [(migration(step), UPGRADE)], context=PlanContext())
+    made = plan_migrations({"s": shape(rows)}, [(migration(step), Direction.UPGRADE)], context=PlanContext())
     assert describe(made.states["s"].shape.payload) == "RowData(BIGINT, BIGINT, BIGINT)"
     with pytest.raises(MigrationError, match="no SQL type INT"):
         plan(shape(rows), steps=[{"add": {"field": "f2", "type": "INT", "default": 1}}])
@@ -497,7 +497,9 @@ def test_fields_of_row_data_go_by_their_names() -> None:
         {"reorder": ["cents", "priority", "id"]},
         {"drop": {"field": "id"}},
     )
-    made = plan_migrations({"s": shape(rows)}, [(migration(*steps), UPGRADE)], context=PlanContext()).states["s"]
+    made = plan_migrations({"s": shape(rows)}, [(migration(*steps), Direction.UPGRADE)], context=PlanContext()).states[
+        "s"
+    ]
     assert describe(made.shape.payload) == "RowData(cents: BIGINT, priority: BIGINT)"
     with pytest.raises(MigrationError, match="there is no field f1"):
         plan(shape(rows), steps=[{"drop": {"field": "f1"}}])
@@ -506,8 +508,10 @@ def test_fields_of_row_data_go_by_their_names() -> None:
 def test_a_draft_that_is_not_filled_in_is_refused() -> None:
     add = {"add": {"field": "currency", "type": "String", "expression": "TODO"}}
     with pytest.raises(MigrationError, match="the upgrade of o / s still says TODO"):
-        refuse_drafts([(migration(add), UPGRADE)])
-    refuse_drafts([(migration({"add": {"field": "todo", "type": "String", "expression": "'TODOS'"}}), UPGRADE)])
+        refuse_drafts([(migration(add), Direction.UPGRADE)])
+    refuse_drafts(
+        [(migration({"add": {"field": "todo", "type": "String", "expression": "'TODOS'"}}), Direction.UPGRADE)]
+    )
 
 
 JAVA_TYPES = {

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from state_pipelines.errors import MigrationError
-from state_pipelines.operations.migration import DOWNGRADE, UPGRADE, dump_migration, load_migration, parse_migration
+from state_pipelines.operations.migration import Direction, dump_migration, load_migration, parse_migration
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, enum, list_of, map_of, pojo, row
@@ -46,8 +46,8 @@ STEPS: list[tuple[dict[str, Any], st.Step]] = [
     ({"collections": {"tags": "String"}}, st.Collections((("tags", list_of(STRING)),))),
     ({"collections": {"counts": "String, Long"}}, st.Collections((("counts", map_of(STRING, LONG)),))),
     ({"filter": {"keep": "a > 0", "reason": "old"}}, st.Filter("a > 0", "old")),
-    ({"ttl": {"enable": "ts"}}, st.TtlStep("enable", "ts")),
-    ({"ttl": {"disable": "no need"}}, st.TtlStep("disable", reason="no need")),
+    ({"ttl": {"enable": "ts"}}, st.TtlStep(st.TtlAction.ENABLE, "ts")),
+    ({"ttl": {"disable": "no need"}}, st.TtlStep(st.TtlAction.DISABLE, reason="no need")),
     ({"kind": {"to": StateKind.LIST}}, st.Kind(StateKind.LIST)),
     (
         {"kind": {"to": "MAP", "map_key": {"type": "Long", "expression": "a"}, "value": {"type": "String"}}},
@@ -87,7 +87,7 @@ def test_a_date_of_yaml_is_utc(tmp_path: Path) -> None:
     path.write_text(
         yaml.safe_dump(dump_migration(parse({"ttl": {"enable": "x"}}))).replace("enable: x", "enable: 2024-05-01")
     )
-    assert load_migration(path).upgrade == (st.TtlStep("enable", "TIMESTAMP '2024-05-01 00:00:00+00:00'"),)
+    assert load_migration(path).upgrade == (st.TtlStep(st.TtlAction.ENABLE, "TIMESTAMP '2024-05-01 00:00:00+00:00'"),)
 
 
 def test_a_key_step_is_one_of_the_operator() -> None:
@@ -106,9 +106,9 @@ def test_a_key_step_is_one_of_the_operator() -> None:
 
 def test_a_downgrade_that_is_impossible_is_refused_with_its_reason() -> None:
     migration = parse({"drop": {"field": "a"}}, downgrade={"impossible": "a is gone"})
-    assert migration.steps(UPGRADE)
+    assert migration.steps(Direction.UPGRADE)
     with pytest.raises(MigrationError, match="there is no downgrade: a is gone"):
-        migration.steps(DOWNGRADE)
+        migration.steps(Direction.DOWNGRADE)
 
 
 def test_a_file_may_hold_several_changes() -> None:

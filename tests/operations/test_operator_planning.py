@@ -13,7 +13,7 @@ from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Subject, describe_job, list_serializers
 from state_pipelines.operations.jobs.migrated_job import migrate_job
-from state_pipelines.operations.migration import UPGRADE, Migration, StateShape, dump_migration, parse_migration
+from state_pipelines.operations.migration import Direction, Migration, StateShape, dump_migration, parse_migration
 from state_pipelines.operations.migration import flows as fl
 from state_pipelines.operations.migration.drafting import draft_operator
 from state_pipelines.operations.migration.migration_planner import plan_migrations
@@ -66,7 +66,7 @@ def migration(*upgrade: Any, state: str | None = "list", downgrade: Any = None, 
 
 
 def plan(*shapes: StateShape, made: Migration) -> OperatorPlan:
-    return plan_migrations({each.name: each for each in shapes}, [(made, UPGRADE)])
+    return plan_migrations({each.name: each for each in shapes}, [(made, Direction.UPGRADE)])
 
 
 FIELDS: dict[str, Any] = {
@@ -193,7 +193,7 @@ def test_operator_state_that_cannot_be_read_is_told_when_a_step_names_it(tmp_pat
     old = build_snapshot(tmp_path, operator("op", subtask), uids=["op"]).operator("op")
     assert find_shapes(old) == {}
     with pytest.raises(MigrationError, match=r"no state list.*its operator state cannot be read"):
-        plan_operator(old, find_shapes(old), [(migration(FIELDS["drop"], uid="op"), UPGRADE)])
+        plan_operator(old, find_shapes(old), [(migration(FIELDS["drop"], uid="op"), Direction.UPGRADE)])
 
 
 BACK = {
@@ -214,7 +214,7 @@ def test_the_place_of_a_snapshot_is_found_by_its_operator_state(tmp_path: Path) 
     schemas = read_schemas(old, revisions)
     assert find_position(revisions, schemas, "base").revision == "base"
     for each in revisions:
-        schemas, exact = apply_migration(schemas, each, UPGRADE)
+        schemas, exact = apply_migration(schemas, each, Direction.UPGRADE)
         assert exact
         assert find_position(revisions, schemas, "base").revision == each.revision
 
@@ -224,11 +224,15 @@ def test_the_migrated_job_has_the_new_operator_state() -> None:
     job = describe_job(old)
     names = {each.name for each in job.find("order-counter").states}
     made = migration({"rename_state": "other"}, state="returns", uid="order-counter")
-    states = {each.name: each for each in migrate_job(job, old, [(made, UPGRADE)]).find("order-counter").states}
+    states = {
+        each.name: each for each in migrate_job(job, old, [(made, Direction.UPGRADE)]).find("order-counter").states
+    }
     assert states.keys() == (names - {"returns"}) | {"other"}
     assert list(states["other"].serializers) == [Subject.ELEMENT]
     prices = migration({"drop_state": {"reason": "old"}}, state="prices", uid="pricing")
-    assert "prices" not in {each.name for each in migrate_job(job, old, [(prices, UPGRADE)]).find("pricing").states}
+    assert "prices" not in {
+        each.name for each in migrate_job(job, old, [(prices, Direction.UPGRADE)]).find("pricing").states
+    }
 
 
 @pytest.mark.parametrize("make", SHAPES)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.requests import Operation, describe_result, list_requests, parse_request
+from state_pipelines.operations.requests import Operation, RequestStatus, describe_result, list_requests, parse_request
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def test_a_result_says_what_came_of_the_request(tmp_path: Path) -> None:
     write(tmp_path, "a.yaml", "{}")
     (file,) = list_requests(resolve(str(tmp_path)))
     finished = datetime(2026, 1, 2, tzinfo=UTC)
-    content = json.loads(describe_result(file, "succeeded", finished=finished, run="42", path="/new"))
+    content = json.loads(describe_result(file, RequestStatus.SUCCEEDED, finished=finished, run="42", path="/new"))
     assert file.result.name == "a.yaml.result.json"
     assert content == {
         "request": "a.yaml",

@@ -11,7 +11,7 @@ import pytest
 
 from state_pipelines.codecs.kryo.field_lists import JavaType
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
-from state_pipelines.javaclasses.javaclass import JavaClass, JavaMethod
+from state_pipelines.javaclasses.javaclass import JavaClass, JavaMethod, Nesting
 from state_pipelines.operations.check.snapshot_classes import judge_snapshot_classes
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
 from state_pipelines.serializers.build import VOID_NAMESPACE
@@ -47,9 +47,9 @@ def test_a_class_that_is_not_given() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"nesting": "anonymous"}, "is an anonymous class"),
-        ({"nesting": "local"}, "is a local class"),
-        ({"nesting": "inner"}, "is an inner class that is not static"),
+        ({"nesting": Nesting.ANONYMOUS}, "is an anonymous class"),
+        ({"nesting": Nesting.LOCAL}, "is a local class"),
+        ({"nesting": Nesting.INNER}, "is an inner class that is not static"),
         ({"is_public": False}, "is not public"),
         ({"is_abstract": True}, "is abstract"),
         ({"methods": ()}, "has no public constructor without arguments"),
@@ -90,7 +90,7 @@ def test_nesting_and_constructors_as_javac_writes_them(tmp_path: Path) -> None:
     classes = open_class_path([tmp_path])
     names = ("Outer", "Outer$Fixed", "Outer$Inner", "Outer$1Local", "Outer$1")
     found = {name: each.nesting for name in names if (each := classes.find(name)) is not None}
-    assert found == dict(zip(names, ("", "static", "inner", "local", "anonymous"), strict=True))
+    assert found == dict(zip(names, Nesting, strict=True))
     outer = classes.find("Outer")
     assert outer is not None
     assert {"Outer$Fixed", "Outer$1"} <= outer.creates

@@ -18,7 +18,7 @@ from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Finding, Outcome
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import ClassBound, Kryo, Serializer
+from state_pipelines.serializers.tree import Kryo, Serializer
 from state_pipelines.snapshot import declare, open_snapshot
 
 SHOP = Path(__file__).resolve().parents[2] / "examples" / "upgrade" / "savepoint"
@@ -73,7 +73,7 @@ def test_what_kryo_2_wrote_is_refused_on_flink_2() -> None:
         (elements("topic-partition-offset-states", build.basic("Long")), "FlinkKafkaConsumer"),
         (elements("next-transactional-id-hint-v2", build.basic("Long")), "FlinkKafkaProducer"),
         (elements("Kinesis-Stream-Shard-State", build.basic("Long")), "FlinkKinesisConsumer"),
-        (value(ClassBound(snapshot_class="org.apache.flink.api.scala.typeutils.X", kind="", type_class="")), "Scala"),
+        (value(Kryo(snapshot_class="org.apache.flink.api.scala.typeutils.X", type_class="")), "Scala"),
     ],
 )
 def test_what_flink_2_no_longer_has(state: JobState, name: str) -> None:

@@ -44,7 +44,7 @@ from state_pipelines.operatorstate.state_files import (
 )
 from state_pipelines.serializers.build import basic, pojo
 from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list
-from state_pipelines.serializers.tree import ClassBound
+from state_pipelines.serializers.tree import ClassBound, ClassBoundKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -302,7 +302,9 @@ def test_a_damaged_file_gives_state_errors() -> None:
 
 def test_elements_without_a_columnar_form_keep_their_bytes() -> None:
     name = "org.apache.flink.api.java.typeutils.runtime.ValueSerializer$ValueSerializerSnapshot"
-    info = operator_list("objects", ClassBound(snapshot_class=name, snapshot_version=2, kind="Value", type_class="a.B"))
+    info = operator_list(
+        "objects", ClassBound(snapshot_class=name, snapshot_version=2, kind=ClassBoundKind.VALUE, type_class="a.B")
+    )
     data, states = write_operator_file(
         OperatorHeader(lists=(info,)), {"objects": Encoded(np.frombuffer(b"ab", np.uint8), np.array([1, 2]))}, {}
     )

@@ -19,7 +19,7 @@ import yaml
 
 from state_pipelines.errors import StateError, TargetExistsError
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.migration import UPGRADE, load_migration, parse_migration
+from state_pipelines.operations.migration import Direction, load_migration, parse_migration
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark import create_session, migrate
 from state_pipelines.storage import METADATA_FILE, resolve
@@ -82,7 +82,10 @@ class FaultyMigration:
         self.discarded = self.scratch = 0
         self.findings: list[str] = []
         self._spark = spark
-        self._chain = [(load_migration(MIGRATION), UPGRADE), (parse_migration(yaml.safe_load(FILTER)), UPGRADE)]
+        self._chain = [
+            (load_migration(MIGRATION), Direction.UPGRADE),
+            (parse_migration(yaml.safe_load(FILTER)), Direction.UPGRADE),
+        ]
         self._directory = directory.resolve()
         self._rule: Callable[[int, bool], None] = _pass
         self._calls = LocalCalls(self._directory, lambda number, grows: self._rule(number, grows))

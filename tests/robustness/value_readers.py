@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.json.json_values import value_json
-from state_pipelines.codecs.messages.chill_messages import MessageTypes
+from state_pipelines.codecs.messages.chill_messages import MessageFormat, MessageTypes
 from state_pipelines.codecs.messages.protobuf import ProtobufTypes
 from state_pipelines.codecs.messages.thrift import ThriftFiles
 from state_pipelines.codecs.scalar.codec import read_value
@@ -59,7 +59,9 @@ def make_descriptor_reader() -> ByteReader:
     """Descriptors of Protobuf, and a message that is read by them."""
 
     def read(data: bytes) -> None:
-        MessageTypes(protobuf=(data,)).decode("protobuf", "acme.ShopOrder$Order", bytes.fromhex(PROTOBUF_ORDER))
+        MessageTypes(protobuf=(data,)).decode(
+            MessageFormat.PROTOBUF, "acme.ShopOrder$Order", bytes.fromhex(PROTOBUF_ORDER)
+        )
 
     return ByteReader((test_protobuf.make_set(),), read)
 
@@ -79,7 +81,7 @@ def make_thrift_file_reader() -> ByteReader:
 
     def read(data: bytes) -> None:
         types = MessageTypes(thrift=(data.decode(errors="replace"),))
-        types.decode("thrift", "com.acme.thrift.Order", bytes.fromhex(test_thrift.ORDER))
+        types.decode(MessageFormat.THRIFT, "com.acme.thrift.Order", bytes.fromhex(test_thrift.ORDER))
 
     return ByteReader((test_thrift.FILE.encode(),), read, True)
 

@@ -15,6 +15,7 @@ from state_pipelines.serializers.text import parse
 from state_pipelines.serializers.tree import (
     BinaryRow,
     ClassBound,
+    ClassBoundKind,
     Decimal,
     Kryo,
     KryoRegistration,
@@ -307,7 +308,7 @@ def test_flink_compares_only_the_comparator_of_a_sorted_map() -> None:
 
 
 def test_value_classes_must_stay() -> None:
-    old = ClassBound(snapshot_class="V", kind="Value", type_class="com.acme.Money")
+    old = ClassBound(snapshot_class="V", kind=ClassBoundKind.VALUE, type_class="com.acme.Money")
     assert outcome(old, replace(old, type_class="com.acme.Cash")) is INCOMPATIBLE
 
 

@@ -12,8 +12,10 @@ from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import (
     Avro,
     Basic,
+    BasicKind,
     BinaryRow,
     ClassBound,
+    ClassBoundKind,
     Decimal,
     Kryo,
     KryoRegistration,
@@ -259,7 +261,7 @@ def test_every_basic_kind_round_trips(kind: str) -> None:
 
 def test_simple_snapshots_of_version_2_keep_the_serializer_class() -> None:
     assert read(SNAPSHOTS["simple before 1.8"][0]) == Basic(
-        snapshot_class=LONG_CLASS, snapshot_version=2, kind="Long", serializer_class=f"{BASE}LongSerializer"
+        snapshot_class=LONG_CLASS, snapshot_version=2, kind=BasicKind.LONG, serializer_class=f"{BASE}LongSerializer"
     )
 
 
@@ -333,7 +335,7 @@ def test_class_bound_serializers_name_their_type() -> None:
     assert read(SNAPSHOTS["value"][0]) == ClassBound(
         snapshot_class=f"{RUNTIME}ValueSerializer$ValueSerializerSnapshot",
         snapshot_version=2,
-        kind="Value",
+        kind=ClassBoundKind.VALUE,
         type_class="com.acme.Money",
     )
 

@@ -22,7 +22,7 @@ from state_pipelines.serializers.registry import (
     write_snapshot,
 )
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import Basic, Serializer
+from state_pipelines.serializers.tree import Basic, BasicKind, Serializer
 from tests.serializers.literals import BASE, LONG, LONG_CLASS, STRING, UNKNOWN_CLASS, composite, outer, versioned
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def test_an_unknown_class_is_named_with_its_place_and_a_way_out() -> None:
 
 def test_a_class_unknown_to_the_writer_is_named() -> None:
     with pytest.raises(UnknownSerializerError, match=r"com\.acme\.Nowhere"):
-        write_snapshot(Writer(), Basic(snapshot_class="com.acme.Nowhere", kind="Long"))
+        write_snapshot(Writer(), Basic(snapshot_class="com.acme.Nowhere", kind=BasicKind.LONG))
 
 
 def test_nesting_is_bounded() -> None:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from state_pipelines.connectors import ConnectorState, encode_elements, registry, versioned_state
+from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.kafka_sink import KafkaCommittable, write_kafka_committable
 from state_pipelines.connectors.kafka_source import KafkaSplit
 from state_pipelines.connectors.kinesis import KinesisSplit
@@ -30,8 +31,9 @@ COMMITTER = "streaming_committer_raw_states"
 
 
 def encode(connector: str, *values: object) -> tuple[bytes, ...]:
-    (columns,) = [each.columns for each in registry.list_codecs("split") if each.connector == connector]
-    return encode_elements(ConnectorState(connector, "split", values, (), columns), BYTES)
+    kind = ConnectorStateKind.SPLIT
+    (columns,) = [each.columns for each in registry.list_codecs(kind) if each.connector == connector]
+    return encode_elements(ConnectorState(connector, kind, values, (), columns), BYTES)
 
 
 def committables(*checkpoints: Sequence[KafkaCommittable]) -> bytes:
@@ -163,7 +165,7 @@ def shop() -> Iterator[None]:
         columns=pa.schema([("size", pa.int32())]),
     )(lambda value: value)
     yield
-    del registry._codecs["shop", "split"]
+    del registry._codecs["shop", ConnectorStateKind.SPLIT]
 
 
 @pytest.mark.usefixtures("shop")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from google.protobuf import descriptor_pb2
 
+from state_pipelines.codecs.messages.chill_messages import MessageFormat
 from state_pipelines.errors import MissingFileError, UsageError
 from state_pipelines.metadata import compute_operator_id, format_operator_id
 from state_pipelines.serializers.build import basic
@@ -33,8 +34,8 @@ def test_messages_are_read_from_their_files(tmp_path: Path) -> None:
     structs.write_text("namespace java shop struct Item { 1: i32 count }")
     messages = declare({"protos": [str(descriptors)], "thrifts": [str(structs)]}).messages
     assert messages is not None
-    assert messages.knows("protobuf", "Shop$Order")
-    assert messages.knows("thrift", "shop.Item")
+    assert messages.knows(MessageFormat.PROTOBUF, "Shop$Order")
+    assert messages.knows(MessageFormat.THRIFT, "shop.Item")
     assert declare({}).messages is None
 
 

@@ -9,7 +9,7 @@ from state_pipelines.errors import MigrationError
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.migration import UPGRADE, Migration, parse_migration
+from state_pipelines.operations.migration import Direction, Migration, parse_migration
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate, write_state
 from state_pipelines.spark.fieldwise import FieldwiseFlow, field_column, find_fieldwise
@@ -70,7 +70,7 @@ def make(upgrade: list[Any], downgrade: list[Any] | None = None, **entries: Any)
 
 
 def plan(snapshot: Snapshot, migration: Migration) -> tuple[Operator, OperatorPlan]:
-    ((operator, whole),) = plan_snapshot(snapshot, [(migration, UPGRADE)])
+    ((operator, whole),) = plan_snapshot(snapshot, [(migration, Direction.UPGRADE)])
     return operator, whole.keyed
 
 

@@ -9,7 +9,7 @@ from state_pipelines.errors import MigrationError, ProofError, StateError, Targe
 from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.migration import DOWNGRADE, Migration, load_migration
+from state_pipelines.operations.migration import Direction, Migration, load_migration
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate, write_state
 from tests.flink.harness import ORDERS, Entry, diff_entries, read_entries
@@ -58,7 +58,7 @@ def test_orders_migrate_and_come_back(spark: SparkSession, tmp_path: Path, relea
     assert up.proof is not None
     assert up.proof.ok
     assert (up.proof.rows, [check.name for check in up.proof.checks if not check.ok]) == (200, [])
-    down = migrate(up.snapshot, load_migration(EXAMPLE), str(tmp_path / "down"), direction=DOWNGRADE)
+    down = migrate(up.snapshot, load_migration(EXAMPLE), str(tmp_path / "down"), direction=Direction.DOWNGRADE)
     assert not diff_entries(map(without_note, orders(release).entries()), dump(down.snapshot))
 
 

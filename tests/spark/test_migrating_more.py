@@ -9,7 +9,7 @@ import yaml
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.migration import UPGRADE, parse_migration
+from state_pipelines.operations.migration import Direction, parse_migration
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark import MigrationResult, migrate
@@ -108,7 +108,7 @@ def old() -> Snapshot:
 
 @pytest.fixture(scope="module")
 def changed(spark: SparkSession, old: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> MigrationResult:
-    chain = [(parse(text), UPGRADE) for text in (PEOPLE, SPLIT, FILTER, MERGE)]
+    chain = [(parse(text), Direction.UPGRADE) for text in (PEOPLE, SPLIT, FILTER, MERGE)]
     return migrate(old, chain, str(tmp_path_factory.mktemp("more") / "up"))
 
 
@@ -266,7 +266,7 @@ def list_files(directory: Path) -> list[bytes]:
 def test_the_files_are_the_same_with_and_without_spills(
     spark: SparkSession, old: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chain = [(parse(text), UPGRADE) for text in (PEOPLE, SPLIT, FILTER, MERGE)]
+    chain = [(parse(text), Direction.UPGRADE) for text in (PEOPLE, SPLIT, FILTER, MERGE)]
     results = []
     for cores in (1, 1000):
         monkeypatch.setattr("state_pipelines.spark.migration_run.count_cores", lambda _, cores=cores: cores)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.errors import IncompatibleError, StateError
-from state_pipelines.operations.migration import UPGRADE, parse_migration
+from state_pipelines.operations.migration import Direction, parse_migration
 from state_pipelines.spark import migrate
 from state_pipelines.spark.analysis import analyse_plans
 from state_pipelines.spark.flows import FlowRunner, StateReader
@@ -44,7 +44,7 @@ def make(step: dict[str, Any], operator: str, state: str | None, **entries: Any)
 def plan(spark: SparkSession, migration: Migration) -> None:
     """All that comes before rows are read."""
     snapshot = (types if migration.changes[0].operator == "ttl-states" else orders)().open()
-    for operator, each in plan_snapshot(snapshot, [(migration, UPGRADE)]):
+    for operator, each in plan_snapshot(snapshot, [(migration, Direction.UPGRADE)]):
         runner = FlowRunner(StateReader(spark, operator), each.context.layouts)
         for flow in each.changed.values():
             runner.build(flow)
@@ -149,7 +149,7 @@ def test_a_mistake_in_sql_is_found_before_anything_is_read_and_names_operator_st
     given: dict[str, Any] = {"upgrade": [rename, step], **others} if rename else others
     content = make(step, place[0], place[1], **given)
     with pytest.raises(StateError) as caught:
-        analyse_plans(spark, plan_snapshot(snapshot, [(content, UPGRADE)]))
+        analyse_plans(spark, plan_snapshot(snapshot, [(content, Direction.UPGRADE)]))
     where = caught.value.where
     assert where.operator == place[0]
     assert where.state == ("other" if rename else place[1] or "quantities")
@@ -160,7 +160,7 @@ def test_a_number_is_no_time_of_the_last_access(spark: SparkSession) -> None:
     """2026-01-01 without quotes is 2024 in SQL, which Spark would take for seconds."""
     migration = make({"ttl": {"shift": "2026-01-01"}}, "ttl-states", "value")
     with pytest.raises(StateError, match="2026-01-01 is int, not a time"):
-        analyse_plans(spark, plan_snapshot(types().open(), [(migration, UPGRADE)]))
+        analyse_plans(spark, plan_snapshot(types().open(), [(migration, Direction.UPGRADE)]))
 
 
 def test_a_null_key_is_refused_with_examples_and_nothing_is_published(spark: SparkSession, tmp_path: Path) -> None:

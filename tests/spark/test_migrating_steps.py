@@ -9,7 +9,7 @@ import pytest
 
 from state_pipelines.errors import MigrationError, ProofError, StateError
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.migration import UPGRADE, Migration, parse_migration
+from state_pipelines.operations.migration import Direction, Migration, parse_migration
 from state_pipelines.spark import MigrationResult, migrate
 from tests.snapshot.savepoints import orders, types
 
@@ -341,7 +341,7 @@ def test_a_chain_of_revisions_is_one_run(spark: SparkSession, tmp_path: Path) ->
         ),
         revision="2",
     )
-    chain = [(first, UPGRADE), (second, UPGRADE)]
+    chain = [(first, Direction.UPGRADE), (second, Direction.UPGRADE)]
     result = migrate(orders().open(), chain, str(tmp_path / "up"), prove=False)
     before = {each["key"]: each["value"]["amount"] for each in entries(orders().open(), "orders", "order")}
     assert {each["key"]: each["value"] for each in entries(result.snapshot, "orders", "sales")} == before

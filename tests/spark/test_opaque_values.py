@@ -9,7 +9,7 @@ import pytest
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.serializer_layouts import OpaqueValues
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.operations.migration import parse_migration
+from state_pipelines.operations.migration import Direction, parse_migration
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, pojo
 from state_pipelines.snapshot import Declarations, open_snapshot
@@ -218,4 +218,4 @@ def test_values_of_an_unknown_serializer_in_the_middle_are_refused_before_anythi
     snapshot = build_snapshot(tmp_path / "old", list_operator("shop", "list", [b"?"], serializer=of), uids=["shop"])
     migration = parse_migration({"revision": "1", "changes": [change("shop", "list", [{"rename": {"weight": "w"}}])]})
     with pytest.raises(UnsupportedError, match=r"acme\.Snapshot"):
-        plan_snapshot(snapshot, [(migration, "upgrade")])
+        plan_snapshot(snapshot, [(migration, Direction.UPGRADE)])

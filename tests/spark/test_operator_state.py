@@ -13,7 +13,7 @@ from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.migration import DOWNGRADE, Migration, parse_migration
+from state_pipelines.operations.migration import Direction, Migration, parse_migration
 from state_pipelines.operatorstate.header import OperatorHeader
 from state_pipelines.operatorstate.state_files import write_operator_file
 from state_pipelines.serializers.build import basic
@@ -181,7 +181,7 @@ def test_the_files_stay_compressed_and_the_handles_name_every_state(old: Snapsho
 def test_taking_it_back_gives_the_old_entries(
     spark: SparkSession, old: Snapshot, up: MigrationResult, tmp_path: Path
 ) -> None:
-    down = migrate(up.snapshot, CHANGES, str(tmp_path / "old"), direction=DOWNGRADE, prove=False)
+    down = migrate(up.snapshot, CHANGES, str(tmp_path / "old"), direction=Direction.DOWNGRADE, prove=False)
     olds = rows(old, "split")
     assert [{**each, "value": {**each["value"], "tags": None}} for each in olds] == [
         {**each, "value": {**each["value"], "tags": None}} for each in rows(down.snapshot, "split")

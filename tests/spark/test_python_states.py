@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import MigrationError
-from state_pipelines.operations.migration import load_migration
+from state_pipelines.operations.migration import Direction, load_migration
 from state_pipelines.snapshot import declare, open_snapshot
 from state_pipelines.spark import register
 from state_pipelines.spark.migration_run import migrate, plan_snapshot
@@ -138,7 +138,7 @@ def test_steps_on_fields_of_undeclared_state_name_the_option(tmp_path: Path) -> 
         """,
     )
     with pytest.raises(MigrationError, match="--python-types"):
-        plan_snapshot(open_snapshot(str(SAVEPOINT)), [(migration, "upgrade")])
+        plan_snapshot(open_snapshot(str(SAVEPOINT)), [(migration, Direction.UPGRADE)])
 
 
 def test_a_type_that_pyflink_does_not_have_is_refused(tmp_path: Path) -> None:
@@ -153,4 +153,4 @@ def test_a_type_that_pyflink_does_not_have_is_refused(tmp_path: Path) -> None:
         """,
     )
     with pytest.raises(MigrationError, match="PyFlink has no type"):
-        plan_snapshot(open_typed(), [(migration, "upgrade")])
+        plan_snapshot(open_typed(), [(migration, Direction.UPGRADE)])

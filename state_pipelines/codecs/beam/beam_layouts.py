@@ -20,6 +20,7 @@ from state_pipelines.codecs.layout import Layout
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.beam import BYTE_BUFFER_CODER, BeamSerializer, Coder
 from state_pipelines.serializers.build import basic
+from state_pipelines.serializers.tree import BasicKind
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ SIMPLE_CODERS: dict[str, Layout] = {
     f"{_CODERS}VoidCoder": lay.Constant(b""),
     f"{_CODERS}InstantCoder": _INSTANT,
     f"{_CODERS}DurationCoder": _LONG,
-    f"{_CODERS}SerializableCoder": lay.Dynamic(basic("JavaObject")),
+    f"{_CODERS}SerializableCoder": lay.Dynamic(basic(BasicKind.JAVA_OBJECT)),
     f"{_WINDOWING}GlobalWindow$Coder": lay.Constant(b"", empty=True),
     f"{_WINDOWING}IntervalWindow$IntervalWindowCoder": IntervalWindow(),
     f"{_WINDOWING}PaneInfo$PaneInfoCoder": Pane(),
@@ -218,11 +219,16 @@ def derive_coder(coder: Coder) -> Layout:
         return VarTagged(tuple((int(name), f"tag_{name}", derive_coder(part)) for name, part in coder.parts))
     if _AVRO.fullmatch(coder.class_name) and coder.detail:
         return AvroBinary(coder.detail)
-    return lay.Dynamic(tree.ClassBound(snapshot_class="", kind="Coder", type_class=coder.class_name))
+    return _bind(coder)
 
 
 def _inside(coder: Coder, name: str) -> Layout:
     part = coder.part(name)
     if part is None:
-        return lay.Dynamic(tree.ClassBound(snapshot_class="", kind="Coder", type_class=coder.class_name))
+        return _bind(coder)
     return derive_coder(part)
+
+
+def _bind(coder: Coder) -> Layout:
+    kind = tree.ClassBoundKind.CODER
+    return lay.Dynamic(tree.ClassBound(snapshot_class="", kind=kind, type_class=coder.class_name))

@@ -29,6 +29,7 @@ from state_pipelines.codecs.java.iso_dates import epoch_day
 from state_pipelines.codecs.java.typed_values import (
     ArrayValue,
     BackReference,
+    CollectionKind,
     CollectionValue,
     EnumValue,
     MapValue,
@@ -134,13 +135,13 @@ class _Conversion:
         return value if content.class_name in _NATIVE else TypedValue(content.class_name, value)
 
     def sequence(self, content: JavaObject) -> CollectionValue:
-        return CollectionValue(content.class_name, "list", tuple(self.elements(content)))
+        return CollectionValue(content.class_name, CollectionKind.LIST, tuple(self.elements(content)))
 
     def unordered(self, content: JavaObject) -> CollectionValue:
         """`TreeSet` writes its comparator first."""
         elements = self.elements(content)
         comparator = elements.pop(0) if content.class_name == "java.util.TreeSet" else None
-        return CollectionValue(content.class_name, "set", tuple(elements), comparator)
+        return CollectionValue(content.class_name, CollectionKind.SET, tuple(elements), comparator)
 
     def mapping(self, content: JavaObject) -> MapValue:
         """`TreeMap` has its comparator as a field."""
@@ -153,17 +154,20 @@ class _Conversion:
         if tag == _IMMUTABLE_MAP:
             return _map("java.util.ImmutableCollections$MapN", elements, None)
         if tag == _IMMUTABLE_SET:
-            return CollectionValue("java.util.ImmutableCollections$SetN", "set", tuple(elements))
-        return CollectionValue("java.util.ImmutableCollections$ListN", "list", tuple(elements))
+            return CollectionValue("java.util.ImmutableCollections$SetN", CollectionKind.SET, tuple(elements))
+        return CollectionValue("java.util.ImmutableCollections$ListN", CollectionKind.LIST, tuple(elements))
 
     def as_list(self, content: JavaObject) -> CollectionValue:
         array = self.value(content.fields["a"])
-        return CollectionValue(content.class_name, "list", array.items if isinstance(array, ArrayValue) else ())
+        return CollectionValue(
+            content.class_name, CollectionKind.LIST, array.items if isinstance(array, ArrayValue) else ()
+        )
 
     def empty(self, content: JavaObject) -> CollectionValue | MapValue:
         if content.class_name.endswith("Map"):
             return MapValue(content.class_name, ())
-        return CollectionValue(content.class_name, "set" if content.class_name.endswith("Set") else "list", ())
+        kind = CollectionKind.SET if content.class_name.endswith("Set") else CollectionKind.LIST
+        return CollectionValue(content.class_name, kind, ())
 
     def bit_set(self, content: JavaObject) -> TypedValue:
         words = content.fields["bits"]

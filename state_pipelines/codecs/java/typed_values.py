@@ -8,7 +8,8 @@ twice. `plain` reduces them to lists, dicts and numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,18 +61,26 @@ class ArrayValue:
     items: tuple[object, ...]
 
 
+class CollectionKind(StrEnum):
+    """Kind of a collection; queues count as lists."""
+
+    LIST = "list"
+    SET = "set"
+    MAP = "map"
+
+
 @dataclass(frozen=True)
 class CollectionValue:
     """A list, set or queue in the order of the bytes.
 
     Attributes:
-        kind: list or set; queues count as lists.
+        kind: list or set.
         comparator: of sorted sets and priority queues; None is the natural order.
         element_class: of an `EnumSet`, and of `Arrays.asList` in Kryo 2, which store it.
     """
 
     class_name: str
-    kind: Literal["list", "set"]
+    kind: CollectionKind
     items: tuple[object, ...]
     comparator: object = None
     element_class: str | None = None

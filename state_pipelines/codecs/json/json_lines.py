@@ -34,6 +34,7 @@ from state_pipelines.codecs.sql.binary_rows import BinaryRowValue
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PythonType, PythonValue
+from state_pipelines.serializers.tree import BasicKind
 
 __all__ = ["Json", "access_times", "dumps", "register_json", "to_json", "value_json"]
 
@@ -357,36 +358,38 @@ _VARIANTS = {
 }
 """Class of the object, and the name of the member beside its element, in the value and in the class."""
 
-_BASIC: dict[str, Callable[[object], Json]] = {
-    "Float": number,
-    "Double": number,
-    "FloatValue": number,
-    "DoubleValue": number,
-    "BigInt": big_integer,
-    "BigDec": decimal,
-    "Date": lambda value: tagged("@juDate", cast("int", value)),
-    "SqlDate": lambda value: tagged("@sqlDate", cast("int", value)),
-    "SqlTime": lambda value: tagged("@sqlTime", cast("int", value)),
-    "SqlTimestamp": _pair("@sqlTimestamp", "millis", "nanos"),
-    "Instant": _pair("@instant", "epoch_second", "nano"),
-    "LocalDate": java_date,
-    "LocalTime": java_time,
-    "LocalDateTime": java_date_time,
-    "TimeWindow": _pair("@window", "start", "end"),
-    "TableTimeWindow": _table_window("TimeWindow"),
-    "CountWindow": _table_window("CountWindow"),
-    "TableGlobalWindow": _table_window("GlobalWindow"),
-    "GlobalWindow": lambda value: tagged("@global", True),
-    "Tuple0": lambda value: tagged("@tuple", []),
-    "CharPrimitiveArray": lambda value: [chr(item) if isinstance(item, int) else str(item) for item in _items(value)],
-    "BytePrimitiveArray": hex_bytes,
-    "Bitmap": hex_bytes,
-    "Uuid": lambda value: {
+_BASIC: dict[BasicKind, Callable[[object], Json]] = {
+    BasicKind.FLOAT: number,
+    BasicKind.DOUBLE: number,
+    BasicKind.FLOAT_VALUE: number,
+    BasicKind.DOUBLE_VALUE: number,
+    BasicKind.BIG_INT: big_integer,
+    BasicKind.BIG_DEC: decimal,
+    BasicKind.DATE: lambda value: tagged("@juDate", cast("int", value)),
+    BasicKind.SQL_DATE: lambda value: tagged("@sqlDate", cast("int", value)),
+    BasicKind.SQL_TIME: lambda value: tagged("@sqlTime", cast("int", value)),
+    BasicKind.SQL_TIMESTAMP: _pair("@sqlTimestamp", "millis", "nanos"),
+    BasicKind.INSTANT: _pair("@instant", "epoch_second", "nano"),
+    BasicKind.LOCAL_DATE: java_date,
+    BasicKind.LOCAL_TIME: java_time,
+    BasicKind.LOCAL_DATE_TIME: java_date_time,
+    BasicKind.TIME_WINDOW: _pair("@window", "start", "end"),
+    BasicKind.TABLE_TIME_WINDOW: _table_window(BasicKind.TIME_WINDOW),
+    BasicKind.COUNT_WINDOW: _table_window(BasicKind.COUNT_WINDOW),
+    BasicKind.TABLE_GLOBAL_WINDOW: _table_window(BasicKind.GLOBAL_WINDOW),
+    BasicKind.GLOBAL_WINDOW: lambda value: tagged("@global", True),
+    BasicKind.TUPLE_0: lambda value: tagged("@tuple", []),
+    BasicKind.CHAR_PRIMITIVE_ARRAY: lambda value: [
+        chr(item) if isinstance(item, int) else str(item) for item in _items(value)
+    ],
+    BasicKind.BYTE_PRIMITIVE_ARRAY: hex_bytes,
+    BasicKind.BITMAP: hex_bytes,
+    BasicKind.UUID: lambda value: {
         "@class": "java.util.UUID",
         **{name: cast("int", _parts(value)[name]) for name in ("leastSigBits", "mostSigBits")},
     },
-    "PythonDate": java_date,
-    "ByteArrayWrapper": hex_bytes,
+    BasicKind.PYTHON_DATE: java_date,
+    BasicKind.BYTE_ARRAY_WRAPPER: hex_bytes,
 }
 
 _PYTHON: dict[str, Callable[[object], Json]] = {
@@ -395,5 +398,5 @@ _PYTHON: dict[str, Callable[[object], Json]] = {
     "DECIMAL": lambda value: tagged("@dec", str(value)),
     "DATE": java_date,
     "TIME": java_time,
-    "INSTANT": _BASIC["Instant"],
+    "INSTANT": _BASIC[BasicKind.INSTANT],
 }

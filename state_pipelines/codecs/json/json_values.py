@@ -27,6 +27,7 @@ from state_pipelines.codecs.java.serialized_objects import java_value
 from state_pipelines.codecs.java.typed_values import (
     ArrayValue,
     BackReference,
+    CollectionKind,
     CollectionValue,
     EnumValue,
     MapValue,
@@ -280,7 +281,7 @@ def _(value: ArrayValue) -> Json:
 @value_json.register(CollectionValue)
 def _(value: CollectionValue) -> Json:
     items = [value_json(item) for item in value.items]
-    return sorted_set(items) if value.kind == "set" else items
+    return sorted_set(items) if value.kind is CollectionKind.SET else items
 
 
 @value_json.register(MapValue)

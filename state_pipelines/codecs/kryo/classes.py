@@ -7,9 +7,11 @@ successor in `flink-core` 2.x.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from state_pipelines.codecs.java.typed_values import CollectionKind
 from state_pipelines.codecs.kryo.field_lists import FieldLists, load_classes
 
 if TYPE_CHECKING:
@@ -62,18 +64,33 @@ WRAPPERS = {
 }
 
 
+class CollectionForm(Enum):
+    """Layout of the elements of a collection class."""
+
+    PLAIN = auto()
+    SORTED = auto()
+    """A comparator is stored with the size."""
+    IMMUTABLE = auto()
+    """Never null inside."""
+    SINGLE = auto()
+    EMPTY = auto()
+    ENUMS = auto()
+    """`EnumSet`: enum class, then ordinals."""
+    ARRAY = auto()
+    """`Arrays.asList`: Kryo 2 adds the component class."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """Layout of a collection class.
 
     Attributes:
         kind: list, set or map.
-        form: plain, sorted (a comparator is stored with the size), immutable (never null inside), single, empty, enums
-            (`EnumSet`: enum class, then ordinals), or array (`Arrays.asList`: Kryo 2 adds the component class).
+        form: layout of the elements.
     """
 
-    kind: Literal["list", "set", "map"]
-    form: str = "plain"
+    kind: CollectionKind
+    form: CollectionForm = CollectionForm.PLAIN
 
 
 _LISTS = (
@@ -94,24 +111,33 @@ _MAPS = (
     "Collections$UnmodifiableMap Collections$SynchronizedMap"
 )
 SHAPES: dict[str, Shape] = {
-    **{f"java.util.{name}": Shape("list") for name in _LISTS.split()},
-    **{f"java.util.{name}": Shape("set") for name in _SETS.split()},
-    **{f"java.util.{name}": Shape("map") for name in _MAPS.split()},
-    **{f"java.util.ImmutableCollections${name}": Shape("list", "immutable") for name in ("List12", "ListN", "SubList")},
-    **{f"java.util.ImmutableCollections${name}": Shape("set", "immutable") for name in ("Set12", "SetN")},
-    **{f"java.util.ImmutableCollections${name}": Shape("map", "immutable") for name in ("Map1", "MapN")},
-    "java.util.Collections$EmptyList": Shape("list", "empty"),
-    "java.util.Collections$EmptySet": Shape("set", "empty"),
-    "java.util.Collections$EmptyMap": Shape("map", "empty"),
-    "java.util.Collections$SingletonList": Shape("list", "single"),
-    "java.util.Collections$SingletonSet": Shape("set", "single"),
-    "java.util.Collections$SingletonMap": Shape("map", "single"),
-    "java.util.PriorityQueue": Shape("list", "sorted"),
-    "java.util.TreeSet": Shape("set", "sorted"),
-    "java.util.TreeMap": Shape("map", "sorted"),
-    "java.util.RegularEnumSet": Shape("set", "enums"),
-    "java.util.JumboEnumSet": Shape("set", "enums"),
-    "java.util.Arrays$ArrayList": Shape("list", "array"),
+    **{f"java.util.{name}": Shape(CollectionKind.LIST) for name in _LISTS.split()},
+    **{f"java.util.{name}": Shape(CollectionKind.SET) for name in _SETS.split()},
+    **{f"java.util.{name}": Shape(CollectionKind.MAP) for name in _MAPS.split()},
+    **{
+        f"java.util.ImmutableCollections${name}": Shape(CollectionKind.LIST, CollectionForm.IMMUTABLE)
+        for name in ("List12", "ListN", "SubList")
+    },
+    **{
+        f"java.util.ImmutableCollections${name}": Shape(CollectionKind.SET, CollectionForm.IMMUTABLE)
+        for name in ("Set12", "SetN")
+    },
+    **{
+        f"java.util.ImmutableCollections${name}": Shape(CollectionKind.MAP, CollectionForm.IMMUTABLE)
+        for name in ("Map1", "MapN")
+    },
+    "java.util.Collections$EmptyList": Shape(CollectionKind.LIST, CollectionForm.EMPTY),
+    "java.util.Collections$EmptySet": Shape(CollectionKind.SET, CollectionForm.EMPTY),
+    "java.util.Collections$EmptyMap": Shape(CollectionKind.MAP, CollectionForm.EMPTY),
+    "java.util.Collections$SingletonList": Shape(CollectionKind.LIST, CollectionForm.SINGLE),
+    "java.util.Collections$SingletonSet": Shape(CollectionKind.SET, CollectionForm.SINGLE),
+    "java.util.Collections$SingletonMap": Shape(CollectionKind.MAP, CollectionForm.SINGLE),
+    "java.util.PriorityQueue": Shape(CollectionKind.LIST, CollectionForm.SORTED),
+    "java.util.TreeSet": Shape(CollectionKind.SET, CollectionForm.SORTED),
+    "java.util.TreeMap": Shape(CollectionKind.MAP, CollectionForm.SORTED),
+    "java.util.RegularEnumSet": Shape(CollectionKind.SET, CollectionForm.ENUMS),
+    "java.util.JumboEnumSet": Shape(CollectionKind.SET, CollectionForm.ENUMS),
+    "java.util.Arrays$ArrayList": Shape(CollectionKind.LIST, CollectionForm.ARRAY),
 }
 
 _FINAL_TIMES = (

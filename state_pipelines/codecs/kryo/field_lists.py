@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,40 @@ PRIMITIVES = {
     "double": "D",
 }
 """Primitive types and their letters in the names of array classes."""
-_KINDS = ("abstract enum", "final class", "class", "final", "record", "enum", "interface", "list", "set", "map")
+
+
+class ClassKind(StrEnum):
+    """Kind of a declared class, as a field list has it before the name."""
+
+    ABSTRACT_ENUM = "abstract enum"
+    """Its constants have bodies."""
+    CLASS = "class"
+    FINAL = "final"
+    RECORD = "record"
+    ENUM = "enum"
+    INTERFACE = "interface"
+    """Or an abstract class."""
+    LIST = "list"
+    SET = "set"
+    MAP = "map"
+
+
+FIELD_KINDS = (ClassKind.CLASS, ClassKind.FINAL, ClassKind.RECORD)
+"""Classes that Kryo writes field by field."""
+
+FINAL_KINDS = (ClassKind.FINAL, ClassKind.RECORD, ClassKind.ENUM)
+"""Classes whose values have no class before them."""
+
+COLLECTION_KINDS = (ClassKind.LIST, ClassKind.SET, ClassKind.MAP)
+"""Subclasses of collections."""
+
+_ENUMS = (ClassKind.ENUM, ClassKind.ABSTRACT_ENUM)
+# Longer texts first, since one may begin with another.
+_KINDS = {
+    "abstract enum": ClassKind.ABSTRACT_ENUM,
+    "final class": ClassKind.FINAL,
+    **{str(each): each for each in ClassKind},
+}
 _TOKEN = re.compile(r"\s*([\w.$]+|\[\s*\]|[<>,?()])")
 ARRAY = "[]"
 OBJECT_NAME = "java.lang.Object"
@@ -99,7 +133,7 @@ class ClassDeclaration:
 
     Attributes:
         name: full class name.
-        kind: class, final, record, enum, abstract enum, interface, list, set or map.
+        kind: kind of the class.
         parameters: type parameters.
         base: the class after `extends`; empty if not declared.
         fields: name and declared type, sorted by name as Kryo writes them.
@@ -107,7 +141,7 @@ class ClassDeclaration:
     """
 
     name: str
-    kind: str = "class"
+    kind: ClassKind = ClassKind.CLASS
     parameters: tuple[str, ...] = ()
     fields: tuple[tuple[str, JavaType], ...] = ()
     constants: tuple[str, ...] = ()
@@ -195,7 +229,7 @@ def dump_classes(lists: FieldLists) -> str:
     document: dict[str, list[str] | list[dict[str, str]]] = {}
     for declared in lists.classes.values():
         parameters = f"<{', '.join(declared.parameters)}>" if declared.parameters else ""
-        prefix = "" if declared.kind == "class" else f"{declared.kind} "
+        prefix = "" if declared.kind is ClassKind.CLASS else f"{declared.kind} "
         body: list[str] | list[dict[str, str]] = list(declared.constants)
         if not declared.constants:
             body = [{name: format_type(of)} for name, of in declared.fields]
@@ -215,15 +249,14 @@ def format_type(declared: JavaType) -> str:
 
 
 def _declaration(key: str, body: object, inline: dict[str, ClassDeclaration]) -> ClassDeclaration:
-    kind = next((kind for kind in _KINDS if key.startswith(f"{kind} ")), "class")
-    head = key.removeprefix(f"{kind} ").strip()
-    kind = "final" if kind == "final class" else kind
+    word = next((word for word in _KINDS if key.startswith(f"{word} ")), "class")
+    head, kind = key.removeprefix(f"{word} ").strip(), _KINDS[word]
     named = re.fullmatch(r"([\w.$]+)\s*(?:<([\w\s,]+)>)?(?:\s+extends\s+([\w.$]+))?", head)
     if named is None:
         raise UsageError(f"{key!r} is not a class name", hint=f"Kinds before a name are: {', '.join(_KINDS)}")
     name = _FULL_NAMES.get(named[1], named[1])
     parameters = tuple(part.strip() for part in named[2].split(",")) if named[2] else ()
-    if kind in ("enum", "abstract enum"):
+    if kind in _ENUMS:
         constants = _split(body)
         if not constants:
             raise UsageError(f"enum {name} has no constants", hint="List them in the order of the source")
@@ -308,7 +341,7 @@ class _TypeParser:
         if name not in self.parameters:
             name = _FULL_NAMES.get(name, name)
         if self._next("("):
-            self.inline[name] = ClassDeclaration(name, "enum", constants=tuple(self._list(")")))
+            self.inline[name] = ClassDeclaration(name, ClassKind.ENUM, constants=tuple(self._list(")")))
         arguments = tuple(self._types()) if self._next("<") else ()
         declared = JavaType(name, arguments)
         arrays = 0

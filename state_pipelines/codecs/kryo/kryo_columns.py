@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.java.typed_values import (
     ArrayValue,
+    CollectionKind,
     CollectionValue,
     EnumValue,
     MapValue,
@@ -36,8 +37,8 @@ from state_pipelines.codecs.java.typed_values import (
 from state_pipelines.codecs.json.json_lines import dumps
 from state_pipelines.codecs.json.json_values import value_json
 from state_pipelines.codecs.kryo import FieldLists
-from state_pipelines.codecs.kryo.classes import WRAPPERS
-from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT, PRIMITIVES, JavaType
+from state_pipelines.codecs.kryo.classes import WRAPPERS, CollectionForm
+from state_pipelines.codecs.kryo.field_lists import ARRAY, FIELD_KINDS, OBJECT, PRIMITIVES, ClassKind, JavaType
 from state_pipelines.codecs.kryo.table import ClassTable, class_name, resolve
 from state_pipelines.errors import UnsupportedError, ValueRangeError
 
@@ -76,11 +77,12 @@ _TYPED: dict[str, lay.Layout] = {
 }
 _PARTS = {"java.net.URI": ("string", lay.Text()), "java.time.Year": ("year", lay.Primitive(lay.PrimitiveKind.I32))}
 _INTERFACES = {
-    **{f"java.util.{name}": "list" for name in ("List", "Collection", "Queue", "Deque")},
-    "java.lang.Iterable": "list",
-    **{f"java.util.{name}": "set" for name in ("Set", "SortedSet", "NavigableSet")},
-    **{f"java.util.{name}": "map" for name in ("Map", "SortedMap", "NavigableMap")},
+    **{f"java.util.{name}": CollectionKind.LIST for name in ("List", "Collection", "Queue", "Deque")},
+    "java.lang.Iterable": CollectionKind.LIST,
+    **{f"java.util.{name}": CollectionKind.SET for name in ("Set", "SortedSet", "NavigableSet")},
+    **{f"java.util.{name}": CollectionKind.MAP for name in ("Map", "SortedMap", "NavigableMap")},
 }
+_LISTED = (CollectionForm.PLAIN, CollectionForm.ARRAY, CollectionForm.IMMUTABLE)
 _NONE_DECLARED = FieldLists()
 
 
@@ -135,14 +137,18 @@ class _FormFinder:
         if (kind := self._kind(name)) is not None:
             # A raw type: the element type is unknown.
             return self._collection(of, kind, (*above, name)) if of.arguments else _as_json(name)
-        if (enum := self.table.enum(name)) is not None and enum.name == name and enum.kind != "abstract enum":
+        if (
+            (enum := self.table.enum(name)) is not None
+            and enum.name == name
+            and enum.kind is not ClassKind.ABSTRACT_ENUM
+        ):
             return Form(lay.Constants(enum.constants), partial(_read_constant, name), partial(EnumValue, name))
         return self._object(of, above)
 
-    def _kind(self, name: str) -> str | None:
+    def _kind(self, name: str) -> CollectionKind | None:
         shape = self.table.shape(name)
         if shape is not None:
-            return shape.kind if shape.form in ("plain", "array", "immutable") else None
+            return shape.kind if shape.form in _LISTED else None
         return _INTERFACES.get(name)
 
     def _array(self, of: JavaType, above: tuple[str, ...]) -> Form:
@@ -162,7 +168,7 @@ class _FormFinder:
 
         return Form(layout, read_array, lambda items: ArrayValue(name, tuple(write(item) for item in items)))
 
-    def _collection(self, of: JavaType, kind: str, above: tuple[str, ...]) -> Form:
+    def _collection(self, of: JavaType, kind: CollectionKind, above: tuple[str, ...]) -> Form:
         children = [self.find(each, above) for each in of.arguments]
         changes = [(_nullable(each.read), _nullable(each.write)) for each in children]
         open_class = of.name in _INTERFACES
@@ -179,7 +185,7 @@ class _FormFinder:
                 hint="Declare the class that the values have (`ArrayList<String>`) in the field lists",
             )
 
-        if kind == "map" and len(children) == 2:
+        if kind is CollectionKind.MAP and len(children) == 2:
 
             def read_map(value: Any) -> Any:
                 check(value, MapValue)
@@ -197,14 +203,16 @@ class _FormFinder:
 
         def write_items(items: Any) -> Any:
             values = tuple(changes[0][1](item) for item in items)
-            return CollectionValue(of.name, "set" if kind == "set" else "list", values)
+            return CollectionValue(
+                of.name, CollectionKind.SET if kind is CollectionKind.SET else CollectionKind.LIST, values
+            )
 
         return Form(lay.Sequence(lay.Optional(children[0].layout)), read_items, refuse if open_class else write_items)
 
     def _object(self, of: JavaType, above: tuple[str, ...]) -> Form:
         declared = self.table.find(of.name)
         names = [] if declared is None else [name for name, _ in declared.fields]
-        if declared is None or declared.kind not in ("class", "final", "record") or len(set(names)) < len(names):
+        if declared is None or declared.kind not in FIELD_KINDS or len(set(names)) < len(names):
             return _as_json(of.name)
         if of.name == OBJECT.name:
             return _as_json(of.name)

@@ -8,6 +8,7 @@ from state_pipelines.binary.java_stream import HEADER, StreamReader, read_stream
 from state_pipelines.codecs.java.typed_values import (
     ArrayValue,
     BackReference,
+    CollectionKind,
     CollectionValue,
     EnumValue,
     MapValue,
@@ -16,8 +17,8 @@ from state_pipelines.codecs.java.typed_values import (
     TypedValue,
 )
 from state_pipelines.codecs.kryo import wire
-from state_pipelines.codecs.kryo.classes import WRAPPERS, Shape
-from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT, ClassDeclaration, JavaType
+from state_pipelines.codecs.kryo.classes import WRAPPERS, CollectionForm, Shape
+from state_pipelines.codecs.kryo.field_lists import ARRAY, FIELD_KINDS, OBJECT, ClassDeclaration, ClassKind, JavaType
 from state_pipelines.codecs.kryo.jdk_values import OBJECTS_5, SCALARS, TEXT
 from state_pipelines.codecs.kryo.table import (
     JAVA_SERIALIZERS,
@@ -41,6 +42,10 @@ MAX_DEPTH = 64
 _EXPANSION = 1_000_000
 _UNMARKED = ("java.lang.Integer", "java.lang.Boolean", "java.lang.Double", "java.lang.String")
 _STREAMED = ("java.util.Locale", "java.text.SimpleDateFormat")
+# Names of the module: looking a member up in its enum takes longer, and each value does so.
+_EMPTY, _SINGLE, _SORTED = CollectionForm.EMPTY, CollectionForm.SINGLE, CollectionForm.SORTED
+_IMMUTABLE, _ENUMS, _ARRAY = CollectionForm.IMMUTABLE, CollectionForm.ENUMS, CollectionForm.ARRAY
+_MAP, _SET = CollectionKind.MAP, CollectionKind.SET
 _PENDING = object()
 
 
@@ -183,7 +188,7 @@ class GraphReader:
             return self._class()
         if version == 5 and name in OBJECTS_5:
             return ObjectValue(name, OBJECTS_5[name].read(reader, version))  # type: ignore[arg-type]
-        if (fields := table.find(name)) is not None and fields.kind in ("class", "final", "record"):
+        if (fields := table.find(name)) is not None and fields.kind in FIELD_KINDS:
             return self._fields(name, fields, table.bind(fields, arguments))
         return self._stream(name)
 
@@ -251,21 +256,21 @@ class GraphReader:
         return self._element(of, self.table.arguments(of) if self.version == 5 else (), nullable)
 
     def _collection(self, name: str, shape: Shape, arguments: tuple[JavaType, ...]) -> object:
-        if shape.kind == "map":
+        if shape.kind is _MAP:
             return self._map(name, shape, arguments)
-        if shape.form == "empty":
+        if shape.form is _EMPTY:
             return CollectionValue(name, shape.kind, ())
-        if shape.form == "single":
+        if shape.form is _SINGLE:
             return CollectionValue(name, shape.kind, (self.any(),))
-        if shape.form == "enums":
+        if shape.form is _ENUMS:
             return self._enum_set(name)
         if self.version == 5:
             return self._collection_5(name, shape, arguments)
-        comparator = self.any() if shape.form == "sorted" else None
+        comparator = self.any() if shape.form is _SORTED else None
         size = self._size()
-        element_class = self.class_header() if shape.form == "array" else None
+        element_class = self.class_header() if shape.form is _ARRAY else None
         # Kryo 2 forgets the type arguments of priority queues and of Arrays.asList.
-        typed = name != "java.util.PriorityQueue" and shape.form != "array"
+        typed = name != "java.util.PriorityQueue" and shape.form is not _ARRAY
         read = self._typed(arguments if typed else (), 0)
         items = tuple(read() for _ in range(size))
         return CollectionValue(name, shape.kind, items, comparator, element_class)
@@ -273,11 +278,11 @@ class GraphReader:
     def _collection_5(self, name: str, shape: Shape, arguments: tuple[JavaType, ...]) -> CollectionValue:
         """Return a size, a comparator if sorted, then elements of the declared final class, of one class, or of any."""
         reader, start = self.reader, self.reader.position
-        immutable = shape.form == "immutable"
+        immutable = shape.form is _IMMUTABLE
         final = bool(arguments) and self.table.is_final(arguments[0])
         flag, number = (False, reader.varint()) if final and immutable else wire.read_flagged(reader)
         size = self._size_plus_one(start, number)
-        comparator = self.any() if shape.form == "sorted" else None
+        comparator = self.any() if shape.form is _SORTED else None
         items: tuple[object, ...] = ()
         if size == 0:
             pass
@@ -291,7 +296,7 @@ class GraphReader:
             self._check_size(size, start)
             read = self._typed(arguments, 0)
             items = tuple(read() for _ in range(size))
-        return CollectionValue(name, shape.kind, items, comparator)  # type: ignore[arg-type]
+        return CollectionValue(name, shape.kind, items, comparator)
 
     def _same_class(
         self, size: int, start: int, arguments: tuple[JavaType, ...], immutable: bool
@@ -309,26 +314,26 @@ class GraphReader:
         element_class = self.class_header() or ""
         size = self._size()
         if size == 0:
-            return CollectionValue(name, "set", (), element_class=element_class)
+            return CollectionValue(name, _SET, (), element_class=element_class)
         enum = self.table.enum(element_class)
         if enum is None:
             raise self._unknown(element_class, "its constants are not known")
         items = tuple(self._constant(enum.name, enum) for _ in range(size))
-        return CollectionValue(name, "set", items, element_class=element_class)
+        return CollectionValue(name, _SET, items, element_class=element_class)
 
     def _map(self, name: str, shape: Shape, arguments: tuple[JavaType, ...]) -> MapValue:
-        if shape.form == "empty":
+        if shape.form is _EMPTY:
             return MapValue(name, ())
-        if shape.form == "single":
+        if shape.form is _SINGLE:
             return MapValue(name, ((self.any(), self.any()),))
         start = self.reader.position
         if self.version == 2:
-            comparator = self.any() if shape.form == "sorted" else None
+            comparator = self.any() if shape.form is _SORTED else None
             size = self._size(2)
         else:
             size = self._check_size(self._size_plus_one(start, self.reader.varint()), start)
-            comparator = self.any() if shape.form == "sorted" else None
-        nullable = shape.form != "immutable"
+            comparator = self.any() if shape.form is _SORTED else None
+        nullable = shape.form is not _IMMUTABLE
         read_key, read_value = (self._typed(arguments, index, nullable) for index in range(2))
         return MapValue(name, tuple((read_key(), read_value()) for _ in range(size)), comparator)
 
@@ -346,7 +351,7 @@ class GraphReader:
 
     def _fields(self, name: str, declared: ClassDeclaration, bindings: Bindings) -> object:
         fields = []
-        record = declared.kind == "record" and self.version == 5
+        record = self.version == 5 and declared.kind is ClassKind.RECORD
         for member, of in declared.fields:
             leaf = SCALARS.get(of.name)
             if leaf is not None:

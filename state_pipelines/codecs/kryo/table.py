@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.binary.java_stream import read_stream
 from state_pipelines.binary.java_values import JavaObject
 from state_pipelines.binary.reader import Reader
+from state_pipelines.codecs.java.typed_values import CollectionKind
 from state_pipelines.codecs.kryo.classes import (
     BARE_BASE,
     FINAL_CLASSES,
@@ -22,10 +23,20 @@ from state_pipelines.codecs.kryo.classes import (
     SHAPES,
     USER_BASE,
     WRAPPERS,
+    CollectionForm,
     Shape,
     known_classes,
 )
-from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT, PRIMITIVES, ClassDeclaration, FieldLists, JavaType
+from state_pipelines.codecs.kryo.field_lists import (
+    ARRAY,
+    COLLECTION_KINDS,
+    FINAL_KINDS,
+    OBJECT,
+    PRIMITIVES,
+    ClassDeclaration,
+    FieldLists,
+    JavaType,
+)
 from state_pipelines.codecs.kryo.jdk_values import TEXT, Leaf, find_leaf
 from state_pipelines.codecs.messages.chill_messages import SERIALIZERS, MessageTypes
 from state_pipelines.errors import FormatError, UnsupportedError
@@ -108,13 +119,13 @@ class ClassTable:
     def shape(self, name: str) -> Shape | None:
         """Return how a collection class is written; None when the class is no collection."""
         declared = self.classes.find(name)
-        if declared is not None and declared.kind in ("list", "set", "map"):
-            return Shape(declared.kind)  # type: ignore[arg-type]
+        if declared is not None and declared.kind in COLLECTION_KINDS:
+            return Shape(CollectionKind(declared.kind))
         shape = SHAPES.get(name)
         if shape is None and name == "java.util.concurrent.ConcurrentSkipListMap":
             # Kryo 5 alone gives this class the serializer of TreeMap.
-            return Shape("map", "sorted" if self.version == 5 else "plain")
-        if shape is not None and shape.form == "immutable" and self.version == 2:
+            return Shape(CollectionKind.MAP, CollectionForm.SORTED if self.version == 5 else CollectionForm.PLAIN)
+        if shape is not None and shape.form is CollectionForm.IMMUTABLE and self.version == 2:
             return Shape(shape.kind)
         return shape
 
@@ -154,7 +165,7 @@ class ClassTable:
                 hint=f"Declare it in the field lists too: `{of.name}:` or `final {of.name}:` and its fields, "
                 f"`enum {of.name}:` and its constants, or `interface {of.name}:`",
             )
-        return declared.kind in ("final", "record", "enum")
+        return declared.kind in FINAL_KINDS
 
     def bind(self, declared: ClassDeclaration, arguments: tuple[JavaType, ...]) -> Bindings:
         """Bind the type parameters of a class to the arguments of its field; without arguments they are Object."""

@@ -8,6 +8,7 @@ from state_pipelines.binary.java_stream import StreamWriter, write_stream
 from state_pipelines.codecs.java.typed_values import (
     ArrayValue,
     BackReference,
+    CollectionKind,
     CollectionValue,
     EnumValue,
     MapValue,
@@ -16,8 +17,8 @@ from state_pipelines.codecs.java.typed_values import (
     TypedValue,
 )
 from state_pipelines.codecs.kryo import wire
-from state_pipelines.codecs.kryo.classes import WRAPPERS, Shape
-from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT, ClassDeclaration, JavaType
+from state_pipelines.codecs.kryo.classes import WRAPPERS, CollectionForm, Shape
+from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT, ClassDeclaration, ClassKind, JavaType
 from state_pipelines.codecs.kryo.jdk_values import OBJECTS_5, SCALARS
 from state_pipelines.codecs.kryo.table import (
     JAVA_SERIALIZERS,
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 
     from state_pipelines.binary.writer import Writer
 
+# Names of the module: looking a member up in its enum takes longer, and each value does so.
+_EMPTY, _SINGLE, _SORTED = CollectionForm.EMPTY, CollectionForm.SINGLE, CollectionForm.SORTED
+_IMMUTABLE, _ENUMS, _ARRAY = CollectionForm.IMMUTABLE, CollectionForm.ENUMS, CollectionForm.ARRAY
+_MAP = CollectionKind.MAP
 _Value = TypeVar("_Value")
 _NATIVE: dict[type, str] = {
     bool: "java.lang.Boolean",
@@ -152,7 +157,7 @@ class GraphWriter:
             pass
         elif (component := component_type(name)) is not None:
             self._array(inner, name, component, arguments)
-        elif shape is not None and shape.kind == "map":
+        elif shape is not None and shape.kind is _MAP:
             self._map(_expect(value, MapValue, name), shape, arguments)
         elif shape is not None:
             self._collection(_expect(value, CollectionValue, name), shape, arguments)
@@ -219,26 +224,26 @@ class GraphWriter:
 
     def _collection(self, value: CollectionValue, shape: Shape, arguments: tuple[JavaType, ...]) -> None:
         writer, items = self.writer, value.items
-        if shape.form == "empty":
+        if shape.form is _EMPTY:
             return
-        if shape.form == "single":
+        if shape.form is _SINGLE:
             self.any(items[0])
-        elif shape.form == "enums":
+        elif shape.form is _ENUMS:
             self._enum_set(value)
         elif self.version == 5:
             self._collection_5(value, shape, arguments)
         else:
-            if shape.form == "sorted":
+            if shape.form is _SORTED:
                 self.any(value.comparator)
             writer.varint(len(items))
-            if shape.form == "array":
+            if shape.form is _ARRAY:
                 self.class_header(value.element_class or "java.lang.Object")
-            typed = value.class_name != "java.util.PriorityQueue" and shape.form != "array"
+            typed = value.class_name != "java.util.PriorityQueue" and shape.form is not _ARRAY
             self._each(items, self._typed(arguments if typed else (), 0))
 
     def _collection_5(self, value: CollectionValue, shape: Shape, arguments: tuple[JavaType, ...]) -> None:
         writer, items = self.writer, value.items
-        immutable = shape.form == "immutable"
+        immutable = shape.form is _IMMUTABLE
         final = bool(arguments) and self.table.is_final(arguments[0])
         nulls = any(item is None for item in items)
         kinds = {self._class_of(item) for item in items if item is not None}
@@ -247,7 +252,7 @@ class GraphWriter:
             writer.varint(len(items) + 1)
         else:
             wire.write_flagged(writer, same or (final and nulls), len(items) + 1)
-        if shape.form == "sorted":
+        if shape.form is _SORTED:
             self.any(value.comparator)
         if not same:
             self._each(items, self._typed(arguments, 0, nullable=nulls))
@@ -274,21 +279,21 @@ class GraphWriter:
             self._constant(item, enum)
 
     def _map(self, value: MapValue, shape: Shape, arguments: tuple[JavaType, ...]) -> None:
-        if shape.form == "empty":
+        if shape.form is _EMPTY:
             return
-        if shape.form == "single":
+        if shape.form is _SINGLE:
             for part in value.entries[0]:
                 self.any(part)
             return
         if self.version == 2:
-            if shape.form == "sorted":
+            if shape.form is _SORTED:
                 self.any(value.comparator)
             self.writer.varint(len(value.entries))
         else:
             self.writer.varint(len(value.entries) + 1)
-            if shape.form == "sorted":
+            if shape.form is _SORTED:
                 self.any(value.comparator)
-        nullable = shape.form != "immutable"
+        nullable = shape.form is not _IMMUTABLE
         write_key, write_value = (self._typed(arguments, index, nullable) for index in range(2))
         for key, item in value.entries:
             write_key(key)
@@ -324,7 +329,7 @@ class GraphWriter:
         self._fields(value, declared, self.table.bind(declared, arguments))
 
     def _fields(self, value: ObjectValue, declared: ClassDeclaration, bindings: Bindings) -> None:
-        record = declared.kind == "record" and self.version == 5
+        record = self.version == 5 and declared.kind is ClassKind.RECORD
         values = sorted(value.fields, key=lambda item: item[0])
         for (_, of), (_, item) in zip(declared.fields, values, strict=True):
             leaf = SCALARS.get(of.name)

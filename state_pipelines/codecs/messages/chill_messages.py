@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.messages.thrift import ThriftFiles
 from state_pipelines.errors import UsageError
@@ -24,11 +25,17 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.messages.protobuf import ProtobufTypes
 
-MessageFormat = Literal["protobuf", "thrift"]
+
+class MessageFormat(Enum):
+    """Library that wrote a message."""
+
+    PROTOBUF = auto()
+    THRIFT = auto()
+
 
 SERIALIZERS: dict[str, MessageFormat] = {
-    "com.twitter.chill.protobuf.ProtobufSerializer": "protobuf",
-    "com.twitter.chill.thrift.TBaseSerializer": "thrift",
+    "com.twitter.chill.protobuf.ProtobufSerializer": MessageFormat.PROTOBUF,
+    "com.twitter.chill.thrift.TBaseSerializer": MessageFormat.THRIFT,
 }
 """Message format by Kryo serializer."""
 
@@ -57,7 +64,7 @@ class MessageTypes:
 
     def knows(self, format: MessageFormat, class_name: str) -> bool:
         """Return whether a message of a Java class is declared."""
-        if format == "thrift":
+        if format is MessageFormat.THRIFT:
             return class_name in _load_thrift(self).classes
         return bool(self.protobuf) and class_name in _load_protobuf(self).classes
 
@@ -69,7 +76,7 @@ class MessageTypes:
         """
         if not self.knows(format, class_name):
             return None
-        types: ProtobufTypes | ThriftFiles = _load_protobuf(self) if format == "protobuf" else _load_thrift(self)
+        types = _load_thrift(self) if format is MessageFormat.THRIFT else _load_protobuf(self)
         return types.decode(class_name, raw)
 
 

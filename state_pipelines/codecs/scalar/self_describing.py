@@ -34,6 +34,7 @@ from state_pipelines.codecs.sql.binary_rows import (
 from state_pipelines.errors import StateError, UnsupportedError, ValueRangeError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PythonType
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,13 +113,13 @@ def write_dynamic(layout: Dynamic, writer: Writer, value: Any) -> None:
             writer.i32(numbers[value])
         case tree.ClassBound(type_class=name) if name in VARIABLE:
             write_writable(name, writer, value)
-        case tree.PythonDecimal() | tree.Basic(kind="PythonBigDec"):
+        case tree.PythonDecimal() | tree.Basic(kind=BasicKind.PYTHON_BIG_DEC):
             writer.bytes32(str(_expect(value, Decimal, "a decimal number")).encode())
-        case tree.Basic(kind="Variant"):
+        case tree.Basic(kind=BasicKind.VARIANT):
             _write_variant(writer, value)
-        case tree.Basic(kind="StringValueArray"):
+        case tree.Basic(kind=BasicKind.STRING_VALUE_ARRAY):
             _write_string_values(writer, _expect(value, list, "a list"))
-        case tree.Basic(kind="JavaObject"):
+        case tree.Basic(kind=BasicKind.JAVA_OBJECT):
             write_java_object(writer, cast("JavaContent", value.value if isinstance(value, TypedValue) else value))
         case serializer:
             raise _unknown(serializer)
@@ -151,15 +152,15 @@ def _read(layout: Dynamic, reader: Reader) -> object:
             return name
         case tree.ClassBound(type_class=name) if name in VARIABLE:
             return read_writable(name, reader)
-        case tree.PythonDecimal() | tree.Basic(kind="PythonBigDec"):
+        case tree.PythonDecimal() | tree.Basic(kind=BasicKind.PYTHON_BIG_DEC):
             return _read_decimal_text(reader)
         case PythonType():
             return Pickled(reader.bytes32())
-        case tree.Basic(kind="Variant"):
+        case tree.Basic(kind=BasicKind.VARIANT):
             return _read_variant(reader)
-        case tree.Basic(kind="StringValueArray"):
+        case tree.Basic(kind=BasicKind.STRING_VALUE_ARRAY):
             return _read_string_values(reader)
-        case tree.Basic(kind="JavaObject"):
+        case tree.Basic(kind=BasicKind.JAVA_OBJECT):
             return _typed(read_java_object(reader))
         case serializer:
             raise _unknown(serializer)

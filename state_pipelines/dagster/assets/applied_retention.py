@@ -9,7 +9,7 @@ from pydantic import Field
 
 from state_pipelines.dagster.assets import retention_plan
 from state_pipelines.dagster.assets.retention_plan import find_roots, read_planned
-from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import expect_none, list_texts, make_table
 from state_pipelines.operations.retention import (
@@ -52,7 +52,7 @@ def build_applied_retention(job: FlinkJob) -> dg.AssetsDefinition:
     @flink_asset(
         job,
         NAME,
-        step="keep",
+        step=AssetStep.KEEP,
         kinds={"flink"},
         deps=[retention_plan.NAME],
         check_specs=checks,

@@ -9,7 +9,7 @@ import dagster as dg
 from pydantic import Field
 
 from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
-from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import list_texts, make_table
 from state_pipelines.dagster.python_functions import load_function
@@ -49,7 +49,7 @@ def build_bootstrapped_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
     assert definition is not None
 
     @flink_asset(
-        job, NAME, step="change", kinds={"flink", "spark"}, checks=DESCRIPTIONS, writes=True, partitioned=False
+        job, NAME, step=AssetStep.CHANGE, kinds={"flink", "spark"}, checks=DESCRIPTIONS, writes=True, partitioned=False
     )
     def bootstrapped_savepoint(
         context: dg.AssetExecutionContext,

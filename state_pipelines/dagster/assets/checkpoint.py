@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.partitions import make_partition_key
 from state_pipelines.dagster.python_functions import load_function
@@ -39,7 +39,7 @@ def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
     @flink_asset(
         job,
         NAME,
-        step="run",
+        step=AssetStep.RUN,
         kinds={"flink", "spark"},
         partitioned=False,
         writes=True,

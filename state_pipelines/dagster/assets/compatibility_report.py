@@ -9,7 +9,7 @@ from pydantic import Field
 
 from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.automation import NEW_SNAPSHOT
-from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.operations.check.check import Verdict, check_migration, parse_release
@@ -38,7 +38,7 @@ def build_compatibility_report(job: FlinkJob) -> dg.AssetsDefinition:
     @flink_asset(
         job,
         NAME,
-        step="judge",
+        step=AssetStep.JUDGE,
         kinds={"flink", "markdown"},
         deps=[snapshot_inventory.NAME],
         automation=NEW_SNAPSHOT,

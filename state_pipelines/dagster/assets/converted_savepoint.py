@@ -10,7 +10,7 @@ from pydantic import Field
 
 from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
-from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import list_texts, make_table
 from state_pipelines.dagster.partitions import open_partition
@@ -65,7 +65,7 @@ def build_converted_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
     @flink_asset(
         job,
         NAME,
-        step="change",
+        step=AssetStep.CHANGE,
         kinds={"flink", "spark"},
         deps=[snapshot_inventory.NAME],
         checks=CHECKS,

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.automation import NEW_SNAPSHOT
-from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import Cell, make_table
 from state_pipelines.dagster.partitions import open_partition
@@ -55,7 +55,7 @@ def build_key_group_balance(job: FlinkJob) -> dg.AssetsDefinition:
     @flink_asset(
         job,
         NAME,
-        step="see",
+        step=AssetStep.SEE,
         kinds={"flink", "markdown"},
         deps=[snapshot_inventory.NAME],
         automation=NEW_SNAPSHOT,

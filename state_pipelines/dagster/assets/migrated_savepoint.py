@@ -13,7 +13,7 @@ from state_pipelines.dagster.assets import compatibility_report
 from state_pipelines.dagster.assets.compatibility_report import MigrationConfig
 from state_pipelines.dagster.assets.rescaled_savepoint import SCRATCH
 from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
-from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import list_texts
 from state_pipelines.dagster.partitions import open_partition
@@ -34,7 +34,7 @@ from state_pipelines.storage import resolve
 from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
-    from state_pipelines.operations.migration import Migration
+    from state_pipelines.operations.migration import Direction, Migration
     from state_pipelines.spark import MigrationResult
 
 NAME = "migrated_savepoint"
@@ -75,7 +75,7 @@ def build_migrated_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
     @flink_asset(
         job,
         NAME,
-        step="change",
+        step=AssetStep.CHANGE,
         kinds={"flink", "spark", "greatexpectations"},
         deps=[compatibility_report.NAME],
         checks=list_checks(job),
@@ -149,7 +149,7 @@ def _refer_to_revisions(job: FlinkJob) -> dict[str, object]:
         return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=references)}
 
 
-def _describe(result: "MigrationResult", revision: str, chain: list[tuple["Migration", str]]) -> dict[str, Any]:
+def _describe(result: "MigrationResult", revision: str, chain: list[tuple["Migration", "Direction"]]) -> dict[str, Any]:
     proof = result.proof
     return {
         "path": dg.MetadataValue.path(result.path),

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.automation import NEW_SNAPSHOT
-from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import Cell, list_texts, make_table
 from state_pipelines.dagster.partitions import open_partition
@@ -64,7 +64,7 @@ def build_restore_audit(job: FlinkJob) -> dg.AssetsDefinition:
     @flink_asset(
         job,
         NAME,
-        step="keep",
+        step=AssetStep.KEEP,
         kinds={"flink"},
         deps=[snapshot_inventory.NAME],
         automation=NEW_SNAPSHOT,
@@ -80,7 +80,7 @@ def build_restore_audit(job: FlinkJob) -> dg.AssetsDefinition:
         rows = [_list_cells(each) for each in report.findings[:_SHOWN]]
         yield dg.MaterializeResult(
             metadata={
-                "verdict": report.verdict,
+                "verdict": str(report.verdict),
                 "depth": str(report.depth),
                 **({"findings": make_table(_COLUMNS, rows)} if rows else {}),
                 # Numbers, so that they chart over snapshots.

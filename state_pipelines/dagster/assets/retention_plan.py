@@ -9,9 +9,10 @@ from datetime import timedelta
 import dagster as dg
 
 from state_pipelines.dagster.assets import snapshot_inventory
-from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import expect_none, list_texts, make_table
+from state_pipelines.dagster.retention_settings import PlanApplication
 from state_pipelines.errors import MissingFileError, NotFoundError, Where
 from state_pipelines.operations.retention import (
     PathKind,
@@ -52,7 +53,13 @@ def build_retention_plan(job: FlinkJob) -> dg.AssetsDefinition:
     ]
 
     @flink_asset(
-        job, NAME, step="keep", kinds={"flink"}, deps=[snapshot_inventory.NAME], partitioned=False, check_specs=checks
+        job,
+        NAME,
+        step=AssetStep.KEEP,
+        kinds={"flink"},
+        deps=[snapshot_inventory.NAME],
+        partitioned=False,
+        check_specs=checks,
     )
     def retention_plan(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         """Snapshots by policy and orphans: what goes, what stays, and why. Nothing is deleted."""
@@ -182,7 +189,7 @@ def _describe(
 
 def _check_applied(job: FlinkJob, plan: RetentionPlan) -> dg.AssetCheckResult:
     settings = job.retention_runs
-    if settings.apply == "scheduled":
+    if settings.apply is PlanApplication.SCHEDULED:
         way = f"Applied by itself after {settings.grace}, if a second plan has the same fingerprint."
     else:
         way = (

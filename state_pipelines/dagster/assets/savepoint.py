@@ -10,7 +10,7 @@ from pydantic import Field
 from state_pipelines.dagster.assets import checkpoint
 from state_pipelines.dagster.assets.converted_savepoint import CHECKS, describe_conversion
 from state_pipelines.dagster.expectations import ExpectationsResource
-from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materialize_savepoint
@@ -39,7 +39,7 @@ def build_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
     @flink_asset(
         job,
         NAME,
-        step="run",
+        step=AssetStep.RUN,
         kinds={"flink", "spark"},
         deps=[checkpoint.NAME],
         checks=CHECKS,

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.automation import NEW_SNAPSHOT
-from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import make_table
 from state_pipelines.dagster.partitions import open_partition
@@ -56,7 +56,7 @@ def build_snapshot_diff(job: FlinkJob) -> dg.AssetsDefinition:
     """Build the asset `snapshot_diff` of a job."""
 
     @flink_asset(
-        job, NAME, step="see", kinds={"flink", "json"}, deps=[snapshot_inventory.NAME], automation=NEW_SNAPSHOT
+        job, NAME, step=AssetStep.SEE, kinds={"flink", "json"}, deps=[snapshot_inventory.NAME], automation=NEW_SNAPSHOT
     )
     def snapshot_diff(context: dg.AssetExecutionContext, config: DiffConfig) -> Iterator[dg.MaterializeResult[None]]:
         """Records added, removed and changed since the previous snapshot, state by state, with samples."""

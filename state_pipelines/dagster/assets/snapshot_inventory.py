@@ -11,9 +11,10 @@ import dagster as dg
 
 from state_pipelines.dagster.assets import flink_job
 from state_pipelines.dagster.automation import EVERY_TEN_MINUTES
-from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import Cell, expect_none, make_table
+from state_pipelines.metadata.properties import SnapshotKind
 
 if TYPE_CHECKING:
     from state_pipelines.operations.inventory import InventoryUpdate, SnapshotSummary
@@ -51,7 +52,7 @@ def build_snapshot_inventory(job: FlinkJob) -> dg.AssetsDefinition:
     @flink_asset(
         job,
         NAME,
-        step="see",
+        step=AssetStep.SEE,
         kinds={"flink", "parquet"},
         deps=[flink_job.NAME],
         partitioned=False,
@@ -105,8 +106,8 @@ def _count(update: "InventoryUpdate") -> dict[str, int]:
     kinds = inventory.table["kind"].to_pylist()
     return {
         "snapshots": len(inventory),
-        "checkpoints": kinds.count("checkpoint"),
-        "savepoints": kinds.count("savepoint"),
+        "checkpoints": kinds.count(SnapshotKind.CHECKPOINT),
+        "savepoints": kinds.count(SnapshotKind.SAVEPOINT),
         "opened": len(update.new),
         "unreadable": len(inventory.unreadable()),
         "bytes": inventory.sum("bytes"),
@@ -132,7 +133,7 @@ def _list_cells(summary: "SnapshotSummary") -> tuple[Cell, ...]:
     """Return the row of a snapshot in `_COLUMNS`."""
     return (
         summary.key,
-        summary.kind,
+        str(summary.kind),
         summary.format,
         summary.checkpoint_id,
         "" if summary.modified is None else summary.modified.isoformat(sep=" ", timespec="seconds"),
@@ -156,7 +157,7 @@ def _check_roots(update: "InventoryUpdate") -> dg.AssetCheckResult:
 
 
 def _check_recent(update: "InventoryUpdate", limit: timedelta) -> dg.AssetCheckResult:
-    newest = next((each for each in update.inventory if each.kind == "savepoint" and each.key), None)
+    newest = next((each for each in update.inventory if each.kind is SnapshotKind.SAVEPOINT and each.key), None)
     taken = None if newest is None else newest.modified
     now = datetime.now(UTC)
     metadata: dict[str, dg.MetadataValue | str] = {"expected": dg.MetadataValue.float(_to_hours(limit))}

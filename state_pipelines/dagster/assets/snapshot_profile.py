@@ -11,7 +11,7 @@ from pydantic import Field
 
 from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.automation import NEW_SNAPSHOT
-from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import Cell, make_table
 from state_pipelines.dagster.partitions import open_partition
@@ -85,7 +85,7 @@ def build_snapshot_profile(job: FlinkJob) -> dg.AssetsDefinition:
     """Build the asset `snapshot_profile` of a job."""
 
     @flink_asset(
-        job, NAME, step="see", kinds={"flink", "json"}, deps=[snapshot_inventory.NAME], automation=NEW_SNAPSHOT
+        job, NAME, step=AssetStep.SEE, kinds={"flink", "json"}, deps=[snapshot_inventory.NAME], automation=NEW_SNAPSHOT
     )
     def snapshot_profile(
         context: dg.AssetExecutionContext, config: ProfileConfig
@@ -164,7 +164,7 @@ def _list_columns(operator: OperatorProfile, state: StateProfile) -> Iterator[tu
     for each in state.columns:
         ratios = (each.null_ratio, each.default_ratio)
         bounds = (None if bound is None else str(bound) for bound in (each.minimum, each.maximum))
-        yield (operator.label, state.name, each.column, each.type, *ratios, each.measured, *bounds, each.mean)
+        yield (operator.label, state.name, each.column, each.type, *ratios, str(each.measured), *bounds, each.mean)
 
 
 def _list_keys(profile: Profile) -> list[tuple[Cell, ...]]:

@@ -8,7 +8,7 @@ import dagster as dg
 
 from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.expectations import ExpectationsResource
-from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
@@ -23,7 +23,7 @@ def build_state_expectations(job: FlinkJob) -> dg.AssetsDefinition:
     @flink_asset(
         job,
         NAME,
-        step="judge",
+        step=AssetStep.JUDGE,
         kinds={"flink", "spark", "greatexpectations"},
         deps=[snapshot_inventory.NAME],
         checks={SUITES: DESCRIPTIONS[SUITES]},

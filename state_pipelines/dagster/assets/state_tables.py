@@ -9,7 +9,7 @@ import dagster as dg
 
 from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.automation import NEW_SNAPSHOT
-from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import make_table
 from state_pipelines.dagster.partitions import open_partition
@@ -39,7 +39,7 @@ def build_state_tables(job: FlinkJob) -> dg.AssetsDefinition:
     @flink_asset(
         job,
         NAME,
-        step="see",
+        step=AssetStep.SEE,
         kinds={"flink", "spark", "parquet"},
         deps=[snapshot_inventory.NAME],
         automation=NEW_SNAPSHOT,

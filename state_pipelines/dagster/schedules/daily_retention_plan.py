@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from state_pipelines.dagster.jobs import PLAN_RETENTION
+from state_pipelines.dagster.retention_settings import PlanApplication
 
 if TYPE_CHECKING:
     from state_pipelines.dagster.job import FlinkJob
@@ -17,7 +18,7 @@ NAME = "daily_retention_plan"
 def build_retention_schedule(job: FlinkJob) -> dg.ScheduleDefinition:
     """Build the schedule `daily_retention_plan` of a job; running by default only with `apply: scheduled`."""
     settings = job.retention_runs
-    is_scheduled = settings.apply == "scheduled"
+    is_scheduled = settings.apply is PlanApplication.SCHEDULED
     return dg.ScheduleDefinition(
         name=job.prefix(NAME),
         job_name=job.prefix(PLAN_RETENTION),

@@ -15,6 +15,7 @@ from state_pipelines.dagster.assets.flink_job import describe_savepoint
 from state_pipelines.dagster.jobs import MIGRATE
 from state_pipelines.dagster.watching import find_stranger
 from state_pipelines.errors import StateError, StorageError
+from state_pipelines.metadata.properties import SnapshotKind
 
 if TYPE_CHECKING:
     from state_pipelines.dagster.job import FlinkJob
@@ -133,7 +134,7 @@ class _Tick:
         limit = self.job.thresholds.savepoint_limit
         # Dagster dates an event by its arrival, so that an old savepoint would count as a fresh one.
         old = limit is not None and (summary.modified is None or datetime.now(UTC) - summary.modified > limit)
-        if summary.kind == "savepoint" and not old:
+        if summary.kind is SnapshotKind.SAVEPOINT and not old:
             self.savepoints.append(describe_savepoint(self.job, summary))
 
 

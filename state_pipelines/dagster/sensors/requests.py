@@ -11,7 +11,7 @@ import dagster as dg
 from state_pipelines.dagster.request_runs import JOBS, UNPARTITIONED, plan_run
 from state_pipelines.dagster.run_outcomes import read_outcome
 from state_pipelines.errors import MissingFileError, NotFoundError, StateError, UsageError
-from state_pipelines.operations.requests import RequestFile, describe_result, list_requests
+from state_pipelines.operations.requests import RequestFile, RequestStatus, describe_result, list_requests
 from state_pipelines.storage import read_file, resolve
 from state_pipelines.storage.files import replace_file
 
@@ -92,7 +92,7 @@ class _Tick:
             self.reasons.append(f"{file.name} waits: {error}")
         except StateError as error:
             self.reasons.append(f"{file.name}: {error}")
-            state = self._write(file, describe_result(file, "refused", finished=_now(), error=str(error)))
+            state = self._write(file, describe_result(file, RequestStatus.REFUSED, finished=_now(), error=str(error)))
             self.cursor[file.name] = [file.mark, state]
 
     def finish(self, directory: str) -> dg.SensorResult:
@@ -133,7 +133,7 @@ class _Tick:
         outcome = read_outcome(self.context.instance, run)
         content = describe_result(
             file,
-            "succeeded" if outcome.success else "failed",
+            RequestStatus.SUCCEEDED if outcome.success else RequestStatus.FAILED,
             finished=_now(),
             run=run.run_id,
             error=outcome.error,

@@ -26,7 +26,7 @@ from state_pipelines.keyed.record_layout import KeyedRecords, derive_keyed_layou
 from state_pipelines.serializers.build import basic, list_of, map_of
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType, keyed_state
-from state_pipelines.serializers.tree import MapOf
+from state_pipelines.serializers.tree import BasicKind, MapOf
 
 if TYPE_CHECKING:
     from state_pipelines.codecs.serializer_layouts import LayoutContext
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
 
-BYTES = basic("BytePrimitiveArray")
+BYTES = basic(BasicKind.BYTE_PRIMITIVE_ARRAY)
 
 HEAD = 3
 """Bytes of operation and state id."""

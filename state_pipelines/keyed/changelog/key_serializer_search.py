@@ -29,6 +29,7 @@ from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, tuple_of
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -47,15 +48,40 @@ COUNTED_KEYS = 100_000
 """Distinct keys are counted up to about here, so that counting does not grow with the state."""
 
 _BASIC = (
-    *("String", "Long", "Int", "Short", "Byte", "Boolean", "Char", "Double", "Float", "BigInt", "BigDec"),
-    *("Instant", "LocalDate", "LocalTime", "LocalDateTime", "Date", "SqlTimestamp", "StringValue"),
+    BasicKind.STRING,
+    BasicKind.LONG,
+    BasicKind.INT,
+    BasicKind.SHORT,
+    BasicKind.BYTE,
+    BasicKind.BOOLEAN,
+    BasicKind.CHAR,
+    BasicKind.DOUBLE,
+    BasicKind.FLOAT,
+    BasicKind.BIG_INT,
+    BasicKind.BIG_DEC,
+    BasicKind.INSTANT,
+    BasicKind.LOCAL_DATE,
+    BasicKind.LOCAL_TIME,
+    BasicKind.LOCAL_DATE_TIME,
+    BasicKind.DATE,
+    BasicKind.SQL_TIMESTAMP,
+    BasicKind.STRING_VALUE,
 )
 """Basic types that are keys, the more frequent first: of types with the same bytes the first is taken.
 
 The hashes of all of them are known: that some type has the right width says little.
 """
 
-_TUPLE_FIELDS = ("String", "Long", "Int", "Short", "Byte", "Boolean", "Double", "Char")
+_TUPLE_FIELDS = (
+    BasicKind.STRING,
+    BasicKind.LONG,
+    BasicKind.INT,
+    BasicKind.SHORT,
+    BasicKind.BYTE,
+    BasicKind.BOOLEAN,
+    BasicKind.DOUBLE,
+    BasicKind.CHAR,
+)
 _TUPLE_SIZES = (2, 3)
 """Tuples that are tried; a Tuple1 has the bytes and the hash of its field, nothing can tell it from that."""
 

@@ -35,6 +35,7 @@ from state_pipelines.keyed.hashing.basic_hashes import (
     sum_list,
     without_nulls,
 )
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -56,7 +57,13 @@ The first is that of 1.12, the second that of old releases; the others are varia
 
 _COUNTER = 10
 _RECORDS = ("record", "error")
-_KINDS = {"boolean": "Boolean", "int": "Int", "long": "Long", "float": "Float", "double": "Double"}
+_KINDS = {
+    "boolean": BasicKind.BOOLEAN,
+    "int": BasicKind.INT,
+    "long": BasicKind.LONG,
+    "float": BasicKind.FLOAT,
+    "double": BasicKind.DOUBLE,
+}
 
 
 def is_settled(node: tree.Avro) -> bool:
@@ -267,7 +274,7 @@ class _Records:
             # ByteBuffer goes through its bytes from the last to the first.
             codes = hash_wrapped_bytes(array)
         elif kind == "fixed":
-            codes = hash_primitive_array("Byte", array)
+            codes = hash_primitive_array(BasicKind.BYTE, array)
         elif kind == "map":
             entries = flatten(array)
             keys, values = fields_of(entries, *(each.name for each in entries.type))
@@ -279,7 +286,7 @@ class _Records:
 
 
 def _hash_days(days: npt.NDArray[np.int64]) -> HashCodes:
-    return BASIC_HASHES["LocalDate"](pa.array(days.astype(np.int32)).cast(pa.date32()))
+    return BASIC_HASHES[BasicKind.LOCAL_DATE](pa.array(days.astype(np.int32)).cast(pa.date32()))
 
 
 def _hash_instants(ticks: npt.NDArray[np.int64], per_second: int) -> HashCodes:

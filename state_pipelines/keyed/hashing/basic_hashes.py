@@ -19,6 +19,7 @@ from state_pipelines.codecs.programs.program import arrow_type
 from state_pipelines.codecs.serializer_layouts import BASIC_LAYOUTS
 from state_pipelines.errors import UsageError, ValueRangeError
 from state_pipelines.keyed.hashing.hash_kernels import chain_elements, hash_numbers, hash_text, hash_utf8
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -58,7 +59,7 @@ def without_nulls(codes: HashCodes, array: pa.Array) -> HashCodes:
     return np.where(np.asarray(array.is_valid()), codes, np.int32(0))
 
 
-def conform_basic(kind: str, array: pa.Array) -> pa.Array:
+def conform_basic(kind: BasicKind, array: pa.Array) -> pa.Array:
     """An array in the Arrow form of a basic type; ValueRangeError when a value does not fit it."""
     try:
         return conform(array, arrow_type(BASIC_LAYOUTS[kind]))
@@ -199,18 +200,18 @@ def hash_wrapped_bytes(array: pa.Array) -> HashCodes:
     return np.flip(codes)
 
 
-def hash_primitive_array(kind: str, array: pa.Array) -> HashCodes:
+def hash_primitive_array(kind: BasicKind, array: pa.Array) -> HashCodes:
     """`Arrays.hashCode` of numbers, booleans or chars."""
-    if kind == "Byte":
+    if kind == BasicKind.BYTE:
         return chain(*bytes_of(array), 1)
     values = flatten(array)
-    elements = hash_ints(values) if kind == "Char" else BASIC_HASHES[kind](conform_basic(kind, values))
+    elements = hash_ints(values) if kind == BasicKind.CHAR else BASIC_HASHES[kind](conform_basic(kind, values))
     return chain(list_offsets(array), elements, 1)
 
 
 def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], HashCodes]:
     """Offsets and signed bytes of a binary array."""
-    _, offsets, data = conform_basic("ByteArrayWrapper", array).buffers()
+    _, offsets, data = conform_basic(BasicKind.BYTE_ARRAY_WRAPPER, array).buffers()
     if offsets is None or data is None:
         return np.zeros(len(array) + 1, np.int64), np.zeros(0, np.int32)
     ends = np.frombuffer(offsets, np.int32, len(array) + 1, 4 * array.offset).astype(np.int64)
@@ -234,25 +235,35 @@ def sum_list(array: pa.Array, codes: HashCodes) -> HashCodes:
     return np.diff(sums[list_offsets(array)]).astype(np.int32)
 
 
-BASIC_HASHES: dict[str, Callable[[pa.Array], HashCodes]] = {
-    **dict.fromkeys(("Byte", "Short", "Int", "ByteValue", "ShortValue", "IntValue"), hash_ints),
-    **dict.fromkeys(("Long", "LongValueWithProperHashCode"), hash_longs),
-    "LongValue": lambda array: hash_longs(array) + np.int32(_LONG_VALUE_SEED),
-    "Boolean": _hash_booleans,
-    "BooleanValue": lambda array: np.asarray(array.fill_null(False)).astype(np.int32),
-    **dict.fromkeys(("Char", "CharValue"), _hash_chars),
-    **dict.fromkeys(("Float", "FloatValue"), _hash_floats),
-    "Double": _hash_doubles,
-    "DoubleValue": lambda array: _hash_doubles(array) + np.int32(_DOUBLE_VALUE_SEED),
-    **dict.fromkeys(("String", "StringValue"), hash_strings),
-    "BigInt": lambda array: hash_big_numbers(array, integer=True),
-    "BigDec": lambda array: hash_big_numbers(array, integer=False),
-    **dict.fromkeys(("Date", "SqlDate", "SqlTime"), _hash_dates),
-    "SqlTimestamp": _hash_sql_timestamps,
-    "Instant": _hash_instants,
-    "LocalDate": _hash_local_dates,
-    "LocalTime": _hash_local_times,
-    "LocalDateTime": _hash_local_date_times,
-    "Tuple0": lambda array: np.zeros(len(array), np.int32),
+BASIC_HASHES: dict[BasicKind, Callable[[pa.Array], HashCodes]] = {
+    **dict.fromkeys(
+        (
+            BasicKind.BYTE,
+            BasicKind.SHORT,
+            BasicKind.INT,
+            BasicKind.BYTE_VALUE,
+            BasicKind.SHORT_VALUE,
+            BasicKind.INT_VALUE,
+        ),
+        hash_ints,
+    ),
+    **dict.fromkeys((BasicKind.LONG, BasicKind.LONG_VALUE_WITH_PROPER_HASH_CODE), hash_longs),
+    BasicKind.LONG_VALUE: lambda array: hash_longs(array) + np.int32(_LONG_VALUE_SEED),
+    BasicKind.BOOLEAN: _hash_booleans,
+    BasicKind.BOOLEAN_VALUE: lambda array: np.asarray(array.fill_null(False)).astype(np.int32),
+    **dict.fromkeys((BasicKind.CHAR, BasicKind.CHAR_VALUE), _hash_chars),
+    **dict.fromkeys((BasicKind.FLOAT, BasicKind.FLOAT_VALUE), _hash_floats),
+    BasicKind.DOUBLE: _hash_doubles,
+    BasicKind.DOUBLE_VALUE: lambda array: _hash_doubles(array) + np.int32(_DOUBLE_VALUE_SEED),
+    **dict.fromkeys((BasicKind.STRING, BasicKind.STRING_VALUE), hash_strings),
+    BasicKind.BIG_INT: lambda array: hash_big_numbers(array, integer=True),
+    BasicKind.BIG_DEC: lambda array: hash_big_numbers(array, integer=False),
+    **dict.fromkeys((BasicKind.DATE, BasicKind.SQL_DATE, BasicKind.SQL_TIME), _hash_dates),
+    BasicKind.SQL_TIMESTAMP: _hash_sql_timestamps,
+    BasicKind.INSTANT: _hash_instants,
+    BasicKind.LOCAL_DATE: _hash_local_dates,
+    BasicKind.LOCAL_TIME: _hash_local_times,
+    BasicKind.LOCAL_DATE_TIME: _hash_local_date_times,
+    BasicKind.TUPLE_0: lambda array: np.zeros(len(array), np.int32),
 }
 """`hashCode` of each kind of `tree.Basic`, of arrays in its Arrow form; what null gives does not matter."""

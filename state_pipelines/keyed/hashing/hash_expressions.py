@@ -31,7 +31,7 @@ import keyword
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +46,21 @@ if TYPE_CHECKING:
 
 MAX_LENGTH = 4000
 _MAX_DEPTH = 40
+
+
+class Operator(StrEnum):
+    """Operator of Java between two `int`s, or before one."""
+
+    ADD = "+"
+    SUBTRACT = "-"
+    MULTIPLY = "*"
+    XOR = "^"
+    AND = "&"
+    OR = "|"
+    SHIFT_LEFT = "<<"
+    SHIFT_RIGHT = ">>"
+    UNSIGNED_SHIFT_RIGHT = ">>>"
+    INVERT = "~"
 
 
 class How(Enum):
@@ -73,6 +88,15 @@ FieldCodes = Callable[[str, How], "tuple[HashCodes, pa.Array]"]
 """Field name and how -> (i32[n], 0 for null; the values)."""
 
 
+class PatternKind(Enum):
+    """Computation of a pattern."""
+
+    CHAIN = auto()
+    SCALA_212 = auto()
+    SCALA_213 = auto()
+    AVRO = auto()
+
+
 @dataclass(frozen=True)
 class Pattern:
     """The rule by which a pattern combines its arguments.
@@ -83,7 +107,7 @@ class Pattern:
         multiplier: of the code before each field.
         xor: fields are joined by `^`, not `+`.
         null: hash of a null field.
-        kind: chain, scala212, scala213 or avro.
+        kind: computation of the pattern.
     """
 
     how: How = How.HASH
@@ -91,7 +115,7 @@ class Pattern:
     multiplier: int = 31
     xor: bool = False
     null: int = 0
-    kind: str = "chain"
+    kind: PatternKind = PatternKind.CHAIN
 
 
 PATTERNS = {
@@ -105,12 +129,12 @@ PATTERNS = {
     "immutables": Pattern(start=5381, multiplier=33),
     "chain": Pattern(start=None),
     "idechain": Pattern(How.IDE, None),
-    "scala212": Pattern(How.SCALA, kind="scala212"),
-    "scala213": Pattern(How.SCALA, kind="scala213"),
-    "avro": Pattern(kind="avro"),
-    "avro_classic": Pattern(kind="avro"),
-    "avro_bounded": Pattern(kind="avro"),
-    "avro_utf8": Pattern(kind="avro"),
+    "scala212": Pattern(How.SCALA, kind=PatternKind.SCALA_212),
+    "scala213": Pattern(How.SCALA, kind=PatternKind.SCALA_213),
+    "avro": Pattern(kind=PatternKind.AVRO),
+    "avro_classic": Pattern(kind=PatternKind.AVRO),
+    "avro_bounded": Pattern(kind=PatternKind.AVRO),
+    "avro_utf8": Pattern(kind=PatternKind.AVRO),
 }
 
 
@@ -141,7 +165,7 @@ class Call:
 class Operation:
     """`left operator right`; `~` and unary `-` have no left side."""
 
-    operator: str
+    operator: Operator
     left: Term | None
     right: Term
 
@@ -219,7 +243,7 @@ def _parse(node: ast.expr, text: str, depth: int) -> Term:
             inner = _parse(operand, text, depth - 1)
             if isinstance(operator, ast.USub) and isinstance(inner, Number):
                 return Number(_signed(-inner.value))
-            return Operation("-" if isinstance(operator, ast.USub) else "~", None, inner)
+            return Operation(Operator.SUBTRACT if isinstance(operator, ast.USub) else Operator.INVERT, None, inner)
         case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
             sides = (_parse(left, text, depth - 1), _parse(right, text, depth - 1))
             return Operation(_OPERATORS[type(operator)], *sides)
@@ -238,26 +262,27 @@ def _parse_call(name: str, arguments: list[Term]) -> Term:
     if name == "ushr":
         if len(arguments) != 2:
             raise UsageError("ushr() takes a value and a number of bits", hint=_HINT)
-        return Operation(">>>", *arguments)
+        return Operation(Operator.UNSIGNED_SHIFT_RIGHT, *arguments)
     if name not in PATTERNS:
         raise UsageError(f"there is no {name}() in hash expressions", hint=_HINT)
     pattern = PATTERNS[name]
     if pattern.start is None and not all(isinstance(each, Number) for each in [*arguments, Field("")][:2]):
         raise UsageError(f"{name}() takes the start, the multiplier, then the fields", hint=_HINT)
-    if (pattern.kind == "avro") != (not arguments) or (pattern.start is None and len(arguments) < 3):
-        raise UsageError(f"{name}() takes {'no' if pattern.kind == 'avro' else 'at least one'} field", hint=_HINT)
+    is_avro = pattern.kind is PatternKind.AVRO
+    if is_avro != (not arguments) or (pattern.start is None and len(arguments) < 3):
+        raise UsageError(f"{name}() takes {'no' if is_avro else 'at least one'} field", hint=_HINT)
     return Call(name, tuple(arguments))
 
 
-_OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.BitXor: "^",
-    ast.BitAnd: "&",
-    ast.BitOr: "|",
-    ast.LShift: "<<",
-    ast.RShift: ">>",
+_OPERATORS: dict[type[ast.operator], Operator] = {
+    ast.Add: Operator.ADD,
+    ast.Sub: Operator.SUBTRACT,
+    ast.Mult: Operator.MULTIPLY,
+    ast.BitXor: Operator.XOR,
+    ast.BitAnd: Operator.AND,
+    ast.BitOr: Operator.OR,
+    ast.LShift: Operator.SHIFT_LEFT,
+    ast.RShift: Operator.SHIFT_RIGHT,
 }
 _HINT = (
     f"Use {', '.join(f'{name}(…)' for name in PATTERNS)}, or + - * ^ & | << >> ushr(x, n) over hash(field) and numbers"
@@ -291,7 +316,7 @@ def _write(term: Term) -> str:
             return written if how is None else f"{how.value}({written})"
         case Call(pattern=pattern, arguments=arguments):
             return f"{pattern}({', '.join(_write(each) for each in arguments)})"
-        case Operation(operator=">>>", left=left, right=right) if left is not None:
+        case Operation(operator=Operator.UNSIGNED_SHIFT_RIGHT, left=left, right=right) if left is not None:
             return f"ushr({_write(left)}, {_write(right)})"
         case Operation(operator=operator, left=None, right=right):
             return f"{operator}{_write_side(right)}"
@@ -304,7 +329,7 @@ def _write_side(term: Term) -> str:
     written = _write(term)
     if isinstance(term, Field) and term.how is None:
         return f"hash({written})"
-    bare = not isinstance(term, Operation) or term.operator == ">>>"
+    bare = not isinstance(term, Operation) or term.operator is Operator.UNSIGNED_SHIFT_RIGHT
     return written if bare and not written.startswith("-") else f"({written})"
 
 
@@ -319,29 +344,29 @@ def _evaluate(term: Term, fields: FieldCodes, class_name: str, rows: int) -> Has
         case Operation(operator=operator, left=left, right=right):
             second = _evaluate(right, fields, class_name, rows)
             if left is None:
-                return ~second if operator == "~" else -second
+                return ~second if operator is Operator.INVERT else -second
             return _calculate(operator, _evaluate(left, fields, class_name, rows), second)
 
 
-def _calculate(operator: str, left: HashCodes, right: HashCodes) -> HashCodes:
+def _calculate(operator: Operator, left: HashCodes, right: HashCodes) -> HashCodes:
     match operator:
-        case "+":
+        case Operator.ADD:
             return left + right
-        case "-":
+        case Operator.SUBTRACT:
             return left - right
-        case "*":
+        case Operator.MULTIPLY:
             return left * right
-        case "^":
+        case Operator.XOR:
             return left ^ right
-        case "&":
+        case Operator.AND:
             return left & right
-        case "|":
+        case Operator.OR:
             return left | right
     # Java takes the lowest five bits of the distance.
     distance = right & np.int32(31)
-    if operator == "<<":
+    if operator is Operator.SHIFT_LEFT:
         return left << distance
-    if operator == ">>":
+    if operator is Operator.SHIFT_RIGHT:
         return left >> distance
     return (left.view(np.uint32) >> distance.view(np.uint32)).view(np.int32)
 
@@ -360,10 +385,10 @@ def _evaluate_call(call: Call, fields: FieldCodes, class_name: str, rows: int) -
             codes.append(found)
         else:
             codes.append(_evaluate(each, fields, class_name, rows))
-    if pattern.kind == "avro":
+    if pattern.kind is PatternKind.AVRO:
         raise UsageError(f"{class_name} is not an Avro class, so that {call.pattern}() does not apply to it")
-    if pattern.kind != "chain":
-        return mix_product(codes, hash_name(class_name) if pattern.kind == "scala213" else None)
+    if pattern.kind is not PatternKind.CHAIN:
+        return mix_product(codes, hash_name(class_name) if pattern.kind is PatternKind.SCALA_213 else None)
     code = np.full(rows, start, np.int32)
     for added in codes:
         code = code * np.int32(multiplier)

@@ -16,6 +16,7 @@ from state_pipelines.keyed.hashing.basic_hashes import (
     hash_ints,
     hash_longs,
 )
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,19 +27,22 @@ if TYPE_CHECKING:
     from state_pipelines.serializers import tree
 
 _KINDS = {
-    "java.math.BigInteger": "BigInt",
-    "java.math.BigDecimal": "BigDec",
-    "java.time.LocalDate": "LocalDate",
-    "java.time.LocalTime": "LocalTime",
-    "java.time.LocalDateTime": "LocalDateTime",
-    "java.time.Instant": "Instant",
-    "java.util.Date": "Date",
-    "java.sql.Date": "SqlDate",
-    "java.sql.Time": "SqlTime",
-    "java.sql.Timestamp": "SqlTimestamp",
-    **{f"java.lang.{name}": name for name in ("String", "Boolean", "Byte", "Short", "Long", "Float", "Double")},
-    "java.lang.Integer": "Int",
-    "java.lang.Character": "Char",
+    "java.math.BigInteger": BasicKind.BIG_INT,
+    "java.math.BigDecimal": BasicKind.BIG_DEC,
+    "java.time.LocalDate": BasicKind.LOCAL_DATE,
+    "java.time.LocalTime": BasicKind.LOCAL_TIME,
+    "java.time.LocalDateTime": BasicKind.LOCAL_DATE_TIME,
+    "java.time.Instant": BasicKind.INSTANT,
+    "java.util.Date": BasicKind.DATE,
+    "java.sql.Date": BasicKind.SQL_DATE,
+    "java.sql.Time": BasicKind.SQL_TIME,
+    "java.sql.Timestamp": BasicKind.SQL_TIMESTAMP,
+    **{
+        f"java.lang.{name}": BasicKind(name)
+        for name in ("String", "Boolean", "Byte", "Short", "Long", "Float", "Double")
+    },
+    "java.lang.Integer": BasicKind.INT,
+    "java.lang.Character": BasicKind.CHAR,
 }
 
 

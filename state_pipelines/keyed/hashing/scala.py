@@ -13,6 +13,7 @@ import numpy as np
 from state_pipelines.binary.strings import split_units
 from state_pipelines.keyed.hashing.basic_hashes import BASIC_HASHES, HashCodes, fold, numbers
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,14 +103,14 @@ def _hash_doubles(array: pa.Array) -> HashCodes:
     as_int = ints.astype(values.dtype) == values
     as_long = np.where(top, wide == 2.0**63, longs.astype(np.float64) == wide)
     as_float = floats.astype(np.float64) == wide
-    codes = BASIC_HASHES["Double" if values.dtype == np.float64 else "Float"](array)
+    codes = BASIC_HASHES[BasicKind.DOUBLE if values.dtype == np.float64 else BasicKind.FLOAT](array)
     codes = np.where(as_float, floats.view(np.int32), codes)
     return np.where(as_int, ints, np.where(as_long, fold(longs), codes)).astype(np.int32)
 
 
-NUMBER_HASHES: dict[str, Callable[[pa.Array], HashCodes]] = {
-    "Long": _hash_longs,
-    "Double": _hash_doubles,
-    "Float": _hash_doubles,
+NUMBER_HASHES: dict[BasicKind, Callable[[pa.Array], HashCodes]] = {
+    BasicKind.LONG: _hash_longs,
+    BasicKind.DOUBLE: _hash_doubles,
+    BasicKind.FLOAT: _hash_doubles,
 }
 """`##` of the numbers whose `hashCode` is another."""

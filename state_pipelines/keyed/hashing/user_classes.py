@@ -9,6 +9,7 @@ from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.keyed.hashing import avro, scala
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.tree.basic import COMPONENTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +78,7 @@ def field_nodes(node: tree.Serializer) -> dict[str, tree.Serializer]:
 def refuse_type(node: tree.Serializer) -> UsageError | UnsupportedError:
     """Why values of `node` have no hash here."""
     is_array = isinstance(node, tree.GenericArray) or (
-        isinstance(node, tree.Basic) and node.kind.endswith(("PrimitiveArray", "StringArray"))
+        isinstance(node, tree.Basic) and node.kind in (*COMPONENTS, tree.BasicKind.STRING_ARRAY)
     )
     if is_array or isinstance(node, tree.Enum | tree.ScalaEnum):
         what = "an array" if is_array else "an enum constant"

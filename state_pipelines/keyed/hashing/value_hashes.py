@@ -42,11 +42,13 @@ from state_pipelines.keyed.hashing.user_classes import class_name, field_nodes, 
 from state_pipelines.serializers import beam, tree
 from state_pipelines.serializers.beam import BeamSerializer, Coder
 from state_pipelines.serializers.build import basic
+from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.serializers.tree.basic import COMPONENTS
 
 ClassHash = Callable[[pa.StructArray], HashCodes]
 """`hashCode` of a user class: structs in, i32[n] out; results for nulls are ignored."""
 
-_STRING = basic("String")
+_STRING = basic(BasicKind.STRING)
 
 
 def hash_codes(
@@ -156,7 +158,10 @@ class Hasher:
         match node:
             case tree.Basic(kind=kind) if kind in BASIC_HASHES:
                 return BASIC_HASHES[kind](conform_basic(kind, array))
-            case tree.Basic(kind="ByteArrayWrapper") | BeamSerializer(coder=Coder(class_name=beam.BYTE_BUFFER_CODER)):
+            case (
+                tree.Basic(kind=BasicKind.BYTE_ARRAY_WRAPPER)
+                | BeamSerializer(coder=Coder(class_name=beam.BYTE_BUFFER_CODER))
+            ):
                 return hash_wrapped_bytes(array)
             case tree.Nullable(inner=inner):
                 return self._hash(inner, array)
@@ -201,10 +206,10 @@ class Hasher:
                 return self._element_hash(inner, array)
             case tree.ListOf(element=element) | tree.GenericArray(element=element):
                 return self._chain_list(array, lambda child: self.element_hash(element, child))
-            case tree.Basic(kind="StringArray"):
+            case tree.Basic(kind=BasicKind.STRING_ARRAY):
                 return self._chain_list(array, lambda child: self.element_hash(_STRING, child))
-            case tree.Basic(kind=kind) if kind.endswith("PrimitiveArray"):
-                return 31 + hash_primitive_array(kind.removesuffix("PrimitiveArray"), array)
+            case tree.Basic(kind=kind) if kind in COMPONENTS:
+                return 31 + hash_primitive_array(COMPONENTS[kind], array)
             case tree.MapOf(key=key, value=value):
                 keys, values = self.hash_fields([("key", key), ("value", value)], flatten(array), self.element_hash)
                 return 1 + sum_list(array, keys ^ values)
@@ -217,10 +222,10 @@ class Hasher:
                 return self.array_hash(inner, array)
             case tree.GenericArray(element=element):
                 codes = self._chain_list(array, lambda child: self.array_hash(element, child))
-            case tree.Basic(kind="StringArray"):
+            case tree.Basic(kind=BasicKind.STRING_ARRAY):
                 codes = self._chain_list(array, lambda child: self.hash(_STRING, child))
-            case tree.Basic(kind=kind) if kind.endswith("PrimitiveArray"):
-                codes = hash_primitive_array(kind.removesuffix("PrimitiveArray"), array)
+            case tree.Basic(kind=kind) if kind in COMPONENTS:
+                codes = hash_primitive_array(COMPONENTS[kind], array)
             case _:
                 return self.hash(node, array)
         return without_nulls(codes, array)
@@ -316,7 +321,7 @@ class Hasher:
 
     def _hash_as(self, node: tree.Serializer, array: pa.Array, how: How) -> HashCodes:
         inner = node.inner if isinstance(node, tree.Nullable) else node
-        kind = inner.kind if isinstance(inner, tree.Basic) else ""
+        kind = inner.kind if isinstance(inner, tree.Basic) else None
         if how is How.SCALA:
             return self.scala_hash(inner, array)
         if how in (How.NAME, How.ORDINAL):
@@ -327,10 +332,12 @@ class Hasher:
             return hash_ints(pc.index_in(array, pa.array(inner.constants, pa.string())))
         if how is How.INT:
             return _low_bits(array)
-        if kind == "Boolean" and how in _BOOLEANS:
+        if kind == BasicKind.BOOLEAN and how in _BOOLEANS:
             true, false = _BOOLEANS[how]
             return np.where(np.asarray(array.fill_null(False)), np.int32(true), np.int32(false))
-        if (kind == "Float" and how is How.IDE) or (kind in ("Float", "Double") and how is How.ZERO):
+        if (kind == BasicKind.FLOAT and how is How.IDE) or (
+            kind in (BasicKind.FLOAT, BasicKind.DOUBLE) and how is How.ZERO
+        ):
             array = pc.if_else(pc.equal(array, 0), pa.scalar(0, array.type), array)
         if how in _ARRAYS:
             return self.array_hash(inner, array)

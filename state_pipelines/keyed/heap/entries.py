@@ -18,7 +18,7 @@ from state_pipelines.keyed.record_bounds import Measure, take_bytes
 from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords, cut_nulls, derive_keyed_layout
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.serializers.tree import Declared, Opaque
+from state_pipelines.serializers.tree import BasicKind, Declared, Opaque
 
 if TYPE_CHECKING:
     from state_pipelines.keyed.header import KeyedHeader
@@ -34,7 +34,7 @@ _NOTHING = KeyedLayout(
     lay.Rest(),
     StateKind.VALUE,
     ttl=False,
-    key_serializer=basic("Void"),
+    key_serializer=basic(BasicKind.VOID),
     max_parallelism=1,
 )
 

@@ -18,6 +18,7 @@ from state_pipelines.codecs.programs.program import compile_layout
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed.record_bounds import SPAN
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -36,7 +37,7 @@ def may_hold_timestamps(info: StateMetaInfo, key: Serializer) -> bool:
 
 def _is_mentioned(serializer: Serializer) -> bool:
     if isinstance(serializer, tree.Basic):
-        return serializer.kind == "SqlTimestamp"
+        return serializer.kind == BasicKind.SQL_TIMESTAMP
     return any(map(_is_mentioned, serializer.nested))
 
 
@@ -74,7 +75,7 @@ def _holds_null(
 def _mark(layout: lay.Layout) -> lay.Layout:
     """The layout with a span in place of each SQL timestamp."""
     if isinstance(layout, lay.Logical):
-        return lay.Span(layout) if layout.name == "sql_timestamp" else layout
+        return lay.Span(layout) if layout.name is lay.LogicalKind.SQL_TIMESTAMP else layout
     changed = {each.name: _mark_within(getattr(layout, each.name)) for each in fields(layout)}
     return replace(layout, **changed)
 

@@ -22,6 +22,7 @@ from state_pipelines.keyed.hashing.value_hashes import Hasher
 from state_pipelines.keyed.key_group_assignment import assign_key_groups
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -182,11 +183,11 @@ def _columns(serializer: tree.Serializer, layouts: LayoutContext) -> Columns:
 
 def _find_kernel(serializer: tree.Serializer) -> Callable[..., int] | None:
     match serializer:
-        case tree.Basic(kind="String"):
+        case tree.Basic(kind=BasicKind.STRING):
             return hash_string_keys
-        case tree.Basic(kind="Long"):
+        case tree.Basic(kind=BasicKind.LONG):
             return hash_long_keys
-        case tree.Basic(kind="Int"):
+        case tree.Basic(kind=BasicKind.INT):
             return hash_int_keys
         case tree.RowData() | tree.BinaryRow():
             return hash_row_keys

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from state_pipelines.metadata.properties import SnapshotKind
 from state_pipelines.metadata.references import StreamPart
 from state_pipelines.operations.auditing.report import Finding, Property, Severity
 from state_pipelines.storage import Location
@@ -64,7 +65,8 @@ class MissingFiles:
         if not use.is_relative:
             elsewhere = elsewhere or self._find_moved(file)
         hint = _RESTORED
-        if elsewhere and use.is_relative and part is StreamPart.SHARED and self._snapshot.kind != "savepoint":
+        kind = self._snapshot.kind
+        if elsewhere and use.is_relative and part is StreamPart.SHARED and kind is not SnapshotKind.SAVEPOINT:
             hint = (
                 f"A file of this name and size is in {elsewhere[0]}: after a restore in CLAIM mode from a native "
                 "savepoint Flink wrote its path relative to the savepoint into the checkpoint (FLINK-39964). Copy the "
@@ -77,7 +79,7 @@ class MissingFiles:
             hint = f"A file of this name is in {elsewhere[0]}: if it was moved, add --map {old}={new}"
         elif file.refusal is not None:
             hint = file.refusal.hint
-        elif use.is_relative and part is StreamPart.SHARED and self._snapshot.kind == "checkpoint":
+        elif use.is_relative and part is StreamPart.SHARED and kind is SnapshotKind.CHECKPOINT:
             hint = (
                 "Checkpoints name shared files by absolute paths; a relative one comes from a native savepoint that "
                 "was restored in CLAIM mode (FLINK-39964). Copy the file from that savepoint (name its directory or a "

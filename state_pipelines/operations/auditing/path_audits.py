@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import FormatError, NotFoundError, UnsupportedError, Where
 from state_pipelines.operations.auditing.file_listings import Listings
-from state_pipelines.operations.auditing.report import AuditReport, Depth
+from state_pipelines.operations.auditing.report import AuditReport, AuditVerdict, Depth
 from state_pipelines.operations.auditing.snapshot_audit import audit_snapshot, parse_depth, report_unreadable
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve, resolve_snapshot
@@ -49,10 +49,10 @@ class AuditSummary:
         return found
 
     @property
-    def verdict(self) -> str:
-        """The worst verdict of all snapshots: `damaged`, else `undetermined`, else `restorable`."""
+    def verdict(self) -> AuditVerdict:
+        """The worst verdict of all snapshots."""
         verdicts = {each.verdict for each in self.reports}
-        return next((each for each in ("damaged", "undetermined") if each in verdicts), "restorable")
+        return next((each for each in AuditVerdict if each in verdicts), AuditVerdict.RESTORABLE)
 
     def to_json(self) -> dict[str, object]:
         """The summary as JSON."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import OutOfReachError, StorageError, UnsupportedError, UsageError
+from state_pipelines.metadata.properties import SnapshotKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,6 +29,15 @@ class Depth(StrEnum):
     """Headers, indexes, the first and last section of each file, and one batch of each state."""
     WHOLE = "whole"
     """Every section, table, checksum and record."""
+
+
+class AuditVerdict(StrEnum):
+    """Verdict on a snapshot, the worst first."""
+
+    DAMAGED = "damaged"
+    UNDETERMINED = "undetermined"
+    """No error was found, but not everything could be judged."""
+    RESTORABLE = "restorable"
 
 
 class Severity(StrEnum):
@@ -237,7 +247,7 @@ class AuditReport:
         findings: by severity and property; at most `MOST_FINDINGS` of each.
         counts: number of all findings by severity and property.
         totals: amounts that the audit went through.
-        kind: `savepoint`, `checkpoint` or `unknown`.
+        kind: savepoint or checkpoint.
         checkpoint_id: id of the checkpoint or savepoint; None when `_metadata` cannot be read.
         fingerprint: of the content of `_metadata`; empty when it cannot be read.
         modified: when `_metadata` was written, if the storage says so.
@@ -251,7 +261,7 @@ class AuditReport:
     findings: tuple[Finding, ...]
     counts: Mapping[tuple[Severity, Property], int]
     totals: AuditTotals = field(default_factory=AuditTotals)
-    kind: str = "unknown"
+    kind: SnapshotKind = SnapshotKind.UNKNOWN
     checkpoint_id: int | None = None
     fingerprint: str = ""
     modified: datetime | None = None
@@ -271,11 +281,11 @@ class AuditReport:
         return not self.count(Severity.ERROR)
 
     @property
-    def verdict(self) -> str:
-        """`restorable`, `damaged`, or `undetermined` where no error was found but not everything could be judged."""
+    def verdict(self) -> AuditVerdict:
+        """The verdict on the snapshot."""
         if not self.restorable:
-            return "damaged"
-        return "undetermined" if self.count(Severity.UNDETERMINED) else "restorable"
+            return AuditVerdict.DAMAGED
+        return AuditVerdict.UNDETERMINED if self.count(Severity.UNDETERMINED) else AuditVerdict.RESTORABLE
 
     @property
     def properties(self) -> tuple[Property, ...]:

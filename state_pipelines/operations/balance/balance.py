@@ -38,10 +38,8 @@ from state_pipelines.keyed.tables.operator_table import group_files, split_files
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.operations.balance.balance_advice import advise, find_max_parallelism_conflicts, refuse
 from state_pipelines.operations.balance.balance_report import (
-    BY_ESTIMATE,
-    BY_OFFSETS,
-    BY_RECORDS,
     Balance,
+    BalanceMethod,
     Distribution,
     HotKeyGroup,
     HotKeyLoad,
@@ -234,7 +232,7 @@ def _judge(operator: Operator, blank: OperatorBalance, found: _Found, wish: _Wis
     notes = _note(found)
     if refuse(p, m):
         # There are no key-group ranges for such numbers; the conflict reports it.
-        return replace(blank, measured=_name_measured(found), notes=[*notes, refuse(p, m)])
+        return replace(blank, measured=_find_method(found), notes=[*notes, refuse(p, m)])
     now = distribute(loads, p, m)
     most_bytes, most_records = ([], []) if sizes is None else _name_keys(operator, sizes, now)
     predicted, reason = None, ""
@@ -243,7 +241,7 @@ def _judge(operator: Operator, blank: OperatorBalance, found: _Found, wish: _Wis
     subject = predicted or (None if reason else now)
     return replace(
         blank,
-        measured=_name_measured(found),
+        measured=_find_method(found),
         states=[] if sizes is None else _name_states(sizes, found.raw),
         now=now,
         predicted=predicted,
@@ -256,10 +254,10 @@ def _judge(operator: Operator, blank: OperatorBalance, found: _Found, wish: _Wis
     )
 
 
-def _name_measured(found: _Found) -> str:
+def _find_method(found: _Found) -> BalanceMethod:
     if found.sizes is not None:
-        return BY_RECORDS
-    return BY_ESTIMATE if found.estimated else BY_OFFSETS
+        return BalanceMethod.RECORDS
+    return BalanceMethod.ESTIMATE if found.estimated else BalanceMethod.OFFSETS
 
 
 def _note(found: _Found) -> list[str]:

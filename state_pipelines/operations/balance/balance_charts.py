@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import UsageError
+from state_pipelines.operations.balance.balance_report import BalanceMethod
 from state_pipelines.storage import create_file, resolve
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _find_heights(operator: OperatorBalance) -> list[float]:
 
 def _name(operator: OperatorBalance) -> str:
     label = operator.label if len(operator.label) <= 80 else f"{operator.label[:79]}…"
-    return label if operator.measured == "records" else f"{label} (bytes of files: {operator.measured})"
+    return label if operator.measured is BalanceMethod.RECORDS else f"{label} (bytes of files: {operator.measured})"
 
 
 def _draw_operator(operator: OperatorBalance, rows: Sequence[Axes]) -> None:

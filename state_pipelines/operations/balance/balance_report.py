@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 
 from state_pipelines.snapshot.escaping import escape_markdown
 
-BY_RECORDS = "records"
-"""All records were read: bytes are those of keys and values."""
 
-BY_OFFSETS = "offsets"
-"""Nothing but headers was read: bytes are those of the file, compressed where it is, and exact."""
+class BalanceMethod(StrEnum):
+    """Method by which the state of an operator was measured."""
 
-BY_ESTIMATE = "estimate"
-"""As `BY_OFFSETS`, with estimates for files that do not record where key groups begin."""
+    RECORDS = "records"
+    """All records were read: bytes are those of keys and values."""
+    OFFSETS = "offsets"
+    """Nothing but headers was read: bytes are those of the file, compressed where it is, and exact."""
+    ESTIMATE = "estimate"
+    """As `OFFSETS`, with estimates for files that do not record where key groups begin."""
+    NONE = ""
+    """Nothing was measured."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,7 @@ class OperatorBalance:
     Attributes:
         id: 32 hexadecimal digits.
         uid: when it is known.
-        measured: `BY_RECORDS`, `BY_OFFSETS` or `BY_ESTIMATE`; empty when nothing was measured.
+        measured: by which method.
         states: of the operator, when records were counted.
         now: None when nothing could be measured.
         predicted: with the parallelism and max parallelism that were asked for; None when there is no prediction.
@@ -153,7 +158,7 @@ class OperatorBalance:
     uid: str | None
     parallelism: int
     max_parallelism: int
-    measured: str = ""
+    measured: BalanceMethod = BalanceMethod.NONE
     states: list[StateSizes] = field(default_factory=list)
     now: Distribution | None = None
     predicted: Distribution | None = None

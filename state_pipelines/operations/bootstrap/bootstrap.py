@@ -23,7 +23,7 @@ from state_pipelines.operations.bootstrap.kafka_offsets import (
     read_offsets,
     require_splits,
 )
-from state_pipelines.operations.bootstrap.new_states import KAFKA
+from state_pipelines.operations.bootstrap.new_states import NewStateKind
 from state_pipelines.operations.bootstrap.row_shapes import KEY_GROUP, RowShape
 from state_pipelines.operations.bootstrap.state_digests import combine_digests
 from state_pipelines.operations.write.publication import FileMode, note_files
@@ -176,7 +176,7 @@ class BootstrapPlan:
         self, new: NewOperator, writing: OperatorWriting, state: NewState, directory: Location
     ) -> tuple[int, list[EncodedElements]]:
         encoding = self._encode_elements(writing, state, directory)
-        if state.kind == KAFKA:
+        if state.kind == NewStateKind.KAFKA:
             splits = self.offsets[new.uid]
             return len(splits), [encoding.write([assign_splits(splits, encoding.parallelism)])]
         return self.engine.encode_elements(state, encoding)
@@ -210,7 +210,7 @@ class BootstrapPlan:
                         key = encoding.encoder.layout.key_serializer
                         make_key_hasher(key, self.plan.context, dict(writing.description.hashes))
             for state in new.unkeyed:
-                if state.kind == KAFKA:
+                if state.kind == NewStateKind.KAFKA:
                     with at(operator=new.uid, state=state.stored_name):
                         require_splits(self.offsets[new.uid], writing.metadata.parallelism)
                 else:
@@ -230,7 +230,7 @@ class BootstrapPlan:
             directory,
             writing.metadata.parallelism,
             self.prove,
-            None if state.kind == KAFKA else self.engine.from_source,
+            None if state.kind == NewStateKind.KAFKA else self.engine.from_source,
         )
 
 
@@ -275,7 +275,7 @@ def plan_bootstrap(
         for state in new.states:
             with at(operator=new.uid, state=state.name):
                 schemas.setdefault((new.uid, state.stored_name), engine.find_schema(state))
-                if state.kind == KAFKA:
+                if state.kind == NewStateKind.KAFKA:
                     offsets[new.uid] = read_offsets(engine.read_rows(state))
                     coordinator = make_coordinator(offsets[new.uid])
         types = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UsageError, Where, at
@@ -20,6 +21,7 @@ from state_pipelines.serializers.build import basic, list_of, map_of, ttl
 from state_pipelines.serializers.registered_states import KEYED_KINDS, StateKind
 from state_pipelines.serializers.state_meta_info import TIMER_STATE
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,13 +31,29 @@ if TYPE_CHECKING:
     from state_pipelines.operations.bootstrap.value_types import GivenType
     from state_pipelines.serializers.tree import Serializer
 
-EVENT_TIMERS, PROCESSING_TIMERS, KAFKA = "EVENT_TIMERS", "PROCESSING_TIMERS", "KAFKA"
 
-_TIMERS = {EVENT_TIMERS: "event", PROCESSING_TIMERS: "processing"}
-_MODES = {"SPLIT": StateKind.SPLIT_DISTRIBUTE, "UNION": StateKind.UNION, "BROADCAST": StateKind.BROADCAST}
+class NewStateKind(StrEnum):
+    """Kind of a new state."""
 
-KINDS = (*KEYED_KINDS, *_TIMERS, *_MODES, KAFKA)
-"""Kinds of new states."""
+    VALUE = "VALUE"
+    LIST = "LIST"
+    MAP = "MAP"
+    REDUCING = "REDUCING"
+    AGGREGATING = "AGGREGATING"
+    EVENT_TIMERS = "EVENT_TIMERS"
+    PROCESSING_TIMERS = "PROCESSING_TIMERS"
+    SPLIT = "SPLIT"
+    UNION = "UNION"
+    BROADCAST = "BROADCAST"
+    KAFKA = "KAFKA"
+
+
+_TIMERS: Mapping[str, str] = {NewStateKind.EVENT_TIMERS: "event", NewStateKind.PROCESSING_TIMERS: "processing"}
+_MODES: Mapping[str, StateKind] = {
+    NewStateKind.SPLIT: StateKind.SPLIT_DISTRIBUTE,
+    NewStateKind.UNION: StateKind.UNION,
+    NewStateKind.BROADCAST: StateKind.BROADCAST,
+}
 
 READER_STATE = "SourceReaderState"
 """Name of the splits of a source (`SourceOperator.SPLITS_STATE_DESC`)."""
@@ -67,7 +85,7 @@ class NewState:
         name: state name; of timers that of the timer service (`user-timers` of a process function, `window-timers` of
             windows); of Kafka offsets always `SourceReaderState`.
         rows: a DataFrame, or files (see the function that takes the state).
-        kind: one of `KINDS`.
+        kind: kind of the state, or its text.
         type: serializer of the value, the whole list or map, or an element; by default what follows from the columns.
         key_type: serializer of the keys of a broadcast state; by default what follows from the column.
         namespace: serializer of the namespace: `TimeWindow` for windows.
@@ -78,7 +96,7 @@ class NewState:
 
     name: str
     rows: object = field(repr=False)
-    kind: str = StateKind.VALUE
+    kind: NewStateKind | str = NewStateKind.VALUE
     type: GivenType | None = None
     key_type: GivenType | None = None
     namespace: GivenType = "VoidNamespace"
@@ -88,8 +106,8 @@ class NewState:
     def __post_init__(self) -> None:
         """Refuse what does not go together."""
         with at(state=self.name):
-            if self.kind not in KINDS:
-                raise UsageError(f"{self.kind!r} is no kind of state", hint=f"Kinds are {', '.join(KINDS)}")
+            if self.kind not in tuple(NewStateKind):
+                raise UsageError(f"{self.kind!r} is no kind of state", hint=f"Kinds are {', '.join(NewStateKind)}")
             unknown = [name for name in self.columns if name not in (*self.wanted, *self.optional)]
             if unknown:
                 known = ", ".join((*self.wanted, *self.optional))
@@ -100,18 +118,18 @@ class NewState:
     @property
     def wanted(self) -> tuple[str, ...]:
         """Names of the columns that rows must have; of keyed state `state_namespace` among the others."""
-        if self.kind == KAFKA:
+        if self.kind == NewStateKind.KAFKA:
             return ("topic", "partition", "offset")
         if self.kind in _MODES:
-            return ("map_key", "map_value") if self.kind == StateKind.BROADCAST else ("value",)
+            return ("map_key", "map_value") if self.kind == NewStateKind.BROADCAST else ("value",)
         if self.kind in _TIMERS:
             return (STATE_KEY, TIMESTAMP)
-        return (STATE_KEY, "map_key", "map_value") if self.kind == StateKind.MAP else (STATE_KEY, "value")
+        return (STATE_KEY, "map_key", "map_value") if self.kind == NewStateKind.MAP else (STATE_KEY, "value")
 
     @property
     def optional(self) -> tuple[str, ...]:
         """Names of the columns that rows may have besides."""
-        if self.kind in (KAFKA, "BROADCAST"):
+        if self.kind in (NewStateKind.KAFKA, NewStateKind.BROADCAST):
             return ()
         if self.kind in _MODES:
             return (SUBTASK, LIST_INDEX)
@@ -125,7 +143,7 @@ class NewState:
     @property
     def stored_name(self) -> str:
         """Name of the state in the snapshot."""
-        if self.kind == KAFKA:
+        if self.kind == NewStateKind.KAFKA:
             return READER_STATE
         return f"{TIMER_STATE}{_TIMERS[self.kind]}_{self.name}" if self.kind in _TIMERS else self.name
 
@@ -146,12 +164,12 @@ class NewState:
             return StateDescription(self.name, self.kind, self._add_ttl(value) if self.ttl else value, namespace)
 
     def _resolve_value(self, types: Mapping[str, pa.DataType]) -> Serializer:
-        if self.kind != StateKind.MAP or self.type is not None:
+        if self.kind != NewStateKind.MAP or self.type is not None:
             value = resolve_type(self.type, types.get("value"), "value")
         else:
             key, item = (resolve_type(None, types.get(name), name) for name in ("map_key", "map_value"))
             value = map_of(key, item)
-        for kind, node in ((StateKind.LIST, tree.ListOf), (StateKind.MAP, tree.MapOf)):
+        for kind, node in ((NewStateKind.LIST, tree.ListOf), (NewStateKind.MAP, tree.MapOf)):
             if self.kind == kind and not isinstance(value, node):
                 raise UsageError(
                     f"{kind} state needs a {kind.capitalize()} as serializer of the value, not {describe(value)}"
@@ -161,9 +179,9 @@ class NewState:
     def _add_ttl(self, value: Serializer) -> Serializer:
         """The serializer of a value with time to live (`TtlStateFactory`): around list elements and map values."""
         match value:
-            case tree.ListOf(element=element) if self.kind == StateKind.LIST:
+            case tree.ListOf(element=element) if self.kind == NewStateKind.LIST:
                 return list_of(ttl(element))
-            case tree.MapOf(key=key, value=item) if self.kind == StateKind.MAP:
+            case tree.MapOf(key=key, value=item) if self.kind == NewStateKind.MAP:
                 return map_of(key, ttl(item))
             case _:
                 return ttl(value)
@@ -171,9 +189,9 @@ class NewState:
     def describe_unkeyed(self, types: Mapping[str, pa.DataType]) -> OperatorStateDescription:
         """The description of a list or broadcast state, or of the splits of Kafka."""
         with at(state=self.name):
-            if self.kind == KAFKA:
-                return OperatorStateDescription(READER_STATE, basic("BytePrimitiveArray"))
-            if self.kind != StateKind.BROADCAST:
+            if self.kind == NewStateKind.KAFKA:
+                return OperatorStateDescription(READER_STATE, basic(BasicKind.BYTE_PRIMITIVE_ARRAY))
+            if self.kind != NewStateKind.BROADCAST:
                 return OperatorStateDescription(
                     self.name, resolve_type(self.type, types.get("value"), "value"), _MODES[self.kind]
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -156,16 +157,26 @@ def require_kind(source: pa.DataType, target: pa.DataType, path: str) -> None:
     elif pa.types.is_map(source) and pa.types.is_map(target):
         require_kind(source.key_type, target.key_type, f"{path}{{key}}")
         require_kind(source.item_type, target.item_type, f"{path}{{value}}")
-    elif (one := _find_kind(source)) != (other := _find_kind(target)) and one and other and other != "text":
+    elif (
+        (one := _find_kind(source)) != (other := _find_kind(target))
+        and None not in (one, other)
+        and other is not _Kind.TEXT
+    ):
         raise ValueRangeError(f"{source} does not fit {target}", where=Where(path=path))
 
 
-def _find_kind(of: pa.DataType) -> str:
+class _Kind(Enum):
+    NUMBER = auto()
+    BOOLEAN = auto()
+    TEXT = auto()
+
+
+def _find_kind(of: pa.DataType) -> _Kind | None:
     if pa.types.is_integer(of) or pa.types.is_floating(of):
-        return "number"
+        return _Kind.NUMBER
     if pa.types.is_boolean(of):
-        return "boolean"
-    return "text" if pa.types.is_string(of) or pa.types.is_large_string(of) else ""
+        return _Kind.BOOLEAN
+    return _Kind.TEXT if pa.types.is_string(of) or pa.types.is_large_string(of) else None
 
 
 def name_fields(array: pa.Array, target: pa.DataType) -> pa.Array:

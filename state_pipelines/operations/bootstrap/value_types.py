@@ -12,7 +12,7 @@ import pyarrow as pa
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers.build import basic, list_of, map_of, pojo, row
 from state_pipelines.serializers.text import parse
-from state_pipelines.serializers.tree import Serializer
+from state_pipelines.serializers.tree import BasicKind, Serializer
 
 GivenType = Serializer | str | type
 """A type as users give it: a serializer, its readable text, or a dataclass with the attribute `java_class`."""
@@ -21,27 +21,27 @@ JAVA_CLASS = "java_class"
 """Attribute of a dataclass: the binary name of the POJO class that it stands for."""
 
 _ARROW_KINDS = {
-    pa.bool_(): "Boolean",
-    pa.int8(): "Byte",
-    pa.int16(): "Short",
-    pa.int32(): "Int",
-    pa.int64(): "Long",
-    pa.float32(): "Float",
-    pa.float64(): "Double",
-    pa.string(): "String",
-    pa.large_string(): "String",
-    pa.binary(): "BytePrimitiveArray",
-    pa.large_binary(): "BytePrimitiveArray",
-    pa.date32(): "LocalDate",
+    pa.bool_(): BasicKind.BOOLEAN,
+    pa.int8(): BasicKind.BYTE,
+    pa.int16(): BasicKind.SHORT,
+    pa.int32(): BasicKind.INT,
+    pa.int64(): BasicKind.LONG,
+    pa.float32(): BasicKind.FLOAT,
+    pa.float64(): BasicKind.DOUBLE,
+    pa.string(): BasicKind.STRING,
+    pa.large_string(): BasicKind.STRING,
+    pa.binary(): BasicKind.BYTE_PRIMITIVE_ARRAY,
+    pa.large_binary(): BasicKind.BYTE_PRIMITIVE_ARRAY,
+    pa.date32(): BasicKind.LOCAL_DATE,
 }
 
 _PYTHON_KINDS: dict[object, str] = {
-    str: "String",
-    int: "Long",
-    float: "Double",
-    bool: "Boolean",
-    bytes: "BytePrimitiveArray",
-    datetime.date: "LocalDate",
+    str: BasicKind.STRING,
+    int: BasicKind.LONG,
+    float: BasicKind.DOUBLE,
+    bool: BasicKind.BOOLEAN,
+    bytes: BasicKind.BYTE_PRIMITIVE_ARRAY,
+    datetime.date: BasicKind.LOCAL_DATE,
 }
 
 

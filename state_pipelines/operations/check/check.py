@@ -26,9 +26,10 @@ from state_pipelines.operations.check.restore_errors import (
 from state_pipelines.operations.check.restore_rules import Restore, judge_subjects
 from state_pipelines.operations.check.snapshot_classes import judge_snapshot_classes
 from state_pipelines.operations.check.written_classes import WrittenClasses
+from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, StateGroup, Subject, describe_job
 from state_pipelines.operations.jobs.migrated_job import migrate_job
-from state_pipelines.operations.migration import UPGRADE, Migration
+from state_pipelines.operations.migration import Direction, Migration
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.opening import ensure_open, open_together
@@ -54,7 +55,7 @@ __all__ = [
     "parse_release",
 ]
 
-BACKENDS = ("hashmap", "rocksdb")
+BACKENDS = tuple(StateBackend)
 
 _RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.\d{1,3})?")
 # The first release that writes, and so the first that reads, each metadata version.
@@ -126,7 +127,7 @@ def check_migration(
         NotFoundError: the snapshot has no such operator.
         UsageError, StateError: as `check`.
     """
-    chain: Chain = [(migration, UPGRADE)] if isinstance(migration, Migration) else migration
+    chain: Chain = [(migration, Direction.UPGRADE)] if isinstance(migration, Migration) else migration
     old = describe_job(snapshot)
     migrated = migrate_job(old, snapshot, chain)
     job = migrated if new is None else new(migrated)
@@ -240,7 +241,7 @@ def _plan_restore(target: str, backend: str | None, kryo_version: int | None) ->
     release = parse_release(target)
     if backend is not None and backend not in BACKENDS:
         raise UsageError(f"{backend!r} is not a state backend", hint=f"Known: {', '.join(BACKENDS)}")
-    return Restore(release, backend, kryo_version)
+    return Restore(release, None if backend is None else StateBackend(backend), kryo_version)
 
 
 def _know_classes(old: Job, new: Job, restore: Restore) -> WrittenClasses:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.operations.check.check_report import StateCheck
+from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.jobs.job_state import JobOperator, JobState, StateGroup, Subject
 from state_pipelines.operations.jobs.unresolved_types import UnresolvedType
 from state_pipelines.serializers.compatibility import Compatibility, Outcome, combine, resolve, wrap_ttl_aware
@@ -44,7 +45,7 @@ class Restore:
 
     Attributes:
         release: of Flink, major and minor.
-        backend: hashmap, rocksdb, or None when the stricter one counts.
+        backend: the state backend; None when the stricter one counts.
         old_kryo_version: major version of Kryo that wrote the state; None when it is that of the release.
         classes: the classes of both jobs; None when nothing but serializers is compared.
         find_data: the classes in the data of a state, by operator id and state name; None where the data were not read.
@@ -52,7 +53,7 @@ class Restore:
     """
 
     release: tuple[int, int]
-    backend: str | None
+    backend: StateBackend | None
     old_kryo_version: int | None
     classes: WrittenClasses | None = None
     find_data: Callable[[str, str], DataClasses | None] = lambda operator, state: None
@@ -75,7 +76,7 @@ class Restore:
     @property
     def is_heap(self) -> bool:
         """Whether only the backend that holds objects counts."""
-        return self.backend == "hashmap"
+        return self.backend is StateBackend.HASHMAP
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from state_pipelines.javaclasses.javaclass import Nesting
 from state_pipelines.operations.check.check_report import StateCheck
 from state_pipelines.operations.jobs.job_state import Job, Subject
 from state_pipelines.serializers.compatibility import Outcome
@@ -69,10 +70,13 @@ def _make_check(outcome: Outcome, reason: str, remedy: str, error: str = "") -> 
 
 def _find_problem(found: JavaClass) -> str:
     """Why `InstantiationUtil.checkForInstantiation` refuses a class; empty when it does not."""
-    if found.nesting in ("anonymous", "local"):
-        return f"is {'an anonymous' if found.nesting == 'anonymous' else 'a local'} class"
-    if found.nesting == "inner":
-        return "is an inner class that is not static"
+    match found.nesting:
+        case Nesting.ANONYMOUS:
+            return "is an anonymous class"
+        case Nesting.LOCAL:
+            return "is a local class"
+        case Nesting.INNER:
+            return "is an inner class that is not static"
     if not found.is_public:
         return "is not public"
     if found.is_abstract or found.is_interface:

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.kryo.classes import SHAPES
-from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT_NAME, PRIMITIVES, FieldLists, JavaType, format_type
+from state_pipelines.codecs.kryo.field_lists import (
+    ARRAY,
+    OBJECT_NAME,
+    PRIMITIVES,
+    ClassKind,
+    FieldLists,
+    JavaType,
+    format_type,
+)
 from state_pipelines.codecs.kryo.table import component_type
 from state_pipelines.javaclasses.field_lists import ClassFieldLists
 from state_pipelines.serializers.compatibility import Finding, Outcome
@@ -216,7 +224,9 @@ class _Walk:
         known = False
         for lists in (self.known.old, self.known.new):
             declared = lists.classes.get(name)
-            known |= declared is not None and (declared.kind in ("final", "record") or _has_class_files(lists))
+            known |= declared is not None and (
+                declared.kind in (ClassKind.FINAL, ClassKind.RECORD) or _has_class_files(lists)
+            )
             found |= set(lists.list_subclasses(name))
         return sorted(found - self.listed) if known or found else None
 
@@ -266,7 +276,7 @@ class _Walk:
                     self.openings.append((path, f"Kryo writes objects of any class into {name}"))
                 else:
                     self._type(of, path, custom, seen)
-            if found.kind == "interface" and not lists.list_subclasses(name):
+            if found.kind is ClassKind.INTERFACE and not lists.list_subclasses(name):
                 self.openings.append((path, f"Kryo writes objects of any class that implements {name}"))
             for subclass in lists.list_subclasses(name):
                 self._type(JavaType(subclass), path, custom, seen)

@@ -16,6 +16,7 @@ from state_pipelines.metadata.properties import SavepointFormatType, make_savepo
 from state_pipelines.operations.convert.conversion_tasks import SubtaskConversion, WrittenState
 from state_pipelines.operations.convert.source_removal import Removal, plan_removal
 from state_pipelines.operations.inspect.keyed_formats import FORST, find_keyed_formats
+from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.publication import (
     FIRST_RELATIVE_VERSION,
@@ -27,6 +28,7 @@ from state_pipelines.operations.write.publication import (
 )
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.state_meta_info import BackendStateType
+from state_pipelines.snapshot.file_scans import count_scans
 from state_pipelines.snapshot.held_key_groups import check_held_key_groups, explain_older_ranges
 from state_pipelines.storage.snapshot_writer import require_free, require_outside
 
@@ -171,7 +173,7 @@ def plan_conversion(
 
 
 _FILES = {Format.CANONICAL: FileFormat.CANONICAL, Format.HEAP: FileFormat.HEAP, Format.ROCKSDB: FileFormat.ROCKSDB}
-_BACKENDS = {Format.HEAP: "hashmap", Format.ROCKSDB: "rocksdb"}
+_BACKENDS = {Format.HEAP: StateBackend.HASHMAP, Format.ROCKSDB: StateBackend.ROCKSDB}
 
 
 def _plan_operator(
@@ -183,7 +185,7 @@ def _plan_operator(
         by_subtask.setdefault(index, []).append(file)
     # Files of ForSt look like those of RocksDB, but only ForSt restores them.
     foreign = _find_forst(operator) if format is Format.ROCKSDB else frozenset()
-    in_flight = operator.count_in_flight(target)
+    in_flight = count_scans(operator, target)
     if format is Format.ROCKSDB:
         in_flight = min(in_flight, _DATABASES)
     tasks = []

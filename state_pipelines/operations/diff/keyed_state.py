@@ -28,6 +28,7 @@ from state_pipelines.operations.diff.record_hashes import (
 from state_pipelines.operations.json_rows import to_rows
 from state_pipelines.operations.local_processes import count_kernel_threads
 from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.snapshot.file_scans import count_scans
 from state_pipelines.snapshot.survey import is_damage
 
 if TYPE_CHECKING:
@@ -303,9 +304,7 @@ def plan_digests(states: Sequence[KeyedState]) -> list[DigestFile]:
             files.setdefault(id(part.file), (part.file, []))[1].append((part.state_id, state.name))
     with at(operator=operator.label):
         return [
-            DigestFile(
-                operator.label, part, tuple(wanted), states[0].context, file.key_groups, operator.scans_in_flight
-            )
+            DigestFile(operator.label, part, tuple(wanted), states[0].context, file.key_groups, count_scans(operator))
             for file, wanted in files.values()
             for part in file.split(SPLIT_SIZE, operator.record_context)
         ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.connectors import AmbiguousState, ConnectorState, read_coordinator
-from state_pipelines.connectors.connector_state import LIST_INDEX
+from state_pipelines.connectors.connector_state import LIST_INDEX, ConnectorStateKind
 from state_pipelines.operations.json_rows import to_rows
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class ConnectorReport:
 
     Attributes:
         connector: such as `kafka`; None when several could have written the state.
-        kind: `split`, `writer`, `committer`, `transactional-ids` or `enumerator`.
+        kind: kind of the state; None likewise.
         summary: in words, such as `2 splits` or `3 committables pending for checkpoint 7`.
         candidates: the connectors that could have written it, when there are several.
         rows: how many splits or committables there are.
@@ -34,7 +34,7 @@ class ConnectorReport:
     """
 
     connector: str | None
-    kind: str | None
+    kind: ConnectorStateKind | None
     summary: str
     candidates: list[str] = field(default_factory=list)
     rows: int = 0
@@ -85,7 +85,9 @@ def report_coordinator(data: bytes, chosen: str | None = None) -> CoordinatorRep
             connector = (
                 _report_state(named[0])
                 if named
-                else ConnectorReport(None, "enumerator", f"could be that of {' or '.join(names)}", names)
+                else ConnectorReport(
+                    None, ConnectorStateKind.ENUMERATOR, f"could be that of {' or '.join(names)}", names
+                )
             )
     return CoordinatorReport(state.size, state.version, state.enumerator.version, len(state.enumerator.data), connector)
 
@@ -103,7 +105,7 @@ def _report_state(state: ConnectorState) -> ConnectorReport:
 
 
 def _summarise(state: ConnectorState, number: int) -> str:
-    if state.kind == "committer":
+    if state.kind is ConnectorStateKind.COMMITTER:
         waiting = Counter(row.get("checkpoint_id") for element in state.rows for row in element)
         positions = [
             f"{count:,} for checkpoint {checkpoint}" if checkpoint is not None else f"{count:,} of no known checkpoint"
@@ -112,12 +114,12 @@ def _summarise(state: ConnectorState, number: int) -> str:
         text = f"{number:,} committable{'' if number == 1 else 's'} pending"
         return f"{text}: {', '.join(positions)}" if positions else text
     plural = "" if number == 1 else "s"
-    if state.kind == "writer":
+    if state.kind is ConnectorStateKind.WRITER:
         text = f"{number:,} {'entry' if number == 1 else 'entries'} of writers"
-    elif state.kind == "transactional-ids":
+    elif state.kind is ConnectorStateKind.TRANSACTIONAL_IDS:
         text = f"{number:,} hint{plural} of transactional ids"
     else:
-        text = f"{number:,} split{plural}{' known' if state.kind == 'enumerator' else ''}"
+        text = f"{number:,} split{plural}{' known' if state.kind is ConnectorStateKind.ENUMERATOR else ''}"
     topics = sorted({str(row["topic"]) for element in state.rows for row in element if row.get("topic") is not None})
     if not topics:
         return text

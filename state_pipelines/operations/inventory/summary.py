@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import FormatError, StateError, UnsupportedError
 from state_pipelines.metadata import format_operator_id, list_references
-from state_pipelines.metadata.properties import CheckpointProperties, SavepointType
+from state_pipelines.metadata.properties import CheckpointProperties, SavepointType, SnapshotKind
 from state_pipelines.metadata.references import StateCategory, StreamPart
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.operations.inspect.keyed_formats import measure_handle
@@ -96,7 +96,7 @@ class SnapshotSummary:
     metadata_size: int
     key: str = ""
     fingerprint: str = ""
-    kind: str = "unknown"
+    kind: SnapshotKind = SnapshotKind.UNKNOWN
     format: str = ""
     checkpoint_id: int | None = None
     metadata_version: int | None = None
@@ -157,7 +157,7 @@ def summarise_snapshot(snapshot: Snapshot, blank: SnapshotSummary) -> SnapshotSu
     return replace(
         blank,
         fingerprint=snapshot.fingerprint,
-        kind=_guess_kind(blank.name) if snapshot.kind == "unknown" else snapshot.kind,
+        kind=_guess_kind(blank.name) if snapshot.kind is SnapshotKind.UNKNOWN else snapshot.kind,
         format=stored.format_type.value.lower() if isinstance(stored, SavepointType) else "",
         checkpoint_id=snapshot.checkpoint_id,
         metadata_version=snapshot.metadata.version,
@@ -192,10 +192,10 @@ def _summarise_operator(operator: OperatorState, sizes: Mapping[tuple[bytes, Sta
     )
 
 
-def _guess_kind(name: str) -> str:
+def _guess_kind(name: str) -> SnapshotKind:
     if name.startswith("chk-"):
-        return "checkpoint"
-    return "savepoint" if name.startswith("savepoint-") else "unknown"
+        return SnapshotKind.CHECKPOINT
+    return SnapshotKind.SAVEPOINT if name.startswith("savepoint-") else SnapshotKind.UNKNOWN
 
 
 def _identify(handle: object) -> object:

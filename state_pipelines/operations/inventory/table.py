@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from state_pipelines.errors import FormatError, Where
+from state_pipelines.metadata.properties import SnapshotKind
 from state_pipelines.operations.inventory.summary import OperatorSummary, SnapshotSummary
 from state_pipelines.storage import read_file, replace_file
 
@@ -132,7 +133,7 @@ def write_inventory(location: Location, inventory: Inventory) -> None:
 
 def _to_summary(row: dict[str, Any]) -> SnapshotSummary:
     operators = (OperatorSummary(**each | {"states": tuple(each["states"])}) for each in row["operators"])
-    return SnapshotSummary(**row | {"operators": tuple(operators)})
+    return SnapshotSummary(**row | {"kind": SnapshotKind(row["kind"]), "operators": tuple(operators)})
 
 
 def _wrong(location: Location, what: str) -> FormatError:

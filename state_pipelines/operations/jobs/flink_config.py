@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -18,6 +19,14 @@ from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+
+class StateBackend(StrEnum):
+    """State backend, by the value of `state.backend.type`."""
+
+    HASHMAP = "hashmap"
+    ROCKSDB = "rocksdb"
+
 
 CHECKPOINTS = ("execution.checkpointing.dir", "state.checkpoints.dir")
 """Directory of checkpoints; each of these tuples has the key of Flink 2 first, then older spellings."""

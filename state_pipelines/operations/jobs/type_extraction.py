@@ -21,7 +21,7 @@ from state_pipelines.operations.jobs.unresolved_types import (
 )
 from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
-from state_pipelines.serializers.tree import Enum, Kryo, Pojo, Serializer
+from state_pipelines.serializers.tree import BasicKind, Enum, Kryo, Pojo, Serializer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 _FLINK_2, _RECORDS = (2, 0), (1, 19)
 _BASIC = {
-    "java.lang.String": "String",
-    "java.lang.Void": "Void",
-    "void": "Void",
-    "java.math.BigInteger": "BigInt",
-    "java.math.BigDecimal": "BigDec",
-    "java.util.Date": "Date",
-    "java.sql.Date": "SqlDate",
-    "java.sql.Time": "SqlTime",
-    "java.sql.Timestamp": "SqlTimestamp",
-    "java.time.Instant": "Instant",
+    "java.lang.String": BasicKind.STRING,
+    "java.lang.Void": BasicKind.VOID,
+    "void": BasicKind.VOID,
+    "java.math.BigInteger": BasicKind.BIG_INT,
+    "java.math.BigDecimal": BasicKind.BIG_DEC,
+    "java.util.Date": BasicKind.DATE,
+    "java.sql.Date": BasicKind.SQL_DATE,
+    "java.sql.Time": BasicKind.SQL_TIME,
+    "java.sql.Timestamp": BasicKind.SQL_TIMESTAMP,
+    "java.time.Instant": BasicKind.INSTANT,
     **{name: name.capitalize() for name in PRIMITIVES},
     **{box: name.capitalize() for name, box in BOXES.items()},
 }
@@ -129,7 +129,7 @@ class TypeExtraction:
         if of.name == ARRAY:
             return self._create_array(of, bound, above)
         if of.name == f"{_TUPLE}0":
-            return build.basic("Tuple0")
+            return build.basic(BasicKind.TUPLE_0)
         line = list(self._list_tuple_line(of, bound))
         if line:
             return self._create_tuple(of, line, bound, above)
@@ -145,7 +145,7 @@ class TypeExtraction:
         if above.count(name_class(of)) > 1:
             return self._kryo(name_class(of))
         if element.name == "java.lang.String":
-            return build.basic("StringArray")
+            return build.basic(BasicKind.STRING_ARRAY)
         if element.name in _BASIC_COMPONENTS:
             return build.generic_array(element.name, build.basic(_BASIC[element.name]))
         return build.generic_array(name_class(element), self._create(of.arguments[0], bound, above))
@@ -196,7 +196,7 @@ class TypeExtraction:
         if name == f"{_VALUES}{simple}" and simple.endswith("Value") and simple in basics.SNAPSHOT_CLASSES:
             return build.basic(simple)
         if name == _VARIANT and self.release >= _FLINK_2:
-            return build.basic("Variant")
+            return build.basic(BasicKind.VARIANT)
         if found is not None and found.is_enum:
             return build.enum(name, *found.constants)
         if name in _JDK_ENUMS:

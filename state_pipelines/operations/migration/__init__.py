@@ -17,15 +17,14 @@ from state_pipelines.operations.migration.migration_files import (
     parse_migration,
 )
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes, payload_serializer, replace_payload
-from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE, Add, Cast, Drop, Rename, Set, Step
+from state_pipelines.operations.migration.steps import Add, Cast, Direction, Drop, Rename, Set, Step
 from state_pipelines.operations.migration.structs import quote_name
 
 __all__ = [
-    "DOWNGRADE",
-    "UPGRADE",
     "Add",
     "Cast",
     "Change",
+    "Direction",
     "Drop",
     "Loss",
     "Migration",

@@ -10,16 +10,17 @@ from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration.steps import FieldType, SqlType
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import BasicKind
 
 _NAMED = ("record", "error", "enum", "fixed")
 _PRIMITIVES = {
-    "Boolean": "boolean",
-    "Int": "int",
-    "Long": "long",
-    "Float": "float",
-    "Double": "double",
-    "String": "string",
-    "BytePrimitiveArray": "bytes",
+    BasicKind.BOOLEAN: "boolean",
+    BasicKind.INT: "int",
+    BasicKind.LONG: "long",
+    BasicKind.FLOAT: "float",
+    BasicKind.DOUBLE: "double",
+    BasicKind.STRING: "string",
+    BasicKind.BYTE_PRIMITIVE_ARRAY: "bytes",
 }
 
 
@@ -157,7 +158,7 @@ def _make_node(of: tree.Serializer) -> Any:
             return ["null", _make_node(inner)]
         case tree.ListOf(element=element):
             return {"type": "array", "items": _make_node(element)}
-        case tree.MapOf(key=tree.Basic(kind="String"), value=value):
+        case tree.MapOf(key=tree.Basic(kind=BasicKind.STRING), value=value):
             return {"type": "map", "values": _make_node(value)}
         case tree.Enum(enum_class=name, constants=constants):
             return {"type": "enum", "name": name.replace("$", "_"), "symbols": list(constants)}

@@ -29,7 +29,7 @@ from state_pipelines.operations.migration.payload_differences import Differences
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes
 from state_pipelines.operations.migration.signatures import sign_shape, strip_serializer
 from state_pipelines.operations.migration.snapshot_plans import make_context, plan_operator
-from state_pipelines.operations.migration.steps import TODO, UPGRADE
+from state_pipelines.operations.migration.steps import TODO, Direction
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.registered_states import KEYED_KINDS, StateKind
 from state_pipelines.serializers.state_meta_info import broadcast_state, keyed_state, operator_list
@@ -351,15 +351,15 @@ class _Attempt:
     def _plan(self, shape: StateShape, change: Change) -> dict[str, StateShape]:
         content = yaml.safe_load(format_migration(Migration("draft", None, "", (change,))))
         migration = parse_migration(content)
-        return plan_migrations({shape.name: shape}, [(migration, UPGRADE)], context=self._context).new_shapes
+        return plan_migrations({shape.name: shape}, [(migration, Direction.UPGRADE)], context=self._context).new_shapes
 
     def _change_ttl(self, new: StateShape, *, quiet: bool) -> st.TtlStep:
         if not new.ttl:
-            return st.TtlStep("disable", reason="the code has no TTL there")
+            return st.TtlStep(st.TtlAction.DISABLE, reason="the code has no TTL there")
         moment = self._now.astimezone(UTC).isoformat(" ", "seconds")
         if not quiet:
             self.remarks.append(f"TTL is new: every entry counts as last accessed at {moment}")
-        return st.TtlStep("enable", f"TIMESTAMP '{moment}'")
+        return st.TtlStep(st.TtlAction.ENABLE, f"TIMESTAMP '{moment}'")
 
 
 def _change_kind(old: StateShape, new: StateShape, *, back: bool) -> st.Kind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +17,17 @@ from state_pipelines.operations.migration.structs import Node, PlanContext, Slot
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, list_of, map_of, pojo
 from state_pipelines.serializers.text import describe_type
+from state_pipelines.serializers.tree import BasicKind
 
-_WHOLE = frozenset({"Byte", "Short", "Int", "Long"})
-_AVRO = {"boolean": "Boolean", "int": "Int", "long": "Long", "float": "Float", "double": "Double", "string": "String"}
+_WHOLE = frozenset({BasicKind.BYTE, BasicKind.SHORT, BasicKind.INT, BasicKind.LONG})
+_AVRO = {
+    "boolean": BasicKind.BOOLEAN,
+    "int": BasicKind.INT,
+    "long": BasicKind.LONG,
+    "float": BasicKind.FLOAT,
+    "double": BasicKind.DOUBLE,
+    "string": BasicKind.STRING,
+}
 
 
 def column_of(of: SlotType, context: PlanContext) -> pa.DataType | None:
@@ -41,15 +50,22 @@ def is_castable(old: pa.DataType, new: pa.DataType) -> bool:
     if old == new:
         return True
     one, other = _group(old), _group(new)
-    return bool(one and other) and (one == other or "text" in (one, other))
+    return None not in (one, other) and (one is other or _TypeGroup.TEXT in (one, other))
 
 
-def _group(kind: pa.DataType) -> str:
+class _TypeGroup(Enum):
+    NUMBER = auto()
+    DATE = auto()
+    TEXT = auto()
+    BOOLEAN = auto()
+
+
+def _group(kind: pa.DataType) -> _TypeGroup | None:
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return "number"
+        return _TypeGroup.NUMBER
     if pa.types.is_date32(kind):
-        return "date"
-    return "text" if pa.types.is_string(kind) else "flag" if pa.types.is_boolean(kind) else ""
+        return _TypeGroup.DATE
+    return _TypeGroup.TEXT if pa.types.is_string(kind) else _TypeGroup.BOOLEAN if pa.types.is_boolean(kind) else None
 
 
 def sql_type(kind: pa.DataType) -> str:
@@ -92,11 +108,11 @@ def _from_avro(node: Any) -> tree.Serializer:
         case str() if node in _AVRO:
             return basic(_AVRO[node])
         case "bytes":
-            return basic("BytePrimitiveArray")
+            return basic(BasicKind.BYTE_PRIMITIVE_ARRAY)
         case {"type": "array", "items": items}:
             return list_of(_from_avro(items))
         case {"type": "map", "values": values}:
-            return map_of(basic("String"), _from_avro(values))
+            return map_of(basic(BasicKind.STRING), _from_avro(values))
         case {"type": "record", "name": name, "fields": fields}:
             return pojo(name, {each["name"]: _from_avro(each["type"]) for each in fields})
     raise MigrationError("no word of a migration names this Avro type")
@@ -147,10 +163,10 @@ def _default(of: object, *, strict: bool) -> str:
     match of:
         case tree.Basic(kind=kind) if kind in _WHOLE:
             return "0"
-        case tree.Basic(kind="Float" | "Double"):
+        case tree.Basic(kind=BasicKind.FLOAT | BasicKind.DOUBLE):
             return "0.0D"
-        case tree.Basic(kind="Boolean"):
+        case tree.Basic(kind=BasicKind.BOOLEAN):
             return "FALSE"
-        case tree.Basic(kind="String") if strict:
+        case tree.Basic(kind=BasicKind.STRING) if strict:
             return "''"
     return TODO if strict and not isinstance(of, tree.Nullable) else "NULL"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.serializers.registered_states import StateKind
@@ -19,8 +20,14 @@ if TYPE_CHECKING:
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.operations.migration.structs import Columns
 
-ERROR, FIRST, LAST = "error", "first", "last"
-"""Rules for values that get the same key, first and last by the bytes of the old key; any other is a SQL aggregate."""
+
+class EqualKeys(StrEnum):
+    """Rule for values that get the same key; any other text is a SQL aggregate."""
+
+    ERROR = "error"
+    FIRST = "first"
+    """By the bytes of the old key."""
+    LAST = "last"
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ class Rekey:
     """Another key; `rule` says what happens to payloads that get the same."""
 
     sql: str
-    rule: str = ERROR
+    rule: EqualKeys | str = EqualKeys.ERROR
     nondeterministic: bool = False
 
 
@@ -204,7 +211,7 @@ def list_sqls(flow: Flow) -> Iterator[str]:
             yield from filter(None, (sql, key_sql))
         case Rekey(sql=sql, rule=rule):
             yield sql
-            if rule not in (ERROR, FIRST, LAST):
+            if rule not in tuple(EqualKeys):
                 yield rule
         case Replace(sql=sql) | Keep(sql=sql):
             yield sql

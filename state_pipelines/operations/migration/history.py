@@ -18,7 +18,7 @@ from state_pipelines.errors import MigrationError, MissingFileError, NotFoundErr
 from state_pipelines.operations.migration.migration_files import Migration, load_migration
 from state_pipelines.operations.migration.revision_position import Position, find_position
 from state_pipelines.operations.migration.schemas import Schemas, read_schemas
-from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE
+from state_pipelines.operations.migration.steps import Direction
 from state_pipelines.storage import FileEntry, Location, is_directory, list_directory, read_file, resolve
 from state_pipelines.storage.scratch import open_local_scratch
 
@@ -105,7 +105,7 @@ class RevisionDirectory:
             raise NotFoundError(f"there is no revision {name}", where=Where(file=self.path), hint=f"There are {known}")
         return names.index(found[0]) + 1
 
-    def between(self, current: str, target: str) -> list[tuple[Migration, str]]:
+    def between(self, current: str, target: str) -> list[tuple[Migration, Direction]]:
         """The revisions to apply, in order, to get from one revision to another; empty when both are the same.
 
         Args:
@@ -125,8 +125,8 @@ class RevisionDirectory:
                 hint=f"{len(self.revisions) - start} revisions are newer, {start} are older",
             )
         if end >= start:
-            return [(each, UPGRADE) for each in self.revisions[start:end]]
-        return [(each, DOWNGRADE) for each in reversed(self.revisions[end:start])]
+            return [(each, Direction.UPGRADE) for each in self.revisions[start:end]]
+        return [(each, Direction.DOWNGRADE) for each in reversed(self.revisions[end:start])]
 
     def name(self, position: int) -> str:
         """The revision after so many; mirror of `locate`."""

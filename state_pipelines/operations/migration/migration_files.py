@@ -16,7 +16,7 @@ import yaml
 from state_pipelines.errors import MigrationError, StateError, UsageError, Where
 from state_pipelines.operations.migration.step_parser import parse_step, take_text
 from state_pipelines.operations.migration.step_texts import dump_step
-from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE, Key, Step
+from state_pipelines.operations.migration.steps import Direction, Key, Step
 from state_pipelines.operations.python_files import run_python_file
 from state_pipelines.storage.yaml_documents import parse_yaml
 
@@ -66,19 +66,19 @@ class Change:
     expectations: tuple[RowExpectation, ...] = ()
     impossible: str = ""
 
-    def steps(self, direction: str) -> tuple[Step, ...]:
-        """The steps of `UPGRADE` or `DOWNGRADE`.
+    def steps(self, direction: Direction) -> tuple[Step, ...]:
+        """The steps of a direction.
 
         Raises:
             MigrationError: there is no downgrade.
         """
-        if direction == DOWNGRADE and self.impossible:
+        if direction == Direction.DOWNGRADE and self.impossible:
             raise MigrationError(
                 f"there is no downgrade: {self.impossible}",
                 where=Where(operator=self.operator, state=self.state),
                 hint="Go back to a snapshot from before the upgrade",
             )
-        return self.upgrade if direction == UPGRADE else self.downgrade
+        return self.upgrade if direction == Direction.UPGRADE else self.downgrade
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ class Migration:
         """The losses of the only change."""
         return self.change.losses
 
-    def steps(self, direction: str) -> tuple[Step, ...]:
-        """The steps of `UPGRADE` or `DOWNGRADE` of the only change."""
+    def steps(self, direction: Direction) -> tuple[Step, ...]:
+        """The steps of a direction of the only change."""
         return self.change.steps(direction)
 
 
@@ -214,7 +214,7 @@ def _parse_change(content: dict[str, Any], directory: Path, where: str) -> Chang
         for number, each in enumerate(content.get("loss") or (), 1)
     )
     operator = take_text(content, "operator", f"{where}the file")
-    upgrade = _parse_steps(content, UPGRADE, directory, where)
+    upgrade = _parse_steps(content, Direction.UPGRADE, directory, where)
     of_operator = any(isinstance(step, Key) for step in upgrade)
     if of_operator and "state" in content:
         raise MigrationError(
@@ -223,11 +223,11 @@ def _parse_change(content: dict[str, Any], directory: Path, where: str) -> Chang
     state = None if of_operator else take_text(content, "state", f"{where}the file")
     impossible = ""
     downgrade: tuple[Step, ...] = ()
-    given = content.get(DOWNGRADE)
+    given = content.get(Direction.DOWNGRADE)
     if isinstance(given, dict) and list(given) == ["impossible"]:
         impossible = take_text(given, "impossible", f"{where}downgrade")
     else:
-        downgrade = _parse_steps(content, DOWNGRADE, directory, where)
+        downgrade = _parse_steps(content, Direction.DOWNGRADE, directory, where)
     for step in (*upgrade, *downgrade):
         if of_operator and not isinstance(step, Key):
             raise MigrationError(
@@ -254,7 +254,7 @@ def _parse_expectations(content: dict[str, Any], where: str) -> tuple[RowExpecta
     return tuple(found)
 
 
-def _parse_steps(content: dict[str, Any], direction: str, directory: Path, where: str) -> tuple[Step, ...]:
+def _parse_steps(content: dict[str, Any], direction: Direction, directory: Path, where: str) -> tuple[Step, ...]:
     steps = content.get(direction)
     if not isinstance(steps, list) or not steps:
         raise MigrationError(f"`{direction}` is not a list of steps", where=Where(path=where or None))
@@ -286,8 +286,9 @@ def _dump_change(change: Change) -> dict[str, Any]:
     content: dict[str, Any] = {"operator": change.operator}
     if change.state is not None:
         content["state"] = change.state
-    content[UPGRADE] = [dump_step(step) for step in change.upgrade]
-    content[DOWNGRADE] = (
+    # Texts: YAML has no enums.
+    content["upgrade"] = [dump_step(step) for step in change.upgrade]
+    content["downgrade"] = (
         {"impossible": change.impossible} if change.impossible else [dump_step(step) for step in change.downgrade]
     )
     if change.losses:

@@ -40,7 +40,7 @@ from state_pipelines.operations.migration.python_values import (
 )
 from state_pipelines.operations.migration.state_kind_changes import plan_kind, plan_split_part
 from state_pipelines.operations.migration.step_checks import require_meaning
-from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE
+from state_pipelines.operations.migration.steps import Direction
 from state_pipelines.operations.migration.structs import PlanContext
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.registered_states import KEYED_KINDS, OPERATOR_KINDS, StateKind
@@ -50,7 +50,7 @@ from state_pipelines.snapshot.python_states import python_name
 if TYPE_CHECKING:
     from state_pipelines.operations.migration.shapes import StateShape
 
-Chain = Sequence[tuple[Migration, str]]
+Chain = Sequence[tuple[Migration, Direction]]
 """Revisions in the order in which they are applied, each with its direction."""
 
 _MIGRATED = (*KEYED_KINDS, *OPERATOR_KINDS)
@@ -68,7 +68,7 @@ def plan_migrations(
 
     Args:
         shapes: of its states, see `find_shapes`.
-        chain: the revisions, each with `UPGRADE` or `DOWNGRADE`.
+        chain: the revisions, each with its direction.
         operators: what changes of this operator call it; None takes every change for one of it.
         context: what planning depends on beyond the shapes.
 
@@ -81,7 +81,10 @@ def plan_migrations(
     reason = next(iter(planner.impossible.values()), "")
     if set(planner.impossible) >= set(shapes):
         return replace(plan, reason=reason, impossible=planner.impossible)
-    turned = [(migration, UPGRADE if direction == DOWNGRADE else DOWNGRADE) for migration, direction in reversed(chain)]
+    turned = [
+        (migration, Direction.UPGRADE if direction == Direction.DOWNGRADE else Direction.DOWNGRADE)
+        for migration, direction in reversed(chain)
+    ]
     try:
         # What comes back is compared with the old values.
         returning = _Planner(plan.new_shapes, replace(plan.context, permits_null=True))
@@ -107,10 +110,10 @@ def _chosen(migration: Migration, operators: Collection[str] | None) -> list[Cha
     return [each for each in migration.changes if operators is None or each.operator in operators]
 
 
-def find_subject(change: Change, direction: str) -> str:
+def find_subject(change: Change, direction: Direction) -> str:
     """The state that the steps of a direction start from; a downgrade starts from the result of the upgrade."""
     name = change.state or _ALL
-    if direction == UPGRADE:
+    if direction == Direction.UPGRADE:
         return name
     for step in change.upgrade:
         match step:
@@ -141,8 +144,8 @@ class _Planner:
         """Apply a chain; with `possible` without the changes that have no way back."""
         for migration, direction in chain:
             changes = _chosen(migration, operators)
-            for change in changes if direction == UPGRADE else reversed(changes):
-                if not (possible and direction == DOWNGRADE and change.impossible):
+            for change in changes if direction == Direction.UPGRADE else reversed(changes):
+                if not (possible and direction == Direction.DOWNGRADE and change.impossible):
                     self._change(change, direction, migration)
         self._require_equal_classes()
         keys = {flow.shape.key for flow in self.states.values() if flow.shape.is_keyed}
@@ -164,13 +167,13 @@ class _Planner:
                 with at(state=name):
                     require_equal_classes([each.shape.payload for each in reads], flow.shape.payload)
 
-    def _change(self, change: Change, direction: str, migration: Migration) -> None:
+    def _change(self, change: Change, direction: Direction, migration: Migration) -> None:
         subject = find_java_name(find_subject(change, direction), self.states)
         where = {"operator": change.operator, "state": subject or None, "file": migration.path or None}
         with at(**where):
             if subject != _ALL:
                 self._find(subject)
-            if change.impossible and direction == UPGRADE:
+            if change.impossible and direction == Direction.UPGRADE:
                 touched = self.states.values() if subject == _ALL else self._touched(subject, change)
                 for flow in touched:
                     self.impossible.update(dict.fromkeys(flows.find_reads(flow), change.impossible))
@@ -182,7 +185,7 @@ class _Planner:
                     name: flows.name_step(flow, f"{direction} {number}") for name, flow in self.states.items()
                 }
             self._check_losses(change, subject, before=False)
-        if change.expectations and direction == UPGRADE and subject in self.states:
+        if change.expectations and direction == Direction.UPGRADE and subject in self.states:
             self.expectations[subject] = (*self.expectations.get(subject, ()), *change.expectations)
 
     def _find(self, name: str) -> Flow:
@@ -339,8 +342,8 @@ class _Planner:
         return Apply(flow, stage, self._with_payload(shape, new))
 
     def _ttl(self, subject: str, flow: Flow, step: st.TtlStep) -> Flow:
-        shape, enabled = flow.shape, step.action != "disable"
-        if shape.ttl == (step.action == "enable"):
+        shape, enabled = flow.shape, step.action is not st.TtlAction.DISABLE
+        if shape.ttl == (step.action is st.TtlAction.ENABLE):
             raise MigrationError(f"the state has {'' if shape.ttl else 'no '}TTL already")
         if not enabled:
             self._note(subject, ["ttl_last_access"], step.reason)
@@ -437,5 +440,5 @@ class _Planner:
             if flow.shape.kind not in (*KEYED_KINDS, StateKind.TIMER):
                 raise UnsupportedError(f"{flow.shape.kind} state cannot follow another key", where=Where(state=name))
             flow = self._complete(flow)
-            stage = flows.Rekey(sql, rules.get(name, flows.ERROR), step.nondeterministic)
+            stage = flows.Rekey(sql, rules.get(name, flows.EqualKeys.ERROR), step.nondeterministic)
             self.states[name] = Apply(flow, stage, flow.shape.with_key(key))

@@ -38,13 +38,21 @@ from state_pipelines.operations.migration.structs import (
     quote_name,
 )
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _SIMILAR = 0.6
-_WHOLE = frozenset({"Byte", "Short", "Int", "Long"})
-_AVRO = {"boolean": "Boolean", "int": "Int", "long": "Long", "float": "Float", "double": "Double", "string": "String"}
+_WHOLE = frozenset({BasicKind.BYTE, BasicKind.SHORT, BasicKind.INT, BasicKind.LONG})
+_AVRO = {
+    "boolean": BasicKind.BOOLEAN,
+    "int": BasicKind.INT,
+    "long": BasicKind.LONG,
+    "float": BasicKind.FLOAT,
+    "double": BasicKind.DOUBLE,
+    "string": BasicKind.STRING,
+}
 _FAMILIES = (tree.Pojo, tree.Row, tree.Tuple, tree.RowData, tree.Avro, AvroType)
 
 Renames = Mapping[str, str]

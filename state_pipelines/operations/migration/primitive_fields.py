@@ -25,19 +25,20 @@ from state_pipelines.operations.migration.structs import (
     quote_name,
 )
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from state_pipelines.operations.migration.structs import SlotType
 
 _PRIMITIVES = {
-    "Boolean": ("boolean", "Boolean"),
-    "Byte": ("byte", "Byte"),
-    "Short": ("short", "Short"),
-    "Int": ("int", "Integer"),
-    "Long": ("long", "Long"),
-    "Float": ("float", "Float"),
-    "Double": ("double", "Double"),
-    "Char": ("char", "Character"),
+    BasicKind.BOOLEAN: ("boolean", "Boolean"),
+    BasicKind.BYTE: ("byte", "Byte"),
+    BasicKind.SHORT: ("short", "Short"),
+    BasicKind.INT: ("int", "Integer"),
+    BasicKind.LONG: ("long", "Long"),
+    BasicKind.FLOAT: ("float", "Float"),
+    BasicKind.DOUBLE: ("double", "Double"),
+    BasicKind.CHAR: ("char", "Character"),
 }
 """Primitive type and its class, by kind of the serializer."""
 

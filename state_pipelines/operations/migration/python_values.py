@@ -13,6 +13,7 @@ from state_pipelines.serializers.build import row
 from state_pipelines.serializers.python_types import PythonDeclaration, PythonType, PythonValue, parse_python_type
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import BasicKind
 from state_pipelines.snapshot.python_states import PREFIX, carry_types, python_name
 
 if TYPE_CHECKING:
@@ -22,20 +23,20 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Declarations, Snapshot
 
 _WORDS = {
-    "Boolean": "BOOLEAN",
-    "Byte": "TINYINT",
-    "Short": "SMALLINT",
-    "Int": "INT",
-    "Long": "BIGINT",
-    "Float": "FLOAT",
-    "Double": "DOUBLE",
-    "String": "STRING",
-    "BigDec": "DECIMAL",
-    "BytePrimitiveArray": "BYTES",
-    "SqlDate": "DATE",
-    "SqlTime": "TIME",
-    "SqlTimestamp": "TIMESTAMP",
-    "Instant": "INSTANT",
+    BasicKind.BOOLEAN: "BOOLEAN",
+    BasicKind.BYTE: "TINYINT",
+    BasicKind.SHORT: "SMALLINT",
+    BasicKind.INT: "INT",
+    BasicKind.LONG: "BIGINT",
+    BasicKind.FLOAT: "FLOAT",
+    BasicKind.DOUBLE: "DOUBLE",
+    BasicKind.STRING: "STRING",
+    BasicKind.BIG_DEC: "DECIMAL",
+    BasicKind.BYTE_PRIMITIVE_ARRAY: "BYTES",
+    BasicKind.SQL_DATE: "DATE",
+    BasicKind.SQL_TIME: "TIME",
+    BasicKind.SQL_TIMESTAMP: "TIMESTAMP",
+    BasicKind.INSTANT: "INSTANT",
 }
 """The type of PyFlink for each word of Java that a migration file may use."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import MigrationError, StateError
 from state_pipelines.operations.migration.migration_planner import find_subject
 from state_pipelines.operations.migration.schemas import apply_migration
-from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE, Cast, Convert
+from state_pipelines.operations.migration.steps import Cast, Convert, Direction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,7 +102,7 @@ def _judge(revisions: Sequence[Migration], schemas: Schemas, index: int, reach: 
     for migration in revisions[index : index + reach]:
         before = shapes
         try:
-            shapes, back = apply_migration(shapes, migration, UPGRADE)
+            shapes, back = apply_migration(shapes, migration, Direction.UPGRADE)
         except StateError as error:
             return _Finding(f"{migration.revision} cannot be applied: {_say(error)}")
         # A cast to the current type is not a change: such a revision has been applied already.
@@ -115,7 +115,7 @@ def _judge(revisions: Sequence[Migration], schemas: Schemas, index: int, reach: 
             if found is None:
                 return _Finding(f"{migration.revision} can still be applied")
             lost |= found
-            shapes, back = apply_migration(shapes, _leave_out(migration, shapes, lost), DOWNGRADE)
+            shapes, back = apply_migration(shapes, _leave_out(migration, shapes, lost), Direction.DOWNGRADE)
         except StateError as error:
             return _Finding(f"{migration.revision} cannot be taken back: {_say(error)}")
         exact = exact and back
@@ -138,7 +138,7 @@ def _find_lost(migration: Migration, after: Schemas) -> set[tuple[str, str]] | N
         if not change.impossible:
             continue
         try:
-            again, _ = apply_migration(after, replace(migration, changes=(change,)), UPGRADE)
+            again, _ = apply_migration(after, replace(migration, changes=(change,)), Direction.UPGRADE)
         except StateError:
             lost |= _name_states(change, after)
             continue
@@ -159,7 +159,7 @@ def _leave_out(migration: Migration, schemas: Schemas, lost: set[tuple[str, str]
 
 def _name_states(change: Change, schemas: Schemas) -> set[tuple[str, str]]:
     operator = schemas.find(change.operator)
-    return {(operator, change.state or ""), (operator, find_subject(change, DOWNGRADE))}
+    return {(operator, change.state or ""), (operator, find_subject(change, Direction.DOWNGRADE))}
 
 
 def _say(error: StateError) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.operations.migration.migration_files import Migration
     from state_pipelines.operations.migration.shapes import StateShape
+    from state_pipelines.operations.migration.steps import Direction
     from state_pipelines.snapshot import Snapshot
 
 
@@ -59,7 +60,7 @@ def read_schemas(snapshot: Snapshot, migrations: Iterable[Migration]) -> Schemas
     return Schemas(operators, lambda name: snapshot.operator(name).id, make_context(snapshot, together))
 
 
-def apply_migration(schemas: Schemas, migration: Migration, direction: str) -> tuple[Schemas, bool]:
+def apply_migration(schemas: Schemas, migration: Migration, direction: Direction) -> tuple[Schemas, bool]:
     """The shapes after a migration, and whether its opposite leads back to those before (true without an opposite).
 
     Raises:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.serializer_layouts import keep_undecodable, walk
 from state_pipelines.errors import StateError
-from state_pipelines.operations.migration.migration_files import Change, Migration
-from state_pipelines.operations.migration.migration_planner import plan_migrations
+from state_pipelines.operations.migration.migration_planner import Chain, plan_migrations
 from state_pipelines.operations.migration.shapes import explain_unread
 from state_pipelines.operations.migration.structs import PlanContext, known_sql_types
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.registered_states import KEYED_KINDS, OPERATOR_KINDS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from state_pipelines.operations.migration.flows import Read
+    from state_pipelines.operations.migration.migration_files import Change, Migration
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.snapshot import Operator
     from state_pipelines.snapshot.snapshot_files import SnapshotFiles
-
-Chain = Sequence[tuple[Migration, str]]
-"""Revisions in the order in which they are applied, each with its direction."""
 
 _MIGRATED = (*KEYED_KINDS, *OPERATOR_KINDS)
 _ALL = ""

@@ -17,23 +17,24 @@ from state_pipelines.serializers.build import avro
 from state_pipelines.serializers.python_types import parse_python_type
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import parse
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 JAVA_TYPES = {
-    "boolean": "Boolean",
-    "byte": "Byte",
-    "short": "Short",
-    "char": "Char",
-    "Character": "Char",
-    "int": "Int",
-    "Integer": "Int",
-    "long": "Long",
-    "float": "Float",
-    "double": "Double",
-    "BigInteger": "BigInt",
-    "BigDecimal": "BigDec",
+    "boolean": BasicKind.BOOLEAN,
+    "byte": BasicKind.BYTE,
+    "short": BasicKind.SHORT,
+    "char": BasicKind.CHAR,
+    "Character": BasicKind.CHAR,
+    "int": BasicKind.INT,
+    "Integer": BasicKind.INT,
+    "long": BasicKind.LONG,
+    "float": BasicKind.FLOAT,
+    "double": BasicKind.DOUBLE,
+    "BigInteger": BasicKind.BIG_INT,
+    "BigDecimal": BasicKind.BIG_DEC,
 }
 """Names that Java programmers write, and the word of Flink's serializer for each."""
 
@@ -205,12 +206,13 @@ def _filter(body: _Body) -> st.Step:
 
 
 def _ttl(body: _Body) -> st.Step:
-    body.allow("enable", "disable", "shift")
+    body.allow(*st.TtlAction)
     if len(body.content) != 1:
         raise body.error("`ttl` takes one of enable, disable and shift")
-    (action, given), *_ = body.content.items()
-    if action == "disable":
-        return st.TtlStep(action, reason=body.text("disable"))
+    ((name, given),) = body.content.items()
+    action = st.TtlAction(name)
+    if action is st.TtlAction.DISABLE:
+        return st.TtlStep(action, reason=body.text(action))
     if isinstance(given, datetime):
         # Dates of YAML without a zone are UTC.
         moment = given if given.tzinfo else given.replace(tzinfo=UTC)

@@ -9,7 +9,7 @@ from state_pipelines.operations.migration.step_parser import JAVA_TYPES
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.text import describe
 
-_PRIMITIVES = {word: name for name, word in JAVA_TYPES.items() if name[0].islower()}
+_PRIMITIVES: dict[str, str] = {word: name for name, word in JAVA_TYPES.items() if name[0].islower()}
 
 
 def dump_step(step: st.Step) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def dump_step(step: st.Step) -> dict[str, Any]:
         case st.Filter():
             return {"filter": {"keep": step.keep, "reason": step.reason} | _flag(step)}
         case st.TtlStep(action=action, expression=expression, reason=reason):
-            return {"ttl": {action: expression or reason}}
+            return {"ttl": {str(action): expression or reason}}
         case st.Kind():
             return {"kind": _dump_kind(step)}
         case st.RenameState(name=name):

@@ -6,6 +6,7 @@ Expressions are Spark SQL. `nondeterministic` says that the author knows an expr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.serializers.tree import Serializer
@@ -18,8 +19,20 @@ if TYPE_CHECKING:
 TODO = "TODO"
 """Placeholder in a draft for what only its author can decide; no migration runs with it."""
 
-UPGRADE = "upgrade"
-DOWNGRADE = "downgrade"
+
+class Direction(StrEnum):
+    """Direction of a migration."""
+
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+
+
+class TtlAction(StrEnum):
+    """Change of TTL, as the step `ttl` has it."""
+
+    ENABLE = "enable"
+    DISABLE = "disable"
+    SHIFT = "shift"
 
 
 @dataclass(frozen=True)
@@ -150,12 +163,12 @@ class TtlStep:
     """TTL on or off, or other times of the last access.
 
     Attributes:
-        action: enable, disable or shift.
+        action: the change.
         expression: time of the last access, for enable and shift.
         reason: why the times may go, for disable.
     """
 
-    action: str
+    action: TtlAction
     expression: str = ""
     reason: str = ""
 

@@ -38,6 +38,7 @@ from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import tuple_of
 from state_pipelines.serializers.python_types import PythonType, PythonValue
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,7 +70,7 @@ def open_struct(node: Node, base: str, context: PlanContext) -> Struct:
             return _AvroRecord(node, base)
         case tree.Nullable(inner=inner):
             return _Wrapped(node, open_struct(inner, base, context))
-    is_bytes = isinstance(node, tree.Basic) and node.kind == "BytePrimitiveArray"
+    is_bytes = isinstance(node, tree.Basic) and node.kind == BasicKind.BYTE_PRIMITIVE_ARRAY
     raise MigrationError(
         f"steps on fields need a POJO, Row, Tuple, Avro record or RowData, this is {_describe(node)}",
         hint="State of a Python function has fields once its type is declared (--python-types, option pythonTypes)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
 MAX_COLUMNS = 200
 """Columns of one state that are profiled; wide records have thousands."""
 
-VALUE, LENGTH = "value", "length"
+
+class Measure(StrEnum):
+    """Quantity whose minimum, maximum and mean a profile has."""
+
+    VALUE = "value"
+    LENGTH = "length"
+    NONE = ""
+
 
 _NOT_PROFILED = frozenset({"key_group", "subtask", "list_index", "ttl_last_access", "reason"})
 _DEPTH = 8
@@ -33,7 +41,7 @@ class ColumnProfile:
         nulls: rows without a value.
         defaults: rows with the default of Java's primitive types (0, false) or an empty text, list or map; None for
             types that have none.
-        measured: what `minimum`, `maximum` and `mean` are of: `value` or `length`; empty when they are of nothing.
+        measured: what `minimum`, `maximum` and `mean` are of.
         minimum: number or ISO text; None without values.
         maximum: likewise.
         mean: None without values, and for dates and times.
@@ -44,7 +52,7 @@ class ColumnProfile:
     rows: int
     nulls: int
     defaults: int | None
-    measured: str
+    measured: Measure
     minimum: float | str | None
     maximum: float | str | None
     mean: float | None
@@ -146,7 +154,7 @@ class _Column:
         if pa.types.is_duration(array.type):
             # Arrow has no range of durations.
             array = array.cast(pa.int64())
-        measured = array if self._measured == VALUE or not self._measured else _measure_lengths(array)
+        measured = array if self._measured is not Measure.LENGTH else _measure_lengths(array)
         self._defaults += _count_defaults(measured)
         if not self._measured:
             return
@@ -158,26 +166,26 @@ class _Column:
 
     def result(self) -> ColumnProfile:
         """The profile of the column."""
-        is_number = self._measured == LENGTH or _is_number(self._kind) or pa.types.is_duration(self._kind)
+        is_number = self._measured is Measure.LENGTH or _is_number(self._kind) or pa.types.is_duration(self._kind)
         return ColumnProfile(
             self._path,
             str(self._kind) if not pa.types.is_nested(self._kind) else str(self._kind).partition("<")[0],
             self._rows,
             self._nulls,
             self._defaults,
-            self._measured if self._minimum is not None else "",
+            self._measured if self._minimum is not None else Measure.NONE,
             _to_plain(self._minimum),
             _to_plain(self._maximum),
             self._total / self._values if is_number and self._values and self._minimum is not None else None,
         )
 
 
-def _choose_measure(kind: pa.DataType) -> str:
+def _choose_measure(kind: pa.DataType) -> Measure:
     if _is_number(kind) or pa.types.is_temporal(kind):
-        return VALUE
+        return Measure.VALUE
     if _has_length(kind):
-        return LENGTH
-    return ""
+        return Measure.LENGTH
+    return Measure.NONE
 
 
 def _is_number(kind: pa.DataType) -> bool:

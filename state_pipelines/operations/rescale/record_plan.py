@@ -19,6 +19,7 @@ from state_pipelines.operations.rescale.snapshot_merge import align_headers
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.spills import BLOCK
 from state_pipelines.serializers.state_meta_info import BackendStateType
+from state_pipelines.snapshot.file_scans import count_scans
 from state_pipelines.storage import join
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.reading import count_scans_ahead
@@ -167,7 +168,7 @@ class RecordMove:
     ) -> Iterator[Shuffle]:
         """The tasks of one source; `size` is bytes of the files of all sources."""
         split_size, merges = max(SPLIT_SIZE, size // MOST_TASKS), size // BLOCK > MOST_BLOCKS
-        in_flight = operator.scans_in_flight if hasher is None or hasher.has_kernel else 1
+        in_flight = count_scans(operator) if hasher is None or hasher.has_kernel else 1
         for file, pairs in files:
             for part in file.split(split_size, operator.record_context):
                 yield Shuffle(

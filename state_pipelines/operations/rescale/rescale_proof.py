@@ -30,6 +30,7 @@ from state_pipelines.operations.rescale.stored_elements import (
 from state_pipelines.serializers.merged_subclasses import join_infos
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import StateMetaInfo
+from state_pipelines.snapshot.file_scans import count_scans
 from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RawKeyedState
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ def count_keyed(
 ) -> Iterator[CountKeyed]:
     """The tasks that count the records of a file of an operator."""
     for part in file.split(SPLIT_SIZE, operator.record_context):
-        context, in_flight = operator.record_context, operator.scans_in_flight
+        context, in_flight = operator.record_context, count_scans(operator)
         yield CountKeyed(operator.label, part, context, key_groups, hasher, in_flight)
 
 
@@ -273,7 +274,7 @@ def _plan_counts(operator: Operator, side: ProofSide, *, is_after: bool) -> Iter
     raw = [state for state in operator.raw_states if isinstance(state, RawKeyedState)]
     sections = tuple(part for state in raw for part in state.parts)
     if elements or sections:
-        yield CountOperatorState(operator.label, elements, sections, operator.scans_in_flight)
+        yield CountOperatorState(operator.label, elements, sections, count_scans(operator))
 
 
 def _take_found(

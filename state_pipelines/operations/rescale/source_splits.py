@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.connectors import ConnectorState, read_coordinator
+from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.errors import StateError
 from state_pipelines.snapshot.list_state import OperatorListState
 
@@ -39,7 +40,7 @@ def _find_states(operator: Operator) -> Iterator[ConnectorState]:
     except StateError:
         # The number of splits is not known without the elements.
         return
-    readers = [state for state in states if state is not None and state.kind == "split"]
+    readers = [state for state in states if state is not None and state.kind is ConnectorStateKind.SPLIT]
     yield from readers
     coordinator = operator.metadata.coordinator_state
     enumerator = None if coordinator is None else read_coordinator(coordinator.data).state

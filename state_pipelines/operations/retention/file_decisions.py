@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from state_pipelines.metadata.properties import SnapshotKind
 from state_pipelines.operations.retention import flink_names
 from state_pipelines.operations.retention.flink_names import Area
 from state_pipelines.operations.retention.jobs import split_key
@@ -181,7 +182,7 @@ class FileJudge:
         job = self._index.job_of(directory)
         snapshot = self._found.snapshots.get(directory)
         if snapshot is not None:
-            is_savepoint = kind_of(snapshot) == "savepoint"
+            is_savepoint = kind_of(snapshot) is SnapshotKind.SAVEPOINT
             return _Directory(PathKind.SAVEPOINT_FILE if is_savepoint else PathKind.CHECKPOINT_FILE, job, newest=newest)
         area = flink_names.find_area(parts)
         if area is not None:

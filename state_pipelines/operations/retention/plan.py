@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from state_pipelines.metadata.properties import SnapshotKind
+
 
 class PathKind(StrEnum):
     """Role of a path below a root of checkpoints or savepoints."""
@@ -79,7 +81,7 @@ class SnapshotVerdict:
     Attributes:
         path: its directory.
         job: job id, or the directory that stands for the job.
-        kind: `checkpoint`, `savepoint` or `unknown`.
+        kind: checkpoint or savepoint.
         checkpoint_id: its id; None when `_metadata` cannot be read.
         modified: when `_metadata` was written.
         delete: it goes.
@@ -93,7 +95,7 @@ class SnapshotVerdict:
 
     path: str
     job: str
-    kind: str
+    kind: SnapshotKind
     checkpoint_id: int | None
     modified: datetime | None
     delete: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from state_pipelines.errors import UsageError, Where, at
+from state_pipelines.metadata.properties import SnapshotKind
 from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
@@ -42,8 +44,17 @@ for _index, _letter in enumerate("kmgtp", 1):
     # As Flink's `MemorySize`: all of them are powers of 1024.
     _SIZES.update(dict.fromkeys((_letter, _letter + "b", _letter + "ib"), 1 << 10 * _index))
 
-KINDS = ("checkpoint", "savepoint")
-FORMATS = ("incremental", "full", "canonical", "native")
+KINDS = (SnapshotKind.CHECKPOINT, SnapshotKind.SAVEPOINT)
+"""Kinds that a policy distinguishes."""
+
+
+class SnapshotFormat(StrEnum):
+    """Format of a checkpoint or savepoint, as a policy names it."""
+
+    INCREMENTAL = "incremental"
+    FULL = "full"
+    CANONICAL = "canonical"
+    NATIVE = "native"
 
 
 @dataclass(frozen=True)
@@ -96,8 +107,8 @@ class PolicyRule:
 
     Attributes:
         keep: what stays.
-        kind: `checkpoint` or `savepoint`.
-        format: `incremental`, `full`, `canonical` or `native`.
+        kind: one of `KINDS`.
+        format: format of the snapshot.
         job: pattern of job ids, such as `3319*`.
         path: pattern of paths of snapshots, such as `*/manual/*`.
         tag: a tag that the snapshot has.
@@ -105,14 +116,16 @@ class PolicyRule:
     """
 
     keep: KeepRule
-    kind: str | None = None
-    format: str | None = None
+    kind: SnapshotKind | None = None
+    format: SnapshotFormat | None = None
     job: str | None = None
     path: str | None = None
     tag: str | None = None
     name: str = "keep"
 
-    def matches(self, *, kind: str, formats: frozenset[str], job: str, path: str, tags: frozenset[str]) -> bool:
+    def matches(
+        self, *, kind: SnapshotKind, formats: frozenset[SnapshotFormat], job: str, path: str, tags: frozenset[str]
+    ) -> bool:
         """Whether the rule is for a snapshot."""
         return (
             (self.kind is None or self.kind == kind)
@@ -254,10 +267,13 @@ def _parse_rule(content: object, field: str) -> PolicyRule:
     if "keep" not in body:
         raise _wrong(field, "the rule says nothing of what it keeps", "Add keep: with options, or keep: all")
     match = _open(body.get("match"), _MATCH, f"{field}.match")
-    for name, known in (("kind", KINDS), ("format", FORMATS)):
+    for name, known in (("kind", KINDS), ("format", tuple(SnapshotFormat))):
         if name in match and match[name] not in known:
             raise _wrong(f"{field}.match.{name}", f"{match[name]!r} is not known", f"Choose from {', '.join(known)}")
-    conditions = {name: _text(value, f"{field}.match.{name}") for name, value in match.items()}
+    conditions: dict[str, Any] = {name: _text(value, f"{field}.match.{name}") for name, value in match.items()}
+    for name, enum in (("kind", SnapshotKind), ("format", SnapshotFormat)):
+        if name in conditions:
+            conditions[name] = enum(conditions[name])
     return PolicyRule(_parse_keep(body["keep"], f"{field}.keep"), **conditions, name=field)
 
 

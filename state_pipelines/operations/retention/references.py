@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 from state_pipelines.errors import MissingFileError, StateError
 from state_pipelines.metadata import CheckpointProperties, list_references, read_metadata
 from state_pipelines.metadata.operator_handles import FileMergingOperatorStreamStateHandle
-from state_pipelines.metadata.properties import SavepointType
+from state_pipelines.metadata.properties import SavepointType, SnapshotKind, find_snapshot_kind
 from state_pipelines.metadata.references import StreamPart
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
 from state_pipelines.operations.auditing import is_restorable
+from state_pipelines.operations.retention.policy import SnapshotFormat
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import Location, SnapshotLocation, exists
 from state_pipelines.storage.locations import parent
@@ -60,7 +61,7 @@ class SnapshotReferences:
     Attributes:
         checkpoint_id: id of the checkpoint or savepoint.
         kind: `checkpoint`, `savepoint`, or `unknown` before Flink 1.16.
-        formats: words that describe the format: `incremental`, `full`, `canonical`, `native`.
+        formats: format of a checkpoint or savepoint; none before Flink 1.16.
         files: keys of the referenced files, and the bytes that each must have at least.
         texts: the paths of the absolute references as they are in the file, by key.
         directories: names of the directories of merged files that operator state names.
@@ -69,8 +70,8 @@ class SnapshotReferences:
     """
 
     checkpoint_id: int
-    kind: str
-    formats: frozenset[str]
+    kind: SnapshotKind
+    formats: frozenset[SnapshotFormat]
     files: dict[str, int]
     texts: dict[str, str]
     directories: frozenset[str]
@@ -221,7 +222,7 @@ def extract_references(
         least = 0 if reference.part is StreamPart.CHANGES else size
         files[name] = max(files.get(name, 0), least)
         is_incremental |= reference.part is StreamPart.SHARED
-    kind, formats = _describe(metadata, is_incremental=is_incremental)
+    kind, formats = find_snapshot_kind(metadata.properties), _find_formats(metadata, is_incremental=is_incremental)
     directories, has_log = _look_into_operator_state(metadata)
     return SnapshotReferences(metadata.checkpoint_id, kind, formats, files, texts, directories, has_log)
 
@@ -231,13 +232,13 @@ def _find_sizes(reading: Reading, sizes: SurveyedSizes) -> tuple[int | None, ...
     return tuple(sizes.sizes.get(key) for key in files)
 
 
-def _describe(metadata: CheckpointMetadata, *, is_incremental: bool) -> tuple[str, frozenset[str]]:
+def _find_formats(metadata: CheckpointMetadata, *, is_incremental: bool) -> frozenset[SnapshotFormat]:
     properties = metadata.properties
     if not isinstance(properties, CheckpointProperties):
-        return "unknown", frozenset()
+        return frozenset()
     if isinstance(properties.checkpoint_type, SavepointType):
-        return "savepoint", frozenset({properties.checkpoint_type.format_type.value.lower()})
-    return "checkpoint", frozenset({"incremental" if is_incremental else "full"})
+        return frozenset({SnapshotFormat[properties.checkpoint_type.format_type.name]})
+    return frozenset({SnapshotFormat.INCREMENTAL if is_incremental else SnapshotFormat.FULL})
 
 
 def _look_into_operator_state(metadata: CheckpointMetadata) -> tuple[frozenset[str], bool]:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from state_pipelines.metadata.properties import SnapshotKind
 from state_pipelines.operations.retention.policy import FOREVER, PERIODS, KeepRule
 from state_pipelines.operations.retention.references import SnapshotReferences, Unreadable
 from state_pipelines.storage import METADATA_FILE
@@ -71,15 +72,15 @@ def decide(
     return decisions
 
 
-def kind_of(snapshot: FoundSnapshot) -> str:
+def kind_of(snapshot: FoundSnapshot) -> SnapshotKind:
     """`checkpoint`, `savepoint` or `unknown`; by the name of the directory where `_metadata` does not say."""
     reading = snapshot.reading
-    if isinstance(reading, SnapshotReferences) and reading.kind != "unknown":
+    if isinstance(reading, SnapshotReferences) and reading.kind is not SnapshotKind.UNKNOWN:
         return reading.kind
     name = snapshot.key.rpartition("/")[2]
     if CHECKPOINT_DIRECTORY.fullmatch(name):
-        return "checkpoint"
-    return "savepoint" if SAVEPOINT_DIRECTORY.fullmatch(name) else "unknown"
+        return SnapshotKind.CHECKPOINT
+    return SnapshotKind.SAVEPOINT if SAVEPOINT_DIRECTORY.fullmatch(name) else SnapshotKind.UNKNOWN
 
 
 def _protect(

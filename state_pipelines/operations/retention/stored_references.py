@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from state_pipelines.errors import MissingFileError
+from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.operations.retention.policy import SnapshotFormat
 from state_pipelines.operations.retention.references import KnownReferences, SnapshotReferences
 from state_pipelines.storage import read_file, replace_file
 from state_pipelines.storage.locations import is_local
@@ -117,8 +119,8 @@ def _to_known(row: Mapping[str, Any]) -> KnownReferences:
     texts = zip(row["files"], row["texts"], strict=True)
     reading = SnapshotReferences(
         row["checkpoint_id"],
-        row["kind"],
-        frozenset(row["formats"]),
+        SnapshotKind(row["kind"]),
+        frozenset(map(SnapshotFormat, row["formats"])),
         dict(zip(row["files"], row["least_sizes"], strict=True)),
         {name: text for name, text in texts if text is not None},
         frozenset(row["directories"]),

@@ -12,10 +12,18 @@ from state_pipelines.serializers.compatibility.classes import compare_class
 from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome, combine, single
 from state_pipelines.serializers.compatibility.rules import resolve_nested, rule
 from state_pipelines.serializers.text import describe, quote
-from state_pipelines.serializers.tree import Basic, Pojo, PojoField, PojoSubclass, Serializer
+from state_pipelines.serializers.tree import Basic, BasicKind, Pojo, PojoField, PojoSubclass, Serializer
 
 _UNRESTORED = "field serializer snapshots should be present."
-_ZEROS = {"Byte": "0", "Short": "0", "Char": "\\u0000", "Int": "0", "Long": "0", "Float": "0.0", "Double": "0.0"}
+_ZEROS = {
+    BasicKind.BYTE: "0",
+    BasicKind.SHORT: "0",
+    BasicKind.CHAR: "\\u0000",
+    BasicKind.INT: "0",
+    BasicKind.LONG: "0",
+    BasicKind.FLOAT: "0.0",
+    BasicKind.DOUBLE: "0.0",
+}
 
 
 @rule.register(Pojo)
@@ -157,8 +165,8 @@ def _added(field: PojoField) -> Finding:
 
 
 def _java_default(serializer: Serializer | None) -> str:
-    kind = serializer.kind if isinstance(serializer, Basic) else ""
-    if kind == "Boolean":
+    kind = serializer.kind if isinstance(serializer, Basic) else None
+    if kind == BasicKind.BOOLEAN:
         return "false (null if the field is a Boolean object)"
     return f"{_ZEROS[kind]} (null if the field is an object)" if kind in _ZEROS else "null"
 

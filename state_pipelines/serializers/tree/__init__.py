@@ -9,7 +9,9 @@ from state_pipelines.serializers.tree.base import Composite as Composite
 from state_pipelines.serializers.tree.base import Serializer as Serializer
 from state_pipelines.serializers.tree.base import is_built_in as is_built_in
 from state_pipelines.serializers.tree.basic import Basic as Basic
+from state_pipelines.serializers.tree.basic import BasicKind as BasicKind
 from state_pipelines.serializers.tree.basic import ClassBound as ClassBound
+from state_pipelines.serializers.tree.basic import ClassBoundKind as ClassBoundKind
 from state_pipelines.serializers.tree.basic import Enum as Enum
 from state_pipelines.serializers.tree.basic import ScalaEnum as ScalaEnum
 from state_pipelines.serializers.tree.containers import Either as Either

@@ -3,8 +3,116 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from state_pipelines.serializers.tree.base import Serializer
+
+
+class BasicKind(StrEnum):
+    """Serializer of a `Basic` node: the word before `Serializer` in its class name, where that is one.
+
+    Those of Gelly are the `…ValueArray`, those of the planner `Table…`; `JAVA_OBJECT` is Java serialization.
+    """
+
+    BOOLEAN = "Boolean"
+    BYTE = "Byte"
+    SHORT = "Short"
+    CHAR = "Char"
+    INT = "Int"
+    LONG = "Long"
+    FLOAT = "Float"
+    DOUBLE = "Double"
+    BOOLEAN_VALUE = "BooleanValue"
+    BYTE_VALUE = "ByteValue"
+    SHORT_VALUE = "ShortValue"
+    CHAR_VALUE = "CharValue"
+    INT_VALUE = "IntValue"
+    LONG_VALUE = "LongValue"
+    FLOAT_VALUE = "FloatValue"
+    DOUBLE_VALUE = "DoubleValue"
+    STRING = "String"
+    STRING_VALUE = "StringValue"
+    NULL_VALUE = "NullValue"
+    VOID = "Void"
+    BIG_INT = "BigInt"
+    BIG_DEC = "BigDec"
+    VARIANT = "Variant"
+    UUID = "Uuid"
+    BITMAP = "Bitmap"
+    DATE = "Date"
+    SQL_DATE = "SqlDate"
+    SQL_TIME = "SqlTime"
+    SQL_TIMESTAMP = "SqlTimestamp"
+    INSTANT = "Instant"
+    LOCAL_DATE = "LocalDate"
+    LOCAL_TIME = "LocalTime"
+    LOCAL_DATE_TIME = "LocalDateTime"
+    BOOLEAN_PRIMITIVE_ARRAY = "BooleanPrimitiveArray"
+    BYTE_PRIMITIVE_ARRAY = "BytePrimitiveArray"
+    SHORT_PRIMITIVE_ARRAY = "ShortPrimitiveArray"
+    CHAR_PRIMITIVE_ARRAY = "CharPrimitiveArray"
+    INT_PRIMITIVE_ARRAY = "IntPrimitiveArray"
+    LONG_PRIMITIVE_ARRAY = "LongPrimitiveArray"
+    FLOAT_PRIMITIVE_ARRAY = "FloatPrimitiveArray"
+    DOUBLE_PRIMITIVE_ARRAY = "DoublePrimitiveArray"
+    STRING_ARRAY = "StringArray"
+    BYTE_VALUE_ARRAY = "ByteValueArray"
+    CHAR_VALUE_ARRAY = "CharValueArray"
+    DOUBLE_VALUE_ARRAY = "DoubleValueArray"
+    FLOAT_VALUE_ARRAY = "FloatValueArray"
+    INT_VALUE_ARRAY = "IntValueArray"
+    LONG_VALUE_ARRAY = "LongValueArray"
+    NULL_VALUE_ARRAY = "NullValueArray"
+    SHORT_VALUE_ARRAY = "ShortValueArray"
+    STRING_VALUE_ARRAY = "StringValueArray"
+    TUPLE_0 = "Tuple0"
+    VOID_NAMESPACE = "VoidNamespace"
+    TIME_WINDOW = "TimeWindow"
+    GLOBAL_WINDOW = "GlobalWindow"
+    TABLE_TIME_WINDOW = "TableTimeWindow"
+    TABLE_GLOBAL_WINDOW = "TableGlobalWindow"
+    COUNT_WINDOW = "CountWindow"
+    STRING_DATA = "StringData"
+    SORTED_LONG = "SortedLong"
+    NULL = "Null"
+    UNIT = "Unit"
+    NOTHING = "Nothing"
+    BYTE_ARRAY_WRAPPER = "ByteArrayWrapper"
+    DEWEY_NUMBER = "DeweyNumber"
+    EVENT_ID = "EventId"
+    PYTHON_STRING = "PythonString"
+    PYTHON_BIG_DEC = "PythonBigDec"
+    PYTHON_DATE = "PythonDate"
+    PYTHON_TIME = "PythonTime"
+    LONG_VALUE_WITH_PROPER_HASH_CODE = "LongValueWithProperHashCode"
+    JAVA_OBJECT = "JavaObject"
+    KAFKA_TRANSACTION_STATE = "KafkaTransactionState"
+    KAFKA_TRANSACTION_CONTEXT = "KafkaTransactionContext"
+    KAFKA_NEXT_TRANSACTIONAL_ID_HINT = "KafkaNextTransactionalIdHint"
+    JDBC_XA_SINK_STATE = "JdbcXaSinkState"
+    JDBC_CHECKPOINT_AND_XID = "JdbcCheckpointAndXid"
+    JDBC_XID = "JdbcXid"
+
+    @property
+    def is_array(self) -> bool:
+        """Whether values are arrays; as objects of Java they have no hash that is the same in every JVM."""
+        return self.endswith("Array")
+
+
+COMPONENTS = {
+    BasicKind.BOOLEAN_PRIMITIVE_ARRAY: BasicKind.BOOLEAN,
+    BasicKind.BYTE_PRIMITIVE_ARRAY: BasicKind.BYTE,
+    BasicKind.SHORT_PRIMITIVE_ARRAY: BasicKind.SHORT,
+    BasicKind.CHAR_PRIMITIVE_ARRAY: BasicKind.CHAR,
+    BasicKind.INT_PRIMITIVE_ARRAY: BasicKind.INT,
+    BasicKind.LONG_PRIMITIVE_ARRAY: BasicKind.LONG,
+    BasicKind.FLOAT_PRIMITIVE_ARRAY: BasicKind.FLOAT,
+    BasicKind.DOUBLE_PRIMITIVE_ARRAY: BasicKind.DOUBLE,
+}
+"""Kind of an array of primitive values -> kind of one value."""
+
+PRIMITIVES = tuple(COMPONENTS.values())
+"""Kinds of the primitive types of Java."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,18 +120,11 @@ class Basic(Serializer):
     """A serializer without parameters over one basic type.
 
     Attributes:
-        kind: the word before `Serializer` in the class name: Boolean, Byte, Short, Char, Int, Long, Float, Double,
-            String, BigInt, BigDec, Date, SqlDate, SqlTime, SqlTimestamp, Instant, LocalDate, LocalTime,
-            LocalDateTime, Void, the Value types (BooleanValue … StringValue, NullValue), the primitive arrays
-            (`BooleanPrimitiveArray` … ), `StringArray`, `Tuple0`, and the namespaces `VoidNamespace`, `TimeWindow`,
-            `GlobalWindow`, `TableTimeWindow`, `CountWindow`; `StringData`, `Null`, `Unit`, `ByteArrayWrapper`,
-            `DeweyNumber`, `EventId`, `JavaObject` (Java serialization); `Variant`, `TableGlobalWindow`, `Nothing`,
-            and the value arrays of Gelly (`LongValueArray` …); `Uuid`, `Bitmap` (newer 2.x); `PythonString`,
-            `PythonBigDec`, `PythonDate`, `PythonTime`.
+        kind: which serializer it is.
         serializer_class: serializer class that snapshots of version 2 (1.6 and 1.7) name; empty in later ones.
     """
 
-    kind: str
+    kind: BasicKind
     serializer_class: str = ""
 
 
@@ -43,14 +144,24 @@ class ScalaEnum(Serializer):
     constants: tuple[tuple[str, int], ...]
 
 
+class ClassBoundKind(StrEnum):
+    """Serializer of a `ClassBound` node: the word before `Serializer` in its class name."""
+
+    VALUE = "Value"
+    COPYABLE_VALUE = "CopyableValue"
+    WRITABLE = "Writable"
+    CODER = "Coder"
+    """A coder of Beam that is bound to a class."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClassBound(Serializer):
     """A serializer that only names its type class, which writes the data itself.
 
     Attributes:
-        kind: Value, CopyableValue or Writable.
+        kind: which serializer it is.
         type_class: the class.
     """
 
-    kind: str
+    kind: ClassBoundKind
     type_class: str

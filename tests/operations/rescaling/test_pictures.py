@@ -12,7 +12,7 @@ import pytest
 from state_pipelines.errors import TargetExistsError, UsageError
 from state_pipelines.operations.balance.balance import distribute, measure_balance
 from state_pipelines.operations.balance.balance_charts import MOST_OPERATORS, draw_balance, render_balance, save_balance
-from state_pipelines.operations.balance.balance_report import Balance, KeyGroupLoads, OperatorBalance
+from state_pipelines.operations.balance.balance_report import Balance, BalanceMethod, KeyGroupLoads, OperatorBalance
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:
@@ -23,7 +23,13 @@ def make(uid: str, m: int, p: int, new_m: int, new_p: int) -> OperatorBalance:
     random = np.random.default_rng(m)
     loads, new = (KeyGroupLoads(random.integers(0, 1000, number).tolist()) for number in (m, new_m))
     return OperatorBalance(
-        "00" * 16, uid, p, m, "records", now=distribute(loads, p, m), predicted=distribute(new, new_p, new_m)
+        "00" * 16,
+        uid,
+        p,
+        m,
+        BalanceMethod.RECORDS,
+        now=distribute(loads, p, m),
+        predicted=distribute(new, new_p, new_m),
     )
 
 
@@ -48,7 +54,7 @@ def test_any_numbers_have_a_picture(m: int, p: int, new_m: int, new_p: int) -> N
 
 
 def test_an_operator_without_bytes_has_a_picture() -> None:
-    empty = OperatorBalance("00" * 16, "op", 2, 4, "offsets", now=distribute(KeyGroupLoads([0] * 4), 2, 4))
+    empty = OperatorBalance("00" * 16, "op", 2, 4, BalanceMethod.OFFSETS, now=distribute(KeyGroupLoads([0] * 4), 2, 4))
     assert b"2 without state" in render_balance(Balance("path", None, None, [empty], []))
 
 

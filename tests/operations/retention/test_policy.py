@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import UsageError
+from state_pipelines.metadata.properties import SnapshotKind
 from state_pipelines.operations.retention import KeepRule, PolicyRule, load_policy, parse_policy
-from state_pipelines.operations.retention.policy import FOREVER, parse_duration, parse_size
+from state_pipelines.operations.retention.policy import FOREVER, SnapshotFormat, parse_duration, parse_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,11 +36,19 @@ def test_a_policy_is_read_from_yaml(tmp_path: Path) -> None:
     assert (policy.num_retained, policy.price, policy.currency) == (3, 0.023, "EUR")
     assert (policy.equal_schemes, policy.equal_authorities) == ((("s3", "oss"),), (("nn1:8020", "nameservice"),))
     assert policy.rules == (
-        PolicyRule(KeepRule(last=FOREVER), "savepoint", "native", "33*", "*/manual/*", "keep", name="rules[0]"),
-        PolicyRule(KeepRule(last=5), kind="checkpoint", name="checkpoints"),
+        PolicyRule(
+            KeepRule(last=FOREVER),
+            SnapshotKind.SAVEPOINT,
+            SnapshotFormat.NATIVE,
+            "33*",
+            "*/manual/*",
+            "keep",
+            name="rules[0]",
+        ),
+        PolicyRule(KeepRule(last=5), kind=SnapshotKind.CHECKPOINT, name="checkpoints"),
         PolicyRule(
             KeepRule(within=timedelta(days=30), daily=7, weekly=4, monthly=12, tags=("release",), max_size=500 << 30),
-            kind="savepoint",
+            kind=SnapshotKind.SAVEPOINT,
             name="savepoints",
         ),
     )

@@ -22,11 +22,13 @@ from state_pipelines.keyed.hashing.hash_expressions import (
     How,
     Number,
     Operation,
+    Operator,
     Term,
 )
 from state_pipelines.keyed.hashing.search.joins import CHAIN, SCALA, SCALA_NAMED, SUM, XOR, XOR_CHAIN
 from state_pipelines.keyed.hashing.user_classes import class_name, field_nodes
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,6 +43,8 @@ MOST_ORDERS = 110_000
 _MOST_SUBSETS = 14
 _MOST_BOOLEANS = 3
 
+_ALONE = How.HASH.value
+"""Name of the family that takes one field alone."""
 _NETBEANS_STARTS = (3, 5, 7)
 _NETBEANS_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 
@@ -50,7 +54,7 @@ class Family:
     """A way to join the hashes of fields.
 
     Attributes:
-        pattern: its name in expressions; `+`, `^` and `hash` (one field alone) for those without.
+        pattern: its name in expressions; an operator or `_ALONE` for those without.
         mode: as the kernel does it.
         start: of a chain.
         multiplier: of a chain.
@@ -75,17 +79,17 @@ class Family:
 
     def express(self, terms: Sequence[Field]) -> HashExpression:
         """The expression over fields in this order."""
-        if self.pattern in ("+", "^", "hash"):
+        if self.pattern in (Operator.ADD, Operator.XOR, _ALONE):
             term: Term = terms[0]
             for each in terms[1:]:
-                term = Operation(self.pattern, term, each)
+                term = Operation(Operator(self.pattern), term, each)
             return HashExpression(term if len(terms) > 1 or terms[0].how else Field(terms[0].name, How.HASH))
         numbers = (Number(self.start), Number(self.multiplier)) if PATTERNS[self.pattern].start is None else ()
         return HashExpression(Call(self.pattern, (*numbers, *terms)))
 
 
 FAMILIES = (
-    Family("hash", common=True),
+    Family(_ALONE, common=True),
     Family("objects", start=1, common=True),
     Family("record", common=True),
     Family("kotlin"),
@@ -97,8 +101,8 @@ FAMILIES = (
     Family("immutables", start=5381, multiplier=33),
     Family("scala212", SCALA, common=True),
     Family("scala213", SCALA_NAMED, common=True),
-    Family("+", SUM),
-    Family("^", XOR),
+    Family(Operator.ADD, SUM),
+    Family(Operator.XOR, XOR),
     Family("idechain", start=1),
     Family("idechain", start=17),
     Family("idechain", start=17, multiplier=37),
@@ -204,7 +208,7 @@ class Trial:
 
     def pick(self, orders: Orders) -> Orders:
         """The orders that make sense for the family."""
-        if self.family.pattern == "hash":
+        if self.family.pattern == _ALONE:
             return orders.select(orders.sizes == 1)
         if self.family.mode in (SUM, XOR):
             ascending = (np.diff(orders.fields, axis=1) > 0) | (
@@ -251,7 +255,7 @@ def list_trials(
                 continue
             found = True
             matrix = np.ascontiguousarray(np.stack(codes, axis=1))
-            mark = (family.pattern == "hash", family.mode, family.start, family.multiplier, matrix.tobytes())
+            mark = (family.pattern == _ALONE, family.mode, family.start, family.multiplier, matrix.tobytes())
             if mark not in seen:
                 seen.add(mark)
                 yield Trial(family, tuple(terms), matrix)
@@ -265,19 +269,23 @@ def _list_variants(
     """The hash chosen for each field; None is that of the family."""
     choices: list[tuple[How | None, ...]] = []
     nodes = field_nodes(node)
-    booleans = sum(_kind(nodes[name]) == "Boolean" for name in names)
+    booleans = sum(_kind(nodes[name]) == BasicKind.BOOLEAN for name in names)
     for name in names:
         inner = nodes[name].inner if isinstance(nodes[name], tree.Nullable) else nodes[name]  # type: ignore[attr-defined]
         kind = _kind(inner)
         if isinstance(inner, tree.Enum):
             choices.append((How.NAME, How.ORDINAL))
-        elif isinstance(inner, tree.GenericArray) or kind.endswith("Array"):
+        elif isinstance(inner, tree.GenericArray) or (kind is not None and kind.is_array):
             choices.append((How.ARRAY,))
-        elif kind == "Boolean" and family.how in (How.IDE, How.LOMBOK, How.COMMONS) and booleans <= _MOST_BOOLEANS:
+        elif (
+            kind == BasicKind.BOOLEAN
+            and family.how in (How.IDE, How.LOMBOK, How.COMMONS)
+            and booleans <= _MOST_BOOLEANS
+        ):
             choices.append((None, How.HASH if family.how is How.IDE else How.BOXED))
-        elif kind == "Long" and family.pattern in ("hash", "+", "^", "ide"):
+        elif kind == BasicKind.LONG and family.pattern in (_ALONE, Operator.ADD, Operator.XOR, "ide"):
             choices.append((None, How.INT))
-        elif kind == "Double" and family.how is How.IDE:
+        elif kind == BasicKind.DOUBLE and family.how is How.IDE:
             choices.append((None, How.ZERO))
         else:
             choices.append((None,))
@@ -285,8 +293,8 @@ def _list_variants(
     return iter(kept or [tuple(each[0] for each in choices), tuple(each[-1] for each in choices)])
 
 
-def _kind(node: tree.Serializer) -> str:
-    return node.kind if isinstance(node, tree.Basic) else ""
+def _kind(node: tree.Serializer) -> BasicKind | None:
+    return node.kind if isinstance(node, tree.Basic) else None
 
 
 def _field_matrix(
