@@ -100,17 +100,17 @@ def write_canonical(
         for subtask in range(shape.parallelism)
     ]
     with SnapshotTransaction(resolve(target)) as transaction:
-        parts: list[tuple[int, tuple[StateSpill, ...]]] = []
+        spills: list[tuple[int, tuple[StateSpill, ...]]] = []
         for state_id, (info, batches) in enumerate(states):
             layout = derive_keyed_layout(info, key, shape.max_parallelism, LayoutContext())
             encoder = RecordEncoder(layout, info.name, tuple(HASHES.items()))
-            part = write_state_spill(encoder, batches, join(transaction.scratch, make_file_name()))
-            parts.append((state_id, (part,)))
+            spill = write_state_spill(encoder, batches, join(transaction.scratch, make_file_name()))
+            spills.append((state_id, (spill,)))
         files = []
         context = RecordContext(shape.max_parallelism, LayoutContext())
         for subtask, key_groups in enumerate(ranges):
             place = join(transaction.target, make_file_name())
-            rewrite = FileRewrite(subtask, None, header, (), tuple(parts), key_groups, context, place)
+            rewrite = FileRewrite(subtask, None, header, (), tuple(spills), key_groups, context, place)
             files.append(NewFile(rewrite, rewrite.run()))
         operator = OperatorState(compute_operator_id(OPERATOR), shape.parallelism, shape.max_parallelism)
         metadata = replace(CheckpointMetadata(3, 1), operator_states=(operator,))

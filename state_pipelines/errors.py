@@ -35,14 +35,14 @@ class Where:
             object.__setattr__(self, "file", redact(self.file))
 
     def __str__(self) -> str:
-        parts = (
+        fields = (
             ("file", self.file),
             ("offset", self.offset),
             ("operator", self.operator),
             ("state", self.state),
             ("at", self.path),
         )
-        return ", ".join(f"{name} {value}" for name, value in parts if value is not None)
+        return ", ".join(f"{name} {value}" for name, value in fields if value is not None)
 
 
 class StateError(Exception):
@@ -52,7 +52,7 @@ class StateError(Exception):
         what: what is wrong, one sentence.
         where: the location (see `Where`).
         hint: what to do about it; empty when nothing helps.
-        facts: further parts for reports, by name, such as Flink's reason of a failed checkpoint.
+        details: further texts for reports, by name, such as Flink's reason of a failed checkpoint.
     """
 
     def __init__(self, what: str, *, where: Where | None = None, hint: str = "") -> None:
@@ -60,7 +60,7 @@ class StateError(Exception):
         self.what = redact(what)
         self.where = where or Where()
         self.hint = redact(hint)
-        self.facts: dict[str, str] = {}
+        self.details: dict[str, str] = {}
         super().__init__(self.what)
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class StateError(Exception):
         return f"{text}. {self.hint}" if self.hint else text
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (type(self), self.what, self.where, self.hint), {"facts": self.facts}
+        return _restore, (type(self), self.what, self.where, self.hint), {"details": self.details}
 
 
 def _restore(kind: type[StateError], what: str, where: Where, hint: str) -> StateError:
@@ -119,7 +119,7 @@ class StorageError(StateError):
 
     def __reduce__(self) -> tuple[object, ...]:
         restore, arguments, _ = super().__reduce__()
-        return restore, arguments, {"facts": self.facts, "transient": self.transient}
+        return restore, arguments, {"details": self.details, "transient": self.transient}
 
 
 class SnapshotGoneError(StorageError):

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.operator_handles import OperatorStateHandle
     from state_pipelines.operations.rescale.redistribution import Share
     from state_pipelines.operatorstate.state_files import OperatorStateFile
-    from state_pipelines.operatorstate.unread_state import OperatorStateSource
+    from state_pipelines.operatorstate.unread_state import UnreadOperatorState
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
-OldOperatorState: TypeAlias = "OperatorStateSource | None"
+OldOperatorState: TypeAlias = "UnreadOperatorState | None"
 """Operator state of one old subtask (`snapshot.handle_readers.HandleReader.open_operator`); None when it has none."""
 
 Infos: TypeAlias = "dict[str, StateMetaInfo]"
@@ -33,22 +33,22 @@ Infos: TypeAlias = "dict[str, StateMetaInfo]"
 class _OldFiles:
     """Files of the old subtasks by index; each is read when it is first needed, and held."""
 
-    sources: dict[int, OperatorStateSource]
+    unread: dict[int, UnreadOperatorState]
     parallelism: int
     held: dict[int, OperatorStateFile] = field(default_factory=dict)
 
     @property
     def handles(self) -> list[tuple[int, OperatorStateHandle]]:
-        return [(index, source.handle) for index, source in self.sources.items()]
+        return [(index, unread.handle) for index, unread in self.unread.items()]
 
     def read(self, subtask: int) -> OperatorStateFile:
         if subtask not in self.held:
-            self.held[subtask] = self.sources[subtask].read()
+            self.held[subtask] = self.unread[subtask].read()
         return self.held[subtask]
 
 
 def _index(old: Sequence[OldOperatorState]) -> _OldFiles:
-    return _OldFiles({index: source for index, source in enumerate(old) if source is not None}, len(old))
+    return _OldFiles({index: unread for index, unread in enumerate(old) if unread is not None}, len(old))
 
 
 def restore_lists(
@@ -69,11 +69,11 @@ def restore_lists(
         StateError: state cannot be read.
     """
     files = _index(old)
-    infos = _join_infos(info for source in files.sources.values() for info in source.header.lists)
+    infos = _join_infos(info for unread in files.unread.values() for info in unread.header.lists)
     elements: dict[str, list[bytes]] = {name: [] for name in infos}
     for share in _find_shares(files, subtask, parallelism):
         if share.offsets and share.mode is not OperatorStateMode.BROADCAST:
-            handle = files.sources[share.subtask].handle
+            handle = files.unread[share.subtask].handle
             elements[share.state_name] += _take(files.read(share.subtask), handle, share)
     return infos, elements
 
@@ -83,7 +83,7 @@ def restore_broadcasts(
 ) -> tuple[Infos, dict[str, dict[bytes, bytes]]]:
     """Broadcast states of a new subtask: bytes of keys and values by name; arguments and errors as `restore_lists`."""
     files = _index(old)
-    infos = _join_infos(info for source in files.sources.values() for info in source.header.broadcasts)
+    infos = _join_infos(info for unread in files.unread.values() for info in unread.header.broadcasts)
     entries: dict[str, dict[bytes, bytes]] = {name: {} for name in infos}
     for share in _find_shares(files, subtask, parallelism):
         if share.mode is OperatorStateMode.BROADCAST:
@@ -95,7 +95,7 @@ def restore_broadcasts(
 
 def _find_shares(files: _OldFiles, subtask: int, parallelism: int) -> list[Share]:
     """Shares of one subtask; of union state all, by old subtask (`repartitionUnionState`)."""
-    if not files.sources:
+    if not files.unread:
         return []
     dealt = redistribute(files.handles, parallelism, old_parallelism=files.parallelism)
     union = [share for shares in dealt for share in shares if share.mode is OperatorStateMode.UNION]

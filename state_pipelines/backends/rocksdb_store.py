@@ -19,7 +19,7 @@ from state_pipelines.backends.rocksdb_memory import SHARED_MEMORY, MemoryBudget,
 from state_pipelines.backends.rocksdb_options import RocksOptions, read_rocksdb_options
 from state_pipelines.backends.rocksdb_settings import make_options
 from state_pipelines.errors import TargetExistsError, UsageError, Where
-from state_pipelines.rocksdb.writer import DEFAULT_FAMILY
+from state_pipelines.rocksdb.writer import DEFAULT_COLUMN_FAMILY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ _AFTER_ALL = b"\xff"
 """A key after those of all key groups, which are below 32,768."""
 
 
-class Family:
+class BufferedColumnFamily:
     """A column family and its buffered writes.
 
     Args:
@@ -109,7 +109,7 @@ def _walk(cursor: RdictIter, end: bytes | None) -> Iterator[tuple[bytes, bytes]]
     cursor.status()
 
 
-class RocksValues(Family):
+class RocksValues(BufferedColumnFamily):
     """Entries of one value each."""
 
     def append(self, key: bytes, element: bytes, /) -> None:
@@ -118,7 +118,7 @@ class RocksValues(Family):
         self.put(key, element if old is None else old + DELIMITER + element)
 
 
-class RocksLists(Family):
+class RocksLists(BufferedColumnFamily):
     """Entries of list state."""
 
     def __init__(self, store: RocksStore, table: Rdict, handle: ColumnFamily) -> None:
@@ -165,36 +165,36 @@ class RocksLists(Family):
 class RocksMaps:
     """Entries of map state."""
 
-    def __init__(self, family: RocksValues, measure_head: MeasureHead) -> None:
-        self.family = family
+    def __init__(self, values: RocksValues, measure_head: MeasureHead) -> None:
+        self.values = values
         self._measure_head = measure_head
 
     def get(self, head: bytes, map_key: bytes, /) -> bytes | None:
         """See `MapEntries`."""
-        return self.family.get(head + map_key)
+        return self.values.get(head + map_key)
 
     def put(self, head: bytes, map_key: bytes, value: bytes, /) -> None:
         """See `MapEntries`."""
-        self.family.put(head + map_key, value)
+        self.values.put(head + map_key, value)
 
     def delete(self, head: bytes, map_key: bytes, /) -> None:
         """See `MapEntries`."""
-        self.family.delete(head + map_key)
+        self.values.delete(head + map_key)
 
     def scan(self, head: bytes, /) -> Iterator[tuple[bytes, bytes]]:
         """See `MapEntries`."""
         size = len(head)
-        return ((key[size:], value) for key, value in self.family.scan(head, _find_end(head)))
+        return ((key[size:], value) for key, value in self.values.scan(head, _find_end(head)))
 
     def delete_all(self, head: bytes, /) -> None:
         """See `MapEntries`."""
-        for key, _ in self.family.scan(head, _find_end(head)):
-            self.family.delete(key)
+        for key, _ in self.values.scan(head, _find_end(head)):
+            self.values.delete(key)
 
     def keys(self) -> Iterator[bytes]:
         """See `MapEntries`."""
-        self.family.flush()
-        return self._find_heads(self.family.table.iter())
+        self.values.flush()
+        return self._find_heads(self.values.table.iter())
 
     def _find_heads(self, cursor: RdictIter) -> Iterator[bytes]:
         cursor.seek(b"")
@@ -240,7 +240,7 @@ class RocksStore:
         self._writing = WriteOptions()
         # State is restored from checkpoints, never from the log of the database.
         self._writing.disable_wal = True  # type: ignore[method-assign, assignment]  # a property; the stub says method
-        self._families: dict[str, Family] = {}
+        self._column_families: dict[str, BufferedColumnFamily] = {}
         self._maps: dict[str, RocksMaps] = {}
         try:
             if self.options.memory_size is not None:
@@ -267,8 +267,8 @@ class RocksStore:
         opened = self._open(name)
         if name in self._maps:
             raise UsageError("the entries are those of map state", where=Where(state=name))
-        if type(opened) is Family:
-            opened = self._families[name] = wanted(self, opened.table, opened.handle)
+        if type(opened) is BufferedColumnFamily:
+            opened = self._column_families[name] = wanted(self, opened.table, opened.handle)
         assert isinstance(opened, RocksValues | RocksLists)
         return opened
 
@@ -276,16 +276,16 @@ class RocksStore:
         """See `EntryStore`."""
         if name not in self._maps:
             opened = self._open(name)
-            if type(opened) is not Family:
+            if type(opened) is not BufferedColumnFamily:
                 raise UsageError("the entries are not those of map state", where=Where(state=name))
-            values = self._families[name] = RocksValues(self, opened.table, opened.handle)
+            values = self._column_families[name] = RocksValues(self, opened.table, opened.handle)
             self._maps[name] = RocksMaps(values, measure_head)
         return self._maps[name]
 
     def load(self, name: str, records: KeyedRecords) -> None:
         """See `EntryStore`."""
         opened = self._open(name)
-        if type(opened) is not Family:
+        if type(opened) is not BufferedColumnFamily:
             raise UsageError("records are loaded before a state is opened", where=Where(state=name))
         entries = split_records(records, self._prefix)
         while batch := list(islice(entries, BATCH)):
@@ -293,10 +293,10 @@ class RocksStore:
 
     def records(self, name: str, key_groups: KeyGroupRange) -> Iterator[KeyedRecords]:
         """See `EntryStore`."""
-        family = self._families.get(name)
-        if family is None or not key_groups.number:
+        column_family = self._column_families.get(name)
+        if column_family is None or not key_groups.number:
             return iter(())
-        entries = family.scan(key_groups.start.to_bytes(self._prefix, "big"), self._find_end(key_groups))
+        entries = column_family.scan(key_groups.start.to_bytes(self._prefix, "big"), self._find_end(key_groups))
         return self._batch(entries)
 
     def _batch(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[KeyedRecords]:
@@ -306,15 +306,15 @@ class RocksStore:
     def drop(self, name: str) -> None:
         """See `EntryStore`."""
         self._maps.pop(name, None)
-        family = self._families.pop(name, None)
-        if family is not None:
-            family.close()
+        column_family = self._column_families.pop(name, None)
+        if column_family is not None:
+            column_family.close()
             self._database.drop_column_family(name)
 
     def flush(self) -> None:
         """Write all buffers to the database."""
-        for family in self._families.values():
-            family.flush()
+        for column_family in self._column_families.values():
+            column_family.flush()
 
     def checkpoint(self, directory: Path) -> None:
         """Link the tables of a consistent state of the database into a directory that is not there yet."""
@@ -331,29 +331,29 @@ class RocksStore:
         Raises:
             UsageError: the store holds something already.
         """
-        if self._families:
+        if self._column_families:
             raise UsageError("a database is taken over by an empty store only")
         self._database.close()
         shutil.rmtree(self._directory / "db")
         files.rename(self._directory / "db")
-        families = dict.fromkeys(names, self._settings)
-        self._database = Rdict(str(self._directory / "db"), self._settings, column_families=families)
-        for name in families:
+        column_families = dict.fromkeys(names, self._settings)
+        self._database = Rdict(str(self._directory / "db"), self._settings, column_families=column_families)
+        for name in column_families:
             handle = self._database.get_column_family_handle(name)
-            self._families[name] = Family(self, self._database.get_column_family(name), handle)
+            self._column_families[name] = BufferedColumnFamily(self, self._database.get_column_family(name), handle)
 
     def clip(self, key_groups: KeyGroupRange) -> None:
         """Remove the entries of all other key groups by range tombstones; nothing is written where there are none."""
         first, end = key_groups.start.to_bytes(self._prefix, "big"), self._find_end(key_groups)
-        for family in self._families.values():
-            cursor = family.table.iter()
+        for column_family in self._column_families.values():
+            cursor = column_family.table.iter()
             cursor.seek(b"")
             if cursor.valid() and cursor.key() < first:
-                family.table.delete_range(b"", first, self._writing)
+                column_family.table.delete_range(b"", first, self._writing)
             if end is not None:
                 cursor.seek(end)
                 if cursor.valid():
-                    family.table.delete_range(end, _AFTER_ALL, self._writing)
+                    column_family.table.delete_range(end, _AFTER_ALL, self._writing)
             cursor.status()
 
     def _find_end(self, key_groups: KeyGroupRange) -> bytes | None:
@@ -372,9 +372,9 @@ class RocksStore:
 
     def close(self) -> None:
         """See `EntryStore`; the directory is removed."""
-        for family in self._families.values():
-            family.close()
-        self._families.clear()
+        for column_family in self._column_families.values():
+            column_family.close()
+        self._column_families.clear()
         self._maps.clear()
         self._database.close()
         self._release()
@@ -384,12 +384,14 @@ class RocksStore:
         if self._lease is not None:
             self._lease.release()
 
-    def _open(self, name: str) -> Family:
+    def _open(self, name: str) -> BufferedColumnFamily:
         """The column family of a state; a plain `Family` as long as its kind is not known."""
-        if name == DEFAULT_FAMILY:
+        if name == DEFAULT_COLUMN_FAMILY:
             raise UsageError("a state cannot be called default, as the column family that every database has")
-        found = self._families.get(name)
+        found = self._column_families.get(name)
         if found is None:
             table = self._database.create_column_family(name, self._settings)
-            found = self._families[name] = Family(self, table, self._database.get_column_family_handle(name))
+            found = self._column_families[name] = BufferedColumnFamily(
+                self, table, self._database.get_column_family_handle(name)
+            )
         return found

@@ -136,8 +136,8 @@ def _generic(layout: lay.Layout) -> tuple[Encode, Decode]:
     return encode, decode
 
 
-def _integers(form: str, encode: Encode, decode: Decode) -> tuple[Encode, Decode]:
-    packing = struct.Struct(form)
+def _integers(struct_format: str, encode: Encode, decode: Decode) -> tuple[Encode, Decode]:
+    packing = struct.Struct(struct_format)
     pack, unpack, size = packing.pack, packing.unpack, packing.size
 
     def encode_integer(value: Value) -> bytes:

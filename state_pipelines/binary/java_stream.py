@@ -206,7 +206,7 @@ class StreamReader:
     def _object(self, depth: int) -> JavaObject:
         desc = self._desc(depth)
         index = self._reserve()
-        data = tuple(self._class_data(part, depth) for part in hierarchy(desc))
+        data = tuple(self._class_data(each, depth) for each in hierarchy(desc))
         value = JavaObject(desc, data)
         self.handles[index] = value
         return value
@@ -380,8 +380,8 @@ class StreamWriter:
             fields = desc.fields if isinstance(desc, JavaClassDesc) and desc.flags & SERIALIZABLE else ()
             if len(fields) != len(data.values):
                 raise ValueRangeError(f"{len(data.values)} values do not fit the {len(fields)} fields of {desc}")
-            for member, part in zip(fields, data.values, strict=True):
-                self._value(member.typecode, part, depth)
+            for member, field_value in zip(fields, data.values, strict=True):
+                self._value(member.typecode, field_value, depth)
             if data.annotation is not None:
                 self._annotation(data.annotation, depth)
 

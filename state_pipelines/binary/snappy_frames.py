@@ -56,7 +56,7 @@ def compress(data: bytes | memoryview) -> bytes:
 def compress_chunks(data: bytes | memoryview) -> bytes:
     """Return the chunks of `data` without a stream id, for appending to a stream; nothing when `data` is empty."""
     framed = memoryview(cramjam.snappy.compress(data)) if len(data) else memoryview(b"")
-    parts: list[bytes | memoryview] = []
+    written: list[bytes | memoryview] = []
     position, taken = len(STREAM_ID), 0
     while position < len(framed):
         size = int.from_bytes(framed[position + 1 : position + _HEADER_SIZE], "little")
@@ -66,11 +66,11 @@ def compress_chunks(data: bytes | memoryview) -> bytes:
         # cramjam keeps blocks that save 12.5 % compressed, so that those that save 15 % are always available.
         if framed[position] == _COMPRESSED and size - _CRC_SIZE > _LARGEST_KEPT * len(block):
             crc = framed[position + _HEADER_SIZE : position + _HEADER_SIZE + _CRC_SIZE]
-            parts += [bytes((_UNCOMPRESSED,)), (len(block) + _CRC_SIZE).to_bytes(3, "little"), crc, block]
+            written += [bytes((_UNCOMPRESSED,)), (len(block) + _CRC_SIZE).to_bytes(3, "little"), crc, block]
         else:
-            parts.append(framed[position:end])
+            written.append(framed[position:end])
         position = end
-    return b"".join(parts)
+    return b"".join(written)
 
 
 def decompress(data: bytes | memoryview, start: int = 0, end: int | None = None, *, name: str | None = None) -> bytes:

@@ -13,11 +13,11 @@ from state_pipelines.cli.display import format_bytes, make_console, print_notes,
 from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
-    SOURCE_FLAGS,
-    Source,
+    SNAPSHOT_FLAGS,
+    Opener,
     choice_option,
     discard_left_over,
-    source_options,
+    snapshot_options,
 )
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.cli.proofs import show_proof
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 _RULES = (
-    Needs(("--files", *SOURCE_FLAGS), ("--base",), "it is about the base"),
+    Needs(("--files", *SNAPSHOT_FLAGS), ("--base",), "it is about the base"),
     Excludes("--dry-run", ("--discard-partial",), "a dry run removes nothing"),
 )
 
@@ -60,7 +60,7 @@ _RULES = (
 @click.option("--dry-run", is_flag=True, help="Only check the description against the files.")
 @DISCARD_PARTIAL
 @AS_JSON
-@source_options
+@snapshot_options
 def command(
     file: str,
     *,
@@ -73,7 +73,7 @@ def command(
     dry_run: bool,
     discard_partial: bool,
     as_json: bool,
-    source: Source,
+    opener: Opener,
 ) -> None:
     """Write a savepoint with the states that FILE describes, out of Parquet files.
 
@@ -83,7 +83,7 @@ def command(
     """
     progress = make_console(stderr=True)
     operators = load_bootstrap(file)
-    opened = None if base is None else source.open(base)
+    opened = None if base is None else opener.open(base)
     if discard_partial:
         discard_left_over(target)
     with Processes(processes or choose_row_processes(operators)) as shared:

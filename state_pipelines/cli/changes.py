@@ -11,7 +11,7 @@ from state_pipelines.operations.migration import Add, Cast, Drop, Rename, Set, S
 from state_pipelines.operations.migration.avro_schema import AvroType
 from state_pipelines.operations.migration.flows import Read, find_reads
 from state_pipelines.operations.migration.migration_planner import find_subject
-from state_pipelines.operations.migration.struct_families import open_struct
+from state_pipelines.operations.migration.struct_serializers import open_struct
 from state_pipelines.operations.migration.structs import PlanContext, SqlColumn
 from state_pipelines.serializers.text import describe, describe_type
 from state_pipelines.snapshot.python_states import PREFIX

@@ -12,7 +12,7 @@ import click
 from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import crop, echo, indent, make_console, plural, print_table, shorten_classes
-from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.cli.options import AS_JSON, Opener, snapshot_options
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.operations.check.check import BACKENDS, CheckReport, StateCheck, Verdict, check_jobs, parse_release
 from state_pipelines.operations.check.check_report import CheckGroup, group_checks
@@ -117,7 +117,7 @@ _RULES = (Excludes("--json", ("--markdown",), "both want the standard output", v
     metavar="FILE",
     help="Write the operators that the new job has under other uids as a request for `rescale`.",
 )
-@source_options
+@snapshot_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -135,7 +135,7 @@ def command(
     markdown: str | None,
     draft: str | None,
     rename_request: str | None,
-    source: Source,
+    opener: Opener,
 ) -> None:
     """Tell whether the state of the snapshot OLD restores in a new job.
 
@@ -147,10 +147,10 @@ def command(
     """
     release = parse_release(target)
     is_pair = new is not None and not is_description(new)
-    snapshot = source.open_together(old, new)[0] if is_pair and new is not None else source.open(old)
+    snapshot = opener.open_together(old, new)[0] if is_pair and new is not None else opener.open(old)
     before = describe_job(snapshot)
     upgrade = ctx.get_parameter_source("target") is not click.core.ParameterSource.DEFAULT
-    after = describe_new(new, code, before, release, source, upgrade=upgrade)
+    after = describe_new(new, code, before, release, opener, upgrade=upgrade)
     report = check_jobs(
         before,
         after,
@@ -260,7 +260,7 @@ def show_group(group: CheckGroup, console: Console) -> None:
 
 
 def describe_new(
-    new: str | None, code: NewCode, old: Job, release: tuple[int, int], source: Source, *, upgrade: bool
+    new: str | None, code: NewCode, old: Job, release: tuple[int, int], opener: Opener, *, upgrade: bool
 ) -> Job:
     """The new job: that of a snapshot, of a description, or the old one with the new code or on a newer Flink.
 
@@ -269,7 +269,7 @@ def describe_new(
         code: the new code.
         old: the old job.
         release: of Flink that runs the new job.
-        source: how snapshots are opened.
+        opener: how snapshots are opened.
         upgrade: the new job is the old one without changes, if nothing else describes it.
 
     Raises:
@@ -281,7 +281,7 @@ def describe_new(
             hint="Name a snapshot or a description of it, give --job-classes, --type or --avro, or --target for the "
             "same job on another Flink",
         )
-    return describe_new_job(old, code, release, new=new, open_other=source.open_unchecked)
+    return describe_new_job(old, code, release, new=new, open_other=opener.open_unchecked)
 
 
 def write_revision(location: Location, text: str) -> str:

@@ -13,10 +13,10 @@ from state_pipelines.cli.display import format_bytes, make_console, plural, prin
 from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
-    Source,
+    Opener,
     choice_option,
     discard_left_over,
-    source_options,
+    snapshot_options,
 )
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError
@@ -81,7 +81,7 @@ _RULES = (
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and what the format cannot carry.")
 @DISCARD_PARTIAL
 @AS_JSON
-@source_options
+@snapshot_options
 def command(
     snapshot: str,
     *,
@@ -98,7 +98,7 @@ def command(
     dry_run: bool,
     discard_partial: bool,
     as_json: bool,
-    source: Source,
+    opener: Opener,
 ) -> None:
     """Write a snapshot like SNAPSHOT in another format, or in another location.
 
@@ -110,7 +110,7 @@ def command(
             "--discard-partial does not go with --move without --apply: that is a dry run, which removes nothing",
             hint="Add --apply, or leave --discard-partial out",
         )
-    opened = source.open(snapshot)
+    opened = opener.open(snapshot)
     if discard_partial:
         discard_left_over(target)
     plan = plan_conversion(

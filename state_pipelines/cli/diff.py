@@ -11,7 +11,7 @@ import click
 from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import crop, format_bytes, make_console, plural, print_table, shorten_classes
-from state_pipelines.cli.options import AS_JSON, Source, finish_with_notes, source_options
+from state_pipelines.cli.options import AS_JSON, Opener, finish_with_notes, snapshot_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.operations.diff import LIMIT, diff
 from state_pipelines.operations.diff.diff_report import ContentsDiff, Presence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from state_pipelines.keyed.digests.record_digests import RecordDigest
-    from state_pipelines.operations.diff.diff_report import Example, Fact, OperatorDiff, SnapshotDiff, StateDiff
+    from state_pipelines.operations.diff.diff_report import Example, OperatorDiff, Property, SnapshotDiff, StateDiff
 
 _CELL_SIZE = 300
 
@@ -49,7 +49,7 @@ _RULES = (Excludes("--metadata-only", ("--limit",), "no records are compared, so
 @PROCESSES
 @AS_JSON
 @click.option("--strict", is_flag=True, help="Exit code 3 when something could not be compared, whatever else differs.")
-@source_options
+@snapshot_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -63,7 +63,7 @@ def command(
     processes: int | None,
     as_json: bool,
     strict: bool,
-    source: Source,
+    opener: Opener,
 ) -> None:
     """Tell what is different between the snapshots ONE and OTHER, whatever formats they have.
 
@@ -73,7 +73,7 @@ def command(
     State that cannot be read does not hide the rest. Exit code 0: they are the same. 1: they are not. 2: wrong use, or
     bytes are damaged or missing. 3: no difference was found, but something could not be compared.
     """
-    snapshots = source.open_together(one, other)
+    snapshots = opener.open_together(one, other)
     progress = make_console(stderr=True)
     size = sum(each.file_size for each in snapshots)
     with Processes(processes or choose_processes(0 if metadata_only else size)) as shared:
@@ -104,7 +104,7 @@ def show_diff(report: SnapshotDiff, console: Console) -> None:
     )
     console.print(f"  one:   {report.one}", soft_wrap=True)
     console.print(f"  other: {report.other}", soft_wrap=True)
-    _show_facts(report.facts, console)
+    _show_properties(report.properties, console)
     for operator in report.operators:
         if not operator.same:
             console.print()
@@ -123,7 +123,7 @@ def _show_operator(operator: OperatorDiff, console: Console) -> None:
     if operator.error:
         console.print(f"  not compared: {operator.error}", style="red", soft_wrap=True)
     if operator.presence is Presence.BOTH:
-        _show_facts(operator.facts, console)
+        _show_properties(operator.properties, console)
     differing = [state for state in operator.states if not state.same]
     if differing:
         numbers = ("records", "in other", "only in one", "only in other", "changed")
@@ -142,25 +142,25 @@ def _show_state(state: StateDiff, console: Console) -> None:
     if state.presence is not Presence.BOTH:
         console.print(f"  {state.name}: {state.presence}", style="bold", soft_wrap=True)
         return
-    facts = [fact for fact in state.facts if fact.differs]
-    if facts or examples or note:
+    properties = [each for each in state.properties if each.differs]
+    if properties or examples or note:
         console.print(f"  {state.name}{': ' if note else ''}{note}", style="bold", soft_wrap=True)
-        _show_facts(facts, console, depth=4)
+        _show_properties(properties, console, depth=4)
         _show_examples(examples, console)
 
 
-def _show_facts(facts: Iterable[Fact], console: Console, *, depth: int = 2) -> None:
-    for fact in facts:
-        if fact.differs:
-            old, new = (shorten_classes(_tell_answer(fact, each)) for each in (fact.one, fact.other))
-            text = f"{' ' * depth}{fact.name}: {old} -> {new}"
-            console.print(text, style=None if fact.counts else "dim", soft_wrap=True)
+def _show_properties(properties: Iterable[Property], console: Console, *, depth: int = 2) -> None:
+    for compared in properties:
+        if compared.differs:
+            old, new = (shorten_classes(_tell_answer(compared, each)) for each in (compared.one, compared.other))
+            text = f"{' ' * depth}{compared.name}: {old} -> {new}"
+            console.print(text, style=None if compared.counts else "dim", soft_wrap=True)
 
 
-def _tell_answer(fact: Fact, answer: object) -> str:
+def _tell_answer(compared: Property, answer: object) -> str:
     if answer is None or answer == []:
         return "none"
-    if fact.name == "bytes" and isinstance(answer, int):
+    if compared.name == "bytes" and isinstance(answer, int):
         return format_bytes(answer)
     return ", ".join(map(str, answer)) if isinstance(answer, list) else str(answer)
 

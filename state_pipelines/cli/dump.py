@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.options import STRICT, Source, finish_with_notes, source_options
+from state_pipelines.cli.options import STRICT, Opener, finish_with_notes, snapshot_options
 from state_pipelines.codecs.json.json_lines import dumps
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.dump import dump
@@ -32,7 +32,7 @@ _REASON = '"@reason"'
 @click.option("--state", metavar="NAME", help="Only states of this name.")
 @click.option("--in-flight", is_flag=True, help="The network buffers of unaligned checkpoints too.")
 @STRICT
-@source_options
+@snapshot_options
 def command(
     snapshot: str,
     *,
@@ -40,7 +40,7 @@ def command(
     state: str | None,
     in_flight: bool,
     strict: bool,
-    source: Source,
+    opener: Opener,
 ) -> None:
     """Print every entry of SNAPSHOT, one JSON object per line.
 
@@ -55,7 +55,7 @@ def command(
             hint=f"--state {IN_FLIGHT_NAME} gives the buffers alone; or leave one of the options out",
         )
     unread = _Unread()
-    entries = dump(source.open(snapshot), operator=operator, state=state, in_flight=in_flight)
+    entries = dump(opener.open(snapshot), operator=operator, state=state, in_flight=in_flight)
     write_lines(map(unread.see, entries), sys.stdout.buffer)
     finish_with_notes(unread.notes(), strict=strict, damage=unread.damage)
 

@@ -11,7 +11,7 @@ import click
 from state_pipelines.cli.combinations import Needs, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, plural, print_table
-from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Source, discard_left_over, source_options
+from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Opener, discard_left_over, snapshot_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.keys.key_values import KeyText
@@ -48,7 +48,7 @@ _RULES = (
 @PROCESSES
 @DISCARD_PARTIAL
 @AS_JSON
-@source_options
+@snapshot_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -62,7 +62,7 @@ def command(
     processes: int | None,
     discard_partial: bool,
     as_json: bool,
-    source: Source,
+    opener: Opener,
 ) -> None:
     """Write a snapshot like SNAPSHOT without the entries and timers of some keys, in any operator keyed by them.
 
@@ -77,7 +77,7 @@ def command(
     plan = result = None
     searches: list[KeySearch] = []
     rows: list[FoundRows] = []
-    opened = None if snapshot is None else source.open(snapshot)
+    opened = None if snapshot is None else opener.open(snapshot)
     if discard_partial and target is not None:
         discard_left_over(target)
     with Processes(processes or choose_processes(0 if opened is None else opened.file_size)) as shared:
@@ -86,11 +86,11 @@ def command(
             plan = plan_erasure(opened, texts, target, run=run)
             result = run_erasure(plan, run) if target is not None else None
         if root is not None:
-            searches = list(search_below(root, texts, open_other=source.open_unchecked, run=run))
+            searches = list(search_below(root, texts, open_other=opener.open_unchecked, run=run))
     if also is not None:
         paths = [*([snapshot] if snapshot and result is None else []), *([result.path] if result else [])]
         paths += [search.path for search in searches if search.checkpoint_id is not None]
-        rows = _find_rows(list(dict.fromkeys(paths)), source, also)
+        rows = _find_rows(list(dict.fromkeys(paths)), opener, also)
     if as_json:
         click.echo(json.dumps(_to_json(keys, plan, result, searches if root else None, also, rows), indent=2))
     else:
@@ -110,12 +110,12 @@ def _require_use(snapshot: str | None, keys: tuple[str, ...], root: str | None) 
         raise UsageError("neither a snapshot nor a directory is named", hint="Give SNAPSHOT, --root DIR, or both")
 
 
-def _find_rows(paths: Sequence[str], source: Source, predicate: str) -> list[FoundRows]:
+def _find_rows(paths: Sequence[str], opener: Opener, predicate: str) -> list[FoundRows]:
     from state_pipelines.spark import create_session
     from state_pipelines.spark.value_search import find_rows
 
     session = create_session("state-pipelines")
-    return [found for path in paths for found in find_rows(session, source.open_unchecked(path), predicate)]
+    return [found for path in paths for found in find_rows(session, opener.open_unchecked(path), predicate)]
 
 
 def _show(

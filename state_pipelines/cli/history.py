@@ -10,7 +10,7 @@ import click
 from state_pipelines.cli.combinations import Needs, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.display import indent, make_console, make_table
-from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, SOURCE_FLAGS, Source, source_options
+from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, SNAPSHOT_FLAGS, Opener, snapshot_options
 from state_pipelines.operations.migration.history import BASE, RevisionDirectory
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.migration.revision_position import Position
 
 
-_RULES = (Needs(SOURCE_FLAGS, ("SNAPSHOT",), "it is about the snapshot"),)
+_RULES = (Needs(SNAPSHOT_FLAGS, ("SNAPSHOT",), "it is about the snapshot"),)
 
 
 @click.command("history", cls=RuledCommand, rules=_RULES)
@@ -28,17 +28,17 @@ _RULES = (Needs(SOURCE_FLAGS, ("SNAPSHOT",), "it is about the snapshot"),)
 @click.argument("snapshot", required=False)
 @ALLOW_PYTHON
 @AS_JSON
-@source_options
+@snapshot_options
 @click.pass_context
 def command(
-    ctx: click.Context, directory: str, snapshot: str | None, *, allow_python: bool, as_json: bool, source: Source
+    ctx: click.Context, directory: str, snapshot: str | None, *, allow_python: bool, as_json: bool, opener: Opener
 ) -> None:
     """List the revisions in DIRECTORY from the first to the last; with SNAPSHOT, mark the one that it is at.
 
     Exit code 1: it cannot be determined where the snapshot is.
     """
     revisions = RevisionDirectory(directory, allow_python=allow_python)
-    position = None if snapshot is None else revisions.current(source.open(snapshot))
+    position = None if snapshot is None else revisions.current(opener.open(snapshot))
     if as_json:
         content = _to_json(revisions)
         click.echo(json.dumps(content if position is None else content | {"current": to_json(position, revisions)}))

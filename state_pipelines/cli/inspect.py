@@ -17,7 +17,7 @@ from state_pipelines.cli.display import (
     print_table,
     shorten_classes,
 )
-from state_pipelines.cli.options import AS_JSON, STRICT, Source, finish_with_notes, source_options
+from state_pipelines.cli.options import AS_JSON, STRICT, Opener, finish_with_notes, snapshot_options
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata.key_groups import MAX_PARALLELISM
 from state_pipelines.operations.inspect.inspection import (
@@ -85,7 +85,7 @@ _NUMBER = click.IntRange(1, MAX_PARALLELISM)
     help="Time to live of states with TTL, such as 7d, to show when entries expire; implies --profile.",
 )
 @STRICT
-@source_options
+@snapshot_options
 def command(
     path: str,
     *,
@@ -98,7 +98,7 @@ def command(
     plot: str | None,
     with_profile: bool,
     ttl: tuple[str, ...],
-    source: Source,
+    opener: Opener,
 ) -> None:
     """Show what the snapshot at PATH holds: operators, states, serializers, sizes.
 
@@ -114,7 +114,7 @@ def command(
         from state_pipelines.operations.balance.balance_charts import choose_format
 
         choose_format(plot)
-    snapshot = source.open(path)
+    snapshot = opener.open(path)
     report = inspect(snapshot, count=count)
     balance = None
     if with_balance or plot is not None or to_parallelism is not None or to_max_parallelism is not None:

@@ -19,9 +19,9 @@ from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
     SCRATCH,
-    Source,
+    Opener,
     discard_left_over,
-    source_options,
+    snapshot_options,
 )
 from state_pipelines.cli.proofs import show_proof
 from state_pipelines.errors import ProofError, UsageError, Where
@@ -104,7 +104,7 @@ _RULES = (
 @SCRATCH
 @DISCARD_PARTIAL
 @AS_JSON
-@source_options
+@snapshot_options
 def command(
     snapshot: str,
     *,
@@ -122,7 +122,7 @@ def command(
     scratch: str | None,
     discard_partial: bool,
     as_json: bool,
-    source: Source,
+    opener: Opener,
 ) -> None:
     """Write a savepoint like SNAPSHOT in which states are as revisions of a directory, or one migration file, say.
 
@@ -132,7 +132,7 @@ def command(
     if directory is None and file is None:
         raise UsageError("what to do is not said", hint="Give either --migrations DIR or --migration FILE")
     report_path = None if report is None else find_report(report)
-    old = source.open(snapshot)
+    old = opener.open(snapshot)
     require_outside(resolve(target), old.location.directory)
     if directory is not None:
         route = find_route(RevisionDirectory(directory, allow_python=allow_python), old, end, start)

@@ -85,18 +85,18 @@ def _remember_json(ctx: click.Context, _: click.Parameter, value: bool) -> bool:
 AS_JSON = click.option("--json", "as_json", is_flag=True, callback=_remember_json, help="Print JSON, for machines.")
 
 
-SOURCE_FLAGS = ("--map", "--allow-root", *(each.flag for each in KINDS))
-"""Names of the options of `Source`."""
+SNAPSHOT_FLAGS = ("--map", "--allow-root", *(each.flag for each in KINDS))
+"""Names of the options of `Opener`."""
 
 
 @dataclass(frozen=True)
-class Source:
-    """Options by which the snapshots of a command are opened.
+class Opener:
+    """Opens the snapshots of a command as its options say.
 
     Attributes:
         path_mapping: texts `FROM=TO`.
         allow_roots: directories that the snapshots may name files in.
-        declarations: facts that the snapshots do not hold.
+        declarations: information that the snapshots do not hold.
     """
 
     path_mapping: tuple[str, ...]
@@ -120,13 +120,13 @@ class Source:
         return open_snapshot(path, self.declarations, path_mapping=self.path_mapping, allow_roots=self.allow_roots)
 
 
-def source_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `Source`: `--map`, `--allow-root`, `--storage-options` and declarations."""
+def snapshot_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `Opener`: `--map`, `--allow-root`, `--storage-options` and declarations."""
 
     @wraps(command)
     def call(*arguments: object, path_mapping: tuple[str, ...], allow_roots: tuple[str, ...], **others: object) -> None:
         texts = {kind.name: cast("tuple[str, ...]", others.pop(kind.name)) for kind in KINDS}
-        command(*arguments, source=Source(path_mapping, allow_roots, declare(texts)), **others)
+        command(*arguments, opener=Opener(path_mapping, allow_roots, declare(texts)), **others)
 
     decorated: Callable[..., None] = _DEBUG(call)
     for kind in reversed(KINDS):

@@ -15,7 +15,7 @@ from state_pipelines.cli.combinations import Excludes, Needs, RuledCommand
 from state_pipelines.cli.commands import UNDETERMINED
 from state_pipelines.cli.display import crop, echo, make_console, make_table, shorten_classes
 from state_pipelines.cli.dump import write_lines
-from state_pipelines.cli.options import AS_JSON, STRICT, Source, finish_with_notes, source_options
+from state_pipelines.cli.options import AS_JSON, STRICT, Opener, finish_with_notes, snapshot_options
 from state_pipelines.errors import UnsupportedError, Where
 from state_pipelines.operations.json_rows import compact, to_rows
 from state_pipelines.operations.state_rows import read
@@ -60,7 +60,7 @@ _RULES = (
 @AS_JSON
 @click.option("--parquet", metavar="FILE", help="Write a Parquet file, which must not exist.")
 @STRICT
-@source_options
+@snapshot_options
 def command(
     path: str,
     *,
@@ -77,7 +77,7 @@ def command(
     as_json: bool,
     parquet: str | None,
     strict: bool,
-    source: Source,
+    opener: Opener,
 ) -> None:
     """Show the rows of one state, or of all keyed states of an operator, of the snapshot at PATH.
 
@@ -89,12 +89,12 @@ def command(
     With --json one object per line: dates and times are ISO text, bytes hexadecimal text, maps arrays of [key, value].
     """
     if operator is None:
-        errors = _list_states(source.open(path), as_json=as_json)
+        errors = _list_states(opener.open(path), as_json=as_json)
         if errors and strict:
             click.get_current_context().exit(UNDETERMINED)
         return
     rows = read(
-        source.open(path),
+        opener.open(path),
         operator,
         state,
         states=_split_names(states),

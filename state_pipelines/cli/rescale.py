@@ -16,10 +16,10 @@ from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
     SCRATCH,
-    Source,
+    Opener,
     choice_option,
     discard_left_over,
-    source_options,
+    snapshot_options,
 )
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError, at
@@ -90,7 +90,7 @@ _RULES = (Excludes("--dry-run", ("--discard-partial",), "a dry run removes nothi
 @click.option("--dry-run", is_flag=True, help="Check everything and say what would be done; nothing is kept.")
 @DISCARD_PARTIAL
 @AS_JSON
-@source_options
+@snapshot_options
 def command(
     snapshot: str,
     *,
@@ -105,7 +105,7 @@ def command(
     dry_run: bool,
     discard_partial: bool,
     as_json: bool,
-    source: Source,
+    opener: Opener,
     **wishes: tuple[str, ...],
 ) -> None:
     """Write a snapshot like SNAPSHOT with other parallelism, other key groups or other operators.
@@ -123,13 +123,13 @@ def command(
         content["allow_idle_sources"] = True
     if discard_partial and target is not None:
         discard_left_over(target)
-    opened = source.open_unchecked(snapshot) if {"merge", "take"} & set(content) else source.open(snapshot)
+    opened = opener.open_unchecked(snapshot) if {"merge", "take"} & set(content) else opener.open(snapshot)
     plan = plan_rescale(
         opened,
         # A dry run needs a directory in name only, one that is not there.
         name_scratch(opened.location.directory) if target is None else resolve(target),
         parse_request(content, directory),
-        open_other=source.open_unchecked,
+        open_other=opener.open_unchecked,
         files=FileMode(files),
         verify=no_proof,
     )
@@ -159,8 +159,10 @@ def _add_wishes(content: dict[str, Any], wishes: dict[str, tuple[str, ...]], on_
     def of(operator: str) -> dict[str, Any]:
         return _open(_open(content, "operators"), operator)
 
-    for name, form in _ONCE.items():
-        subjects = Counter(text.rpartition("=")[0] if form == "N" else text.partition("=")[0] for text in wishes[name])
+    for name, syntax in _ONCE.items():
+        subjects = Counter(
+            text.rpartition("=")[0] if syntax == "N" else text.partition("=")[0] for text in wishes[name]
+        )
         if repeated := [each for each, count in subjects.items() if count > 1]:
             option = f"--{name.replace('_', '-')}"
             raise UsageError(
@@ -216,12 +218,12 @@ def _extend(content: dict[str, Any], name: str, texts: Sequence[str]) -> None:
     content[name] = [*([given] if isinstance(given, str) else given), *texts]
 
 
-def _split(texts: Sequence[str], form: str) -> list[tuple[str, str]]:
+def _split(texts: Sequence[str], syntax: str) -> list[tuple[str, str]]:
     pairs = []
     for text in texts:
         left, _, right = text.partition("=")
         if not left or not right:
-            raise UsageError(f"{text!r} does not have the form {form}")
+            raise UsageError(f"{text!r} does not have the form {syntax}")
         pairs.append((left, right))
     return pairs
 

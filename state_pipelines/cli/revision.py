@@ -12,7 +12,7 @@ import click
 from state_pipelines.cli.check import code_options, describe_new, write_revision
 from state_pipelines.cli.combinations import Needs, RuledCommand
 from state_pipelines.cli.display import make_console, print_notes
-from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, SOURCE_FLAGS, Source, source_options
+from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, SNAPSHOT_FLAGS, Opener, snapshot_options
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.check.check import check_jobs, parse_release
 from state_pipelines.operations.jobs.job_state import describe_job
@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"\d{1,9}")
 
 _RULES = (
     Needs(
-        ("OLD", "--from", "--job-classes", "--type", "--avro", "--target-release", *SOURCE_FLAGS),
+        ("OLD", "--from", "--job-classes", "--type", "--avro", "--target-release", *SNAPSHOT_FLAGS),
         ("--autogenerate",),
         "without it the revision is a file to fill in",
     ),
@@ -53,7 +53,7 @@ _RULES = (
 )
 @ALLOW_PYTHON
 @AS_JSON
-@source_options
+@snapshot_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -68,7 +68,7 @@ def command(
     target: str,
     allow_python: bool,
     as_json: bool,
-    source: Source,
+    opener: Opener,
 ) -> None:
     """Write a revision file into DIRECTORY that follows its last one.
 
@@ -89,13 +89,13 @@ def command(
             raise UsageError("--autogenerate wants the snapshot that the new job is to restore", hint="Add OLD")
         if start is not None and revisions is None:
             raise UsageError(f"--from {start} names a revision, and there is none", where=Where(file=directory))
-        snapshot = source.open(old)
+        snapshot = opener.open(old)
         job = describe_job(snapshot)
         chain = []
         if revisions is not None:
             chain = revisions.between(start or revisions.current(snapshot).require(), HEAD)
         upgrade = ctx.get_parameter_source("target") is not click.core.ParameterSource.DEFAULT
-        world = describe_new(new, code, job, parse_release(target), source, upgrade=upgrade)
+        world = describe_new(new, code, job, parse_release(target), opener, upgrade=upgrade)
         draft = draft_revision(snapshot, world, name, before=chain, revises=revises, description=message)
         if world.keeps_classes and not chain:
             # Serializers that stay the same may have other bytes on another Flink, which only a check knows.

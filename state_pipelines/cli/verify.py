@@ -11,7 +11,7 @@ import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import format_bytes, make_console, make_table, plural
-from state_pipelines.cli.options import AS_JSON, Source, choice_option, source_options
+from state_pipelines.cli.options import AS_JSON, Opener, choice_option, snapshot_options
 from state_pipelines.cli.progress import show_progress
 from state_pipelines.operations.auditing import Depth, Severity, audit_paths, run_drill
 from state_pipelines.operations.auditing.report import AuditVerdict
@@ -54,7 +54,7 @@ _CODES = {AuditVerdict.RESTORABLE: 0, AuditVerdict.DAMAGED: ANSWER_IS_NO, AuditV
     "argument, and ends with 0 where that worked.",
 )
 @AS_JSON
-@source_options
+@snapshot_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -64,7 +64,7 @@ def command(
     search: tuple[str, ...],
     drill: str | None,
     as_json: bool,
-    source: Source,
+    opener: Opener,
 ) -> None:
     """Tell whether the snapshots at PATH... can be restored; nothing is written.
 
@@ -76,7 +76,7 @@ def command(
     """
     progress = make_console(stderr=True)
     with show_progress(progress, "verifying") as report:
-        summary = audit_paths(paths, depth, open=source.open, search=search, report=report)
+        summary = audit_paths(paths, depth, open=opener.open, search=search, report=report)
     if drill is not None:
         command = shlex.split(drill)
         if not command:

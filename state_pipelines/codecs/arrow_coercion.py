@@ -94,9 +94,9 @@ def _conform_struct(array: pa.Array, target: pa.StructType, path: str) -> pa.Arr
     want = {target.field(i).name for i in range(target.num_fields)}
     if have != want:
         missing, extra = sorted(want - have), sorted(have - want)
-        parts = [f"missing {', '.join(missing)}" if missing else "", f"unexpected {', '.join(extra)}" if extra else ""]
+        wrong = [f"missing {', '.join(missing)}" if missing else "", f"unexpected {', '.join(extra)}" if extra else ""]
         raise ValueRangeError(
-            f"the fields do not match: {'; '.join(part for part in parts if part)}", where=Where(path=path)
+            f"the fields do not match: {'; '.join(each for each in wrong if each)}", where=Where(path=path)
         )
     children = [
         conform(

@@ -31,7 +31,7 @@ class _Extension:
     fixed_length: bool
 
 
-_families: dict[type[tree.Serializer], _Extension] = {}
+_extensions: dict[type[tree.Serializer], _Extension] = {}
 _classes: dict[str, Layout] = {}
 _caches: list[Callable[[], None]] = []
 
@@ -60,9 +60,9 @@ def register_layout(node_class: type[Node], *, fixed_length: bool = True) -> Cal
         )
 
     def decorate(layout_of: LayoutOf[Node]) -> LayoutOf[Node]:
-        if node_class in _families and _families[node_class].layout_of is not layout_of:
+        if node_class in _extensions and _extensions[node_class].layout_of is not layout_of:
             raise UsageError(f"a layout of {node_class.__name__} is registered already")
-        _families[node_class] = _Extension(layout_of, fixed_length)
+        _extensions[node_class] = _Extension(layout_of, fixed_length)
         _forget()
         return layout_of
 
@@ -90,7 +90,7 @@ def find_layout(serializer: tree.Serializer, derive: Derive) -> Layout | None:
         # Its snapshot class is Flink's own, so plug-ins may not be loaded yet.
         load_plugins(ENTRY_POINT_GROUP, "serializer")
         return _classes.get(serializer.type_class)
-    extension = _families.get(type(serializer))
+    extension = _extensions.get(type(serializer))
     return None if extension is None else extension.layout_of(serializer, derive)
 
 
@@ -98,7 +98,7 @@ def has_fixed_length(serializer: tree.Serializer) -> bool:
     """Return whether the family allows a fixed length of its data; the layout decides."""
     if isinstance(serializer, tree.ClassBound):
         return serializer.kind is tree.ClassBoundKind.COPYABLE_VALUE
-    extension = _families.get(type(serializer))
+    extension = _extensions.get(type(serializer))
     return extension is None or extension.fixed_length
 
 

@@ -346,7 +346,7 @@ def fixed_width(layout: Layout) -> int | None:
         case Primitive(kind=kind):
             return kind.width
         case Logical(name=name):
-            return sum(part.width for part in LOGICAL_COMPONENTS[name])
+            return sum(each.width for each in LOGICAL_COMPONENTS[name])
         case Constant(raw=raw):
             return len(raw)
         case Constants():

@@ -14,7 +14,7 @@ import pyarrow as pa
 from state_pipelines.codecs.layout import LogicalKind
 from state_pipelines.errors import FormatError, ValueRangeError
 
-Parts = list[npt.NDArray[Any]]
+Components = list[npt.NDArray[Any]]
 Mask = npt.NDArray[np.bool_] | None
 
 _LONG_MIN = np.iinfo(np.int64).min
@@ -37,7 +37,7 @@ ARROW_TYPES: dict[LogicalKind, pa.DataType] = {
 }
 
 
-def combine(name: LogicalKind, parts: Parts, valid: Mask) -> pa.Array:
+def combine(name: LogicalKind, components: Components, valid: Mask) -> pa.Array:
     """Convert components (an array per `layout.LOGICAL_COMPONENTS`) to an Arrow array; reserved encodings become null.
 
     Raises:
@@ -46,10 +46,10 @@ def combine(name: LogicalKind, parts: Parts, valid: Mask) -> pa.Array:
     """
     target = ARROW_TYPES[name]
     if name == LogicalKind.CHAR:
-        return _chars(parts[0].astype(np.uint16), valid)
+        return _chars(components[0].astype(np.uint16), valid)
     if name == LogicalKind.ORDERED_I64:
-        return _array(parts[0].astype(np.int64) ^ _LONG_MIN, target, valid)
-    first = parts[0].astype(np.int64)
+        return _array(components[0].astype(np.int64) ^ _LONG_MIN, target, valid)
+    first = components[0].astype(np.int64)
     if name == LogicalKind.EPOCH_DAY:
         return _array(first, target, valid)
     if name == LogicalKind.MILLI_OF_DAY:
@@ -65,18 +65,18 @@ def combine(name: LogicalKind, parts: Parts, valid: Mask) -> pa.Array:
     if name == LogicalKind.DATE_MILLIS:
         return _array(first, target, present)
     if name == LogicalKind.LOCAL_DATE:
-        return _array(_epoch_days(parts, present), target, present)
+        return _array(_epoch_days(components, present), target, present)
     if name == LogicalKind.LOCAL_TIME:
-        return _array(_nano_of_day(parts, present), target, present)
+        return _array(_nano_of_day(components, present), target, present)
     if name == LogicalKind.LOCAL_DATE_TIME:
-        if bool((present != (parts[3] != _BYTE_MIN))[slice(None) if valid is None else valid].any()):
+        if bool((present != (components[3] != _BYTE_MIN))[slice(None) if valid is None else valid].any()):
             raise FormatError("only one of the date and the time of a LocalDateTime is null")
-        days = _array(_epoch_days(parts[:3], present), pa.date32(), None)
-        return _struct([days, _array(_nano_of_day(parts[3:], present), pa.time64("ns"), None)], target, present)
-    return _struct([pa.array(first), pa.array(parts[1].astype(np.int32))], target, present)
+        days = _array(_epoch_days(components[:3], present), pa.date32(), None)
+        return _struct([days, _array(_nano_of_day(components[3:], present), pa.time64("ns"), None)], target, present)
+    return _struct([pa.array(first), pa.array(components[1].astype(np.int32))], target, present)
 
 
-def split(name: LogicalKind, array: pa.Array) -> Parts:
+def split(name: LogicalKind, array: pa.Array) -> Components:
     """Convert an Arrow array of `ARROW_TYPES[name]` to components, the inverse of `combine`.
 
     Raises:
@@ -95,7 +95,7 @@ def split(name: LogicalKind, array: pa.Array) -> Parts:
             raise ValueRangeError("a time of PyFlink has a precision of one millisecond")
         return [(nanos // _NANOS_OF_MILLI).astype(np.int32)]
     if pa.types.is_struct(array.type) and max(array.field(0).null_count, array.field(1).null_count) > 0:
-        _check_parts(array, ~null)
+        _check_components(array, ~null)
     if name == LogicalKind.DATE_MILLIS:
         return [np.where(null, _LONG_MIN, _numbers(array, np.int64))]
     if name == LogicalKind.LOCAL_DATE:
@@ -136,37 +136,37 @@ def _numbers(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return values
 
 
-def _check_parts(array: pa.StructArray, present: npt.NDArray[np.bool_]) -> None:
+def _check_components(array: pa.StructArray, present: npt.NDArray[np.bool_]) -> None:
     for index in range(array.type.num_fields):
         if bool(np.asarray(array.field(index).is_null())[present].any()):
             raise ValueRangeError(f"{array.type.field(index).name} is null in a value that is not")
 
 
-def _epoch_days(parts: Parts, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def _epoch_days(components: Components, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Return days since 1970-01-01 in the proleptic ISO calendar (`LocalDate.toEpochDay`)."""
-    year, month, day = (part.astype(np.int64) for part in parts)
+    year, month, day = (each.astype(np.int64) for each in components)
     shifted = year - (month <= 2)
     era = shifted // 400
     of_era = shifted - era * 400
     of_year = (153 * (month + np.where(month > 2, -3, 9)) + 2) // 5 + day - 1
     days = era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
     again = _calendar(days, np.zeros(len(days), np.bool_))
-    if any(bool((part != other)[present].any()) for part, other in zip(parts, again, strict=True)):
+    if any(bool((one != other)[present].any()) for one, other in zip(components, again, strict=True)):
         raise FormatError("the year, month and day of a date are no day of the calendar")
     if bool(((days > 2**31 - 1) | (days < -(2**31)))[present].any()):
         raise ValueRangeError("a date is outside the range of Arrow's date32 (years -5,877,641 to 5,881,580)")
     return np.where(present, days, 0)
 
 
-def _nano_of_day(parts: Parts, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    hour, minute, second, nano = (part.astype(np.int64) for part in parts)
+def _nano_of_day(components: Components, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    hour, minute, second, nano = (each.astype(np.int64) for each in components)
     inside = (hour >= 0) & (hour < 24) & (minute >= 0) & (minute < 60) & (second >= 0) & (second < 60)
     if not bool((inside & (nano >= 0) & (nano < 1_000_000_000))[present].all()):
         raise FormatError("the hour, minute, second and nanosecond of a time are no time of day")
     return np.where(present, ((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nano, 0)
 
 
-def _calendar(days: npt.NDArray[np.generic], null: npt.NDArray[np.bool_]) -> Parts:
+def _calendar(days: npt.NDArray[np.generic], null: npt.NDArray[np.bool_]) -> Components:
     z = days.astype(np.int64) + 719468
     era = z // 146097
     of_era = z - era * 146097
@@ -184,7 +184,7 @@ def _calendar(days: npt.NDArray[np.generic], null: npt.NDArray[np.bool_]) -> Par
     ]
 
 
-def _clock(nanos: npt.NDArray[np.generic], null: npt.NDArray[np.bool_]) -> Parts:
+def _clock(nanos: npt.NDArray[np.generic], null: npt.NDArray[np.bool_]) -> Components:
     of_day = nanos.astype(np.int64)
     if bool(((of_day < 0) | (of_day >= _NANOS_OF_DAY))[~null].any()):
         raise ValueRangeError("a time of day is outside 00:00:00 to 23:59:59.999999999")

@@ -204,8 +204,8 @@ def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout
             return _derive_python(serializer, context)
         case PythonValue(type=inner):
             return lay.Framed(derive(inner))
-        case tree.Declared(layout=text, parts=parts):
-            return parse_layout(text, tuple(map(derive, parts)))
+        case tree.Declared(layout=text, serializers=nested):
+            return parse_layout(text, tuple(map(derive, nested)))
         case tree.ClassBound(type_class=name):
             return find_layout(serializer, derive) or WRITABLE_LAYOUTS.get(name) or _dynamic(serializer, context)
         case _:
@@ -305,7 +305,7 @@ def _derive_pojo(pojo: tree.Pojo, context: LayoutContext) -> lay.PojoObject:
 
 
 def _derive_variants(node: tree.Variants, context: LayoutContext) -> Layout:
-    nested = [derive_layout(each, context) for each in node.parts]
+    nested = [derive_layout(each, context) for each in node.serializers]
     match node.kind:
         case tree.VariantKind.BUFFER_ENTRY:
             return lay.Struct((("joined", Primitive(PrimitiveKind.BOOL)), ("element", nested[0])))

@@ -58,22 +58,22 @@ def find_subclasses(pojo: Pojo, context: LayoutContext) -> tuple[PojoSubclass, .
 def complete(serializer: Serializer, context: LayoutContext) -> Serializer:
     """Return `serializer` with the subclasses that its POJOs do not list themselves."""
     changes: dict[str, Any] = {
-        each.name: _complete_part(getattr(serializer, each.name), context) for each in fields(serializer)
+        each.name: _complete_member(getattr(serializer, each.name), context) for each in fields(serializer)
     }
     whole = replace(serializer, **changes)
     return replace(whole, non_registered=find_subclasses(whole, context)) if isinstance(whole, Pojo) else whole
 
 
-def _complete_part(part: object, context: LayoutContext) -> object:
-    match part:
+def _complete_member(member: object, context: LayoutContext) -> object:
+    match member:
         case Serializer():
-            return complete(part, context)
+            return complete(member, context)
         case PojoField(serializer=Serializer() as inner) | PojoSubclass(serializer=Serializer() as inner):
-            return replace(part, serializer=complete(inner, context))
+            return replace(member, serializer=complete(inner, context))
         case tuple():
-            return tuple(_complete_part(each, context) for each in part)
+            return tuple(_complete_member(each, context) for each in member)
         case _:
-            return part
+            return member
 
 
 def declare_subclasses(pojo: Pojo, classes: FieldLists, kryo_version: int) -> tuple[PojoSubclass, ...]:

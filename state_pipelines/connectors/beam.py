@@ -97,7 +97,7 @@ def is_beam_kafka(serializer: Serializer) -> bool:
     """Return whether the elements are sources with the checkpoint mark of Beam's Kafka source."""
     if not isinstance(serializer, BeamSerializer):
         return False
-    mark = serializer.coder.part("valueCoder")
+    mark = serializer.coder.component("valueCoder")
     return mark is not None and f'"{_MARK}"' in mark.detail and json.loads(mark.detail).get("name") == _MARK
 
 

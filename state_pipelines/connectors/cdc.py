@@ -166,9 +166,9 @@ def _write_offset(writer: Writer, version: int, offset: str | None) -> None:
     if offset is None:
         return
     if version == 1:
-        parts = json.loads(offset)
-        writer.utf(parts["file"])
-        writer.i64(int(parts["pos"]))
+        fields = json.loads(offset)
+        writer.utf(fields["file"])
+        writer.i64(int(fields["pos"]))
     else:
         writer.bytes32(offset.encode())
 

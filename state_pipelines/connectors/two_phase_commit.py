@@ -90,7 +90,7 @@ def is_kafka_producer(serializer: tree.Serializer) -> bool:
 def transaction_serializer(serializer: tree.Serializer) -> tree.Serializer | None:
     """Return the serializer of the transactions of a sink; None when the elements are not states of such sinks."""
     match serializer:
-        case tree.Variants(kind=tree.VariantKind.TWO_PHASE_COMMIT, parts=(transaction, _)):
+        case tree.Variants(kind=tree.VariantKind.TWO_PHASE_COMMIT, serializers=(transaction, _)):
             return transaction
     return None
 
@@ -130,7 +130,7 @@ def read_two_phase_commit(element: bytes, serializer: tree.Serializer, context: 
     value = read_value(derive_layout(serializer, context), Reader(element), tail=False)
     if not isinstance(value, dict):
         raise FormatError("the state of a sink is not made of fields")
-    node = serializer.parts[0]
+    node = serializer.serializers[0]
 
     def transaction(each: dict[str, object]) -> Transaction:
         started = each["started"]

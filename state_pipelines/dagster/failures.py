@@ -63,25 +63,25 @@ def report_failures(context: _Context) -> Iterator[None]:
 
 
 def to_failure(error: StateError) -> dg.Failure:
-    """Return a failure without retries; its metadata are class, file, offset, operator, state, hint and facts."""
+    """Return a failure without retries; its metadata are class, file, offset, operator, state, hint and details."""
     where = error.where
     metadata: dict[str, dg.MetadataValue | str | int] = {"error": type(error).__name__}
     if where.file is not None:
         metadata["file"] = dg.MetadataValue.path(where.file)
-    parts = (
+    pairs = (
         ("offset", where.offset),
         ("operator", where.operator),
         ("state", where.state),
         ("field", where.path),
         ("hint", error.hint or None),
     )
-    metadata |= {name: part for name, part in parts if part is not None}
-    metadata |= error.facts
+    metadata |= {name: value for name, value in pairs if value is not None}
+    metadata |= error.details
     return dg.Failure(str(error), metadata=metadata, allow_retries=False)
 
 
 def _list_tags(error: StateError) -> Iterator[tuple[str, str]]:
     yield "error", type(error).__name__
-    for name, part in (("operator", error.where.operator), ("state", error.where.state)):
-        if part is not None:
-            yield name, part[:_TAG_SIZE]
+    for name, value in (("operator", error.where.operator), ("state", error.where.state)):
+        if value is not None:
+            yield name, value[:_TAG_SIZE]

@@ -26,7 +26,7 @@ _Age = Annotated[str, parsed_by(partial(parse_duration, field="min_age"))]
 
 
 def _to_tuple(value: object) -> object:
-    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+    return tuple(each.strip() for each in value.split(",")) if isinstance(value, str) else value
 
 
 class Watch(dg.Model):

@@ -106,10 +106,10 @@ def derive_serializer_type(serializer: tree.Serializer) -> TypeInformation:
                 return WrappedTypeInfo(serializer, found)
         case tree.MapOf(key=key, value=value):
             found = MapTypeInfo(derive(key), derive(value))
-        case tree.Tuple(fields=parts, tuple_class=name):
-            found = TupleTypeInfo(tuple(map(derive, parts)), name)
-        case tree.Row(fields=parts):
-            found = RowTypeInfo(tuple(map(derive, parts)))
+        case tree.Tuple(fields=fields, tuple_class=name):
+            found = TupleTypeInfo(tuple(map(derive, fields)), name)
+        case tree.Row(fields=fields):
+            found = RowTypeInfo(tuple(map(derive, fields)))
         case tree.Enum():
             found = EnumTypeInfo(serializer)
         case tree.Nullable(inner=inner):
@@ -127,10 +127,12 @@ def _derive_pojo_type(serializer: tree.Pojo) -> TypeInformation:
     is_known = all(each.serializer is not None for each in serializer.fields)
     if not is_known or not all(isinstance(each.serializer, tree.Pojo) for each in subclasses):
         return StoredTypeInfo(serializer)
-    parts = tuple((each.name, derive_serializer_type(each.serializer)) for each in serializer.fields if each.serializer)
+    fields = tuple(
+        (each.name, derive_serializer_type(each.serializer)) for each in serializer.fields if each.serializer
+    )
     derived = tuple(_derive_pojo_type(each.serializer) for each in subclasses if isinstance(each.serializer, tree.Pojo))
-    flat = [each for part in derived if isinstance(part, PojoTypeInfo) for each in (part, *part.subclasses)]
-    return PojoTypeInfo(serializer, parts, tuple(replace(each, subclasses=()) for each in flat))
+    flat = [each for of in derived if isinstance(of, PojoTypeInfo) for each in (of, *of.subclasses)]
+    return PojoTypeInfo(serializer, fields, tuple(replace(each, subclasses=()) for each in flat))
 
 
 def derive_dataclass_row(python_class: type) -> RowTypeInfo:
@@ -139,8 +141,8 @@ def derive_dataclass_row(python_class: type) -> RowTypeInfo:
     Raises:
         UsageError: a field has no type in Flink.
     """
-    parts = _derive_fields(python_class)
-    return RowTypeInfo(tuple(parts.values()), tuple(parts), python_class)
+    fields = _derive_fields(python_class)
+    return RowTypeInfo(tuple(fields.values()), tuple(fields), python_class)
 
 
 def derive_dataclass_pojo(python_class: type, pojo_class: str) -> PojoTypeInfo:
@@ -153,9 +155,9 @@ def derive_dataclass_pojo(python_class: type, pojo_class: str) -> PojoTypeInfo:
     """
     if not is_dataclass(python_class):
         raise UsageError(f"{python_class.__name__} is not a dataclass", hint="Give a dataclass, or fields by name")
-    parts = {name: _nullable_collection(each) for name, each in _derive_fields(python_class).items()}
-    serializer = build.pojo(pojo_class, {name: each.serializer for name, each in parts.items()})
-    ordered = tuple((each.name, parts[each.name]) for each in serializer.fields)
+    types = {name: _nullable_collection(each) for name, each in _derive_fields(python_class).items()}
+    serializer = build.pojo(pojo_class, {name: each.serializer for name, each in types.items()})
+    ordered = tuple((each.name, types[each.name]) for each in serializer.fields)
     return PojoTypeInfo(serializer, ordered, (), python_class)
 
 
@@ -226,8 +228,8 @@ def derive_arrow_type(schema: pa.Schema | pa.DataType) -> TypeInformation:
     derive = derive_arrow_type
     match schema:
         case pa.Schema() | pa.StructType():
-            parts = list(schema)
-            return RowTypeInfo(tuple(derive(each.type) for each in parts), tuple(each.name for each in parts))
+            fields = list(schema)
+            return RowTypeInfo(tuple(derive(each.type) for each in fields), tuple(each.name for each in fields))
         case pa.ListType() | pa.LargeListType() | pa.FixedSizeListType():
             return ListTypeInfo(derive(schema.value_type))
         case pa.MapType():

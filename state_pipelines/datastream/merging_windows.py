@@ -45,9 +45,9 @@ class MergingWindowSet:
         if added in self._stored:
             return []
         merges: list[Merge] = []
-        for result, parts in merge_windows([*self._stored, added]):
-            before = [each for each in parts if each != added]
-            if len(parts) < 2:
+        for result, windows in merge_windows([*self._stored, added]):
+            before = [each for each in windows if each != added]
+            if len(windows) < 2:
                 continue
             first, *others = [self._stored.pop(each) for each in before]
             self._stored[result] = first

@@ -195,8 +195,8 @@ def merge_windows(windows: Iterable[TimeWindow]) -> list[tuple[TimeWindow, list[
     merged: list[tuple[TimeWindow, list[TimeWindow]]] = []
     for window in sorted(windows):
         if merged and merged[-1][0].intersects(window):
-            before, parts = merged[-1]
-            merged[-1] = before.cover(window), [*parts, window]
+            before, covered = merged[-1]
+            merged[-1] = before.cover(window), [*covered, window]
         else:
             merged.append((window, [window]))
     return merged

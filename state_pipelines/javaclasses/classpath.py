@@ -31,7 +31,7 @@ _CLASS_FILE, _JAR = b"\xca\xfe\xba\xbe", b"PK\x03\x04"
 _SUFFIX = ".class"
 
 
-class ClassSource(Protocol):
+class ClassPathEntry(Protocol):
     """One entry of a class path."""
 
     def find(self, name: str) -> JavaClass | None:
@@ -46,12 +46,12 @@ class ClassPath:
     """Entries in which classes are looked up; the first one that has a class wins.
 
     Attributes:
-        sources: the entries.
+        entries: in order.
         names: of the entries, for messages.
         declared: the field lists among them.
     """
 
-    sources: tuple[ClassSource, ...] = ()
+    entries: tuple[ClassPathEntry, ...] = ()
     names: tuple[str, ...] = ()
     declared: FieldLists = field(default_factory=FieldLists)
     _known: dict[str, JavaClass | None] = field(default_factory=dict)
@@ -63,21 +63,21 @@ class ClassPath:
             FormatError: the class file is damaged.
         """
         if name not in self._known:
-            found = (source.find(name) for source in self.sources)
+            found = (entry.find(name) for entry in self.entries)
             self._known[name] = next((each for each in found if each is not None), None)
         return self._known[name]
 
     @property
     def has_class_files(self) -> bool:
         """Whether the class path has jars, directories or class files, and not only field lists."""
-        return any(not isinstance(source, _DeclaredClasses) for source in self.sources)
+        return any(not isinstance(entry, _DeclaredClasses) for entry in self.entries)
 
     @cached_property
     def direct_subclasses(self) -> Mapping[str, tuple[str, ...]]:
         """Names of the classes that extend a class directly, by the name of that; reads all class files once."""
         parents: dict[str, str] = {}
-        for source in self.sources:
-            for name, parent in source.super_classes():
+        for entry in self.entries:
+            for name, parent in entry.super_classes():
                 parents.setdefault(name, parent)
         children = defaultdict(list)
         for name in sorted(parents):
@@ -101,12 +101,12 @@ def open_class_path(paths: Iterable[str | PathLike[str]], declared: FieldLists |
     lists = [] if declared is None else [declared]
     lists += [each for _, each in opened if isinstance(each, FieldLists)]
     together = FieldLists({name: each for some in reversed(lists) for name, each in some.classes.items()})
-    sources: list[ClassSource] = [_DeclaredClasses(together)] if lists else []
-    sources += [each for _, each in opened if not isinstance(each, FieldLists)]
-    return ClassPath(tuple(sources), tuple(names), together)
+    entries: list[ClassPathEntry] = [_DeclaredClasses(together)] if lists else []
+    entries += [each for _, each in opened if not isinstance(each, FieldLists)]
+    return ClassPath(tuple(entries), tuple(names), together)
 
 
-def _open(path: str) -> ClassSource | FieldLists:
+def _open(path: str) -> ClassPathEntry | FieldLists:
     where = Where(file=path)
     location = resolve(path)
     if is_directory(location):
@@ -158,10 +158,10 @@ class _Directory:
     root: Location
 
     def find(self, name: str) -> JavaClass | None:
-        parts = _split_name(name)
-        if not parts:
+        names = _split_name(name)
+        if not names:
             return None
-        file = join(self.root, *parts)
+        file = join(self.root, *names)
         return parse_class(read_file(file), str(file)) if exists(file) else None
 
     def super_classes(self) -> Iterator[tuple[str, str]]:

@@ -86,7 +86,7 @@ class ClassDeclarations(Mapping[str, ClassDeclaration]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted({name for source in self.opened.sources for name, _ in source.super_classes()}))
+        return iter(sorted({name for entry in self.opened.entries for name, _ in entry.super_classes()}))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -78,8 +78,8 @@ class CombinedFile(KeyedFormat):
         groups = self._cut(key_groups)
         if not groups.number:
             return
-        parts = [file.split(size, context, groups) for file in self.files]
-        count = min(groups.number, sum(1 for _ in zip_longest(*parts)))
+        splits = [file.split(size, context, groups) for file in self.files]
+        count = min(groups.number, sum(1 for _ in zip_longest(*splits)))
         bounds = [groups.start + groups.number * each // count for each in range(count + 1)] if count else []
         for start, end in pairwise(bounds):
             yield replace(self, key_groups=KeyGroupRange(start, end - start))

@@ -70,8 +70,8 @@ def cut_run(section: Section, run: StateRun, size: int) -> Iterator[Section]:
     """The records of a state in even spans of at most about `size` bytes of file, in their order."""
     shares = np.array([position.share for position in run.positions], np.int64)
     total = run.end.share - int(shares[0])
-    parts = max(1, -(-total // size))
-    wishes = int(shares[0]) + total * np.arange(1, parts) // parts
+    number = max(1, -(-total // size))
+    wishes = int(shares[0]) + total * np.arange(1, number) // number
     chosen = np.unique(np.searchsorted(shares, wishes))
     inside = chosen[(chosen > 0) & (chosen < len(shares))].tolist()
     positions = (*run.positions, run.end)

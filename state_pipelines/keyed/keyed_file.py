@@ -73,7 +73,7 @@ class RecordContext:
         return key_group_prefix_size(self.max_parallelism)
 
 
-class KeyGroupSource(Protocol):
+class KeyGroupRecords(Protocol):
     """Records of one subtask by key group, as writers of native formats take them."""
 
     @property
@@ -87,7 +87,7 @@ class KeyGroupSource(Protocol):
         """
 
 
-class KeyedFile(KeyGroupSource, Protocol):
+class KeyedFile(KeyGroupRecords, Protocol):
     """Keyed state of one subtask; can be sent to other processes. Formats inherit the defaults of `KeyedFormat`."""
 
     format: ClassVar[FileFormat]
@@ -267,8 +267,8 @@ class KeyedFormat:
         key_groups: KeyGroupRange | None = None,
     ) -> Iterator[tuple[KeyedFile, int]]:
         """Split by whole key groups."""
-        for part in self.split(size, context, key_groups):
-            yield part, state_id
+        for split in self.split(size, context, key_groups):
+            yield split, state_id
 
     def measure_state(self, state_id: int, context: RecordContext, key_groups: KeyGroupRange | None) -> int:
         """Return 0: not cut inside key groups."""

@@ -140,9 +140,9 @@ class RawTimersFile(SectionFile):
     def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All timers, one key group after the other, ascending."""
         ordered = replace(self, sections=tuple(self.sort_sections(None)))
-        for part in ordered.split(WINDOW, context, key_groups):
+        for split in ordered.split(WINDOW, context, key_groups):
             chunks: dict[int, list[KeyedRecords]] = {}
-            for state_id, records in part.scan(range(len(self.header.states)), context):
+            for state_id, records in split.scan(range(len(self.header.states)), context):
                 chunks.setdefault(state_id, []).append(records)
             yield from gather_key_groups({state_id: iter(each) for state_id, each in sorted(chunks.items())})
 
@@ -380,15 +380,15 @@ def _find_stops(reader: Reader, layout: lay.Struct, count: int) -> npt.NDArray[n
     return stops
 
 
-def _join(parts: list[tuple[int, Encoded]], offset: int, name: str) -> KeyedRecords:
-    sizes = [len(timers.data) for _, timers in parts]
+def _join(encoded: list[tuple[int, Encoded]], offset: int, name: str) -> KeyedRecords:
+    sizes = [len(timers.data) for _, timers in encoded]
     bases = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
-    starts = np.concatenate([timers.starts + base for (_, timers), base in zip(parts, bases, strict=True)])
-    stops = np.concatenate([timers.stops + base for (_, timers), base in zip(parts, bases, strict=True)])
+    starts = np.concatenate([timers.starts + base for (_, timers), base in zip(encoded, bases, strict=True)])
+    stops = np.concatenate([timers.stops + base for (_, timers), base in zip(encoded, bases, strict=True)])
     key_groups = np.repeat(
-        np.array([key_group for key_group, _ in parts], np.int32), [len(timers.stops) for _, timers in parts]
+        np.array([key_group for key_group, _ in encoded], np.int32), [len(timers.stops) for _, timers in encoded]
     )
-    data = np.concatenate([timers.data for _, timers in parts])
+    data = np.concatenate([timers.data for _, timers in encoded])
     none = np.zeros(len(starts), np.int64)
     return KeyedRecords(key_groups, data, starts, stops, none, none, offset, name)
 

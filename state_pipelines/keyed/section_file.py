@@ -99,12 +99,12 @@ class SectionFile(KeyedFormat):
 
         The section of such a key group is read once for that, `WINDOW` bytes at a time.
         """
-        for part in self.split(size, context, key_groups):
-            section = part.sections[0]
-            is_large = len(part.sections) == 1 and section.size > least
+        for split in self.split(size, context, key_groups):
+            section = split.sections[0]
+            is_large = len(split.sections) == 1 and section.size > least
             find = self.find_runs(context) if is_large else None
             if find is None:
-                yield part, state_id
+                yield split, state_id
                 continue
             for run in self.runs.find(section, choose_step(size), find):
                 if run.state_id == state_id:

@@ -276,8 +276,8 @@ def _read_changelog(reader: Reader, depth: int, *, v2: bool) -> ChangelogStateBa
     return ChangelogStateBackendHandle(
         key_groups=read_key_group_range(reader),
         persisted_size=reader.i64(),
-        materialized=_read_parts(reader, depth),
-        non_materialized=_read_parts(reader, depth),
+        materialized=_read_handles(reader, depth),
+        non_materialized=_read_handles(reader, depth),
         materialization_id=reader.i64(),
         checkpoint_id=reader.i64() if v2 else None,
         state_handle_id=reader.utf(),
@@ -289,25 +289,25 @@ def _write_changelog(writer: Writer, handle: ChangelogStateBackendHandle) -> Non
     writer.u8(HandleTag.CHANGELOG_V2 if v2 else HandleTag.CHANGELOG)
     write_key_group_range(writer, handle.key_groups)
     writer.i64(handle.persisted_size)
-    for parts in (handle.materialized, handle.non_materialized):
-        writer.i32(len(parts))
-        for part in parts:
-            write_keyed_handle(writer, part)
+    for handles in (handle.materialized, handle.non_materialized):
+        writer.i32(len(handles))
+        for nested in handles:
+            write_keyed_handle(writer, nested)
     writer.i64(handle.materialization_id)
     if handle.checkpoint_id is not None:
         writer.i64(handle.checkpoint_id)
     writer.utf(handle.state_handle_id)
 
 
-def _read_parts(reader: Reader, depth: int) -> tuple[KeyedStateHandle, ...]:
-    parts = []
+def _read_handles(reader: Reader, depth: int) -> tuple[KeyedStateHandle, ...]:
+    handles = []
     for _ in range(reader.count()):
         at = reader.position
-        part = read_keyed_handle(reader, depth + 1)
-        if part is None:
+        handle = read_keyed_handle(reader, depth + 1)
+        if handle is None:
             raise reader.error("a nested handle of a changelog handle is missing", at)
-        parts.append(part)
-    return tuple(parts)
+        handles.append(handle)
+    return tuple(handles)
 
 
 def _read_in_memory_changelog(reader: Reader) -> InMemoryChangelogStateHandle:

@@ -48,7 +48,7 @@ class StateCategory(Enum):
     RESULT_SUBPARTITION = "result subpartition"
 
 
-class StreamPart(Enum):
+class StreamRole(Enum):
     """The role of a stream inside its handle."""
 
     STATE = "state"
@@ -80,7 +80,7 @@ class StreamReference:
     operator: OperatorState
     subtask_index: int | None
     category: StateCategory
-    part: StreamPart
+    role: StreamRole
     local_path: str | None = None
 
 
@@ -98,7 +98,7 @@ def list_references(metadata: CheckpointMetadata) -> list[StreamReference]:
 def operator_handles(operator: OperatorState) -> Iterator[StreamReference]:
     """Yield the stream handles of one operator, like `list_references`."""
     if operator.coordinator_state is not None:
-        yield StreamReference(operator.coordinator_state, operator, None, StateCategory.COORDINATOR, StreamPart.STATE)
+        yield StreamReference(operator.coordinator_state, operator, None, StateCategory.COORDINATOR, StreamRole.STATE)
     for subtask in operator.subtasks:
         for category, handle in (
             (StateCategory.MANAGED_OPERATOR, subtask.managed_operator_state),
@@ -111,8 +111,8 @@ def operator_handles(operator: OperatorState) -> Iterator[StreamReference]:
             (StateCategory.RAW_KEYED, subtask.raw_keyed_state),
         ):
             if keyed is not None:
-                for stream, part, local_path in _iter_keyed(keyed):
-                    yield _refer(stream, operator, subtask, category, part, local_path)
+                for stream, role, local_path in _iter_keyed(keyed):
+                    yield _refer(stream, operator, subtask, category, role, local_path)
         for category, channels in (
             (StateCategory.INPUT_CHANNEL, subtask.input_channel_state),
             (StateCategory.RESULT_SUBPARTITION, subtask.result_subpartition_state),
@@ -126,10 +126,10 @@ def _refer(
     operator: OperatorState,
     subtask: SubtaskState,
     category: StateCategory,
-    part: StreamPart = StreamPart.STATE,
+    role: StreamRole = StreamRole.STATE,
     local_path: str | None = None,
 ) -> StreamReference:
-    return StreamReference(_look_through(handle), operator, subtask.index, category, part, local_path)
+    return StreamReference(_look_through(handle), operator, subtask.index, category, role, local_path)
 
 
 def list_keyed_streams(handle: KeyedStateHandle) -> list[StreamStateHandle]:
@@ -143,24 +143,24 @@ def _look_through(handle: StreamStateHandle) -> StreamStateHandle:
     return handle
 
 
-def _iter_keyed(handle: KeyedStateHandle) -> Iterator[tuple[StreamStateHandle, StreamPart, str | None]]:
+def _iter_keyed(handle: KeyedStateHandle) -> Iterator[tuple[StreamStateHandle, StreamRole, str | None]]:
     """Yield the streams of a handle in order, with their roles and local paths."""
     match handle:
         case IncrementalRemoteKeyedStateHandle():
-            yield handle.meta_data_state, StreamPart.META_DATA, None
-            for part, files in ((StreamPart.SHARED, handle.shared_state), (StreamPart.PRIVATE, handle.private_state)):
+            yield handle.meta_data_state, StreamRole.META_DATA, None
+            for role, files in ((StreamRole.SHARED, handle.shared_state), (StreamRole.PRIVATE, handle.private_state)):
                 for file in files:
-                    yield file.handle, part, file.local_path
+                    yield file.handle, role, file.local_path
         case ChangelogStateBackendHandle():
             for each in (*handle.materialized, *handle.non_materialized):
                 yield from _iter_keyed(each)
         case ChangelogStateHandleStream():
             for stream in handle.streams:
-                yield stream.handle, StreamPart.CHANGES, None
+                yield stream.handle, StreamRole.CHANGES, None
         case InMemoryChangelogStateHandle():
             pass
         case _:
-            yield handle.delegate, StreamPart.STATE, None
+            yield handle.delegate, StreamRole.STATE, None
 
 
 def replace_stream_handles(metadata: CheckpointMetadata, replacement: Replacement) -> CheckpointMetadata:
@@ -190,20 +190,20 @@ class _Visit:
     category: StateCategory
 
     def stream(
-        self, handle: StreamStateHandle, part: StreamPart = StreamPart.STATE, local_path: str | None = None
+        self, handle: StreamStateHandle, role: StreamRole = StreamRole.STATE, local_path: str | None = None
     ) -> StreamStateHandle:
         if isinstance(handle, KeyGroupsStateHandle):
-            delegate = self.stream(handle.delegate, part, local_path)
+            delegate = self.stream(handle.delegate, role, local_path)
             return handle if delegate is handle.delegate else replace(handle, delegate=delegate)
-        reference = StreamReference(handle, self.operator, self.subtask_index, self.category, part, local_path)
+        reference = StreamReference(handle, self.operator, self.subtask_index, self.category, role, local_path)
         return self.replacement(reference)
 
-    def files(self, files: tuple[HandleAndLocalPath, ...], part: StreamPart) -> tuple[HandleAndLocalPath, ...]:
-        new = tuple(self._file(file, part) for file in files)
+    def files(self, files: tuple[HandleAndLocalPath, ...], role: StreamRole) -> tuple[HandleAndLocalPath, ...]:
+        new = tuple(self._file(file, role) for file in files)
         return files if _same(new, files) else new
 
-    def _file(self, file: HandleAndLocalPath, part: StreamPart) -> HandleAndLocalPath:
-        handle = self.stream(file.handle, part, file.local_path)
+    def _file(self, file: HandleAndLocalPath, role: StreamRole) -> HandleAndLocalPath:
+        handle = self.stream(file.handle, role, file.local_path)
         return file if handle is file.handle else HandleAndLocalPath(file.local_path, handle)
 
 
@@ -269,8 +269,8 @@ def _replace_in_keyed_handle(handle: KeyedStateHandle, visit: _Visit) -> KeyedSt
         case IncrementalRemoteKeyedStateHandle():
             return _replace_in_incremental(handle, visit)
         case ChangelogStateBackendHandle():
-            materialized = tuple(_replace_in_keyed_handle(part, visit) for part in handle.materialized)
-            changes = tuple(_replace_in_keyed_handle(part, visit) for part in handle.non_materialized)
+            materialized = tuple(_replace_in_keyed_handle(each, visit) for each in handle.materialized)
+            changes = tuple(_replace_in_keyed_handle(each, visit) for each in handle.non_materialized)
             if _same(materialized, handle.materialized) and _same(changes, handle.non_materialized):
                 return handle
             return replace(handle, materialized=materialized, non_materialized=changes)
@@ -286,16 +286,16 @@ def _replace_in_keyed_handle(handle: KeyedStateHandle, visit: _Visit) -> KeyedSt
 def _replace_in_incremental(
     handle: IncrementalRemoteKeyedStateHandle, visit: _Visit
 ) -> IncrementalRemoteKeyedStateHandle:
-    meta_data = visit.stream(handle.meta_data_state, StreamPart.META_DATA)
-    shared = visit.files(handle.shared_state, StreamPart.SHARED)
-    private = visit.files(handle.private_state, StreamPart.PRIVATE)
+    meta_data = visit.stream(handle.meta_data_state, StreamRole.META_DATA)
+    shared = visit.files(handle.shared_state, StreamRole.SHARED)
+    private = visit.files(handle.private_state, StreamRole.PRIVATE)
     if meta_data is handle.meta_data_state and shared is handle.shared_state and private is handle.private_state:
         return handle
     return replace(handle, meta_data_state=meta_data, shared_state=shared, private_state=private)
 
 
 def _replace_in_changelog_streams(handle: ChangelogStateHandleStream, visit: _Visit) -> ChangelogStateHandleStream:
-    handles = tuple(visit.stream(stream.handle, StreamPart.CHANGES) for stream in handle.streams)
+    handles = tuple(visit.stream(stream.handle, StreamRole.CHANGES) for stream in handle.streams)
     if _same(handles, tuple(stream.handle for stream in handle.streams)):
         return handle
     streams = zip(handle.streams, handles, strict=True)

@@ -103,7 +103,7 @@ def open_stream(
         handle: the handle; a `KeyGroupsStateHandle` is looked through.
         exclusive_directory: the directory that holds `_metadata`; relative handles start there.
         path_mapping: where directories that absolute handles name are now, and which further ones are allowed.
-        holds_changes: the handle is one of a `ChangelogStateHandleStream` (`StreamPart.CHANGES`).
+        holds_changes: the handle is one of a `ChangelogStateHandleStream` (`StreamRole.CHANGES`).
 
     Raises:
         FormatError: a relative path leaves the exclusive directory, or a path is not one of Flink's.

@@ -169,14 +169,14 @@ def dump_state(state: State) -> Iterator[Line]:
 def _dump_list(state: OperatorListState) -> Iterator[Line]:
     context = state.operator.snapshot.layout_context
     head: Line = {"kind": LineKind.OPERATOR, "op": state.operator.label, "state": state.name, "mode": state.kind}
-    for part in state.parts:
-        stored = part.info.value_serializer
+    for subtask_state in state.subtask_states:
+        stored = subtask_state.info.value_serializer
         serializer = complete(stored, context)
-        data, starts, ends = part.elements()
+        data, starts, ends = subtask_state.elements()
         raw = data.tobytes()
         for index in range(len(starts)):
-            line = head | {"subtask": part.subtask, "index": index}
-            reader = Reader(raw, part.name, int(starts[index]), int(ends[index]))
+            line = head | {"subtask": subtask_state.subtask, "index": index}
+            reader = Reader(raw, subtask_state.name, int(starts[index]), int(ends[index]))
             # An element ends where its serializer does; what follows may belong to the file.
             add_value(line, serializer, reader, partial(_read_stored, stored, context))
             yield line
@@ -185,13 +185,13 @@ def _dump_list(state: OperatorListState) -> Iterator[Line]:
 def _dump_broadcast(state: BroadcastState) -> Iterator[Line]:
     context = state.operator.snapshot.layout_context
     head: Line = {"kind": LineKind.BROADCAST, "op": state.operator.label, **name_state(state)}
-    for part in state.parts:
-        key, stored = part.info.key_serializer, part.info.value_serializer
+    for subtask_state in state.subtask_states:
+        key, stored = subtask_state.info.key_serializer, subtask_state.info.value_serializer
         serializer = complete(stored, context)
-        data, start, end, count = part.entries()
-        reader = Reader(data.tobytes(), part.name, start, end)
+        data, start, end, count = subtask_state.entries()
+        reader = Reader(data.tobytes(), subtask_state.name, start, end)
         for index in range(count):
-            line = head | {"subtask": part.subtask}
+            line = head | {"subtask": subtask_state.subtask}
             first = reader.position
             try:
                 user_key = read_value(derive_layout(key, context), reader, tail=False)
@@ -222,29 +222,34 @@ def _dump_master(master: MasterState) -> Line:
 
 
 def _dump_raw_keyed(state: RawKeyedState) -> Iterator[Line]:
-    for part in state.parts:
-        groups = part.key_groups
-        starts = {section.key_group: section.start for section in part.sections}
-        line: Line = {"kind": LineKind.RAW_KEYED, "op": state.operator.label, "subtask": part.subtask}
+    for subtask_state in state.subtask_states:
+        groups = subtask_state.key_groups
+        starts = {section.key_group: section.start for section in subtask_state.sections}
+        line: Line = {"kind": LineKind.RAW_KEYED, "op": state.operator.label, "subtask": subtask_state.subtask}
         line["range"] = f"KeyGroupRange{{startKeyGroup={groups.start}, endKeyGroup={groups.end}}}"
         line["offsets"] = [starts.get(group, NEVER_STARTED) for group in groups]
-        line["hex"] = read_whole_stream(part.stream).hex()
+        line["hex"] = read_whole_stream(subtask_state.stream).hex()
         yield line
 
 
 def _dump_raw_operator(state: RawOperatorState) -> Iterator[Line]:
-    for part in state.parts:
-        line: Line = {"kind": LineKind.RAW_OPERATOR, "op": state.operator.label, "subtask": part.subtask}
-        line["offsets"] = [offset for each in part.handle.states for offset in each.offsets]
-        line["hex"] = read_whole_stream(part.stream).hex()
+    for subtask_state in state.subtask_states:
+        line: Line = {"kind": LineKind.RAW_OPERATOR, "op": state.operator.label, "subtask": subtask_state.subtask}
+        line["offsets"] = [offset for each in subtask_state.handle.states for offset in each.offsets]
+        line["hex"] = read_whole_stream(subtask_state.stream).hex()
         yield line
 
 
 def _dump_in_flight(state: InFlightState) -> Iterator[Line]:
-    for part in state.parts:
-        name, info = _CHANNEL_NAMES[part.direction]
-        head: Line = {"kind": LineKind.IN_FLIGHT, "op": state.operator.label, "subtask": part.subtask, "handle": name}
-        for channel, position in zip(part.read(), channel_states(part.handle), strict=True):
+    for subtask_state in state.subtask_states:
+        name, info = _CHANNEL_NAMES[subtask_state.direction]
+        head: Line = {
+            "kind": LineKind.IN_FLIGHT,
+            "op": state.operator.label,
+            "subtask": subtask_state.subtask,
+            "handle": name,
+        }
+        for channel, position in zip(subtask_state.read(), channel_states(subtask_state.handle), strict=True):
             line = head | {"size": position.state_size}
             line["info"] = info.format(channel.info)
             line["offsets"] = list(position.offsets)

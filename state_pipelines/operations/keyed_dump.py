@@ -28,7 +28,7 @@ from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import TIMER_STATE
 from state_pipelines.serializers.tree import BasicKind
 from state_pipelines.snapshot.file_scans import scan_files
-from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState, group_by_file
+from state_pipelines.snapshot.keyed_state import KeyedState, KeyedSubtaskState, group_by_file
 from state_pipelines.snapshot.survey import Failure
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ def dump_keyed_state(state: KeyedState) -> Iterator[Line]:
     Raises:
         StateError: the state cannot be read.
     """
-    for part in state.parts:
-        show = _find_show(state, part)
-        for records in part.records(state.context):
+    for subtask_state in state.subtask_states:
+        show = _find_show(state, subtask_state)
+        for records in subtask_state.records(state.context):
             yield from show(records)
 
 
@@ -68,17 +68,17 @@ def dump_keyed_states(states: Sequence[KeyedState]) -> Iterator[Line]:
     """
     unread: set[str] = set()
 
-    def begin(wanted: list[tuple[KeyedPart, KeyedState]]) -> Iterator[tuple[int, KeyedRecords]]:
+    def begin(wanted: list[tuple[KeyedSubtaskState, KeyedState]]) -> Iterator[tuple[int, KeyedRecords]]:
         (file, context) = wanted[0][0].file, wanted[0][1].context
-        return file.scan([part.state_id for part, state in wanted if state.name not in unread], context)
+        return file.scan([each.state_id for each, state in wanted if state.name not in unread], context)
 
     for wanted, found in scan_files(states[0].operator, group_by_file(states), begin) if states else ():
         shows: dict[int, tuple[KeyedState, _Show]] = {}
-        for part, state in wanted:
+        for subtask_state, state in wanted:
             if state.name not in unread:
                 try:
                     with at(operator=state.operator.label, state=state.name):
-                        shows[part.state_id] = state, _find_show(state, part)
+                        shows[subtask_state.state_id] = state, _find_show(state, subtask_state)
                 except StateError as error:
                     unread.add(state.name)
                     yield describe_unread(Failure(None, error), state.operator.label, state.name)
@@ -144,18 +144,18 @@ def _dump_file(
                 yield leave(state_id, error)
 
 
-def _find_show(state: KeyedState, part: KeyedPart) -> _Show:
+def _find_show(state: KeyedState, subtask_state: KeyedSubtaskState) -> _Show:
     # The subtask's own layout: the state as a whole has none where one subtask has a namespace that nothing reads.
-    layout, _ = state.find_part_layout(part) if state.kind == StateKind.TIMER else (None, "")
-    return _show_entries(state, part) if layout is None else _show_timers(state, part, layout)
+    layout, _ = state.find_subtask_layout(subtask_state) if state.kind == StateKind.TIMER else (None, "")
+    return _show_entries(state, subtask_state) if layout is None else _show_timers(state, subtask_state, layout)
 
 
-def _show_entries(state: KeyedState, part: KeyedPart) -> _Show:
+def _show_entries(state: KeyedState, subtask_state: KeyedSubtaskState) -> _Show:
     op, kind = state.operator.label, state.kind
     head: Line = {"kind": LineKind.KEYED, "op": op, **name_state(state), "type": kind}
     guessed = state.guess is not None and PICKLED in state.guess.type
-    layout, unread = state.find_part_layout(part)
-    key_serializer, namespace, value = state.find_part_serializers(part)
+    layout, unread = state.find_subtask_layout(subtask_state)
+    key_serializer, namespace, value = state.find_subtask_serializers(subtask_state)
     value = complete(value, state.operator.snapshot.layout_context)
     user_key = value.key if kind == StateKind.MAP and isinstance(value, tree.MapOf) else None
     user_value = value.value if user_key is not None and isinstance(value, tree.MapOf) else value
@@ -196,9 +196,9 @@ def _show_entries(state: KeyedState, part: KeyedPart) -> _Show:
     return show
 
 
-def _show_timers(state: KeyedState, part: KeyedPart, layout: KeyedLayout) -> _Show:
+def _show_timers(state: KeyedState, subtask_state: KeyedSubtaskState, layout: KeyedLayout) -> _Show:
     domain, _, service = state.name.removeprefix(TIMER_STATE).partition("_")
-    _, _, element = state.find_part_serializers(part)
+    _, _, element = state.find_subtask_serializers(subtask_state)
     if not isinstance(element, tree.Timer):
         raise UnsupportedError("a priority queue that does not hold timers is not read")
     head: Line = {"kind": LineKind.TIMER, "op": state.operator.label, "service": service, "domain": domain}

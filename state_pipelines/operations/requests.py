@@ -178,7 +178,13 @@ def parse_request(content: object) -> Request:
 
 
 def describe_result(
-    request: RequestFile, status: RequestStatus, *, finished: datetime, run: str = "", error: str = "", **facts: object
+    request: RequestFile,
+    status: RequestStatus,
+    *,
+    finished: datetime,
+    run: str = "",
+    error: str = "",
+    **results: object,
 ) -> bytes:
     """Content of a result file.
 
@@ -188,7 +194,7 @@ def describe_result(
         finished: when the operation ended.
         run: id of the run that executed the request, empty when there was none.
         error: the reason of a failure.
-        facts: what the operation produced, such as `path`.
+        results: what the operation produced, such as `path`.
     """
     content = {
         "request": request.name,
@@ -197,7 +203,7 @@ def describe_result(
         "run": run or None,
         "finished": finished.isoformat(),
         "error": error or None,
-        **facts,
+        **results,
     }
     return (json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n").encode()
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.tables.state_table import KeyedTable
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.snapshot import Snapshot
-    from state_pipelines.snapshot.keyed_state import KeyedPart
+    from state_pipelines.snapshot.keyed_state import KeyedSubtaskState
     from state_pipelines.snapshot.operator import Operator
     from state_pipelines.snapshot.state import State
 
@@ -179,26 +179,26 @@ def _list_files(
         case KeyedState():
             table = state.make_table(options)
             return (
-                _reorder(state, _read_keyed(state, part, table, key_groups))
-                for part in state.parts
-                if key_groups is None or part.file.key_groups.intersect(key_groups).number
+                _reorder(state, _read_keyed(state, each, table, key_groups))
+                for each in state.subtask_states
+                if key_groups is None or each.file.key_groups.intersect(key_groups).number
             )
         case NonKeyedState():
             if key_groups is not None:
                 raise UsageError("operator state has no key groups")
-            return (_reorder(state, each.batches(parts)) for parts, each in state.split(0, options))
+            return (_reorder(state, each.batches(subtask_states)) for subtask_states, each in state.split(0, options))
         case BytesState():
             names = state.make_schema(options).names
-            parts = state.choose_parts(key_groups)
-            return (_reorder(state, (batch.select(names) for batch in part.batches())) for part in parts)
+            subtask_states = state.choose_subtask_states(key_groups)
+            return (_reorder(state, (batch.select(names) for batch in each.batches())) for each in subtask_states)
     return (state.batches(options, key_groups),)
 
 
 def _read_keyed(
-    state: KeyedState, part: KeyedPart, table: KeyedTable, key_groups: KeyGroupRange | None
+    state: KeyedState, subtask_state: KeyedSubtaskState, table: KeyedTable, key_groups: KeyGroupRange | None
 ) -> Iterator[pa.RecordBatch]:
-    for records in part.narrow(table).records(state.context, key_groups):
-        yield table.make_batch(records, part.subtask)
+    for records in subtask_state.narrow(table).records(state.context, key_groups):
+        yield table.make_batch(records, subtask_state.subtask)
 
 
 def _reorder(state: State, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -266,8 +266,8 @@ def lay_out_entry(info: StateMetaInfo, key: LayoutContext, value: LayoutContext)
         UnsupportedError: a serializer has no layout.
     """
     key = replace(key, opaque_values=OpaqueValues.NONE)
-    parts = (("key", derive_layout(info.key_serializer, key)), ("value", derive_layout(info.value_serializer, value)))
-    return lay.Struct(parts)
+    fields = (("key", derive_layout(info.key_serializer, key)), ("value", derive_layout(info.value_serializer, value)))
+    return lay.Struct(fields)
 
 
 def _decode_entries(

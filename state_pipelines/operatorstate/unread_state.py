@@ -26,7 +26,7 @@ _GROWTH = 8
 
 
 @dataclass(frozen=True)
-class OperatorStateSource:
+class UnreadOperatorState:
     """The operator state of one subtask, as far as a handle names it; can be sent to other processes.
 
     Attributes:
@@ -79,7 +79,7 @@ def open_operator_state(
     first_read: int = FIRST_READ,
     header_end: int = 0,
     declared: tuple[DeclaredSerializer, ...] = (),
-) -> OperatorStateSource:
+) -> UnreadOperatorState:
     """Read the header of operator state by a short read of the beginning of the file.
 
     Args:
@@ -98,7 +98,7 @@ def open_operator_state(
     kept = kept or KeptStreams()
     if not stream.size and not handle.states:
         # The handle of file merging for a subtask without state.
-        return OperatorStateSource(stream, handle, OperatorHeader(), 0, kept)
+        return UnreadOperatorState(stream, handle, OperatorHeader(), 0, kept)
     # Invalid offsets are reported when elements are read.
     offsets = [offset for state in handle.states for offset in state.offsets if 0 < offset < stream.size]
     end = min([stream.size, *offsets])
@@ -109,15 +109,15 @@ def open_operator_state(
     while True:
         data = read(stream, 0, size)
         try:
-            return OperatorStateSource(stream, handle, *_parse_header(data), kept)
+            return UnreadOperatorState(stream, handle, *_parse_header(data), kept)
         except StateError as error:
             # A truncated header looks damaged; only the complete one is conclusive.
             if size == end:
                 if isinstance(error, UnsupportedError):
                     states = tuple((state.state_name, state.mode.name) for state in handle.states)
-                    return OperatorStateSource(
+                    return UnreadOperatorState(
                         stream, handle, *_settle_header(data, stream.name, states, declared), kept
                     )
                 # Cached headers have no name; the error needs that of this file.
-                return OperatorStateSource(stream, handle, *_parse_header.__wrapped__(data, stream.name), kept)
+                return UnreadOperatorState(stream, handle, *_parse_header.__wrapped__(data, stream.name), kept)
         size = min(size * _GROWTH, end)

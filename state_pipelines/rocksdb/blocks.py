@@ -69,7 +69,7 @@ class Blocks:
 
 
 def decode_blocks(
-    form: BlockFormat,
+    block_format: BlockFormat,
     data: npt.NDArray[np.uint8],
     offset: int,
     offsets: npt.NDArray[np.int64],
@@ -78,7 +78,7 @@ def decode_blocks(
     """Check and decompress blocks.
 
     Args:
-        form: of the table.
+        block_format: of the table.
         data: u8, a range of the file.
         offset: position of `data` in the file.
         offsets: i64[b] positions of the blocks in the file; with their trailers they lie inside `data`.
@@ -88,17 +88,17 @@ def decode_blocks(
         FormatError: a block does not match its checksum or cannot be decompressed.
         UnsupportedError: a block is compressed in a way that is not supported.
     """
-    verify_blocks(form, data, offset, offsets, sizes)
+    verify_blocks(block_format, data, offset, offsets, sizes)
     starts = offsets - offset
     ends = starts + sizes
     kinds = data[ends]
     if not kinds.any():
         return Blocks(data, starts, ends)
-    return _decompress(form, data, starts, ends, kinds, offsets)
+    return _decompress(block_format, data, starts, ends, kinds, offsets)
 
 
 def verify_blocks(
-    form: BlockFormat,
+    block_format: BlockFormat,
     data: npt.NDArray[np.uint8],
     offset: int,
     offsets: npt.NDArray[np.int64],
@@ -109,11 +109,11 @@ def verify_blocks(
     Raises:
         FormatError: a block does not match.
     """
-    modifiers = _compute_modifiers(form.base_context, offsets)
-    wrong = find_wrong_block(form.checksum, data, offsets - offset, sizes, modifiers)
+    modifiers = _compute_modifiers(block_format.base_context, offsets)
+    wrong = find_wrong_block(block_format.checksum, data, offsets - offset, sizes, modifiers)
     if wrong >= 0:
         hint = "The file was changed after RocksDB wrote it"
-        raise FormatError("a block does not match its checksum", where=_locate(form, offsets[wrong]), hint=hint)
+        raise FormatError("a block does not match its checksum", where=_locate(block_format, offsets[wrong]), hint=hint)
 
 
 def _compute_modifiers(base: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -123,7 +123,7 @@ def _compute_modifiers(base: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray
 
 
 def _decompress(
-    form: BlockFormat,
+    block_format: BlockFormat,
     data: npt.NDArray[np.uint8],
     starts: npt.NDArray[np.int64],
     ends: npt.NDArray[np.int64],
@@ -131,49 +131,49 @@ def _decompress(
     offsets: npt.NDArray[np.int64],
 ) -> Blocks:
     for kind in np.unique(kinds).tolist():
-        if kind not in (_SNAPPY, *_DECOMPRESSORS) or not (form.sized or kind in (_NONE, _SNAPPY)):
+        if kind not in (_SNAPPY, *_DECOMPRESSORS) or not (block_format.sized or kind in (_NONE, _SNAPPY)):
             what = f"a block is compressed by {_NAMES.get(kind, f'method {kind}')}"
             hint = "Compact the database with a RocksDB that uses snappy, lz4, zstd, zlib or no compression"
-            raise UnsupportedError(what, where=_locate(form, offsets[np.argmax(kinds == kind)]), hint=hint)
+            raise UnsupportedError(what, where=_locate(block_format, offsets[np.argmax(kinds == kind)]), hint=hint)
     plain_sizes, sources = ends - starts, starts.copy()
     read_plain_sizes(data.ctypes.data, ends, kinds, plain_sizes, sources)
     wrong = np.flatnonzero((plain_sizes < 0) | (plain_sizes > (ends - starts) * _RATIOS[kinds]))
     if len(wrong):
         block = wrong[0]
         what = f"a block of {ends[block] - starts[block]} bytes says that it holds {plain_sizes[block]}"
-        raise FormatError(what, where=_locate(form, offsets[block]))
+        raise FormatError(what, where=_locate(block_format, offsets[block]))
     plain_ends = np.cumsum(plain_sizes)
     plain_starts = plain_ends - plain_sizes
     plain = np.empty(int(plain_ends[-1]), np.uint8)
     positions = (sources, ends, plain_starts, plain_ends)
     rows = np.flatnonzero(kinds == _SNAPPY)
-    starts, ends, *targets = (part[rows] for part in positions)
+    starts, ends, *targets = (each[rows] for each in positions)
     wrong_row = decompress_snappy(data.ctypes.data, starts, ends, plain.ctypes.data, *targets)
     if wrong_row >= 0:
         what = "a block cannot be decompressed: it is not what snappy writes"
-        raise FormatError(what, where=_locate(form, offsets[rows[wrong_row]]))
+        raise FormatError(what, where=_locate(block_format, offsets[rows[wrong_row]]))
     rows = np.flatnonzero(kinds != _SNAPPY)
-    others = tuple(part[rows] for part in (*positions, kinds, offsets))
-    _decompress_into(form, data.data, others, plain.data)
+    others = tuple(each[rows] for each in (*positions, kinds, offsets))
+    _decompress_into(block_format, data.data, others, plain.data)
     return Blocks(plain, plain_starts, plain_ends)
 
 
 def _decompress_into(
-    form: BlockFormat, source: memoryview, positions: tuple[npt.NDArray[Any], ...], target: memoryview
+    block_format: BlockFormat, source: memoryview, positions: tuple[npt.NDArray[Any], ...], target: memoryview
 ) -> None:
     # Everything that can be done for all blocks at once is done before: this loop costs about what decompression does.
     offset = -1
     try:
         for start, end, plain_start, plain_end, kind, offset in zip(
-            *(part.tolist() for part in positions), strict=True
+            *(each.tolist() for each in positions), strict=True
         ):
             written = _DECOMPRESSORS[kind](source[start:end], target[plain_start:plain_end])
             if written != plain_end - plain_start:
                 what = f"a block holds {written} bytes, it says {plain_end - plain_start}"
-                raise FormatError(what, where=_locate(form, offset))
+                raise FormatError(what, where=_locate(block_format, offset))
     except (cramjam.DecompressionError, zlib.error, ValueError, OSError) as error:
         what = f"a block cannot be decompressed: {error}"
-        raise FormatError(what, where=_locate(form, offset)) from None
+        raise FormatError(what, where=_locate(block_format, offset)) from None
 
 
 @njit(cache=True, nogil=True)
@@ -220,15 +220,15 @@ _DECOMPRESSORS: dict[int, Callable[[memoryview, memoryview], int]] = {
 }
 
 
-def _locate(form: BlockFormat, offset: int | np.int64) -> Where:
-    return Where(file=form.name, offset=int(offset))
+def _locate(block_format: BlockFormat, offset: int | np.int64) -> Where:
+    return Where(file=block_format.name, offset=int(offset))
 
 
-def read_block(form: BlockFormat, data: bytes, offset: int) -> bytes:
+def read_block(block_format: BlockFormat, data: bytes, offset: int) -> bytes:
     """Check and decompress one block.
 
     Args:
-        form: of the table.
+        block_format: of the table.
         data: the block with its trailer.
         offset: position of the block in the file.
 
@@ -238,7 +238,7 @@ def read_block(form: BlockFormat, data: bytes, offset: int) -> bytes:
     """
     size = len(data) - TRAILER_SIZE
     if size < 0:
-        raise FormatError("a block is shorter than its trailer", where=_locate(form, offset))
+        raise FormatError("a block is shorter than its trailer", where=_locate(block_format, offset))
     position = np.array([offset], np.int64)
-    blocks = decode_blocks(form, np.frombuffer(data, np.uint8), offset, position, np.array([size], np.int64))
+    blocks = decode_blocks(block_format, np.frombuffer(data, np.uint8), offset, position, np.array([size], np.int64))
     return blocks.data[int(blocks.starts[0]) : int(blocks.ends[0])].tobytes()

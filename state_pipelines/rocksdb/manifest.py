@@ -107,14 +107,14 @@ class Database:
 
 
 @dataclass
-class _Family:
+class _TableSet:
     name: str
     tables: dict[int, tuple[int, int, bytes, bytes, int, int]] = field(default_factory=dict)
 
 
 @dataclass
 class _Edit:
-    family: int = 0
+    column_family: int = 0
     comparator: str | None = None
     added: str | None = None
     dropped: bool = False
@@ -152,13 +152,15 @@ def read_database(
     current = _find(files, CURRENT)
     name = read(current).decode("utf-8", "replace").rstrip("\n")
     manifest = _find(files, name)
-    families = _replay(read(manifest), manifest.name)
+    column_families = _replay(read(manifest), manifest.name)
     for log, stream in files.items():
         if log.endswith(".log") and stream.size:
             what = "the database has a write-ahead log, whose entries are in no table yet"
             hint = "Flink's snapshots have none; open the database with RocksDB and flush it"
             raise UnsupportedError(what, where=Where(file=stream.name), hint=hint)
-    return Database(tuple(_to_family(files, number, families[number]) for number in sorted(families)))
+    return Database(
+        tuple(_to_column_family(files, number, column_families[number]) for number in sorted(column_families))
+    )
 
 
 def _find(files: Mapping[str, StateStream], name: str) -> StateStream:
@@ -168,23 +170,26 @@ def _find(files: Mapping[str, StateStream], name: str) -> StateStream:
     return files[name]
 
 
-def _to_family(files: Mapping[str, StateStream], number: int, family: _Family) -> ColumnFamily:
+def _to_column_family(files: Mapping[str, StateStream], number: int, column_family: _TableSet) -> ColumnFamily:
     tables = []
-    for table, (level, size, smallest, largest, first, last) in family.tables.items():
+    for table, (level, size, smallest, largest, first, last) in column_family.tables.items():
         stream = _find(files, f"{table:06d}.sst")
         if stream.size != size:
-            what = f"table {table} of column family {family.name!r} has {stream.size} bytes, the MANIFEST says {size}"
+            name = column_family.name
+            what = f"table {table} of column family {name!r} has {stream.size} bytes, the MANIFEST says {size}"
             raise FormatError(what, where=Where(file=stream.name))
         end = largest[:-8] if largest[-8:] == RANGE_BOUND_TRAILER else largest[:-8] + b"\0"
         if smallest[:-8] >= end:
             what = f"the bounds of table {table} in the MANIFEST are not in order"
             raise FormatError(what, where=Where(file=stream.name))
         tables.append(TableFile(table, level, size, smallest[:-8], end, first, last, stream))
-    return ColumnFamily(number, family.name, tuple(sorted(tables, key=lambda file: (file.smallest, file.number))))
+    return ColumnFamily(
+        number, column_family.name, tuple(sorted(tables, key=lambda file: (file.smallest, file.number)))
+    )
 
 
-def _replay(data: bytes, name: str) -> dict[int, _Family]:
-    families = {0: _Family("default")}
+def _replay(data: bytes, name: str) -> dict[int, _TableSet]:
+    column_families = {0: _TableSet("default")}
     group = 0
     for offset, record in _iter_records(data, name):
         cursor = Cursor(record, name, offset)
@@ -193,35 +198,35 @@ def _replay(data: bytes, name: str) -> dict[int, _Family]:
             what = f"the keys of a column family are ordered by {edit.comparator}, not by their bytes"
             raise UnsupportedError(what, where=Where(file=name, offset=offset))
         if edit.added is not None:
-            families[edit.family] = _Family(edit.added)
-        if edit.family not in families:
-            raise cursor.error(f"an edit is for column family {edit.family}, which does not exist")
+            column_families[edit.column_family] = _TableSet(edit.added)
+        if edit.column_family not in column_families:
+            raise cursor.error(f"an edit is for column family {edit.column_family}, which does not exist")
         if edit.dropped:
-            del families[edit.family]
+            del column_families[edit.column_family]
         else:
-            _apply(families[edit.family], edit, cursor)
+            _apply(column_families[edit.column_family], edit, cursor)
         group = edit.group or 0
     if group:
         what = f"the MANIFEST ends inside an atomic group, {group} edits are missing"
         raise FormatError(what, where=Where(file=name, offset=len(data)))
-    return families
+    return column_families
 
 
-def _apply(family: _Family, edit: _Edit, cursor: Cursor) -> None:
+def _apply(column_family: _TableSet, edit: _Edit, cursor: Cursor) -> None:
     # A table that moves to another level is deleted and added by the same edit.
     for level, number in edit.deleted:
-        if number not in family.tables or family.tables[number][0] != level:
+        if number not in column_family.tables or column_family.tables[number][0] != level:
             raise cursor.error(f"an edit deletes table {number} of level {level}, which is not there")
-        del family.tables[number]
+        del column_family.tables[number]
     for level, number, size, smallest, largest, first, last in edit.tables:
-        if number in family.tables:
+        if number in column_family.tables:
             raise cursor.error(f"an edit adds table {number} again")
-        family.tables[number] = (level, size, smallest, largest, first, last)
+        column_family.tables[number] = (level, size, smallest, largest, first, last)
 
 
 def _iter_records(data: bytes, name: str) -> Iterator[tuple[int, bytes]]:
     """The records of a log: position and payload."""
-    parts: list[bytes] = []
+    fragments: list[bytes] = []
     position = start = 0
     while position < len(data):
         left = _BLOCK_SIZE - position % _BLOCK_SIZE
@@ -240,15 +245,15 @@ def _iter_records(data: bytes, name: str) -> Iterator[tuple[int, bytes]]:
             break
         if _masked_crc32c(data[position + 6 : end]) != crc:
             raise FormatError("a record of the log does not match its checksum", where=where)
-        if kind not in (_FULL, _FIRST, _MIDDLE, _LAST) or (kind in (_FULL, _FIRST)) == bool(parts):
+        if kind not in (_FULL, _FIRST, _MIDDLE, _LAST) or (kind in (_FULL, _FIRST)) == bool(fragments):
             raise FormatError(f"a record of type {kind} of the log is not expected here", where=where)
-        start = start if parts else position
-        parts.append(data[position + _HEADER_SIZE : end])
+        start = start if fragments else position
+        fragments.append(data[position + _HEADER_SIZE : end])
         if kind in (_FULL, _LAST):
-            yield start, b"".join(parts)
-            parts = []
+            yield start, b"".join(fragments)
+            fragments = []
         position = end
-    if parts:
+    if fragments:
         raise FormatError("the log ends inside a record", where=Where(file=name, offset=start))
 
 
@@ -273,7 +278,7 @@ def _read_edit(cursor: Cursor) -> _Edit:
         elif tag in (_NEW_FILE, _NEW_FILE_2, _NEW_FILE_3, _NEW_FILE_4):
             edit.tables.append(_read_new_file(cursor, tag))
         elif tag == _COLUMN_FAMILY:
-            edit.family = cursor.varint()
+            edit.column_family = cursor.varint()
         elif tag == _ADD_COLUMN_FAMILY:
             edit.added = cursor.text()
         elif tag == _DROP_COLUMN_FAMILY:
@@ -296,9 +301,9 @@ def _read_new_file(cursor: Cursor, tag: int) -> tuple[int, int, int, bytes, byte
         raise cursor.error(f"a bound of table {number} is shorter than the trailer of a key")
     first, last = (0, 0) if tag == _NEW_FILE else (cursor.varint(), cursor.varint())
     if tag == _NEW_FILE_4:
-        while (part := cursor.varint()) != _FIELD_END:
-            if part & _FIELD_NOT_SKIPPABLE and part != _FIELD_PATH:
-                raise _unknown(cursor, f"table {number} has the unknown property {part} in the MANIFEST")
+        while (custom := cursor.varint()) != _FIELD_END:
+            if custom & _FIELD_NOT_SKIPPABLE and custom != _FIELD_PATH:
+                raise _unknown(cursor, f"table {number} has the unknown property {custom} in the MANIFEST")
             cursor.prefixed()
     return level, number, size, smallest, largest, first, last
 

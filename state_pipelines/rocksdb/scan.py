@@ -24,16 +24,16 @@ from state_pipelines.rocksdb.kernels import (
     find_key,
     parse_entries,
 )
-from state_pipelines.rocksdb.sources import (
+from state_pipelines.rocksdb.table import RangeTombstone, Table, find_blocks, open_table
+from state_pipelines.rocksdb.table_readers import (
     READ_SIZE,
-    FamilyRanges,
+    ColumnFamilyRanges,
     KeyRange,
-    TableSource,
+    TableReader,
     find_blocks_end,
     find_files,
     open_tables,
 )
-from state_pipelines.rocksdb.table import RangeTombstone, Table, find_blocks, open_table
 from state_pipelines.rocksdb.versions import merge_runs, resolve_versions, write_resolved
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ WINDOW = 2 << 20
 MERGE_OPERATOR = "StringAppendTESTOperator"
 """The operator of Flink's list state: operands are joined by a comma, 0x2C."""
 
-_POINTS_PER_PART = 16
+_POINTS_PER_SPLIT = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +83,7 @@ class _Run:
 
 
 def scan(
-    family: ColumnFamily,
+    column_family: ColumnFamily,
     start: bytes = b"",
     end: bytes | None = None,
     *,
@@ -95,7 +95,7 @@ def scan(
     Only blocks that may hold such keys are read, neighbours with one read.
 
     Args:
-        family: the column family.
+        column_family: the column family.
         start: first key.
         end: after the last key; None: to the last.
         window: bytes of keys and values that are held at once; a single larger entry is held all the same.
@@ -107,11 +107,13 @@ def scan(
         UnsupportedError: a table has a format that this release does not cover, or operands of a merge operator other
             than that of Flink's list state.
     """
-    with FamilyScans([FamilyRanges(family, (KeyRange(start, end),))], window=window, tables=tables) as scans:
+    with ColumnFamilyScans(
+        [ColumnFamilyRanges(column_family, (KeyRange(start, end),))], window=window, tables=tables
+    ) as scans:
         yield from scans.scan(0)
 
 
-class FamilyScans:
+class ColumnFamilyScans:
     """Scans of column families one after the other, which are read ahead on a storage that is not local.
 
     Use it as a context manager: reading ahead ends with it.
@@ -123,13 +125,13 @@ class FamilyScans:
     """
 
     def __init__(
-        self, wanted: Sequence[FamilyRanges], *, window: int = WINDOW, tables: TableCache | None = None
+        self, wanted: Sequence[ColumnFamilyRanges], *, window: int = WINDOW, tables: TableCache | None = None
     ) -> None:
         self._wanted = wanted
         self._window = window
         self._reader = open_tables(wanted, tables or TableCache())
 
-    def __enter__(self) -> FamilyScans:
+    def __enter__(self) -> ColumnFamilyScans:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -137,16 +139,18 @@ class FamilyScans:
 
     def scan(self, number: int) -> Iterator[Entries]:
         """The entries of a column family, by its number in `wanted`; results and errors as for `scan`."""
-        family, ranges = self._wanted[number]
+        column_family, ranges = self._wanted[number]
         for start, end in ranges:
-            yield from self._scan_range(number, family, start, end)
-        for file in family.files:
+            yield from self._scan_range(number, column_family, start, end)
+        for file in column_family.files:
             self._reader.release(number, file)
 
-    def _scan_range(self, number: int, family: ColumnFamily, start: bytes, end: bytes | None) -> Iterator[Entries]:
-        waiting = [file for file in find_files(family, start, end) if end is None or start < end]
+    def _scan_range(
+        self, number: int, column_family: ColumnFamily, start: bytes, end: bytes | None
+    ) -> Iterator[Entries]:
+        waiting = [file for file in find_files(column_family, start, end) if end is None or start < end]
         waiting.reverse()
-        active: list[TableSource] = []
+        active: list[TableReader] = []
         low = start
         while waiting or active:
             if not active:
@@ -162,20 +166,20 @@ class FamilyScans:
             yield from _scan_chunk(active, low, high)
             if high == end:
                 break
-            for source in active:
-                if source.table.file.end <= high:
-                    self._reader.release(number, source.table.file)
+            for reader in active:
+                if reader.table.file.end <= high:
+                    self._reader.release(number, reader.table.file)
             active = [each for each in active if each.table.file.end > high]
             low = high
 
 
-def estimate(family: ColumnFamily, start: bytes = b"", end: bytes | None = None) -> int:
+def estimate(column_family: ColumnFamily, start: bytes = b"", end: bytes | None = None) -> int:
     """Bytes of the tables that a scan of the range would read; tables wholly inside the range are not opened.
 
     Raises:
         FormatError: as for `scan`, like all others.
     """
-    return sum(_estimate_file(file, start, end) for file in find_files(family, start, end))
+    return sum(_estimate_file(file, start, end) for file in find_files(column_family, start, end))
 
 
 def _estimate_file(file: TableFile, start: bytes, end: bytes | None) -> int:
@@ -186,11 +190,11 @@ def _estimate_file(file: TableFile, start: bytes, end: bytes | None) -> int:
     return int(table.index.sizes[blocks.start : blocks.stop].sum()) + TRAILER_SIZE * len(blocks)
 
 
-def split_keys(family: ColumnFamily, start: bytes, end: bytes | None, size: int) -> list[bytes]:
+def split_keys(column_family: ColumnFamily, start: bytes, end: bytes | None, size: int) -> list[bytes]:
     """Keys that cut a range into parts of about `size` bytes of tables each.
 
     Args:
-        family: the column family.
+        column_family: the column family.
         start: first key of the range.
         end: after its last key; None: to the last.
         size: bytes per part, at least 1.
@@ -202,8 +206,8 @@ def split_keys(family: ColumnFamily, start: bytes, end: bytes | None, size: int)
         FormatError: as for `scan`, like all others.
     """
     points: list[tuple[bytes, int]] = []
-    for file in find_files(family, start, end):
-        points += _measure(file, start, end, max(1, size // _POINTS_PER_PART))
+    for file in find_files(column_family, start, end):
+        points += _measure(file, start, end, max(1, size // _POINTS_PER_SPLIT))
     points.sort()
     keys = []
     filled = 0
@@ -213,7 +217,7 @@ def split_keys(family: ColumnFamily, start: bytes, end: bytes | None, size: int)
             keys.append(key)
             filled = 0
     # The last key only ends the range.
-    last = max((file.end for file in find_files(family, start, end)), default=b"")
+    last = max((file.end for file in find_files(column_family, start, end)), default=b"")
     return [key for key in dict.fromkeys(keys) if key < last]
 
 
@@ -260,15 +264,15 @@ def _choose_table_end(table: Table, low: bytes, share: int) -> bytes:
     return end
 
 
-def _scan_chunk(sources: Sequence[TableSource], low: bytes, high: bytes) -> Iterator[Entries]:
-    ahead = READ_SIZE // len(sources)
-    runs = [run for source in sources if (run := _read_run(source, low, high, ahead))]
+def _scan_chunk(readers: Sequence[TableReader], low: bytes, high: bytes) -> Iterator[Entries]:
+    ahead = READ_SIZE // len(readers)
+    runs = [run for reader in readers if (run := _read_run(reader, low, high, ahead))]
     if not runs:
         return
     erased = [
         RangeTombstone(max(tombstone.start, low), min(tombstone.end, high), tombstone.sequence)
-        for source in sources
-        for tombstone in source.table.tombstones
+        for reader in readers
+        for tombstone in reader.table.tombstones
         if tombstone.start < high and tombstone.end > low
     ]
     if len(runs) == 1 and not runs[0].flags and not erased:
@@ -284,17 +288,17 @@ def _scan_chunk(sources: Sequence[TableSource], low: bytes, high: bytes) -> Iter
         yield entries
 
 
-def _read_run(source: TableSource, low: bytes, high: bytes, ahead: int) -> _Run | None:
+def _read_run(reader: TableReader, low: bytes, high: bytes, ahead: int) -> _Run | None:
     """The entries of a table from `low` up to `high`; None if there are none."""
-    table = source.table
+    table = reader.table
     blocks = find_blocks(table, low, high)
     if not blocks:
         return None
     offsets = table.index.offsets[blocks.start : blocks.stop]
     sizes = table.index.sizes[blocks.start : blocks.stop]
     offset = int(offsets[0])
-    raw = source.read(offset, find_blocks_end(table, blocks), ahead)
-    plain = decode_blocks(table.form, np.frombuffer(raw, np.uint8), offset, offsets, sizes)
+    raw = reader.read(offset, find_blocks_end(table, blocks), ahead)
+    plain = decode_blocks(table.block_format, np.frombuffer(raw, np.uint8), offset, offsets, sizes)
     ends = np.empty(len(offsets), np.int64)
     base = plain.data.ctypes.data
     count, total, wrong = count_entries(base, plain.starts, plain.ends, ends)
@@ -356,6 +360,6 @@ def _resolve(runs: list[Entries], erased: list[RangeTombstone]) -> Entries:
     number, total = resolve_versions(key_starts, key_ends, value_starts, value_ends, order, spans, firsts, counts)
     data = np.empty(total, np.uint8)
     new = [np.empty(number, np.int64) for _ in range(4)]
-    sources = (key_starts, key_ends, value_starts, value_ends, order)
-    write_resolved(*sources, firsts[:number], counts[:number], data.ctypes.data, *new)
+    columns = (key_starts, key_ends, value_starts, value_ends, order)
+    write_resolved(*columns, firsts[:number], counts[:number], data.ctypes.data, *new)
     return Entries(data, *new)

@@ -97,7 +97,7 @@ class Table:
 
     Attributes:
         file: the table file.
-        form: of its blocks.
+        block_format: of its blocks.
         sequence: that of every entry, for an ingested table; else -1.
         merge_operator: name of the operator that its merge operands are for.
         expansion: bytes of keys and values per byte of data blocks, roughly.
@@ -108,7 +108,7 @@ class Table:
     """
 
     file: TableFile
-    form: BlockFormat
+    block_format: BlockFormat
     sequence: int
     merge_operator: str
     expansion: float
@@ -160,9 +160,9 @@ def open_table(file: TableFile) -> Table:
     """
     name = file.stream.name
     tail = _read_tail(file)
-    form, metaindex_range, index_range = _read_footer(tail)
+    block_format, metaindex_range, index_range = _read_footer(tail)
     metaindex = {
-        key: _read_block_range(Cursor(value, name)) for key, value, _ in _read_meta(tail, form, metaindex_range)
+        key: _read_block_range(Cursor(value, name)) for key, value, _ in _read_meta(tail, block_format, metaindex_range)
     }
     if b"rocksdb.properties" not in metaindex:
         raise FormatError("a table has no properties", where=Where(file=name))
@@ -170,7 +170,7 @@ def open_table(file: TableFile) -> Table:
         raise UnsupportedError(
             "the blocks of a table are compressed with a dictionary", where=Where(file=name), hint=_HINT
         )
-    properties = _read_properties(tail, form, metaindex[b"rocksdb.properties"])
+    properties = _read_properties(tail, block_format, metaindex[b"rocksdb.properties"])
     index_range = index_range or metaindex.get(b"rocksdb.index")
     if index_range is None:
         raise FormatError("a table has no index", where=Where(file=name))
@@ -178,18 +178,18 @@ def open_table(file: TableFile) -> Table:
     sequence = _find_sequence(properties, file)
     tombstones: tuple[RangeTombstone, ...] = ()
     if b"rocksdb.range_del" in metaindex:
-        entries = _read_meta(tail, form, metaindex[b"rocksdb.range_del"])
+        entries = _read_meta(tail, block_format, metaindex[b"rocksdb.range_del"])
         tombstones = tuple(_cut_tombstones(entries, file, sequence))
     data_size = _read_number(properties, b"rocksdb.data.size", name)
     raw = _read_number(properties, b"rocksdb.raw.key.size", name)
     raw += _read_number(properties, b"rocksdb.raw.value.size", name)
     return Table(
         file,
-        form,
+        block_format,
         sequence,
         properties.get(b"rocksdb.merge.operator", b"").decode("utf-8", "replace"),
         min(max(raw / data_size, 1.0), _MOST_EXPANSION) if data_size else 1.0,
-        _read_index(tail, form, properties, index_range),
+        _read_index(tail, block_format, properties, index_range),
         tombstones,
         tuple(block_range for key, block_range in metaindex.items() if key.startswith(_FILTERS)),
         tail.data if len(tail.data) == file.size else b"",
@@ -228,40 +228,40 @@ def _read_footer(tail: _Tail) -> tuple[BlockFormat, tuple[int, int], tuple[int, 
         raise UnsupportedError(f"block checksums of type {footer[0]}", where=where, hint=_HINT)
     if version < _FIRST_EXTENDED:
         cursor = Cursor(footer[1:-12], file.stream.name, start + 1)
-        form = BlockFormat(file.stream.name, footer[0], sized=version >= _FIRST_SIZED)
-        return form, _read_block_range(cursor), _read_block_range(cursor)
+        block_format = BlockFormat(file.stream.name, footer[0], sized=version >= _FIRST_SIZED)
+        return block_format, _read_block_range(cursor), _read_block_range(cursor)
     if footer[1:5] != _EXTENDED_MAGIC:
         raise FormatError("the footer of a table lacks its second magic number", where=where)
     context = int.from_bytes(footer[9:13], "little")
-    form = BlockFormat(file.stream.name, footer[0], context)
-    _check_footer(form, footer, start)
+    block_format = BlockFormat(file.stream.name, footer[0], context)
+    _check_footer(block_format, footer, start)
     size = int.from_bytes(footer[13:17], "little")
-    return form, (start - size - TRAILER_SIZE, size), None
+    return block_format, (start - size - TRAILER_SIZE, size), None
 
 
-def _check_footer(form: BlockFormat, footer: bytes, start: int) -> None:
-    if form.checksum == NO_CHECKSUM:
+def _check_footer(block_format: BlockFormat, footer: bytes, start: int) -> None:
+    if block_format.checksum == NO_CHECKSUM:
         return
     # Its own checksum counts as zero; the last byte stands where a block has its compression type.
     trailed = np.frombuffer(footer[:5] + bytes(4) + footer[9:] + footer[5:9], np.uint8)
-    verify_blocks(form, trailed, start, np.array([start], np.int64), np.array([FOOTER_SIZE - 1], np.int64))
+    verify_blocks(block_format, trailed, start, np.array([start], np.int64), np.array([FOOTER_SIZE - 1], np.int64))
 
 
 def _read_block_range(cursor: Cursor) -> tuple[int, int]:
     return cursor.varint(), cursor.varint()
 
 
-def _read_meta(tail: _Tail, form: BlockFormat, block_range: tuple[int, int]) -> list[tuple[bytes, bytes, int]]:
+def _read_meta(tail: _Tail, block_format: BlockFormat, block_range: tuple[int, int]) -> list[tuple[bytes, bytes, int]]:
     offset, size = block_range
-    block = read_block(form, tail.read(offset, size + TRAILER_SIZE), offset)
-    return list(_iter_entries(Cursor(block, form.name, offset)))
+    block = read_block(block_format, tail.read(offset, size + TRAILER_SIZE), offset)
+    return list(_iter_entries(Cursor(block, block_format.name, offset)))
 
 
-def _find_entries_end(block: bytes, form: BlockFormat, offset: int) -> int:
+def _find_entries_end(block: bytes, block_format: BlockFormat, offset: int) -> int:
     end = len(block) - 4
     restarts = int.from_bytes(block[-4:], "little")
     if end < 0 or restarts & _HASH_INDEX or 4 * restarts > end:
-        raise FormatError("a block has no restart points", where=Where(file=form.name, offset=offset))
+        raise FormatError("a block has no restart points", where=Where(file=block_format.name, offset=offset))
     return end - 4 * restarts
 
 
@@ -277,20 +277,20 @@ def _iter_entries(cursor: Cursor) -> Iterator[tuple[bytes, bytes, int]]:
         yield key, cursor.take(size), cursor.position - size
 
 
-def _read_properties(tail: _Tail, form: BlockFormat, block_range: tuple[int, int]) -> dict[bytes, bytes]:
+def _read_properties(tail: _Tail, block_format: BlockFormat, block_range: tuple[int, int]) -> dict[bytes, bytes]:
     try:
-        entries = _read_meta(tail, form, block_range)
+        entries = _read_meta(tail, block_format, block_range)
     except FormatError:
         # An old RocksDB wrote the sequence number of an ingested table over the zeros that the checksum covers.
         offset, size = block_range
         block = bytearray(tail.read(offset, size + TRAILER_SIZE))
         plain = bytes(block[:-TRAILER_SIZE])
-        found = {key: position for key, _, position in _iter_entries(Cursor(plain, form.name, offset))}
+        found = {key: position for key, _, position in _iter_entries(Cursor(plain, block_format.name, offset))}
         if _GLOBAL_SEQUENCE not in found:
             raise
         block[found[_GLOBAL_SEQUENCE] : found[_GLOBAL_SEQUENCE] + 8] = bytes(8)
-        read_block(form, bytes(block), offset)
-        entries = list(_iter_entries(Cursor(plain, form.name, offset)))
+        read_block(block_format, bytes(block), offset)
+        entries = list(_iter_entries(Cursor(plain, block_format.name, offset)))
     return {key: value for key, value, _ in entries}
 
 
@@ -340,14 +340,16 @@ def _cut_tombstones(
 
 
 def _read_index(
-    tail: _Tail, form: BlockFormat, properties: dict[bytes, bytes], block_range: tuple[int, int]
+    tail: _Tail, block_format: BlockFormat, properties: dict[bytes, bytes], block_range: tuple[int, int]
 ) -> BlockIndex:
-    has_user_keys = _read_number(properties, b"rocksdb.index.key.is.user.key", form.name) != 0
-    delta = _read_number(properties, b"rocksdb.index.value.is.delta.encoded", form.name) != 0
-    index = _parse_index(tail, form, block_range, has_user_keys, delta)
+    has_user_keys = _read_number(properties, b"rocksdb.index.key.is.user.key", block_format.name) != 0
+    delta = _read_number(properties, b"rocksdb.index.value.is.delta.encoded", block_format.name) != 0
+    index = _parse_index(tail, block_format, block_range, has_user_keys, delta)
     if _read_fixed(properties, b"rocksdb.block.based.table.index.type", 4) == _TWO_LEVEL_INDEX:
         ranges = zip(index.offsets.tolist(), index.sizes.tolist(), strict=True)
-        index = _join([_parse_index(tail, form, part, has_user_keys, delta) for part in ranges], has_user_keys)
+        index = _join(
+            [_parse_index(tail, block_format, partition, has_user_keys, delta) for partition in ranges], has_user_keys
+        )
     largest = max(int(index.offsets.max(initial=0)), int(index.sizes.max(initial=0)))
     ends = index.offsets + index.sizes + TRAILER_SIZE
     if (
@@ -357,39 +359,39 @@ def _read_index(
         or (ends > tail.file.size).any()
     ):
         what = "the index of a table names blocks that overlap or lie outside the file"
-        raise FormatError(what, where=Where(file=form.name, offset=block_range[0]))
+        raise FormatError(what, where=Where(file=block_format.name, offset=block_range[0]))
     return index
 
 
 def _parse_index(
-    tail: _Tail, form: BlockFormat, block_range: tuple[int, int], has_user_keys: bool, delta: bool
+    tail: _Tail, block_format: BlockFormat, block_range: tuple[int, int], has_user_keys: bool, delta: bool
 ) -> BlockIndex:
     offset, size = block_range
-    block = read_block(form, tail.read(offset, size + TRAILER_SIZE), offset)
-    end = _find_entries_end(block, form, offset)
+    block = read_block(block_format, tail.read(offset, size + TRAILER_SIZE), offset)
+    end = _find_entries_end(block, block_format, offset)
     data = np.frombuffer(block, np.uint8)
     trailer = 0 if has_user_keys else KEY_TRAILER_SIZE
     none = np.empty(0, np.int64)
     count, key_size = parse_index(data.ctypes.data, end, delta, trailer, 0, none, none, none, none)
     if count < 0:
-        raise FormatError("a block is not an index", where=Where(file=form.name, offset=offset))
+        raise FormatError("a block is not an index", where=Where(file=block_format.name, offset=offset))
     keys = np.empty(key_size, np.uint8)
     starts, ends, offsets, sizes = (np.empty(count, np.int64) for _ in range(4))
     parse_index(data.ctypes.data, end, delta, trailer, keys.ctypes.data, starts, ends, offsets, sizes)
     return BlockIndex(keys, starts, ends, offsets, sizes, has_user_keys)
 
 
-def _join(parts: list[BlockIndex], has_user_keys: bool) -> BlockIndex:
-    if not parts:
+def _join(partitions: list[BlockIndex], has_user_keys: bool) -> BlockIndex:
+    if not partitions:
         none = np.empty(0, np.int64)
         return BlockIndex(np.empty(0, np.uint8), none, none, none, none, has_user_keys)
-    bases = np.cumsum([0, *(len(part.keys) for part in parts[:-1])]).tolist()
+    bases = np.cumsum([0, *(len(partition.keys) for partition in partitions[:-1])]).tolist()
     return BlockIndex(
-        np.concatenate([part.keys for part in parts]),
-        np.concatenate([part.key_starts + base for part, base in zip(parts, bases, strict=True)]),
-        np.concatenate([part.key_ends + base for part, base in zip(parts, bases, strict=True)]),
-        np.concatenate([part.offsets for part in parts]),
-        np.concatenate([part.sizes for part in parts]),
+        np.concatenate([each.keys for each in partitions]),
+        np.concatenate([each.key_starts + base for each, base in zip(partitions, bases, strict=True)]),
+        np.concatenate([each.key_ends + base for each, base in zip(partitions, bases, strict=True)]),
+        np.concatenate([each.offsets for each in partitions]),
+        np.concatenate([each.sizes for each in partitions]),
         has_user_keys,
     )
 

@@ -10,7 +10,7 @@ from state_pipelines.errors import FormatError, Where
 from state_pipelines.rocksdb.blocks import decode_blocks, verify_blocks
 from state_pipelines.rocksdb.checksums import TRAILER_SIZE
 from state_pipelines.rocksdb.kernels import BAD_BLOCK, MESSAGES, count_entries, parse_entries
-from state_pipelines.rocksdb.sources import READ_SIZE
+from state_pipelines.rocksdb.table_readers import READ_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ def verify_table(file: TableFile, tables: TableCache, *, whole: bool) -> int:
     # Not the properties: an old RocksDB changed them after it had computed their checksum.
     for offset, size in table.filters:
         data = np.frombuffer(table.read(offset, offset + size + TRAILER_SIZE), np.uint8)
-        verify_blocks(table.form, data, offset, np.array([offset], np.int64), np.array([size], np.int64))
+        verify_blocks(table.block_format, data, offset, np.array([offset], np.int64), np.array([size], np.int64))
     entries = 0
     last = b""
     for blocks in _group_blocks(table, whole=whole):
@@ -73,7 +73,7 @@ def _read_blocks(table: Table, blocks: range) -> tuple[int, bytes, bytes]:
     sizes = table.index.sizes[blocks.start : blocks.stop]
     offset = int(offsets[0])
     raw = table.read(offset, int(offsets[-1] + sizes[-1]) + TRAILER_SIZE)
-    plain = decode_blocks(table.form, np.frombuffer(raw, np.uint8), offset, offsets, sizes)
+    plain = decode_blocks(table.block_format, np.frombuffer(raw, np.uint8), offset, offsets, sizes)
     ends = np.empty(len(offsets), np.int64)
     base = plain.data.ctypes.data
     count, total, wrong = count_entries(base, plain.starts, plain.ends, ends)

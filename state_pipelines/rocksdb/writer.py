@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 TABLE_SIZE = 64 << 20
 """Bytes after which a new table is begun, the `target_file_size_base` of RocksDB and Flink."""
-DEFAULT_FAMILY = "default"
+DEFAULT_COLUMN_FAMILY = "default"
 COMPRESSIONS = ("snappy", "lz4", "zstd", "none")
 
 _STAGING = "ingest"
@@ -55,7 +55,7 @@ class DatabaseWriter:
 
     Args:
         directory: local, empty or not there yet; it holds the database afterwards.
-        families: names of the column families besides `default`.
+        column_families: names of the column families besides `default`.
         compression: of the blocks, one of `COMPRESSIONS`.
         table_size: bytes after which a new table is begun.
 
@@ -65,15 +65,20 @@ class DatabaseWriter:
     """
 
     def __init__(
-        self, directory: Path, families: Iterable[str], *, compression: str = "snappy", table_size: int = TABLE_SIZE
+        self,
+        directory: Path,
+        column_families: Iterable[str],
+        *,
+        compression: str = "snappy",
+        table_size: int = TABLE_SIZE,
     ) -> None:
         self._directory = directory
-        self._families = tuple(families)
+        self._column_families = tuple(column_families)
         self._table_size = table_size
-        self._staged: dict[str, list[str]] = {name: [] for name in self._families}
-        if DEFAULT_FAMILY in self._staged or len(self._staged) != len(self._families):
+        self._staged: dict[str, list[str]] = {name: [] for name in self._column_families}
+        if DEFAULT_COLUMN_FAMILY in self._staged or len(self._staged) != len(self._column_families):
             what = "the names of the column families are not distinct, or one is 'default'"
-            raise UsageError(what, hint=f"The names: {', '.join(self._families)}")
+            raise UsageError(what, hint=f"The names: {', '.join(self._column_families)}")
         if compression not in COMPRESSIONS:
             raise UsageError(f"no compression {compression!r}", hint=f"Choose from {', '.join(COMPRESSIONS)}")
         if directory.exists() and any(directory.iterdir()):
@@ -84,33 +89,33 @@ class DatabaseWriter:
         self._tables: dict[str, SstFileWriter] = {}
         self._last_keys: dict[str, bytes] = {}
 
-    def write(self, family: str, entries: Entries) -> None:
+    def write(self, column_family: str, entries: Entries) -> None:
         """Append entries to a column family; families may come by turns.
 
         Raises:
             UsageError: no such family, or a key is not above the one before it.
         """
-        if family not in self._staged:
-            raise UsageError(f"column family {family!r} is not among those to be written")
+        if column_family not in self._staged:
+            raise UsageError(f"column family {column_family!r} is not among those to be written")
         if not len(entries):
             return
         data = entries.data.tobytes()
         first = data[int(entries.key_starts[0]) : int(entries.key_ends[0])]
         wrong = find_disorder(entries.data.ctypes.data, entries.key_starts, entries.key_ends)
-        if wrong >= 0 or (family in self._last_keys and first <= self._last_keys[family]):
+        if wrong >= 0 or (column_family in self._last_keys and first <= self._last_keys[column_family]):
             position = max(int(wrong), 0)
-            what = f"key {position} of a batch for column family {family!r} is not above the key before it"
+            what = f"key {position} of a batch for column family {column_family!r} is not above the key before it"
             raise UsageError(what)
-        self._last_keys[family] = data[int(entries.key_starts[-1]) : int(entries.key_ends[-1])]
+        self._last_keys[column_family] = data[int(entries.key_starts[-1]) : int(entries.key_ends[-1])]
         step = max(1, self._table_size * len(entries) // max(1, len(data)))
         spans = (entries.key_starts, entries.key_ends, entries.value_starts, entries.value_ends)
         for start in range(0, len(entries), step):
-            part = zip(*(span[start : start + step].tolist() for span in spans), strict=True)
-            table = self._open_table(family)
-            for key, key_end, value, value_end in part:
+            records = zip(*(span[start : start + step].tolist() for span in spans), strict=True)
+            table = self._open_table(column_family)
+            for key, key_end, value, value_end in records:
                 table[data[key:key_end]] = data[value:value_end]
             if table.file_size() >= self._table_size:
-                self._finish_table(family)
+                self._finish_table(column_family)
 
     def finish(self) -> list[Path]:
         """Complete the database.
@@ -118,17 +123,17 @@ class DatabaseWriter:
         Returns:
             The files that a snapshot of the database consists of: CURRENT, MANIFEST, OPTIONS and the tables.
         """
-        for name in self._families:
+        for name in self._column_families:
             self._finish_table(name)
         # All at once: RocksDB writes the options of every column family again whenever one is created.
-        database = Rdict(str(self._directory), self._options, dict.fromkeys(self._families, self._options))
+        database = Rdict(str(self._directory), self._options, dict.fromkeys(self._column_families, self._options))
         ingesting = IngestExternalFileOptions()
         ingesting.set_move_files(True)
-        for name in self._families:
+        for name in self._column_families:
             if self._staged[name]:
-                family = database.get_column_family(name)
-                family.ingest_external_file(self._staged[name], ingesting)
-                family.close()
+                column_family = database.get_column_family(name)
+                column_family.ingest_external_file(self._staged[name], ingesting)
+                column_family.close()
         database.close()
         shutil.rmtree(self._staging)
         return list_files(self._directory)
@@ -143,18 +148,18 @@ class DatabaseWriter:
             self._tables.clear()
             shutil.rmtree(self._staging, ignore_errors=True)
 
-    def _open_table(self, family: str) -> SstFileWriter:
-        if family not in self._tables:
+    def _open_table(self, column_family: str) -> SstFileWriter:
+        if column_family not in self._tables:
             number = sum(map(len, self._staged.values()))
             path = str(self._staging / f"{number:06d}.sst")
             table = SstFileWriter(self._options)
             table.open(path)
-            self._tables[family] = table
-            self._staged[family].append(path)
-        return self._tables[family]
+            self._tables[column_family] = table
+            self._staged[column_family].append(path)
+        return self._tables[column_family]
 
-    def _finish_table(self, family: str) -> None:
-        table = self._tables.pop(family, None)
+    def _finish_table(self, column_family: str) -> None:
+        table = self._tables.pop(column_family, None)
         if table is not None:
             table.finish()
 
@@ -176,8 +181,8 @@ def load_flink_options() -> Options:
     """Options with the merge operator of Flink's list state, by which databases of Flink open."""
     with open_local_scratch() as directory:
         (directory / "OPTIONS-000001").write_text(_TEMPLATE)
-        _, families = Options.load_latest(str(directory))
-    return families[DEFAULT_FAMILY]
+        _, column_families = Options.load_latest(str(directory))
+    return column_families[DEFAULT_COLUMN_FAMILY]
 
 
 def make_table_format() -> BlockBasedOptions:

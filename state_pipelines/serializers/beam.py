@@ -53,13 +53,13 @@ class Coder:
 
     Attributes:
         class_name: binary name of its class.
-        parts: nested coders, by the name of their field; those of lists by index, those of maps by
+        components: nested coders, by the name of their field; those of lists by index, those of maps by
             their key.
         detail: other parameters of the data: the schema of an `AvroCoder`, the class of a `SerializableCoder`.
     """
 
     class_name: str
-    parts: tuple[tuple[str, Coder], ...] = ()
+    components: tuple[tuple[str, Coder], ...] = ()
     detail: str = ""
 
     @property
@@ -68,9 +68,9 @@ class Coder:
         names = self.class_name.rpartition(".")[2].split("$")
         return names[-1].removesuffix("Coder") or names[-2 if len(names) > 1 else -1]
 
-    def part(self, name: str) -> Coder | None:
+    def component(self, name: str) -> Coder | None:
         """Return the coder in a field; None if there is none."""
-        return dict(self.parts).get(name)
+        return dict(self.components).get(name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,14 +158,14 @@ class _Graph:
     def _sized(self, content: JavaObject) -> tuple[Coder, int]:
         known = self.found.get(id(content))
         if known is None:
-            parts, size = [], 1
+            components, size = [], 1
             for name, value in self._inside(content):
                 coder, inner = self._sized(value)
-                parts.append((name, coder))
+                components.append((name, coder))
                 size += inner
             if size > MAX_CODERS:
                 raise FormatError(f"a coder unfolds to more than {MAX_CODERS} coders")
-            known = Coder(content.class_name, tuple(parts), _detail(content)), size
+            known = Coder(content.class_name, tuple(components), _detail(content)), size
             self.found[id(content)] = known
         return known
 
@@ -193,7 +193,7 @@ def _elements(content: JavaObject) -> list[tuple[str, JavaValue]]:
             keys = fields.get("keys")
             labels = keys.values if isinstance(keys, JavaArray) else range(len(array.values))
             return [(_label(key), value) for key, value in zip(labels, array.values, strict=False)]
-    added = [part for data in content.class_data for part in data.annotation or () if not isinstance(part, JavaBlock)]
+    added = [each for data in content.class_data for each in data.annotation or () if not isinstance(each, JavaBlock)]
     if content.class_name.endswith("Map"):
         return [(_label(key), value) for key, value in zip(added[::2], added[1::2], strict=False)]
     return [(str(index), value) for index, value in enumerate(added)]

@@ -39,7 +39,7 @@ _WORK_OF_PARSE = 512
 MAX_UNKNOWN = 200
 """Unknown bodies in one header up to which ends are looked for."""
 
-PARTS, SERIALIZERS, STATES = "parts", "serializers", "states"
+NESTED, SERIALIZERS, STATES = "nested", "serializers", "states"
 """Lists in a header: nested snapshots, the serializers of a state, states."""
 
 _KINDS = {kind.to_bytes(4, "big") for kind in range(5)}
@@ -376,7 +376,7 @@ class Candidates:
         words = {offset: data[offset + 2 : stop] for offset, stop in texts.items()}
         names = [offset for offset, stop in texts.items() if data[stop : stop + 4] in _KINDS]
         self._after = {
-            PARTS: [offset for offset, word in words.items() if _CLASS_NAME.fullmatch(word)],
+            NESTED: [offset for offset, word in words.items() if _CLASS_NAME.fullmatch(word)],
             SERIALIZERS: [offset for offset, word in words.items() if word.endswith(b"_SERIALIZER")],
             STATES: names,
         }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.serializers.registry import read_parts, register, register_composite, write_parts
+from state_pipelines.serializers.registry import read_nested_list, register, register_composite, write_nested_list
 from state_pipelines.serializers.snapshot_frames import (
     CompositeMarks,
     Head,
@@ -52,53 +52,53 @@ FIRST_ROW_WITH_KIND = 3
 
 
 @register_composite(LIST, ARRAY_LIST, arity=1)
-def build_list(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> ListOf:
+def build_list(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> ListOf:
     """Return a list of the one nested serializer."""
-    return ListOf(**marks, element=parts[0])
+    return ListOf(**marks, element=nested[0])
 
 
 @register_composite(SET, arity=1)
-def build_set(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> SetOf:
+def build_set(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> SetOf:
     """Return a set of the one nested serializer."""
-    return SetOf(**marks, element=parts[0])
+    return SetOf(**marks, element=nested[0])
 
 
 @register_composite(MAP, arity=2)
-def build_map(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> MapOf:
+def build_map(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> MapOf:
     """Return a map of key and value serializer."""
-    return MapOf(**marks, key=parts[0], value=parts[1])
+    return MapOf(**marks, key=nested[0], value=nested[1])
 
 
 @register_composite(NULL_AWARE_MAP, arity=2)
-def build_null_aware_map(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> MapOf:
+def build_null_aware_map(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> MapOf:
     """Return a map whose keys may be null."""
-    return MapOf(**marks, key=parts[0], value=parts[1], null_keys=True)
+    return MapOf(**marks, key=nested[0], value=nested[1], null_keys=True)
 
 
 # EitherSerializerSnapshot is the form before 1.8: version 2, no composite header.
 @register_composite(EITHER, f"{_RUNTIME}EitherSerializerSnapshot", arity=2)
-def build_either(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Either:
+def build_either(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Either:
     """Left and right."""
-    return Either(**marks, left=parts[0], right=parts[1])
+    return Either(**marks, left=nested[0], right=nested[1])
 
 
 @register_composite(f"{_DATAVIEW}ListViewSerializerSnapshot", arity=1)
-def build_list_view(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> ListView:
+def build_list_view(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> ListView:
     """Return a view over a list serializer."""
-    return ListView(**marks, inner=parts[0])
+    return ListView(**marks, inner=nested[0])
 
 
 @register_composite(f"{_DATAVIEW}MapViewSerializerSnapshot", arity=1)
-def build_map_view(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> MapView:
+def build_map_view(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> MapView:
     """Return a view over a map serializer."""
-    return MapView(**marks, inner=parts[0])
+    return MapView(**marks, inner=nested[0])
 
 
 def write_generic_array(writer: Writer, node: GenericArray) -> None:
     """Write what `read_generic_array` reads."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     writer.utf(node.component_class)
-    write_parts(writer, node.nested)
+    write_nested_list(writer, node.nested)
 
 
 # GenericArraySerializerConfigSnapshot is the form before 1.8: version 2, no composite header, otherwise the same.
@@ -107,7 +107,7 @@ def read_generic_array(reader: Reader, head: Head) -> GenericArray:
     """Read the component class and the element serializer."""
     outer_version = read_composite_header(reader, head)
     component_class = reader.utf()
-    (element,) = read_parts(reader, 1)
+    (element,) = read_nested_list(reader, 1)
     return GenericArray(**head.composite_marks(outer_version), component_class=component_class, element=element)
 
 
@@ -115,7 +115,7 @@ def write_tuple(writer: Writer, node: Tuple) -> None:
     """Write what `read_tuple` reads."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     writer.utf(node.tuple_class)
-    write_parts(writer, node.fields)
+    write_nested_list(writer, node.fields)
 
 
 @register(TUPLE, write=write_tuple)
@@ -123,14 +123,14 @@ def read_tuple(reader: Reader, head: Head) -> Tuple:
     """Read the tuple class and the field serializers; also case classes of Scala, whose bodies are the same."""
     outer_version = read_composite_header(reader, head)
     tuple_class = reader.utf()
-    return Tuple(**head.composite_marks(outer_version), tuple_class=tuple_class, fields=read_parts(reader))
+    return Tuple(**head.composite_marks(outer_version), tuple_class=tuple_class, fields=read_nested_list(reader))
 
 
 def write_nullable(writer: Writer, node: Nullable) -> None:
     """Write what `read_nullable` reads."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     writer.i32(node.padding)
-    write_parts(writer, node.nested)
+    write_nested_list(writer, node.nested)
 
 
 @register(NULLABLE, write=write_nullable)
@@ -141,7 +141,7 @@ def read_nullable(reader: Reader, head: Head) -> Nullable:
     padding = reader.i32()
     if padding < 0:
         raise reader.error(f"a padding of {padding} bytes is negative", start)
-    (inner,) = read_parts(reader, 1)
+    (inner,) = read_nested_list(reader, 1)
     return Nullable(**head.composite_marks(outer_version), inner=inner, padding=padding)
 
 
@@ -150,7 +150,7 @@ def write_row(writer: Writer, node: Row) -> None:
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     if node.outer_version > FIRST_ROW_WITH_KIND:
         writer.bool(node.supports_row_kind)
-    write_parts(writer, node.fields)
+    write_nested_list(writer, node.fields)
 
 
 @register(ROW, write=write_row)
@@ -159,4 +159,6 @@ def read_row(reader: Reader, head: Head) -> Row:
     outer_version = read_composite_header(reader, head)
     stored = outer_version > FIRST_ROW_WITH_KIND
     supports_row_kind = reader.bool() if stored else outer_version == FIRST_ROW_WITH_KIND
-    return Row(**head.composite_marks(outer_version), fields=read_parts(reader), supports_row_kind=supports_row_kind)
+    return Row(
+        **head.composite_marks(outer_version), fields=read_nested_list(reader), supports_row_kind=supports_row_kind
+    )

@@ -15,7 +15,7 @@ from state_pipelines.serializers.tree import Pojo, PojoField, PojoSubclass, Seri
 if TYPE_CHECKING:
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
-_Part = TypeVar("_Part", bound=Serializer | PojoField | PojoSubclass)
+_Node = TypeVar("_Node", bound=Serializer | PojoField | PojoSubclass)
 
 
 def join_infos(first: StateMetaInfo, second: StateMetaInfo) -> StateMetaInfo | None:
@@ -37,7 +37,7 @@ def join_serializers(first: Serializer, second: Serializer) -> Serializer | None
     return _join(first, second)
 
 
-def _join(first: _Part, second: _Part) -> _Part | None:
+def _join(first: _Node, second: _Node) -> _Node | None:
     if first == second:
         return first
     if type(first) is not type(second):
@@ -60,10 +60,10 @@ def _join_values(one: Any, other: Any) -> Any:
     if isinstance(one, Serializer | PojoField | PojoSubclass):
         return _join(one, other)
     if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
-        parts = [_join_values(left, right) for left, right in zip(one, other, strict=True)]
-        if any(part is None and left is not None for part, left in zip(parts, one, strict=True)):
+        joined = [_join_values(left, right) for left, right in zip(one, other, strict=True)]
+        if any(value is None and left is not None for value, left in zip(joined, one, strict=True)):
             return None
-        return tuple(parts)
+        return tuple(joined)
     return one if one == other else None
 
 

@@ -80,9 +80,9 @@ def _read_framed(frame: Reader | None) -> Serializer | None:
     start = frame.position
     state = current_reading()
 
-    def read(part: Reader) -> Serializer:
-        serializer = read_nested(part)
-        part.expect_end(f"the snapshot {serializer.snapshot_class}")
+    def read(framed: Reader) -> Serializer:
+        serializer = read_nested(framed)
+        framed.expect_end(f"the snapshot {serializer.snapshot_class}")
         return serializer
 
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers.basic import CURRENT_VERSION, SNAPSHOT_CLASSES
 from state_pipelines.serializers.logical_types import read_java, read_logical_type
-from state_pipelines.serializers.registry import read_parts, register
+from state_pipelines.serializers.registry import read_nested_list, register
 from state_pipelines.serializers.table_runtime import (
     ROW_VERSION,
     read_timestamp,
@@ -116,7 +116,7 @@ def read_python_row(reader: Reader, head: Head) -> PythonRow:
     return PythonRow(
         **head.marks,
         types=tuple(kind for _, kind in streams),
-        fields=read_parts(reader, len(streams)),
+        fields=read_nested_list(reader, len(streams)),
         java_types=tuple(raw for raw, _ in streams),
     )
 

@@ -19,7 +19,7 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import UnknownSerializerError, UnsupportedError, UsageError, Where
 from state_pipelines.plugins import load_plugins
-from state_pipelines.serializers.body_ends import PARTS, OpenBodyError, current_reading, left, take_body
+from state_pipelines.serializers.body_ends import NESTED, OpenBodyError, current_reading, left, take_body
 from state_pipelines.serializers.declared_snapshots import COMPOSITE, SNAPSHOT, skip_word
 from state_pipelines.serializers.snapshot_class_rules import (
     check_body,
@@ -58,8 +58,8 @@ BuildWithOuter = Callable[[CompositeMarks, tuple[Serializer, ...], Outer], Node]
 
 
 @dataclass(frozen=True)
-class Family:
-    """The pair of functions behind a snapshot class.
+class SnapshotFunctions:
+    """The pair of functions that reads and writes the snapshots of a class.
 
     Attributes:
         read: reads the body after class name and version.
@@ -72,9 +72,9 @@ class Family:
     java_objects: bool = False
 
 
-_families: dict[str, Family] = {}
-# Family by node class.
-_makers: dict[type[Serializer], Family] = {}
+_functions: dict[str, SnapshotFunctions] = {}
+# By node class.
+_makers: dict[type[Serializer], SnapshotFunctions] = {}
 _depth: ContextVar[int] = ContextVar("depth of the snapshot being read", default=0)
 
 
@@ -116,13 +116,13 @@ def register(
         check_name(name)
 
     def decorate(read: Read[Node]) -> Read[Node]:
-        family = Family(read, write, java_objects)
+        functions = SnapshotFunctions(read, write, java_objects)
         for name in snapshot_classes:
-            if name in _families and _families[name].read is not read:
+            if name in _functions and _functions[name].read is not read:
                 raise UsageError(f"a reader for {name} is registered already")
         if serializer:
             claim_serializer(serializer, snapshot_classes)
-        _families.update(dict.fromkeys(snapshot_classes, family))
+        _functions.update(dict.fromkeys(snapshot_classes, functions))
         return read
 
     return decorate
@@ -142,7 +142,7 @@ def register_composite(
     def decorate(build: Build[Node]) -> Build[Node]:
         def read(reader: Reader, head: Head) -> Serializer:
             outer_version = read_composite_header(reader, head)
-            return build(head.composite_marks(outer_version), read_parts(reader, arity))
+            return build(head.composite_marks(outer_version), read_nested_list(reader, arity))
 
         register(*snapshot_classes, write=write_composite, serializer=serializer)(read)
         return build
@@ -198,7 +198,7 @@ def register_composite_with_outer(
         def read(reader: Reader, head: Head) -> Node:
             version = read_composite_header(reader, head)
             outer = read_outer(reader, version)
-            return build(head.composite_marks(version), read_parts(reader, arity), outer)
+            return build(head.composite_marks(version), read_nested_list(reader, arity), outer)
 
         def write(writer: Writer, node: Node) -> None:
             outer = Writer()
@@ -206,7 +206,7 @@ def register_composite_with_outer(
             check_body(node.snapshot_class, outer.getvalue())
             write_composite_header(writer, node.snapshot_version, _outer_version(node))
             writer.take(outer.getvalue())
-            write_parts(writer, node.nested)
+            write_nested_list(writer, node.nested)
 
         register(snapshot_class, write=write, serializer=serializer)(read)
         return build
@@ -221,10 +221,10 @@ def _write_nothing(writer: Writer, node: Serializer) -> None:
 def registered_classes() -> frozenset[str]:
     """Return the names of all snapshot classes with a reader, plug-ins included."""
     load_plugins(ENTRY_POINT_GROUP, "serializer")
-    return frozenset(_families)
+    return frozenset(_functions)
 
 
-def lookup(head: Head) -> Family:
+def lookup(head: Head) -> SnapshotFunctions:
     """Return the family of a snapshot class.
 
     Raises:
@@ -237,14 +237,14 @@ def lookup(head: Head) -> Family:
             hint=f"Declare it (`--serializer '{head.snapshot_class}=LAYOUT'`, option serializers), or register a "
             "reader with state_pipelines.serializers.registry.register",
         )
-    return _families[head.snapshot_class]
+    return _functions[head.snapshot_class]
 
 
 def is_registered(snapshot_class: str) -> bool:
     """Return whether a family reads the snapshot class; loads plug-ins where no loaded family does."""
-    if snapshot_class not in _families:
+    if snapshot_class not in _functions:
         load_plugins(ENTRY_POINT_GROUP, "serializer")
-    return snapshot_class in _families
+    return snapshot_class in _functions
 
 
 def read_snapshot(reader: Reader) -> Serializer:
@@ -305,15 +305,15 @@ def read_nested(reader: Reader) -> Serializer:
         head = read_head(reader)
         start = reader.position
         try:
-            family = lookup(head)
-            node = family.read(reader, head)
+            functions = lookup(head)
+            node = functions.read(reader, head)
         except OpenBodyError:
             raise
         except UnsupportedError as error:
             reader.position = start
             return _read_unknown(reader, head, error)
         check_node(head.snapshot_class, head.version, node)
-        _claim_node(family, head.snapshot_class, node)
+        _claim_node(functions, head.snapshot_class, node)
         return node
     finally:
         _depth.reset(token)
@@ -339,8 +339,8 @@ def _read_unknown(reader: Reader, head: Head, error: UnsupportedError) -> Serial
     node = Declared(**head.marks, unknown_class=head.snapshot_class, raw=b"", layout=declared.layout)
     if declared.body is not None:
         start = reader.position
-        parts = tuple(part for word in declared.body for part in _read_word(reader, head, word))
-        return replace(node, raw=reader.data[start : reader.position], parts=parts)
+        nested = tuple(each for word in declared.body for each in _read_word(reader, head, word))
+        return replace(node, raw=reader.data[start : reader.position], serializers=nested)
     if state.empty_bodies:
         state.used += 1
         return node
@@ -352,7 +352,7 @@ def _read_word(reader: Reader, head: Head, word: str) -> tuple[Serializer, ...]:
         return (read_nested(reader),)
     if word == COMPOSITE:
         read_composite_header(reader, Head(head.snapshot_class, CURRENT_COMPOSITE, head.file, head.offset))
-        return read_parts(reader)
+        return read_nested_list(reader)
     skip_word(reader, word)
     return ()
 
@@ -382,28 +382,30 @@ def write_nested(writer: Writer, serializer: Serializer) -> None:
             )
         writer.take(serializer.raw)
     else:
-        family = lookup(Head(serializer.snapshot_class, serializer.snapshot_version))
+        functions = lookup(Head(serializer.snapshot_class, serializer.snapshot_version))
         body = Writer()
-        family.write(body, serializer)
-        if not family.java_objects:
+        functions.write(body, serializer)
+        if not functions.java_objects:
             check_body(serializer.snapshot_class, body.getvalue())
         writer.take(body.getvalue())
 
 
-def _claim_node(family: Family, snapshot_class: str, node: Serializer) -> None:
+def _claim_node(functions: SnapshotFunctions, snapshot_class: str, node: Serializer) -> None:
     """Refuse a node class shared by two custom families, which rules and layouts could not distinguish."""
     if is_flinks(snapshot_class) or is_built_in(type(node)):
         return
-    maker = _makers.setdefault(type(node), family)
-    if maker.read is not family.read:
-        names = " and ".join(sorted(name for name, each in _families.items() if each.read in (maker.read, family.read)))
+    maker = _makers.setdefault(type(node), functions)
+    if maker.read is not functions.read:
+        names = " and ".join(
+            sorted(name for name, each in _functions.items() if each.read in (maker.read, functions.read))
+        )
         raise UsageError(
             f"{names} share the node {type(node).__name__}, but they are snapshots of different serializers",
             hint="Give each of them a node of its own",
         )
 
 
-def read_parts(reader: Reader, arity: int | None = None) -> tuple[Serializer, ...]:
+def read_nested_list(reader: Reader, arity: int | None = None) -> tuple[Serializer, ...]:
     """Read the list of nested snapshots at the end of a composite body.
 
     Args:
@@ -417,24 +419,24 @@ def read_parts(reader: Reader, arity: int | None = None) -> tuple[Serializer, ..
     count = read_nested_count(reader)
     if arity is not None and count != arity:
         raise reader.error(f"{arity} nested serializers expected, {count} found", start)
-    parts = []
+    found = []
     for index in range(count):
-        with left(PARTS, start, count - index):
-            parts.append(read_nested(reader))
-    return tuple(parts)
+        with left(NESTED, start, count - index):
+            found.append(read_nested(reader))
+    return tuple(found)
 
 
-def write_parts(writer: Writer, parts: tuple[Serializer, ...]) -> None:
-    """Write what `read_parts` reads."""
-    write_nested_count(writer, len(parts))
-    for part in parts:
-        write_nested(writer, part)
+def write_nested_list(writer: Writer, nested: tuple[Serializer, ...]) -> None:
+    """Write what `read_nested_list` reads."""
+    write_nested_count(writer, len(nested))
+    for each in nested:
+        write_nested(writer, each)
 
 
 def write_composite(writer: Writer, node: Serializer) -> None:
     """Write the body of a composite without outer data: header, nested snapshots."""
     write_composite_header(writer, node.snapshot_version, _outer_version(node))
-    write_parts(writer, node.nested)
+    write_nested_list(writer, node.nested)
 
 
 def _outer_version(node: Serializer) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.serializers.containers import read_tuple, write_tuple
-from state_pipelines.serializers.registry import read_parts, register, register_composite, write_parts
+from state_pipelines.serializers.registry import read_nested_list, register, register_composite, write_nested_list
 from state_pipelines.serializers.snapshot_frames import (
     CompositeMarks,
     Head,
@@ -35,28 +35,28 @@ register(*CASE_CLASSES, write=write_tuple)(read_tuple)
 
 
 @register_composite(*_names("ScalaEitherSerializerSnapshot"), arity=2)
-def build_either(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Either:
+def build_either(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Either:
     """Left and right."""
-    return Either(**marks, left=parts[0], right=parts[1])
+    return Either(**marks, left=nested[0], right=nested[1])
 
 
 @register_composite(*_names("ScalaOptionSerializerSnapshot"), arity=1)
-def build_option(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+def build_option(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
     """Return some of the nested serializer, or None."""
-    return Variants(**marks, kind=VariantKind.SCALA_OPTION, parts=parts)
+    return Variants(**marks, kind=VariantKind.SCALA_OPTION, serializers=nested)
 
 
 @register_composite(*_names("ScalaTrySerializerSnapshot"), arity=2)
-def build_try(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+def build_try(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
     """Success, or failure with a throwable."""
-    return Variants(**marks, kind=VariantKind.SCALA_TRY, parts=parts)
+    return Variants(**marks, kind=VariantKind.SCALA_TRY, serializers=nested)
 
 
 def write_traversable(writer: Writer, node: Variants) -> None:
     """Write what `read_traversable` reads."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     writer.utf(node.text or "")
-    write_parts(writer, node.parts)
+    write_nested_list(writer, node.serializers)
 
 
 @register(*_names("TraversableSerializerSnapshot"), write=write_traversable)
@@ -65,4 +65,4 @@ def read_traversable(reader: Reader, head: Head) -> Variants:
     outer_version = read_composite_header(reader, head)
     text = reader.utf()
     marks = head.composite_marks(outer_version)
-    return Variants(**marks, kind=VariantKind.TRAVERSABLE, parts=read_parts(reader, 1), text=text)
+    return Variants(**marks, kind=VariantKind.TRAVERSABLE, serializers=read_nested_list(reader, 1), text=text)

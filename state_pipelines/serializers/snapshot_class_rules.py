@@ -36,7 +36,7 @@ def check_name(snapshot_class: str) -> None:
     Raises:
         UsageError: not a binary class name, or that of an anonymous or local class or of a lambda.
     """
-    if "/" in snapshot_class or not all(part.replace("$", "_").isidentifier() for part in snapshot_class.split(".")):
+    if "/" in snapshot_class or not all(each.replace("$", "_").isidentifier() for each in snapshot_class.split(".")):
         raise UsageError(
             f"{snapshot_class!r} is not the binary name of a Java class",
             hint="Write it as Class.getName() gives it: com.acme.MoneySerializer$MoneySerializerSnapshot",

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.serializers.registry import (
     read_nested,
-    read_parts,
+    read_nested_list,
     register,
     register_composite,
     write_nested,
-    write_parts,
+    write_nested_list,
 )
 from state_pipelines.serializers.snapshot_frames import (
     CompositeMarks,
@@ -37,9 +37,9 @@ TTL_AWARE_VERSION = 1
 
 
 @register_composite(f"{_STREAMING}api.operators.TimerSerializerSnapshot", arity=2)
-def build_timer(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Timer:
+def build_timer(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Timer:
     """Return key and namespace."""
-    return Timer(**marks, key=parts[0], namespace=parts[1])
+    return Timer(**marks, key=nested[0], namespace=nested[1])
 
 
 @register_composite(
@@ -47,9 +47,9 @@ def build_timer(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Timer:
     "org.apache.flink.runtime.state.v2.ttl.TtlStateFactory$TtlSerializerSnapshot",
     arity=2,
 )
-def build_ttl(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Ttl:
+def build_ttl(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Ttl:
     """Timestamp and user value."""
-    return Ttl(**marks, timestamp=parts[0], inner=parts[1])
+    return Ttl(**marks, timestamp=nested[0], inner=nested[1])
 
 
 def write_ttl_aware(writer: Writer, node: TtlAware) -> None:
@@ -70,29 +70,29 @@ def read_ttl_aware(reader: Reader, head: Head) -> TtlAware:
     "$SingleThreadAccessCheckingTypeSerializerSnapshot",
     arity=1,
 )
-def build_single_thread_access_checking(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+def build_single_thread_access_checking(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
     """Return the wrapped serializer, whose data it writes."""
-    return Variants(**marks, kind=VariantKind.SINGLE_THREAD_ACCESS_CHECKING, parts=parts)
+    return Variants(**marks, kind=VariantKind.SINGLE_THREAD_ACCESS_CHECKING, serializers=nested)
 
 
 @register_composite(f"{_STREAMING}api.datastream.CoGroupedStreams$UnionSerializerSnapshot", arity=2)
-def build_union(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+def build_union(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
     """Return one of two inputs."""
-    return Variants(**marks, kind=VariantKind.UNION, parts=parts)
+    return Variants(**marks, kind=VariantKind.UNION, serializers=nested)
 
 
 @register_composite(f"{_STREAMING}api.operators.co.IntervalJoinOperator$BufferEntrySerializerSnapshot", arity=1)
-def build_buffer_entry(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+def build_buffer_entry(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
     """Return a buffered element and whether it was joined."""
-    return Variants(**marks, kind=VariantKind.BUFFER_ENTRY, parts=parts)
+    return Variants(**marks, kind=VariantKind.BUFFER_ENTRY, serializers=nested)
 
 
 @register_composite(
     f"{_STREAMING}runtime.streamrecord.StreamElementSerializer$StreamElementSerializerSnapshot", arity=1
 )
-def build_stream_element(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+def build_stream_element(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
     """Return a record, watermark, latency marker or status."""
-    return Variants(**marks, kind=VariantKind.STREAM_ELEMENT, parts=parts)
+    return Variants(**marks, kind=VariantKind.STREAM_ELEMENT, serializers=nested)
 
 
 def write_two_phase_commit(writer: Writer, node: Variants) -> None:
@@ -100,7 +100,7 @@ def write_two_phase_commit(writer: Writer, node: Variants) -> None:
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     if node.outer_version > FIRST_WITH_NULL_TRANSACTION:
         writer.bool(bool(node.flag))
-    write_parts(writer, node.parts)
+    write_nested_list(writer, node.serializers)
 
 
 @register(
@@ -114,4 +114,4 @@ def read_two_phase_commit(reader: Reader, head: Head) -> Variants:
     stored = outer_version > FIRST_WITH_NULL_TRANSACTION
     flag = reader.bool() if stored else outer_version == FIRST_WITH_NULL_TRANSACTION
     marks = head.composite_marks(outer_version)
-    return Variants(**marks, kind=VariantKind.TWO_PHASE_COMMIT, parts=read_parts(reader, 2), flag=flag)
+    return Variants(**marks, kind=VariantKind.TWO_PHASE_COMMIT, serializers=read_nested_list(reader, 2), flag=flag)

@@ -12,11 +12,11 @@ from state_pipelines.errors import ValueRangeError
 from state_pipelines.serializers.logical_types import read_java, read_logical_type
 from state_pipelines.serializers.registry import (
     read_nested,
-    read_parts,
+    read_nested_list,
     register,
     register_composite,
     write_nested,
-    write_parts,
+    write_nested_list,
 )
 from state_pipelines.serializers.snapshot_frames import (
     CompositeMarks,
@@ -73,7 +73,7 @@ def write_row_fields(writer: Writer, node: RowData | PythonRow) -> None:
     writer.i32(len(node.java_types))
     for raw in node.java_types:
         writer.take(raw)
-    write_parts(writer, node.fields)
+    write_nested_list(writer, node.fields)
 
 
 def write_row_data(writer: Writer, node: RowData) -> None:
@@ -98,7 +98,7 @@ def read_row_data(reader: Reader, head: Head) -> RowData:
     """Read the logical types, then as many field serializers; since version 4 whether names follow, and those."""
     head.expect(ROW_VERSION, ROW_VERSION_WITH_NAMES)
     streams = [read_logical_type(reader) for _ in range(reader.count(_SMALLEST_STREAM))]
-    fields = read_parts(reader, len(streams))
+    fields = read_nested_list(reader, len(streams))
     named = head.version >= ROW_VERSION_WITH_NAMES and reader.bool()
     return RowData(
         **head.marks,
@@ -172,15 +172,15 @@ def read_timestamp(reader: Reader, head: Head) -> TimestampData:
 
 
 @register_composite(f"{_TYPEUTILS}RawValueDataSerializer$RawValueDataSerializerSnapshot", arity=1)
-def build_raw_value(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> RawValue:
+def build_raw_value(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> RawValue:
     """Return the serializer of the raw value."""
-    return RawValue(**marks, inner=parts[0])
+    return RawValue(**marks, inner=nested[0])
 
 
 @register_composite(f"{_TYPEUTILS}WindowKeySerializer$WindowKeySerializerSnapshot", arity=1)
-def build_window_key(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> WindowKey:
+def build_window_key(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> WindowKey:
     """Return the serializer of the key row."""
-    return WindowKey(**marks, key=parts[0])
+    return WindowKey(**marks, key=nested[0])
 
 
 def write_external(writer: Writer, node: External) -> None:
@@ -188,7 +188,7 @@ def write_external(writer: Writer, node: External) -> None:
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     writer.take(node.java_type)
     writer.bool(node.is_internal_input)
-    write_parts(writer, node.nested)
+    write_nested_list(writer, node.nested)
 
 
 @register(f"{_TYPEUTILS}ExternalSerializer$ExternalSerializerSnapshot", write=write_external)
@@ -197,7 +197,7 @@ def read_external(reader: Reader, head: Head) -> External:
     outer_version = read_composite_header(reader, head)
     java_type, _ = read_java(reader)
     is_internal_input = reader.bool()
-    (inner,) = read_parts(reader, 1)
+    (inner,) = read_nested_list(reader, 1)
     marks = head.composite_marks(outer_version)
     return External(**marks, inner=inner, is_internal_input=is_internal_input, java_type=java_type)
 
@@ -207,7 +207,7 @@ def write_linked_list(writer: Writer, node: LinkedListOf) -> None:
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     if node.outer_version > FIRST_LIST_WITH_NULLS:
         writer.bool(node.has_null_mask)
-    write_parts(writer, node.nested)
+    write_nested_list(writer, node.nested)
 
 
 @register(f"{_TYPEUTILS}LinkedListSerializer$LinkedListSerializerSnapshot", write=write_linked_list)
@@ -216,14 +216,14 @@ def read_linked_list(reader: Reader, head: Head) -> LinkedListOf:
     outer_version = read_composite_header(reader, head)
     stored = outer_version > FIRST_LIST_WITH_NULLS
     has_null_mask = reader.bool() if stored else outer_version == FIRST_LIST_WITH_NULLS
-    (element,) = read_parts(reader, 1)
+    (element,) = read_nested_list(reader, 1)
     return LinkedListOf(**head.composite_marks(outer_version), element=element, has_null_mask=has_null_mask)
 
 
 def write_sorted_map(writer: Writer, node: SortedMapOf) -> None:
     """Write what `read_sorted_map` reads."""
     writer.take(node.comparator)
-    write_parts(writer, node.nested)
+    write_nested_list(writer, node.nested)
 
 
 @register(f"{_TYPEUTILS}SortedMapSerializerSnapshot", write=write_sorted_map)
@@ -231,7 +231,7 @@ def read_sorted_map(reader: Reader, head: Head) -> SortedMapOf:
     """Read the Java-serialized comparator, then key and value serializer."""
     head.expect(SORTED_MAP_VERSION)
     comparator, _ = read_java(reader)
-    key, value = read_parts(reader, 2)
+    key, value = read_nested_list(reader, 2)
     return SortedMapOf(**head.marks, key=key, value=value, comparator=comparator)
 
 
@@ -251,18 +251,18 @@ def read_row_data_key(reader: Reader, head: Head) -> RowDataKey:
 
 
 @register_composite(f"{_SEQUENCED}MetaSqnInfoSerializer$MetaSqnInfoSerializerSnapshot", arity=2)
-def build_meta_sqn_info(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+def build_meta_sqn_info(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
     """Return highest sequence number and size of a sequenced multiset."""
-    return Variants(**marks, kind=VariantKind.META_SQN_INFO, parts=parts)
+    return Variants(**marks, kind=VariantKind.META_SQN_INFO, serializers=nested)
 
 
 @register_composite(f"{_SEQUENCED}RowSqnInfoSerializer$RowSqnInfoSerializerSnapshot", arity=2)
-def build_row_sqn_info(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+def build_row_sqn_info(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
     """Return first and last sequence number of a row."""
-    return Variants(**marks, kind=VariantKind.ROW_SQN_INFO, parts=parts)
+    return Variants(**marks, kind=VariantKind.ROW_SQN_INFO, serializers=nested)
 
 
 @register_composite(f"{_SEQUENCED}NodeSerializer$NodeSerializerSnapshot", arity=6)
-def build_sequenced_node(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+def build_sequenced_node(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
     """Return a row of a sequenced multiset: row, its number, previous, next, next of the same record, timestamp."""
-    return Variants(**marks, kind=VariantKind.SEQUENCED_NODE, parts=parts)
+    return Variants(**marks, kind=VariantKind.SEQUENCED_NODE, serializers=nested)

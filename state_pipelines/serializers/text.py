@@ -223,7 +223,9 @@ def _beam(node: BeamSerializer) -> str:
 
 
 def _coder(coder: Coder) -> str:
-    return _generic(quote(coder.simple_name), (_coder(part) for name, part in coder.parts if name != "windowsCoder"))
+    return _generic(
+        quote(coder.simple_name), (_coder(each) for name, each in coder.components if name != "windowsCoder")
+    )
 
 
 @describe.register
@@ -253,7 +255,7 @@ def _ttl_aware(node: TtlAware) -> str:
 
 @describe.register
 def _variants(node: Variants) -> str:
-    return _generic(str(node.kind), map(describe, node.parts))
+    return _generic(str(node.kind), map(describe, node.serializers))
 
 
 @describe.register

@@ -122,11 +122,11 @@ class _Parser:
             raise self.error(f"serializers nest deeper than {MAX_DEPTH}")
         self.depth += 1
         word = self.name("a serializer")
-        found = self.form(word, start)
+        found = self.serializer_named(word, start)
         self.depth -= 1
         return found
 
-    def form(self, word: str, start: int) -> Serializer:
+    def serializer_named(self, word: str, start: int) -> Serializer:
         tuple_word = _TUPLE.fullmatch(word)
         if word in basics.SNAPSHOT_CLASSES:
             return build.basic(word)

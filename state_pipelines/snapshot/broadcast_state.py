@@ -16,12 +16,12 @@ from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.operatorstate.state_files import read_broadcast_state
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.list_state import NonKeyedState, NonKeyedTable, ValueColumn, select_fields
-from state_pipelines.snapshot.state_parts import StateStatistics
+from state_pipelines.snapshot.subtask_states import StateStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from state_pipelines.snapshot.list_state import OperatorPart
+    from state_pipelines.snapshot.list_state import NonKeyedSubtaskState
 
 
 @dataclass(frozen=True)
@@ -52,18 +52,20 @@ class BroadcastTable(NonKeyedTable):
             found.append(pa.field("reason", pa.string(), may_fail))
         return select_fields(found, self.options)
 
-    def batches(self, parts: Sequence[OperatorPart]) -> Iterator[pa.RecordBatch]:  # noqa: D102
+    def batches(self, subtask_states: Sequence[NonKeyedSubtaskState]) -> Iterator[pa.RecordBatch]:  # noqa: D102
         key, value, schema = self.key, self.value, self.schema
-        for part in parts:
+        for subtask_state in subtask_states:
             columns: dict[str, pa.Array] = {}
             reason = self.undecoded
-            with at(file=part.name):
-                file = part.read()
-                data, start, end, count = file.broadcast(part.info.name)
+            with at(file=subtask_state.name):
+                file = subtask_state.read()
+                data, start, end, count = file.broadcast(subtask_state.info.name)
                 whole = pa.array([data[start:end].tobytes()], pa.binary())
                 if key.columns is not None and value.columns is not None:
                     try:
-                        columns["map_key"], columns["map_value"] = read_broadcast_state(file, part.info, self.context)
+                        columns["map_key"], columns["map_value"] = read_broadcast_state(
+                            file, subtask_state.info, self.context
+                        )
                         columns["value_bytes"] = pa.nulls(count, pa.binary())
                     except UnsupportedError as error:
                         if "reason" not in schema.names:
@@ -75,7 +77,7 @@ class BroadcastTable(NonKeyedTable):
                 else:
                     count = 1
                     columns["value_bytes"] = whole
-            columns["subtask"] = pa.array(np.full(count, part.subtask, np.int32))
+            columns["subtask"] = pa.array(np.full(count, subtask_state.subtask, np.int32))
             columns["reason"] = pa.array([reason or None] * count, pa.string())
             yield pa.RecordBatch.from_arrays([columns[each] for each in schema.names], schema=schema)
 
@@ -102,8 +104,8 @@ class BroadcastState(NonKeyedState):
     def count(self) -> StateStatistics:  # noqa: D102
         number = size = 0
         with at(operator=self.operator.label, state=self.name):
-            for part in self.parts:
-                _, start, end, count = part.entries()
+            for subtask_state in self.subtask_states:
+                _, start, end, count = subtask_state.entries()
                 number += count
                 size += end - start
         return StateStatistics(number, size)

@@ -1,4 +1,4 @@
-"""Declarations: facts about a snapshot that its bytes do not hold and its user knows.
+"""Declarations: information about a snapshot that its bytes do not hold and its user knows.
 
 Each kind of declaration is one field of `Declarations`, one entry of `KINDS` and one parser of its texts. From `KINDS`
 come the option of every command and the option of the Spark data sources; `dagster.FlinkJob` has a field for each.
@@ -201,10 +201,10 @@ def parse_python_types(texts: Iterable[str]) -> dict[str, dict[str, PythonDeclar
             for operator, types in _read_python_types(text).items():
                 found.setdefault(operator, {}).update(types)
             continue
-        ((name, described),) = _split([text], _PYTHON_FORM, _PYTHON_EXAMPLE)
+        ((name, described),) = _split([text], _PYTHON_SYNTAX, _PYTHON_EXAMPLE)
         operator, dot, state = name.rpartition(".")
         if not dot or not operator or not state:
-            raise UsageError(f"{text!r} does not have the form {_PYTHON_FORM}", hint=f"Such as {_PYTHON_EXAMPLE}")
+            raise UsageError(f"{text!r} does not have the form {_PYTHON_SYNTAX}", hint=f"Such as {_PYTHON_EXAMPLE}")
         found.setdefault(operator, {})[state] = parse_python_declaration(described)
     return found
 
@@ -228,7 +228,7 @@ def _read_python_types(path: str) -> dict[str, dict[str, PythonDeclaration]]:
         }
 
 
-_PYTHON_FORM = "OPERATOR.STATE=TYPE"
+_PYTHON_SYNTAX = "OPERATOR.STATE=TYPE"
 _PYTHON_EXAMPLE = "py-op.typed='ROW<n BIGINT, s STRING>'"
 
 
@@ -316,9 +316,9 @@ KINDS = (
 """Every kind of declaration, in the order of `--help`."""
 
 
-def _split(texts: Iterable[str], form: str, example: str) -> Iterator[tuple[str, str]]:
+def _split(texts: Iterable[str], syntax: str, example: str) -> Iterator[tuple[str, str]]:
     for text in texts:
         operator, _, value = text.partition("=")
         if not operator or not value:
-            raise UsageError(f"{text!r} does not have the form {form}", hint=f"Such as {example}")
+            raise UsageError(f"{text!r} does not have the form {syntax}", hint=f"Such as {example}")
         yield operator, value

@@ -27,10 +27,10 @@ from state_pipelines.metadata.keyed_handles import (
 )
 from state_pipelines.metadata.stream_handles import EmptySegmentFileStateHandle, KeyGroupsStateHandle
 from state_pipelines.metadata.streams import open_stream, read_stream_range
-from state_pipelines.operatorstate.unread_state import OperatorStateSource, open_operator_state
+from state_pipelines.operatorstate.unread_state import UnreadOperatorState, open_operator_state
 from state_pipelines.rocksdb.manifest import is_database_file
 from state_pipelines.serializers.body_ends import OpenBodyError
-from state_pipelines.snapshot.raw_key_groups import RawKeyedPart
+from state_pipelines.snapshot.raw_key_groups import RawKeyedSubtaskState
 from state_pipelines.storage.reading import attempt_together
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class HandleReader:
         self.kept = KeptStreams()
         self.change_files = ChangeFiles(self.kept)
         self._base_header_ends: dict[StreamStateHandle, int] = {}
-        self._operator_states: dict[OperatorStateHandle, OperatorStateSource] = {}
+        self._operator_states: dict[OperatorStateHandle, UnreadOperatorState] = {}
 
     def open_stream(self, handle: StreamStateHandle) -> StateStream:
         """The bytes of a handle."""
@@ -154,7 +154,7 @@ class HandleReader:
         """
         return attempt_together([partial(self.open_keyed, *each) for each in handles], self.directory)
 
-    def open_operators(self, handles: Iterable[OperatorStateHandle | None]) -> list[OperatorStateSource | None]:
+    def open_operators(self, handles: Iterable[OperatorStateHandle | None]) -> list[UnreadOperatorState | None]:
         """As `open_operator` for each handle, many at a time; without those that cannot be read."""
         opened = attempt_together([partial(self.open_operator, each) for each in handles], self.directory)
         return [each for each in opened if not isinstance(each, StateError)]
@@ -179,7 +179,7 @@ class HandleReader:
         """As `open_raw_keyed` for each handle, many at a time; state that cannot be read is its error."""
         return attempt_together([partial(self.open_raw_keyed, each, context) for each in handles], self.directory)
 
-    def open_raw_bytes(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedPart:
+    def open_raw_bytes(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedSubtaskState:
         """Raw keyed state that is not timers, as bytes; `reason` says why it is not.
 
         Raises:
@@ -190,19 +190,21 @@ class HandleReader:
             raise UnsupportedError(f"raw keyed state of a {type(handle).__name__} is not read")
         stream = self.open_stream(handle.delegate)
         sections = find_raw_sections(stream, handle.key_groups, handle.offsets)
-        return RawKeyedPart(subtask, stream, handle.key_groups, sections, reason)
+        return RawKeyedSubtaskState(subtask, stream, handle.key_groups, sections, reason)
 
-    def open_key_groups(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedPart | None:
+    def open_key_groups(
+        self, handle: KeyedStateHandle | None, subtask: int, reason: str
+    ) -> RawKeyedSubtaskState | None:
         """Open managed keyed state as bytes, a section per key group; None where the handle has no offsets."""
         if not isinstance(handle, _SectionHandle):
             return None
         stream = self.open_stream(handle.delegate)
         known = [NEVER_STARTED if offset == NO_SECTION else offset for offset in handle.offsets]
-        return RawKeyedPart(
+        return RawKeyedSubtaskState(
             subtask, stream, handle.key_groups, find_raw_sections(stream, handle.key_groups, known), reason
         )
 
-    def open_operator(self, handle: OperatorStateHandle | None) -> OperatorStateSource | None:
+    def open_operator(self, handle: OperatorStateHandle | None) -> UnreadOperatorState | None:
         """The operator state of a handle, of which only the header is read, once; None when there is none.
 
         Raises:

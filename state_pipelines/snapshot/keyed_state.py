@@ -37,7 +37,7 @@ from state_pipelines.snapshot.python_states import (
     read_arrays,
 )
 from state_pipelines.snapshot.state import State
-from state_pipelines.snapshot.state_parts import StateStatistics
+from state_pipelines.snapshot.subtask_states import StateStatistics
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.reading import do_together
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class KeyedPart:
+class KeyedSubtaskState:
     """The state of one subtask.
 
     Attributes:
@@ -70,8 +70,8 @@ class KeyedPart:
     file: KeyedFile
     state_id: int
 
-    def narrow(self, table: KeyedTable) -> KeyedPart:
-        """The part of the subtask's file in which records for a table may be (see `KeyedTable.narrow`)."""
+    def narrow(self, table: KeyedTable) -> KeyedSubtaskState:
+        """The same state, in the range of the file in which records for a table may be (see `KeyedTable.narrow`)."""
         return replace(self, file=table.narrow(self.file))
 
     def records(self, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedRecords]:
@@ -100,19 +100,19 @@ def read_states(
     if key_groups is not None:
         files = [wanted for wanted in files if wanted[0][0].file.key_groups.intersect(key_groups)]
 
-    def scan(wanted: list[tuple[KeyedPart, KeyedState]]) -> Iterator[tuple[int, KeyedRecords]]:
-        ((part, state), *_) = wanted
-        file = tables[state.name].narrow(part.file)
-        return file.scan([part.state_id for part, _ in wanted], state.context, key_groups)
+    def scan(wanted: list[tuple[KeyedSubtaskState, KeyedState]]) -> Iterator[tuple[int, KeyedRecords]]:
+        ((subtask_state, state), *_) = wanted
+        file = tables[state.name].narrow(subtask_state.file)
+        return file.scan([subtask_state.state_id for subtask_state, _ in wanted], state.context, key_groups)
 
     for wanted, found in scan_files(states[0].operator, files, scan) if states else ():
-        ((part, state), *_) = wanted
-        names = {part.state_id: state.name for part, state in wanted}
+        ((subtask_state, state), *_) = wanted
+        names = {subtask_state.state_id: state.name for subtask_state, state in wanted}
         with at(operator=state.operator.label, state=state.name if len(wanted) == 1 else None):
             for state_id, records in found:
                 name = names[state_id]
                 with at(state=name):
-                    batch = tables[name].make_batch(records, part.subtask)
+                    batch = tables[name].make_batch(records, subtask_state.subtask)
                 yield name, batch
 
 
@@ -129,12 +129,12 @@ def count_states(states: Sequence[KeyedState]) -> dict[str, StateStatistics]:
     groups = {state.name: np.zeros(state.operator.max_parallelism, np.int64) for state in states}
     sizes = dict.fromkeys(groups, 0)
 
-    def scan(wanted: list[tuple[KeyedPart, KeyedState]]) -> Iterator[tuple[int, KeyedRecords]]:
-        return wanted[0][0].file.scan([part.state_id for part, _ in wanted], wanted[0][1].context)
+    def scan(wanted: list[tuple[KeyedSubtaskState, KeyedState]]) -> Iterator[tuple[int, KeyedRecords]]:
+        return wanted[0][0].file.scan([subtask_state.state_id for subtask_state, _ in wanted], wanted[0][1].context)
 
     for wanted, found in scan_files(states[0].operator, group_by_file(states), scan) if states else ():
         state = wanted[0][1]
-        names = {part.state_id: state.name for part, state in wanted}
+        names = {subtask_state.state_id: state.name for subtask_state, state in wanted}
         with at(operator=state.operator.label, state=state.name if len(wanted) == 1 else None):
             for state_id, records in found:
                 name = names[state_id]
@@ -158,13 +158,13 @@ def _make_statistics(groups: npt.NDArray[np.int64], size: int) -> StateStatistic
     return StateStatistics(int(groups.sum()), size, {int(group): int(groups[group]) for group in present})
 
 
-def group_by_file(states: Sequence[KeyedState]) -> list[list[tuple[KeyedPart, KeyedState]]]:
-    """Group what some states of one operator have in files: of each file, the part of each state that it holds."""
+def group_by_file(states: Sequence[KeyedState]) -> list[list[tuple[KeyedSubtaskState, KeyedState]]]:
+    """Group states of one operator by file: for each file, the subtask states that it holds, with their states."""
     # By identity: files have no cheaper one.
-    files: dict[int, list[tuple[KeyedPart, KeyedState]]] = {}
+    files: dict[int, list[tuple[KeyedSubtaskState, KeyedState]]] = {}
     for state in states:
-        for part in state.parts:
-            files.setdefault(id(part.file), []).append((part, state))
+        for subtask_state in state.subtask_states:
+            files.setdefault(id(subtask_state.file), []).append((subtask_state, state))
     return list(files.values())
 
 
@@ -180,10 +180,10 @@ def hold_states(states: Sequence[KeyedState]) -> list[KeyedState]:
     directory = operator.snapshot.location.directory
     if is_local(directory) or operator.keyed_size > KEPT:
         return list(states)
-    files = {id(part.file): part.file for state in states for part in state.parts}
+    files = {id(subtask_state.file): subtask_state.file for state in states for subtask_state in state.subtask_states}
     held = dict(zip(files, do_together([each.hold for each in files.values()], directory), strict=True))
     return [
-        KeyedState(state.operator, tuple(replace(part, file=held[id(part.file)]) for part in state.parts))
+        KeyedState(state.operator, tuple(replace(each, file=held[id(each.file)]) for each in state.subtask_states))
         for state in states
     ]
 
@@ -202,19 +202,19 @@ class KeyedState(State):
     """A keyed state, or the timers of one service and time domain.
 
     Attributes:
-        parts: the subtasks that have it.
+        subtask_states: the subtasks that have it.
     """
 
-    parts: tuple[KeyedPart, ...]
+    subtask_states: tuple[KeyedSubtaskState, ...]
 
-    def __init__(self, operator: OperatorFiles, parts: tuple[KeyedPart, ...]) -> None:
+    def __init__(self, operator: OperatorFiles, subtask_states: tuple[KeyedSubtaskState, ...]) -> None:
         super().__init__(operator)
-        self.parts = parts
+        self.subtask_states = subtask_states
 
     @property
     def stored_info(self) -> StateMetaInfo:
         """The meta info as the first subtask wrote it, without declared types."""
-        return self.parts[0].file.header.states[self.parts[0].state_id]
+        return self.subtask_states[0].file.header.states[self.subtask_states[0].state_id]
 
     # The name says nothing of types, to find which some records may have to be read.
     @property
@@ -260,13 +260,13 @@ class KeyedState(State):
     def _sample_arrays(self) -> Iterator[Sequence[bytes]]:
         """The arrays of the first records of each subtask."""
         with at(operator=self.operator.label, state=self.name):
-            for part in self.parts:
-                info = part.file.header.states[part.state_id]
+            for subtask_state in self.subtask_states:
+                info = subtask_state.file.header.states[subtask_state.state_id]
                 bare = derive_keyed_layout(
                     info, self.key_serializer, self.operator.max_parallelism, self.operator.snapshot.layout_context
                 ).key
                 before = lay.Struct(tuple(each for each in bare.fields if each[0] != "map_key"))
-                for records in part.records(self.context):
+                for records in subtask_state.records(self.context):
                     first = records.cut(0, SAMPLE_SIZE)
                     data = first.data.tobytes()
                     for row in range(len(first)):
@@ -284,7 +284,7 @@ class KeyedState(State):
     @property
     def key_serializer(self) -> Serializer:
         """Serializer of the keys of the operator."""
-        return self.parts[0].file.header.key_serializer
+        return self.subtask_states[0].file.header.key_serializer
 
     @property
     def value_serializer(self) -> Serializer:
@@ -296,10 +296,10 @@ class KeyedState(State):
             info.element if info.state_type == StateKind.LIST and self.kind != StateKind.LIST else info.value_serializer
         )
 
-    def find_part_serializers(self, part: KeyedPart) -> tuple[Serializer, Serializer, Serializer]:
+    def find_subtask_serializers(self, subtask_state: KeyedSubtaskState) -> tuple[Serializer, Serializer, Serializer]:
         """Serializers of key, namespace and value of one subtask; timers have no namespace of their own."""
-        header = part.file.header
-        info = self._declare(header.states[part.state_id])
+        header = subtask_state.file.header
+        info = self._declare(header.states[subtask_state.state_id])
         value = self._choose_value(info)
         return header.key_serializer, value if self.kind == StateKind.TIMER else info.namespace_serializer, value
 
@@ -311,7 +311,7 @@ class KeyedState(State):
     @property
     def key_groups(self) -> tuple[KeyGroupRange, ...]:
         """Ranges of the subtasks that have the state."""
-        return tuple(part.file.key_groups for part in self.parts)
+        return tuple(subtask_state.file.key_groups for subtask_state in self.subtask_states)
 
     @cached_property
     def layout(self) -> KeyedLayout:
@@ -327,14 +327,14 @@ class KeyedState(State):
         operator = self.operator
         found: dict[KeyedLayout, int] = {}
         with at(operator=operator.label, state=self.name):
-            for part, header in self._distinct_headers():
+            for subtask_state, header in self._distinct_headers():
                 layout = derive_keyed_layout(
-                    self._declare(header.states[part.state_id]),
+                    self._declare(header.states[subtask_state.state_id]),
                     header.key_serializer,
                     operator.max_parallelism,
                     context,
                 )
-                found.setdefault(layout, part.subtask)
+                found.setdefault(layout, subtask_state.subtask)
             if len(found) > 1:
                 _require_known(header for _, header in self._distinct_headers())
                 # Subtasks that have not touched the state since a schema change keep its old serializer.
@@ -344,24 +344,24 @@ class KeyedState(State):
                 )
         return next(iter(found))
 
-    def _distinct_headers(self) -> list[tuple[KeyedPart, KeyedHeader]]:
-        """The headers, each with the first part that has it; subtasks mostly share one object (see `parse_header`)."""
-        found: dict[tuple[int, int], tuple[KeyedPart, KeyedHeader]] = {}
-        for part in self.parts:
-            header = part.file.header
-            found.setdefault((id(header), part.state_id), (part, header))
+    def _distinct_headers(self) -> list[tuple[KeyedSubtaskState, KeyedHeader]]:
+        """The headers, each with the first subtask that has it; most share one object (see `parse_header`)."""
+        found: dict[tuple[int, int], tuple[KeyedSubtaskState, KeyedHeader]] = {}
+        for subtask_state in self.subtask_states:
+            header = subtask_state.file.header
+            found.setdefault((id(header), subtask_state.state_id), (subtask_state, header))
         return list(found.values())
 
-    def find_part_layout(self, part: KeyedPart) -> tuple[KeyedLayout | None, str]:
+    def find_subtask_layout(self, subtask_state: KeyedSubtaskState) -> tuple[KeyedLayout | None, str]:
         """The layouts of the records of one subtask, or why there are none."""
-        header, operator = part.file.header, self.operator
-        info, layouts = self._declare(header.states[part.state_id]), operator.snapshot.layout_context
+        header, operator = subtask_state.file.header, self.operator
+        info, layouts = self._declare(header.states[subtask_state.state_id]), operator.snapshot.layout_context
         try:
             with at(operator=operator.label, state=self.name):
                 layout = derive_keyed_layout(info, header.key_serializer, operator.max_parallelism, layouts)
         except UnsupportedError as error:
             return None, explain(error)
-        if part.file.lacks_lengths and has_opaque(layout):
+        if subtask_state.file.lacks_lengths and has_opaque(layout):
             return None, self._explain_blocks()
         return layout, ""
 
@@ -378,7 +378,7 @@ class KeyedState(State):
     @cached_property
     def comes_by_key_group(self) -> bool:
         """Whether the entries of a key group are one record: heap entries without a reader have no known ends."""
-        if not any(part.file.lacks_lengths for part in self.parts):
+        if not any(subtask_state.file.lacks_lengths for subtask_state in self.subtask_states):
             return False
         try:
             return has_opaque(self.layout)
@@ -414,8 +414,8 @@ class KeyedState(State):
         """Layouts of key and namespace, whatever the values are."""
         found = set()
         with at(operator=self.operator.label, state=self.name):
-            for part, header in self._distinct_headers():
-                info = header.states[part.state_id]
+            for subtask_state, header in self._distinct_headers():
+                info = header.states[subtask_state.state_id]
                 bare = keyed_state(info.name, StateKind.VALUE, VOID_NAMESPACE, info.namespace_serializer)
                 context = self.operator.snapshot.layout_context
                 max_parallelism = self.operator.max_parallelism

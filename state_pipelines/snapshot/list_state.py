@@ -28,14 +28,14 @@ from state_pipelines.snapshot.connector_states import (
     may_be_known,
 )
 from state_pipelines.snapshot.state import State
-from state_pipelines.snapshot.state_parts import StateStatistics
+from state_pipelines.snapshot.subtask_states import StateStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.operatorstate.unread_state import OperatorStateSource
+    from state_pipelines.operatorstate.unread_state import UnreadOperatorState
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.operator_files import OperatorFiles
@@ -44,32 +44,32 @@ Spans = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64
 
 
 @dataclass(frozen=True)
-class OperatorPart:
+class NonKeyedSubtaskState:
     """The state of one subtask; read whenever it is asked for, and not held. Can be sent to other processes.
 
     Attributes:
         subtask: index of the subtask.
-        source: the file that holds it.
+        unread: the file that holds it.
         info: what the header of the file says of it.
     """
 
     subtask: int
-    source: OperatorStateSource
+    unread: UnreadOperatorState
     info: StateMetaInfo
 
     @property
     def name(self) -> str:
         """Name of the file, for errors."""
-        return self.source.name
+        return self.unread.name
 
     @property
     def number(self) -> int:
         """Elements of a list state; nothing is read."""
-        return sum(len(each.offsets) for each in self.source.handle.states if each.state_name == self.info.name)
+        return sum(len(each.offsets) for each in self.unread.handle.states if each.state_name == self.info.name)
 
     def read(self) -> OperatorStateFile:
         """The file with all its states."""
-        return self.source.read()
+        return self.unread.read()
 
     def elements(self) -> Spans:
         """Bytes, and where each element of a list state starts and at most ends."""
@@ -147,26 +147,26 @@ class NonKeyedTable(ABC):
         """
 
     @abstractmethod
-    def batches(self, parts: Sequence[OperatorPart]) -> Iterator[pa.RecordBatch]:
-        """A batch per part, each read when it is its turn."""
+    def batches(self, subtask_states: Sequence[NonKeyedSubtaskState]) -> Iterator[pa.RecordBatch]:
+        """A batch per subtask, each read when it is its turn."""
 
     def cut(self, first: int, number: int) -> Self:
-        """The table for parts that have `number` elements, the first of which is element `first` of the state."""
+        """The table for subtasks that have `number` elements, the first of which is element `first` of the state."""
         return self
 
 
 class NonKeyedState(State):
-    """Common base of list and broadcast state: parts per subtask, and no keys."""
+    """Common base of list and broadcast state: a list per subtask, and no keys."""
 
-    parts: tuple[OperatorPart, ...]
+    subtask_states: tuple[NonKeyedSubtaskState, ...]
 
-    def __init__(self, operator: OperatorFiles, parts: tuple[OperatorPart, ...]) -> None:
+    def __init__(self, operator: OperatorFiles, subtask_states: tuple[NonKeyedSubtaskState, ...]) -> None:
         super().__init__(operator)
-        self.parts = parts
+        self.subtask_states = subtask_states
 
     @property
     def info(self) -> StateMetaInfo:  # noqa: D102
-        return self.parts[0].info
+        return self.subtask_states[0].info
 
     @property
     def is_keyed(self) -> bool:  # noqa: D102
@@ -175,11 +175,11 @@ class NonKeyedState(State):
     @property
     def infos(self) -> tuple[StateMetaInfo, ...]:
         """The distinct meta infos that the subtasks store for the state."""
-        return tuple(dict.fromkeys(part.info for part in self.parts))
+        return tuple(dict.fromkeys(subtask_state.info for subtask_state in self.subtask_states))
 
     @abstractmethod
     def make_table(self, options: TableOptions | None = None) -> NonKeyedTable:
-        """The table that turns the parts into batches."""
+        """The table that turns the subtasks' states into batches."""
 
     def make_schema(self, options: TableOptions | None = None) -> pa.Schema:  # noqa: D102
         return self.make_table(options).schema
@@ -190,29 +190,31 @@ class NonKeyedState(State):
         if key_groups is not None:
             raise UsageError("operator state has no key groups")
         with at(operator=self.operator.label, state=self.name):
-            yield from self.make_table(options).batches(self.parts)
+            yield from self.make_table(options).batches(self.subtask_states)
 
     def split(
         self, size: int, options: TableOptions | None = None
-    ) -> Iterator[tuple[tuple[OperatorPart, ...], NonKeyedTable]]:
-        """Parts whose files have about `size` bytes together, and the table for them; nothing is read."""
+    ) -> Iterator[tuple[tuple[NonKeyedSubtaskState, ...], NonKeyedTable]]:
+        """Groups of subtasks whose files have about `size` bytes together, and the table for them; nothing is read."""
         table = self.make_table(options)
         first = 0
-        for parts in _group_parts(self.parts, size):
-            number = sum(part.number for part in parts)
-            yield parts, table.cut(first, number)
+        for subtask_states in _group_subtasks(self.subtask_states, size):
+            number = sum(subtask_state.number for subtask_state in subtask_states)
+            yield subtask_states, table.cut(first, number)
             first += number
 
 
-def _group_parts(parts: Iterable[OperatorPart], size: int) -> Iterator[tuple[OperatorPart, ...]]:
-    group: list[OperatorPart] = []
+def _group_subtasks(
+    subtask_states: Iterable[NonKeyedSubtaskState], size: int
+) -> Iterator[tuple[NonKeyedSubtaskState, ...]]:
+    group: list[NonKeyedSubtaskState] = []
     total = 0
-    for part in parts:
-        if group and total + part.source.stream.size > size:
+    for subtask_state in subtask_states:
+        if group and total + subtask_state.unread.stream.size > size:
             yield tuple(group)
             group, total = [], 0
-        group.append(part)
-        total += part.source.stream.size
+        group.append(subtask_state)
+        total += subtask_state.unread.stream.size
     if group:
         yield tuple(group)
 
@@ -222,7 +224,7 @@ class ListTable(NonKeyedTable):
     """Turns what subtasks have of a list state into batches; see `OperatorListState` for the columns.
 
     Attributes:
-        detected: the connector, and the splits of the elements of the parts.
+        detected: the connector, and the splits of the elements of all subtasks.
     """
 
     detected: Detected = NOTHING_DETECTED
@@ -249,15 +251,15 @@ class ListTable(NonKeyedTable):
             found = [each.with_nullable(True) if each.name in once else each for each in found]
         return select_fields([*found, *split], self.options)
 
-    def batches(self, parts: Sequence[OperatorPart]) -> Iterator[pa.RecordBatch]:  # noqa: D102
+    def batches(self, subtask_states: Sequence[NonKeyedSubtaskState]) -> Iterator[pa.RecordBatch]:  # noqa: D102
         column, schema = self.value, self.schema
         first = 0
-        for part in parts:
-            with at(file=part.name):
-                file = part.read()
-                data, starts, ends = file.elements(part.info.name)
+        for subtask_state in subtask_states:
+            with at(file=subtask_state.name):
+                file = subtask_state.read()
+                data, starts, ends = file.elements(subtask_state.info.name)
                 columns = {
-                    "subtask": pa.array(np.full(len(starts), part.subtask, np.int32)),
+                    "subtask": pa.array(np.full(len(starts), subtask_state.subtask, np.int32)),
                     "list_index": pa.array(np.arange(len(starts), dtype=np.int32)),
                     "reason": pa.array([column.reason] * len(starts), pa.string()),
                 }
@@ -265,7 +267,9 @@ class ListTable(NonKeyedTable):
                 if column.columns is None:
                     columns["value_bytes"] = raw
                 else:
-                    decoded = decode_list_state(file, part.info, self.context, lenient="reason" in schema.names)
+                    decoded = decode_list_state(
+                        file, subtask_state.info, self.context, lenient="reason" in schema.names
+                    )
                     columns["value"] = decoded.array
                     columns["reason"] = decoded.reasons()
                     columns["value_bytes"] = pc.if_else(columns["reason"].is_valid(), raw, None)
@@ -300,15 +304,15 @@ class OperatorListState(NonKeyedState):
         Raises:
             UsageError: several connectors fit, and the one that the caller named is not among them.
         """
-        serializers = [part.info.value_serializer for part in self.parts]
+        serializers = [subtask_state.info.value_serializer for subtask_state in self.subtask_states]
         if not may_be_known(self.name, serializers):
             return NOTHING_DETECTED
         snapshot = self.operator.snapshot
         chosen = snapshot.connectors.get(self.operator.metadata.operator_id)
         with at(operator=self.operator.label, state=self.name):
             elements = []
-            for part in self.parts:
-                data, starts, ends = part.elements()
+            for subtask_state in self.subtask_states:
+                data, starts, ends = subtask_state.elements()
                 elements += [data[start:end].tobytes() for start, end in zip(starts, ends, strict=True)]
             return find_connector(self.name, serializers, elements, snapshot.layout_context, chosen)
 
@@ -334,8 +338,8 @@ class OperatorListState(NonKeyedState):
     def count(self) -> StateStatistics:  # noqa: D102
         number = size = 0
         with at(operator=self.operator.label, state=self.name):
-            for part in self.parts:
-                _, starts, ends = part.elements()
+            for subtask_state in self.subtask_states:
+                _, starts, ends = subtask_state.elements()
                 number += len(starts)
                 size += int((ends - starts).sum())
         return StateStatistics(number, size)

@@ -35,7 +35,7 @@ def open_snapshot(
 
     Args:
         path: directory of the snapshot or its `_metadata` file; local path or fsspec URL.
-        declarations: facts that the snapshot does not hold; `declare` parses them from texts.
+        declarations: information that the snapshot does not hold; `declare` parses them from texts.
         path_mapping: `FROM=TO` texts for directories that were moved (absolute handles name them).
         allow_roots: further directories that its files may be in. By default these are its own directory, for a
             checkpoint those of its job (`storage.reach`), and the new ones of `path_mapping`.
@@ -82,7 +82,7 @@ def open_location(
 
     Args:
         location: directory and `_metadata`.
-        declarations: facts that the snapshot does not hold.
+        declarations: information that the snapshot does not hold.
         path_mapping: current directories of absolute handles, and further allowed ones.
 
     Raises:

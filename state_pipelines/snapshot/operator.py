@@ -153,13 +153,13 @@ class Operator(OperatorFiles):
         key_groups = narrow_key_groups(self, table.needle, key_groups)
         context = self.record_context
         with at(operator=self.label):
-            parts = (
-                partial(table.read, part, subtask, context, groups)
+            reads = (
+                partial(table.read, split, subtask, context, groups)
                 for subtask, files in group_files(self.keyed_files).items()
                 if key_groups is None or any(each.key_groups.intersect(key_groups) for each in files)
-                for part, groups in table.split(files, context, key_groups)
+                for split, groups in table.split(files, context, key_groups)
             )
-            for _, batches in scan_files(self, parts, lambda read: read(), WINDOW):
+            for _, batches in scan_files(self, reads, lambda read: read(), WINDOW):
                 yield from batches
 
     def batches_by_state(

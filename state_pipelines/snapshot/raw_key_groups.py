@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from state_pipelines.keyed.canonical.sections import Section, group_sections, read_sections, select_sections
-from state_pipelines.snapshot.state_parts import StateStatistics
+from state_pipelines.snapshot.subtask_states import StateStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ RAW_KEYED_SCHEMA = pa.schema([pa.field("key_group", pa.int32(), False), SUBTASK_
 
 
 @dataclass(frozen=True)
-class RawKeyedPart:
+class RawKeyedSubtaskState:
     """Raw keyed state of a subtask.
 
     Attributes:
@@ -60,7 +60,7 @@ class RawKeyedPart:
         sizes = [section.end - section.start for section in self.sections]
         return StateStatistics(len(sizes), sum(sizes), {section.key_group: 1 for section in self.sections})
 
-    def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[RawKeyedPart]:
-        """Parts of about `size` bytes, of some key groups."""
+    def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[RawKeyedSubtaskState]:
+        """The same state in ranges of about `size` bytes, of some key groups."""
         for sections in group_sections(select_sections(self.sections, key_groups), size):
             yield replace(self, sections=sections)

@@ -35,10 +35,10 @@ from state_pipelines.snapshot.raw_key_groups import (
     RAW_KEYED_SCHEMA,
     SUBTASK_FIELD,
     WINDOW,
-    RawKeyedPart,
+    RawKeyedSubtaskState,
 )
 from state_pipelines.snapshot.state import State
-from state_pipelines.snapshot.state_parts import StateStatistics
+from state_pipelines.snapshot.subtask_states import StateStatistics
 from state_pipelines.storage.reading import scan_ahead
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ IN_FLIGHT_SCHEMA = pa.schema(
 DIRECTIONS = {ChannelDirection.INPUT: "input", ChannelDirection.OUTPUT: "output"}
 
 
-class BytesPart(Protocol):
+class BytesSubtaskState(Protocol):
     """The bytes of one subtask of such a state; can be sent to other processes."""
 
     @property
@@ -85,7 +85,7 @@ class BytesPart(Protocol):
 
 
 @dataclass(frozen=True)
-class RawOperatorPart:
+class RawOperatorSubtaskState:
     """Raw operator state of a subtask.
 
     Attributes:
@@ -116,7 +116,7 @@ class RawOperatorPart:
 
 
 @dataclass(frozen=True)
-class InFlightPart:
+class InFlightSubtaskState:
     """Network buffers of a subtask, of one handle.
 
     Attributes:
@@ -165,15 +165,15 @@ class BytesState(State):
     """State of which there is a table of bytes and no more.
 
     Attributes:
-        parts: the subtasks that have it.
+        subtask_states: of the subtasks that have it.
     """
 
-    parts: tuple[BytesPart, ...]
+    subtask_states: tuple[BytesSubtaskState, ...]
 
     @property
     @abstractmethod
     def _all_columns(self) -> pa.Schema:
-        """Schema of the batches of the parts."""
+        """Schema of the batches of the subtasks."""
 
     @property
     def info(self) -> StateMetaInfo:
@@ -200,13 +200,14 @@ class BytesState(State):
     ) -> Iterator[pa.RecordBatch]:
         names = self.make_schema(options).names
         with at(operator=self.operator.label, state=self.name):
-            chosen, size = self.choose_parts(key_groups), self.count().bytes // max(1, len(self.parts))
+            chosen = self.choose_subtask_states(key_groups)
+            size = self.count().bytes // max(1, len(self.subtask_states))
             location = self.operator.snapshot.location.directory
-            for _, batches in scan_ahead(chosen, lambda part: part.batches(), location, size):
+            for _, batches in scan_ahead(chosen, lambda subtask_state: subtask_state.batches(), location, size):
                 for batch in batches:
                     yield batch.select(names)
 
-    def choose_parts(self, key_groups: KeyGroupRange | None) -> Iterator[BytesPart]:
+    def choose_subtask_states(self, key_groups: KeyGroupRange | None) -> Iterator[BytesSubtaskState]:
         """The state of each subtask, as far as it is wanted.
 
         Raises:
@@ -214,11 +215,11 @@ class BytesState(State):
         """
         if key_groups is not None:
             raise UsageError(f"{self.name} has no key groups")
-        yield from self.parts
+        yield from self.subtask_states
 
     def count(self) -> StateStatistics:
         """The amount, as far as the handles say; nothing is read."""
-        counts = [part.count() for part in self.parts]
+        counts = [subtask_state.count() for subtask_state in self.subtask_states]
         groups = {group: number for each in counts for group, number in each.entries_by_key_group.items()}
         return StateStatistics(sum(each.entries for each in counts), sum(each.bytes for each in counts), groups)
 
@@ -229,11 +230,11 @@ class RawKeyedState(BytesState):
     Columns: `key_group` int32, `subtask` int32, `value_bytes`, `reason`; one row per key group.
     """
 
-    parts: tuple[RawKeyedPart, ...]
+    subtask_states: tuple[RawKeyedSubtaskState, ...]
 
-    def __init__(self, operator: OperatorFiles, parts: tuple[RawKeyedPart, ...]) -> None:
+    def __init__(self, operator: OperatorFiles, subtask_states: tuple[RawKeyedSubtaskState, ...]) -> None:
         super().__init__(operator)
-        self.parts = parts
+        self.subtask_states = subtask_states
 
     @property
     def name(self) -> str:  # noqa: D102
@@ -246,20 +247,20 @@ class RawKeyedState(BytesState):
     @property
     def key_groups(self) -> tuple[KeyGroupRange, ...]:
         """Ranges of the subtasks that have it."""
-        return tuple(part.key_groups for part in self.parts)
+        return tuple(subtask_state.key_groups for subtask_state in self.subtask_states)
 
     @property
     def undecoded(self) -> str:  # noqa: D102
-        return self.parts[0].reason
+        return self.subtask_states[0].reason
 
     @property
     def _all_columns(self) -> pa.Schema:
         return RAW_KEYED_SCHEMA
 
-    def choose_parts(self, key_groups: KeyGroupRange | None) -> Iterator[RawKeyedPart]:
+    def choose_subtask_states(self, key_groups: KeyGroupRange | None) -> Iterator[RawKeyedSubtaskState]:
         """The bytes of each subtask in some key groups, about `WINDOW` bytes at a time."""
-        for part in self.parts:
-            yield from part.split(WINDOW, key_groups)
+        for subtask_state in self.subtask_states:
+            yield from subtask_state.split(WINDOW, key_groups)
 
 
 class UnreadKeyedState(RawKeyedState):
@@ -276,11 +277,11 @@ class RawOperatorState(BytesState):
     Columns: `subtask` int32, `list_index` int32 (position of the partition), `value_bytes`, `reason`.
     """
 
-    parts: tuple[RawOperatorPart, ...]
+    subtask_states: tuple[RawOperatorSubtaskState, ...]
 
-    def __init__(self, operator: OperatorFiles, parts: tuple[RawOperatorPart, ...]) -> None:
+    def __init__(self, operator: OperatorFiles, subtask_states: tuple[RawOperatorSubtaskState, ...]) -> None:
         super().__init__(operator)
-        self.parts = parts
+        self.subtask_states = subtask_states
 
     @property
     def name(self) -> str:  # noqa: D102
@@ -307,11 +308,11 @@ class InFlightState(BytesState):
     `value_bytes`; one row per network buffer. Records straddle buffers, see `metadata.channel_data`.
     """
 
-    parts: tuple[InFlightPart, ...]
+    subtask_states: tuple[InFlightSubtaskState, ...]
 
-    def __init__(self, operator: OperatorFiles, parts: tuple[InFlightPart, ...]) -> None:
+    def __init__(self, operator: OperatorFiles, subtask_states: tuple[InFlightSubtaskState, ...]) -> None:
         super().__init__(operator)
-        self.parts = parts
+        self.subtask_states = subtask_states
 
     @property
     def name(self) -> str:  # noqa: D102

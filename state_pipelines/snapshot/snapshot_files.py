@@ -39,7 +39,7 @@ class SnapshotFiles:
         location: where it lies.
         metadata: content of `_metadata`.
         path_mapping: where directories that absolute handles name are now.
-        declarations: facts that the snapshot does not hold.
+        declarations: information that the snapshot does not hold.
         copies: by URL of a file, a copy that is read instead.
     """
 
@@ -158,8 +158,8 @@ class SnapshotFiles:
         serializers = [*self.keyed_files.serializers()]
         subtasks = (subtask for operator in self.metadata.operator_states for subtask in operator.subtasks)
         # Reading state whose header cannot be read raises the error; it has no serializers to add here.
-        for source in self.handles.open_operators(each.managed_operator_state for each in subtasks):
-            infos = () if source is None else (*source.header.lists, *source.header.broadcasts)
+        for unread in self.handles.open_operators(each.managed_operator_state for each in subtasks):
+            infos = () if unread is None else (*unread.header.lists, *unread.header.broadcasts)
             serializers += [serializer for info in infos for _, serializer in info.serializers]
         subclasses = collect_subclasses(serializers)
         return LayoutContext(self.kryo_version, subclasses, self.classes, self.declarations.messages)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.operator_files import OperatorFiles
-    from state_pipelines.snapshot.state_parts import StatePart, StateStatistics
+    from state_pipelines.snapshot.subtask_states import StateStatistics, SubtaskState
 
 
 class State(ABC):
@@ -28,10 +28,10 @@ class State(ABC):
 
     Attributes:
         operator: the operator.
-        parts: what each subtask has of the state, those left out that have none.
+        subtask_states: the state of each subtask that has it.
     """
 
-    parts: Sequence[StatePart]
+    subtask_states: Sequence[SubtaskState]
 
     def __init__(self, operator: OperatorFiles) -> None:
         self.operator = operator
@@ -50,7 +50,7 @@ class State(ABC):
 
     def _describe(self) -> str:
         """One line; only headers of files are read, which is done when there is a state."""
-        return f"{self.name} of {self.operator.label}, {format_count(len(self.parts), 'subtask')}"
+        return f"{self.name} of {self.operator.label}, {format_count(len(self.subtask_states), 'subtask')}"
 
     @property
     @abstractmethod

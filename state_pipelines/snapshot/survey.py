@@ -12,15 +12,15 @@ from state_pipelines.serializers.body_ends import OpenBodyError
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.held_key_groups import find_held_key_groups
-from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
-from state_pipelines.snapshot.list_state import NonKeyedState, OperatorListState, OperatorPart
+from state_pipelines.snapshot.keyed_state import KeyedState, KeyedSubtaskState
+from state_pipelines.snapshot.list_state import NonKeyedState, NonKeyedSubtaskState, OperatorListState
 from state_pipelines.snapshot.python_states import declare_types, find_declaration
 from state_pipelines.snapshot.raw_state import (
-    InFlightPart,
     InFlightState,
+    InFlightSubtaskState,
     RawKeyedState,
-    RawOperatorPart,
     RawOperatorState,
+    RawOperatorSubtaskState,
     UnreadKeyedState,
 )
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.snapshot.operator_files import OperatorFiles
-    from state_pipelines.snapshot.raw_key_groups import RawKeyedPart
+    from state_pipelines.snapshot.raw_key_groups import RawKeyedSubtaskState
     from state_pipelines.snapshot.state import State
 
 
@@ -111,8 +111,8 @@ def find_failures(
 
 def find_in_flight(operator: OperatorFiles) -> InFlightState | None:
     """Find in-flight data of an unaligned checkpoint; None when there is none."""
-    parts = tuple(
-        InFlightPart(subtask.index, operator.snapshot.handles.open_stream(handle.delegate), handle, direction)
+    subtask_states = tuple(
+        InFlightSubtaskState(subtask.index, operator.snapshot.handles.open_stream(handle.delegate), handle, direction)
         for subtask in operator.metadata.subtasks
         for direction, channels in (
             (ChannelDirection.INPUT, subtask.input_channel_state),
@@ -120,7 +120,7 @@ def find_in_flight(operator: OperatorFiles) -> InFlightState | None:
         )
         for handle in channels
     )
-    return InFlightState(operator, parts) if parts else None
+    return InFlightState(operator, subtask_states) if subtask_states else None
 
 
 def raise_first(failures: Sequence[Failure]) -> None:
@@ -129,7 +129,7 @@ def raise_first(failures: Sequence[Failure]) -> None:
         raise failure.error
 
 
-def _find_unread(operator: OperatorFiles) -> Mapping[int, RawKeyedPart]:
+def _find_unread(operator: OperatorFiles) -> Mapping[int, RawKeyedSubtaskState]:
     """Find keyed state whose key serializer cannot be read, by index of the subtask."""
     _, failures = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
     found = {}
@@ -137,9 +137,11 @@ def _find_unread(operator: OperatorFiles) -> Mapping[int, RawKeyedPart]:
         failure = failures.get(subtask.index)
         if isinstance(failure, OpenBodyError):
             reason = explain(failure)
-            part = operator.snapshot.handles.open_key_groups(subtask.managed_keyed_state, subtask.index, reason)
-            if part is not None:
-                found[subtask.index] = part
+            subtask_state = operator.snapshot.handles.open_key_groups(
+                subtask.managed_keyed_state, subtask.index, reason
+            )
+            if subtask_state is not None:
+                found[subtask.index] = subtask_state
     return found
 
 
@@ -147,32 +149,32 @@ def survey_keyed(operator: OperatorFiles) -> tuple[tuple[KeyedState, ...], list[
     """Keyed states and timers."""
     files, failures = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
     unread = _find_unread(operator)
-    parts: dict[str, list[KeyedPart]] = {}
+    subtask_states: dict[str, list[KeyedSubtaskState]] = {}
     for subtask, file in files:
         for state_id, info in enumerate(file.header.states):
-            parts.setdefault(info.name, []).append(KeyedPart(subtask, file, state_id))
+            subtask_states.setdefault(info.name, []).append(KeyedSubtaskState(subtask, file, state_id))
     failed = [_fail(operator, index, error) for index, error in failures.items() if index not in unread]
-    return tuple(KeyedState(operator, tuple(each)) for each in parts.values()), failed
+    return tuple(KeyedState(operator, tuple(each)) for each in subtask_states.values()), failed
 
 
 def survey_operator(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Failure]]:
     """List states, then broadcast states."""
-    lists: dict[str, list[OperatorPart]] = {}
-    broadcasts: dict[str, list[OperatorPart]] = {}
+    lists: dict[str, list[NonKeyedSubtaskState]] = {}
+    broadcasts: dict[str, list[NonKeyedSubtaskState]] = {}
     failures = []
     for subtask in operator.metadata.subtasks:
         try:
-            source = operator.snapshot.handles.open_operator(subtask.managed_operator_state)
+            unread = operator.snapshot.handles.open_operator(subtask.managed_operator_state)
         except StateError as error:
             failures.append(_fail(operator, subtask.index, error))
             continue
-        if source is not None:
-            for info in source.header.lists:
-                lists.setdefault(info.name, []).append(OperatorPart(subtask.index, source, info))
-            for info in source.header.broadcasts:
-                broadcasts.setdefault(info.name, []).append(OperatorPart(subtask.index, source, info))
-    for name, parts in broadcasts.items():
-        broadcasts[name] = [replace(part, info=_declare_broadcast(operator, part.info)) for part in parts]
+        if unread is not None:
+            for info in unread.header.lists:
+                lists.setdefault(info.name, []).append(NonKeyedSubtaskState(subtask.index, unread, info))
+            for info in unread.header.broadcasts:
+                broadcasts.setdefault(info.name, []).append(NonKeyedSubtaskState(subtask.index, unread, info))
+    for name, subtask_states in broadcasts.items():
+        broadcasts[name] = [replace(each, info=_declare_broadcast(operator, each.info)) for each in subtask_states]
     found = (
         *(OperatorListState(operator, tuple(each)) for each in lists.values()),
         *(BroadcastState(operator, tuple(each)) for each in broadcasts.values()),
@@ -198,7 +200,7 @@ def survey_raw(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Failure
                 reason = unread[subtask.index].reason
                 keyed.append(handles.open_raw_bytes(subtask.raw_keyed_state, subtask.index, reason))
             if (handle := subtask.raw_operator_state) is not None:
-                raw.append(RawOperatorPart(subtask.index, handles.open_stream(handle.delegate), handle))
+                raw.append(RawOperatorSubtaskState(subtask.index, handles.open_stream(handle.delegate), handle))
         except StateError as error:
             failures.append(_fail(operator, subtask.index, error))
     found = (

@@ -267,21 +267,21 @@ def _translate(expression: Any, present: str) -> ArrowExpression | None:
         return ArrowExpression(
             OwnFunction.LITERAL, kind, value=str(value) if kind == "string" and value is not None else value
         )
-    parts = list_sequence(expression.children())
-    if name == "CaseWhen" and len(parts) == 2 and _is_column(parts[0], present):
-        return _translate(parts[1], present)
+    children = list_sequence(expression.children())
+    if name == "CaseWhen" and len(children) == 2 and _is_column(children[0], present):
+        return _translate(children[1], present)
     if name in _OF_LISTS:
-        arguments = _translate_all(parts, present)
+        arguments = _translate_all(children, present)
         return None if arguments is None else _make_of_lists(expression, name, kind, arguments)
     if kind not in TYPES:
         return None
-    if name == "Coalesce" and len(parts) == 2 and (required := _find_required(parts[1])) is not None:
+    if name == "Coalesce" and len(children) == 2 and (required := _find_required(children[1])) is not None:
         conditions, message = required
-        found = _translate_all([parts[0], *conditions], present)
+        found = _translate_all([children[0], *conditions], present)
         if found is None or any(each.may_fail for each in found[1:]):
             return None
         return ArrowExpression(OwnFunction.REQUIRE, kind, found, message, may_fail=True)
-    arguments = _translate_all(parts, present)
+    arguments = _translate_all(children, present)
     return None if arguments is None else _make(expression, name, kind, arguments)
 
 
@@ -402,10 +402,10 @@ def _find_required(expression: Any) -> tuple[list[Any], str] | None:
     """The condition, if there is one, and the message of an error in place of null."""
     while _name(expression) == "Cast":
         expression = expression.child()
-    parts = list_sequence(expression.children()) if _name(expression) in ("If", "CaseWhen") else []
-    if len(parts) == 3 and _name(parts[2]) == "Literal" and parts[2].value() is None:
-        parts.pop()
-    conditions, error = (parts[:1], parts[1]) if len(parts) == 2 else ([], expression)
+    children = list_sequence(expression.children()) if _name(expression) in ("If", "CaseWhen") else []
+    if len(children) == 3 and _name(children[2]) == "Literal" and children[2].value() is None:
+        children.pop()
+    conditions, error = (children[:1], children[1]) if len(children) == 2 else ([], expression)
     message = _find_message(error)
     return None if message is None else (conditions, message)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.bootstrap.encoding import (
         ElementEncoding,
         EncodedElements,
-        EncodedPart,
+        EncodedRows,
         KeyedEncoding,
     )
     from state_pipelines.snapshot import Snapshot
@@ -46,7 +46,7 @@ class _Own(str):
     """Name of a column of the DataFrame, which is no expression."""
 
 
-Source = str | Sequence[str] | Mapping[str, str]
+ColumnExpression = str | Sequence[str] | Mapping[str, str]
 """Source of a column of a state: an expression, those of the fields of a struct, or an `_Own`."""
 
 
@@ -121,15 +121,15 @@ class FrameRows:
         with translate_failures("the rows cannot be read"):
             return frame.toArrow()
 
-    def encode_keyed(self, states: Sequence[tuple[NewState, KeyedEncoding]]) -> list[tuple[int, list[EncodedPart]]]:
-        """Encode the rows in tasks, one part file each; states of one DataFrame in one pass over it."""
+    def encode_keyed(self, states: Sequence[tuple[NewState, KeyedEncoding]]) -> list[tuple[int, list[EncodedRows]]]:
+        """Encode the rows in tasks, one spill each; states of one DataFrame in one pass over it."""
         by_frame: dict[int, list[int]] = {}
         for number, (state, _) in enumerate(states):
             by_frame.setdefault(id(state.rows), []).append(number)
-        found: dict[int, tuple[int, list[EncodedPart]]] = {}
+        found: dict[int, tuple[int, list[EncodedRows]]] = {}
         for numbers in by_frame.values():
             rows, tasks = _encode_together([states[number] for number in numbers])
-            found |= {number: (rows, parts) for number, parts in zip(numbers, tasks, strict=True)}
+            found |= {number: (rows, encoded) for number, encoded in zip(numbers, tasks, strict=True)}
         return [found[number] for number in range(len(states))]
 
     def encode_elements(self, state: NewState, encoding: ElementEncoding) -> tuple[int, list[EncodedElements]]:
@@ -149,7 +149,7 @@ class FrameRows:
 
 def _encode_together(
     states: Sequence[tuple[NewState, KeyedEncoding]],
-) -> tuple[int, list[list[EncodedPart]]]:
+) -> tuple[int, list[list[EncodedRows]]]:
     """Encode the rows of one DataFrame for several states; expressions that states share are evaluated once."""
     expressions: dict[str, Column] = {}
     columns: list[dict[str, str]] = []
@@ -157,23 +157,23 @@ def _encode_together(
     assert isinstance(frame, DataFrame)
     for state, _ in states:
         columns.append({})
-        for name, source in _find_sources(state, frame).items():
-            alias = columns[-1][name] = f"{type(source).__name__} {source!r}"
-            expressions.setdefault(alias, _evaluate(source))
+        for name, expression in _find_expressions(state, frame).items():
+            alias = columns[-1][name] = f"{type(expression).__name__} {expression!r}"
+            expressions.setdefault(alias, _evaluate(expression))
     aliases = {alias: f"c{number}" for number, alias in enumerate(expressions)}
     with translate_failures("the columns cannot be computed", UsageError):
         frame = frame.select(*(expressions[alias].alias(name) for alias, name in aliases.items()))
     chosen = [{name: aliases[alias] for name, alias in names.items()} for names in columns]
     encodings = [encoding for _, encoding in states]
 
-    def write(batches: Iterator[pa.RecordBatch]) -> list[EncodedPart]:
+    def write(batches: Iterator[pa.RecordBatch]) -> list[EncodedRows]:
         return write_together(encodings, ([_rename(batch, names) for names in chosen] for batch in batches))
 
     failure = encodings[0].failure
     if len(encodings) > 1:
         failure = f"the states {', '.join(each.encoder.state for each in encodings)} cannot be written"
     rows, tasks = _run_tasks(frame, write, failure)
-    return rows, [list(parts) for parts in zip(*tasks, strict=True)] or [[] for _ in states]
+    return rows, [list(encoded) for encoded in zip(*tasks, strict=True)] or [[] for _ in states]
 
 
 def _rename(batch: pa.RecordBatch, names: Mapping[str, str]) -> pa.RecordBatch:
@@ -196,9 +196,9 @@ def _run_tasks(
     return counted.get["rows"], [pickle.loads(row["encoded"]) for row in rows]
 
 
-def _find_sources(state: NewState, frame: DataFrame) -> dict[str, Source]:
-    """Find the source of each column of a state."""
-    found: dict[str, Source] = {}
+def _find_expressions(state: NewState, frame: DataFrame) -> dict[str, ColumnExpression]:
+    """Find the expression of each column of a state."""
+    found: dict[str, ColumnExpression] = {}
     for name in (*state.wanted, *state.optional):
         if name in state.columns:
             found[name] = state.columns[name]
@@ -218,21 +218,21 @@ def _select(state: NewState) -> DataFrame:
     if not isinstance(frame, DataFrame):
         raise UsageError(f"the rows are {type(frame).__name__}, not a DataFrame")
     with translate_failures("the columns cannot be computed", UsageError):
-        sources = _find_sources(state, frame)
-        selected = frame.select(*(_evaluate(source).alias(name) for name, source in sources.items()))
+        expressions = _find_expressions(state, frame)
+        selected = frame.select(*(_evaluate(expression).alias(name) for name, expression in expressions.items()))
         _ = selected.schema  # Spark resolves expressions when it is asked for the schema.
     return selected
 
 
-def _evaluate(source: Source) -> Column:
-    if isinstance(source, _Own):
-        return F.col(source)
-    if isinstance(source, str):
-        return F.expr(source)
-    fields = dict(source) if hasattr(source, "keys") else {each: each for each in source}
-    if len(fields) < len(source):
+def _evaluate(expression: ColumnExpression) -> Column:
+    if isinstance(expression, _Own):
+        return F.col(expression)
+    if isinstance(expression, str):
+        return F.expr(expression)
+    fields = dict(expression) if hasattr(expression, "keys") else {each: each for each in expression}
+    if len(fields) < len(expression):
         raise UsageError(
-            f"two fields of the struct of {', '.join(source)} have one name",
+            f"two fields of the struct of {', '.join(expression)} have one name",
             hint="Name them: {field: expression, other field: other expression}",
         )
     return F.struct(*(F.expr(text).alias(name) for name, text in fields.items()))

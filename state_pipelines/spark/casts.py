@@ -51,9 +51,9 @@ def _cast_fields(column: Column, source: StructType, target: StructType, path: s
     extra = [name for name in have if name not in target.names]
     missing = [name for name in target.names if name not in have and name not in _DEFAULTS]
     if extra or missing:
-        parts = [f"lacks {', '.join(missing)}" if missing else "", f"has {', '.join(extra)} too many" if extra else ""]
+        wrong = [f"lacks {', '.join(missing)}" if missing else "", f"has {', '.join(extra)} too many" if extra else ""]
         raise MigrationError(
-            f"{path} {' and '.join(filter(None, parts))}", hint=f"Its fields must be {', '.join(target.names)}"
+            f"{path} {' and '.join(filter(None, wrong))}", hint=f"Its fields must be {', '.join(target.names)}"
         )
     columns = []
     for each in target:

@@ -82,8 +82,8 @@ def find_rows(
     """
     column, values = hidden(groups[0]), groups[1]
     common = set.intersection(*(set(frame.columns) for frame in sides.values()))
-    parts = ("key_bytes",) if hidden("key_bytes") in common else (*KEYS, "timestamp")
-    identity = [name for name in map(hidden, (groups[0], *parts, "list_index")) if name in common]
+    key_columns = ("key_bytes",) if hidden("key_bytes") in common else (*KEYS, "timestamp")
+    identity = [name for name in map(hidden, (groups[0], *key_columns, "list_index")) if name in common]
     shown = [
         name
         for name in map(hidden, KEYS)
@@ -152,15 +152,15 @@ def _choose_fields(frame: DataFrame, fields: Collection[str]) -> list[str]:
 
 def _to_text(frame: DataFrame, fields: Sequence[str] = (), *, timed: bool) -> Column:
     """The payload, or fields of it, as JSON."""
-    parts: list[Column] = []
+    columns: list[Column] = []
     if PAYLOAD in frame.columns:
         payload = F.col(PAYLOAD)
         value = F.struct(*(payload.getField(name).alias(name) for name in fields)) if fields else payload
-        parts.append(F.when(payload.isNotNull(), value).alias("value"))
+        columns.append(F.when(payload.isNotNull(), value).alias("value"))
     if timed and hidden(TTL_COLUMN) in frame.columns:
-        parts.append(F.col(hidden(TTL_COLUMN)).alias("ttl_last_access"))
+        columns.append(F.col(hidden(TTL_COLUMN)).alias("ttl_last_access"))
     # Timers have keys only.
-    return F.to_json(F.struct(*parts), {"ignoreNullFields": "false"}) if parts else F.lit("{}")
+    return F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}) if columns else F.lit("{}")
 
 
 def _compare_text(frame: DataFrame, fields: Collection[str], *, timed: bool) -> Column:

@@ -213,7 +213,7 @@ def make_expectation(wanted: RowExpectation) -> Expectation:
         UsageError: Great Expectations is not installed.
     """
     gxe = import_expectations()
-    name = "".join(part.capitalize() for part in wanted.type.split("_"))
+    name = "".join(word.capitalize() for word in wanted.type.split("_"))
     kind = getattr(gxe, name, None)
     if kind is None:
         raise MigrationError(f"Great Expectations has no {wanted.type}")

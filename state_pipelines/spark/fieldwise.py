@@ -176,7 +176,7 @@ def _is_rowwise(applied: Apply) -> bool:
         case Project() | Stamp():
             return True
         case Regroup(sql=None, key_sql=None):
-            return applied.shape.kind == StateKind.LIST and applied.source.shape.kind not in (
+            return applied.shape.kind == StateKind.LIST and applied.input.shape.kind not in (
                 StateKind.LIST,
                 StateKind.MAP,
             )
@@ -219,7 +219,7 @@ class _Finder:
         stamp = stamps[-1]
         assert isinstance(stamp.stage, Stamp)
         assert stamp.stage.sql is not None
-        used = self._find_used(self._make_frame(read.shape, stamp.source.shape), [stamp.stage.sql])
+        used = self._find_used(self._make_frame(read.shape, stamp.input.shape), [stamp.stage.sql])
         if used is None or used[0]:
             return pa.scalar(None, TTL_TYPE)
         found = self.spark.range(1).select(F.expr(stamp.stage.sql).cast("timestamp").alias("time")).toArrow()
@@ -236,7 +236,7 @@ class _Finder:
         columns = []
         for index, each in enumerate(applied):
             if isinstance(each.stage, Project):
-                shapes = (read.shape, each.source.shape, each.shape)
+                shapes = (read.shape, each.input.shape, each.shape)
                 found = self._analyze(each.stage, *shapes, types[index], types[index + 1])
             else:
                 found = {name: _Column(quote_name(name), name, frozenset([name])) for name in types[index]}

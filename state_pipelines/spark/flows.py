@@ -175,17 +175,17 @@ class FlowRunner:
                 return self.reader.read(state, keys, stored=self.stored)
             case Merge():
                 return self._merge(flow, keys)
-            case Apply(source=Read(state=state, shape=before), stage=flows.Regroup() as stage, shape=shape) if (
+            case Apply(input=Read(state=state, shape=before), stage=flows.Regroup() as stage, shape=shape) if (
                 isinstance(self.reader, StateReader)
                 and (before.kind, shape.kind, before.ttl) == (StateKind.LIST, StateKind.VALUE, False)
             ):
                 lists = self.reader.read_lists(state, tuple(name for name in keys if name in KEYS[:2]))
                 return Stage(lists, before, shape, self.layouts).take_lists(stage)
-            case Apply(source=source, stage=stage, shape=shape):
-                frame = self._build(source, keys)
-                if source.shape.kind == StateKind.TIMER and not isinstance(stage, flows.Rekey):
+            case Apply(input=inner, stage=stage, shape=shape):
+                frame = self._build(inner, keys)
+                if inner.shape.kind == StateKind.TIMER and not isinstance(stage, flows.Rekey):
                     raise MigrationError("timers have no values that could change")
-                return Stage(frame, source.shape, shape, self.layouts, self.folding).apply(stage)
+                return Stage(frame, inner.shape, shape, self.layouts, self.folding).apply(stage)
 
     def find_unfit_keys(self, flow: Flow, limit: int) -> list[dict[str, Any]]:
         """Rows whose new key is null, or the same as that of other rows, with the old key and the new one.
@@ -198,14 +198,14 @@ class FlowRunner:
         found = (each for each in flows.walk_flow(flow) if isinstance(each, Apply))
         change = next(each for each in found if isinstance(each.stage, flows.Rekey))
         assert isinstance(change.stage, flows.Rekey)
-        frame = self._build(change.source, keys)
-        stage = Stage(frame, change.source.shape, change.shape, self.layouts)
+        frame = self._build(change.input, keys)
+        stage = Stage(frame, change.input.shape, change.shape, self.layouts)
         rows = stage.find_unfit_keys(change.stage).limit(limit)
         return [json.loads(row[0]) for row in rows.select(F.to_json(F.struct("*"))).collect()]
 
     def _merge(self, flow: Merge, keys: tuple[str, ...]) -> DataFrame:
-        frames = [self._build(source, keys) for _, source in flow.sources]
-        names = [name for name, _ in flow.sources]
+        frames = [self._build(inner, keys) for _, inner in flow.inputs]
+        names = [name for name, _ in flow.inputs]
         common = [name for name in frames[0].columns if all(name in frame.columns for frame in frames)]
         identity = _identity(common)
         others = [name for name in common if name not in identity and name not in (PAYLOAD, hidden(TTL_COLUMN))]

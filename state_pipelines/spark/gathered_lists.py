@@ -77,7 +77,7 @@ def is_gathering(flow: Flow) -> bool:
     Times of the last access stay with Spark: they differ by element.
     """
     match flow:
-        case Apply(source=Read(shape=before), stage=Regroup(sql=str(), key_sql=None), shape=after):
+        case Apply(input=Read(shape=before), stage=Regroup(sql=str(), key_sql=None), shape=after):
             return (before.kind, after.kind, before.ttl) == (StateKind.LIST, StateKind.VALUE, False)
         case _:
             return False
@@ -100,10 +100,10 @@ def find_gathered(
     """
     assert isinstance(flow.stage, Regroup)
     assert flow.stage.sql is not None
-    if any(contains_opaque(each.payload, layouts) for each in (flow.source.shape, flow.shape)):
+    if any(contains_opaque(each.payload, layouts) for each in (flow.input.shape, flow.shape)):
         return None
     try:
-        element = spark_type(flow.source.shape.payload, layouts)
+        element = spark_type(flow.input.shape.payload, layouts)
         target = spark_type(flow.shape.payload, layouts)
     except UnsupportedError:
         return None

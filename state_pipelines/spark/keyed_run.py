@@ -136,7 +136,7 @@ class KeyedRun:
         error, failure = self._error, request.failure
         if failure is not None:
             error = error or StateError(str(failure), hint=failure.reason.remedy)
-            error.facts = failure.describe()
+            error.details = failure.describe()
         if error is not None:
             raise error
         assert request.location is not None

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from state_pipelines.metadata import list_references
-from state_pipelines.metadata.references import StateCategory, StreamPart
+from state_pipelines.metadata.references import StateCategory, StreamRole
 from state_pipelines.metadata.streams import copy_stream, open_stream
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.storage import join
@@ -51,7 +51,7 @@ def copy_operators(snapshot: Snapshot, operators: Collection[bytes], scratch: Lo
     for reference in list_references(snapshot.metadata):
         if reference.operator.operator_id not in operators or reference.category not in _READ:
             continue
-        holds_changes = reference.part is StreamPart.CHANGES
+        holds_changes = reference.role is StreamRole.CHANGES
         directory = snapshot.location.directory
         stream = open_stream(reference.handle, directory, snapshot.path_mapping, holds_changes=holds_changes)
         if stream.location is None or stream.is_segment or is_local(stream.location):

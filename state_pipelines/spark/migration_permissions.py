@@ -100,9 +100,9 @@ def _refuse_python(node: object) -> None:
 def _list_columns(node: Flow, layouts: LayoutContext) -> Collection[str]:
     """The columns that the SQL of a node may name."""
     if isinstance(node, Merge):
-        return (*VISIBLE, *(name for name, _ in node.sources))
+        return (*VISIBLE, *(name for name, _ in node.inputs))
     assert isinstance(node, Apply)
-    kind = layout_type(find_layouts(node.source.shape.payload, layouts)[1])
+    kind = layout_type(find_layouts(node.input.shape.payload, layouts)[1])
     return (*VISIBLE, "value", *(kind.names if isinstance(kind, StructType) else ()))
 
 

@@ -25,7 +25,7 @@ from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite, RecordRewrite, WrittenFile, complete_rewrites
 from state_pipelines.operations.write.publication import NewFile, replace_operator_state, replace_rewritten
 from state_pipelines.operations.write.transaction import SnapshotTransaction
-from state_pipelines.operations.write.whole_sources import check_source_whole
+from state_pipelines.operations.write.unclipped_counts import check_source_whole
 from state_pipelines.snapshot import Operator, Snapshot
 from state_pipelines.snapshot.held_key_groups import explain_older_ranges
 from state_pipelines.snapshot.opening import ensure_open
@@ -298,9 +298,9 @@ def _write(
         encodings = {name: _plan_encoding(work, name, scratch) for name in work.plan.changed}
         rewrites = {name: each.plan_rewrite() for name, each in encodings.items()} if _has_files(spark, work) else {}
         planned = {name: each for name, each in rewrites.items() if each is not None}
-        parts = {name: _encode(work, each) for name, each in encodings.items() if name not in planned}
-        rows += sum(part.records for each in parts.values() for part in each)
-        files = complete_rewrites(work.operator, _plan_files(work, parts, planned, target), target)
+        spills = {name: _encode(work, each) for name, each in encodings.items() if name not in planned}
+        rows += sum(spill.records for each in spills.values() for spill in each)
+        files = complete_rewrites(work.operator, _plan_files(work, spills, planned, target), target)
         written = transaction.run(files, "the new files cannot be written")
         rows += sum(_take_results(work, planned, written))
         work.bytes = sum(each.size for each in written)
@@ -328,7 +328,7 @@ def _plan_encoding(work: _Work, name: str, directory: Location) -> StateEncoding
 
 def _encode(work: _Work, encoding: StateEncoding) -> tuple[StateSpill, ...]:
     with at(operator=work.operator.label, state=encoding.name):
-        return _keep_expected(work, encoding.name, encoding.encode()).parts
+        return _keep_expected(work, encoding.name, encoding.encode()).spills
 
 
 def _keep_expected(work: _Work, name: str, encoded: EncodedState) -> EncodedState:
@@ -347,7 +347,7 @@ def _take_results(work: _Work, planned: Mapping[str, PlannedRewrite], files: Seq
 
 def _plan_files(
     work: _Work,
-    parts: Mapping[str, tuple[StateSpill, ...]],
+    spills: Mapping[str, tuple[StateSpill, ...]],
     planned: Mapping[str, PlannedRewrite],
     target: Location,
 ) -> list[FileRewrite]:
@@ -377,7 +377,7 @@ def _plan_files(
             if name in planned:
                 rewritten.append((len(infos), held[planned[name].source], planned[name].rewrite))
             else:
-                encoded.append((len(infos), parts[name]))
+                encoded.append((len(infos), spills[name]))
             infos.append(flow.shape.info)
         if file is not None and tuple(infos) == file.header.states and not encoded and not rewritten:
             continue

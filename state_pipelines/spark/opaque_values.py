@@ -128,7 +128,7 @@ def _makes_opaque(node: Flow, layouts: LayoutContext) -> bool:
         or not contains_opaque(node.shape.payload, layouts)
     ):
         return False
-    before, after = (derive_layout(each.payload, keep_all_opaque(layouts)) for each in (node.source.shape, node.shape))
+    before, after = (derive_layout(each.payload, keep_all_opaque(layouts)) for each in (node.input.shape, node.shape))
     match node.stage:
         case Project(columns=columns):
             if isinstance(after, Opaque):

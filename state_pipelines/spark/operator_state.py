@@ -31,7 +31,7 @@ from state_pipelines.operations.write.operator_rewrite import (
 )
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.broadcast_state import BroadcastState
-from state_pipelines.snapshot.list_state import NonKeyedState, OperatorPart
+from state_pipelines.snapshot.list_state import NonKeyedState, NonKeyedSubtaskState
 from state_pipelines.spark.expected_digests import ExpectedDigests
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flow_columns import PAYLOAD, STORED, hidden
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.operations.migration.round_trips import RoundTrip
     from state_pipelines.operations.migration.shapes import StateShape
-    from state_pipelines.operatorstate.unread_state import OperatorStateSource
+    from state_pipelines.operatorstate.unread_state import UnreadOperatorState
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.snapshot import Operator
 
@@ -99,8 +99,8 @@ class OperatorStateReader:
             if whole.undecoded:
                 raise UnsupportedError(f"the state cannot be migrated: {whole.undecoded}")
             table = replace(whole, options=TableOptions(columns=columns))
-            parts = list_copies(state)[:1] if broadcast and not self.all_copies else state.parts
-            splits = [NonKeyedSplit((part,), table, (self.operator.label, name)) for part in parts]
+            subtask_states = list_copies(state)[:1] if broadcast and not self.all_copies else state.subtask_states
+            splits = [NonKeyedSplit((each,), table, (self.operator.label, name)) for each in subtask_states]
             frame = read_splits(self.spark, splits, table.schema)
         frame = frame.withColumnsRenamed({each: hidden(each) for each in columns[:2]} | {columns[2]: PAYLOAD})
         return frame.withColumn(STORED, F.col(PAYLOAD)) if stored else frame
@@ -113,9 +113,9 @@ def find_state(operator: Operator, name: str) -> NonKeyedState:
     return found
 
 
-def list_copies(state: NonKeyedState) -> tuple[OperatorPart, ...]:
+def list_copies(state: NonKeyedState) -> tuple[NonKeyedSubtaskState, ...]:
     """The subtasks whose handles name the state."""
-    return tuple(each for each in state.parts if each.number)
+    return tuple(each for each in state.subtask_states if each.number)
 
 
 @dataclass
@@ -160,11 +160,11 @@ class OperatorStateWork:
         for name in dict.fromkeys(source for flow in self.plan.changed.values() for source in find_reads(flow)):
             state = find_state(self.operator, name)
             if isinstance(state, BroadcastState):
-                parts = list_copies(state)
+                subtask_states = list_copies(state)
                 with at(operator=self.operator.label):
-                    copies = [BroadcastCopy(part, context) for part in parts]
+                    copies = [BroadcastCopy(subtask_state, context) for subtask_state in subtask_states]
                     digests = run_tasks(self.spark, copies, "the broadcast state cannot be read")
-                    require_equal_copies(parts, digests, name)
+                    require_equal_copies(subtask_states, digests, name)
 
     def _encode(self, flow: Flow, directory: Location) -> tuple[ElementFile, ...]:
         shape, name, layouts = flow.shape, flow.shape.name, self.plan.row_layouts
@@ -176,8 +176,8 @@ class OperatorStateWork:
             old = None
             if back is not None:
                 compared = layouts if compares_bytes(flow, back, self.plan) else self.plan.context.layouts
-                forms = (derive_layout(back.shape.payload, each) for each in (layouts, compared))
-                frame = frame.withColumn(STORED, reinterpret_column(F.col(STORED), *forms))
+                payload_layouts = (derive_layout(back.shape.payload, each) for each in (layouts, compared))
+                frame = frame.withColumn(STORED, reinterpret_column(F.col(STORED), *payload_layouts))
                 before = make_encoder(self.operator, back.shape, compared)
                 old = replace(choose_elements(before, back.lost), payload=STORED)
             digests = RowDigests(choose_elements(encoder), old) if self.prove else None
@@ -195,8 +195,8 @@ class OperatorStateWork:
 
     def _plan_files(self, files: dict[str, tuple[ElementFile, ...]], target: Location) -> Iterator[OperatorRewrite]:
         """The new file of every subtask in which a state changes."""
-        for subtask, source in self._sources():
-            header = source.header
+        for subtask, unread in self._list_unread():
+            header = unread.header
             held = {info.name: info for info in (*header.lists, *header.broadcasts)}
             infos: list[StateMetaInfo] = []
             copied: list[tuple[str, str]] = []
@@ -218,16 +218,16 @@ class OperatorStateWork:
             if encoded or set(infos) != set(held.values()):
                 new = replace(header, lists=_choose(infos, lists=True), broadcasts=_choose(infos, lists=False))
                 yield OperatorRewrite(
-                    subtask, source, new, tuple(copied), tuple(encoded), join(target, make_file_name())
+                    subtask, unread, new, tuple(copied), tuple(encoded), join(target, make_file_name())
                 )
 
-    def _sources(self) -> Iterator[tuple[int, OperatorStateSource]]:
+    def _list_unread(self) -> Iterator[tuple[int, UnreadOperatorState]]:
         if not (self.plan.states or self.plan.dropped):
             return
         for each in self.operator.metadata.subtasks:
-            source = self.operator.snapshot.handles.open_operator(each.managed_operator_state)
-            if source is not None:
-                yield each.index, source
+            unread = self.operator.snapshot.handles.open_operator(each.managed_operator_state)
+            if unread is not None:
+                yield each.index, unread
 
 
 def _choose(infos: list[StateMetaInfo], *, lists: bool) -> tuple[StateMetaInfo, ...]:

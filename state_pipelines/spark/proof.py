@@ -49,7 +49,7 @@ from state_pipelines.spark.digest_tasks import find_misplaced
 from state_pipelines.spark.expectations import judge_rows
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.fieldwise_rows import split_rows
-from state_pipelines.spark.flow_columns import KEYS as KEY_PARTS
+from state_pipelines.spark.flow_columns import KEYS as KEY_COLUMNS
 from state_pipelines.spark.flows import FlowRunner
 from state_pipelines.spark.opaque_values import compares_bytes
 from state_pipelines.spark.proven_states import KeyedStates, OperatorStates
@@ -227,8 +227,8 @@ class _Prover:
             return FoundRows()
         layouts = self.plan.row_layouts
         reader = self.states.make_reader(self.before)
-        sides = {AFTER: self.states.make_reader(self.after).read(name, KEY_PARTS)}
-        sides[EXPECTED] = FlowRunner(reader, layouts).build(flow, KEY_PARTS)
+        sides = {AFTER: self.states.make_reader(self.after).read(name, KEY_COLUMNS)}
+        sides[EXPECTED] = FlowRunner(reader, layouts).build(flow, KEY_COLUMNS)
         sources = find_reads(flow)
         if len(sources) == 1 and keeps_rows(flow):
             sides[BEFORE] = reader.read(sources[0], ())
@@ -238,10 +238,10 @@ class _Prover:
         """Old rows that the way back does not bring back."""
         layouts = self._find_back_layouts(flow, back)
         before, after = (self.states.make_reader(each, layouts.opaque_values) for each in (self.before, self.after))
-        sides = {BEFORE: before.read(back.old, KEY_PARTS)}
+        sides = {BEFORE: before.read(back.old, KEY_COLUMNS)}
         if keeps_rows(flow):
             sides[AFTER] = after.read(name, ())
-        sides[RETURNED] = FlowRunner(after, layouts).build(back.way, KEY_PARTS)
+        sides[RETURNED] = FlowRunner(after, layouts).build(back.way, KEY_COLUMNS)
         kept = fields - set(back.lost)
         return find_rows(name, sides, (BEFORE, RETURNED), (self.states.column, groups), kept, kept=back.kept)
 

@@ -171,7 +171,7 @@ class OperatorStates:
         if shape.kind != StateKind.BROADCAST:
             return sums
         (copy,) = sums.values() or [None]
-        return {part.subtask: copy for part in find_state(self.after, name).parts} if copy else {}
+        return {each.subtask: copy for each in find_state(self.after, name).subtask_states} if copy else {}
 
     def choose_old(self, back: Return, layouts: LayoutContext) -> RowColumns:
         """Choose the digested columns of an old state."""

@@ -1,4 +1,4 @@
-"""Rows of one keyed state to part files, in tasks: rows of Spark, or splits of a state field by field.
+"""Rows of one keyed state to spills, in tasks: rows of Spark, or splits of a state field by field.
 
 Where each task writes the file of a subtask, rows that are made field by field go there at once (`RowsRewrite`).
 """
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecordSpillWriter:
-    """Writes the rows of one task into one part file.
+    """Writes the rows of one task into one spill.
 
     Attributes:
         encoder: knows the layouts.
-        directory: where part files go.
+        directory: where spills go.
         operator: label of the operator, for errors.
     """
 
@@ -64,33 +64,33 @@ class Written:
     """Files written for a state.
 
     Attributes:
-        parts: one file per task that had rows.
+        spills: one file per task that had rows.
         expected: digests of the expected rows.
         old: of the rows that it came from.
     """
 
-    parts: tuple[StateSpill, ...]
+    spills: tuple[StateSpill, ...]
     expected: Digested
     old: Digested
 
 
-def _pack(part: StateSpill | None, digest: WrittenDigest) -> Written:
-    return Written(() if part is None else (part,), *digest.results)
+def _pack(spill: StateSpill | None, digest: WrittenDigest) -> Written:
+    return Written(() if spill is None else (spill,), *digest.results)
 
 
 def combine_written(found: Iterable[Written]) -> Written:
     """Combine the results of several tasks."""
-    parts: list[StateSpill] = []
+    spills: list[StateSpill] = []
     expected, old = Digested(), Digested()
     for each in found:
-        parts += each.parts
+        spills += each.spills
         expected.add(each.expected)
         old.add(each.old)
-    return Written(tuple(parts), expected, old)
+    return Written(tuple(spills), expected, old)
 
 
 def encode_frame(frame: DataFrame, writer: RecordSpillWriter, digests: RowDigests | None = None) -> Written:
-    """Encode a DataFrame; one part file per task that has rows.
+    """Encode a DataFrame; one spill per task that has rows.
 
     Args:
         frame: the rows; beside them there may be the payload of `digests.old`, which is not written.
@@ -117,7 +117,7 @@ def encode_frame(frame: DataFrame, writer: RecordSpillWriter, digests: RowDigest
 
 @dataclass(frozen=True)
 class EncodeRows:
-    """Writes the rows of one split into one part file.
+    """Writes the rows of one split into one spill.
 
     Attributes:
         writer: writes them.
@@ -159,7 +159,7 @@ def encode_fieldwise(
 
 @dataclass(frozen=True)
 class RowsRewrite:
-    """Rewrites the records of a state field by field, without part files.
+    """Rewrites the records of a state field by field, without spills.
 
     Attributes:
         rows: the flow.

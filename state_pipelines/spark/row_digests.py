@@ -20,7 +20,7 @@ from state_pipelines.codecs.layout import OPAQUE_FIELD
 from state_pipelines.keyed.digests.column_digests import ColumnDigest, Sums, add_sums, drop_fields, identify_rows
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TTL_TYPE
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.spark.flow_columns import KEYS as KEY_PARTS
+from state_pipelines.spark.flow_columns import KEYS as KEY_COLUMNS
 from state_pipelines.spark.types import from_spark
 
 if TYPE_CHECKING:
@@ -95,8 +95,10 @@ def choose_columns(
         max_parallelism: number of key groups.
         lost: dotted paths, from the fields on, that do not count; `value` is a payload without fields.
     """
-    parts = ("key_bytes",) if "key_bytes" in present else tuple(n for n in (*KEY_PARTS, "timestamp") if n in present)
-    keys = (*parts, *(name for name in ("list_index",) if name in present))
+    key_columns = (
+        ("key_bytes",) if "key_bytes" in present else tuple(n for n in (*KEY_COLUMNS, "timestamp") if n in present)
+    )
+    keys = (*key_columns, *(name for name in ("list_index",) if name in present))
     groups = max_parallelism if "key_group" in present else None
     columns = RowColumns(keys, groups, times=shape.ttl and TTL_COLUMN in present)
     return columns if kind is None else choose_payload(columns, shape.column, kind, lost)

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.keyed.tables.operator_columns import StateLayout
-    from state_pipelines.snapshot.keyed_state import KeyedPart
-    from state_pipelines.snapshot.list_state import NonKeyedTable, OperatorPart
-    from state_pipelines.snapshot.raw_state import BytesPart
+    from state_pipelines.snapshot.keyed_state import KeyedSubtaskState
+    from state_pipelines.snapshot.list_state import NonKeyedSubtaskState, NonKeyedTable
+    from state_pipelines.snapshot.raw_state import BytesSubtaskState
 
 _log = logging.getLogger(__name__)
 
@@ -145,13 +145,13 @@ class KeyedSplit(InputPartition):
     """Some key groups of one subtask, or records of one key group; all that a task needs.
 
     Attributes:
-        part: the subtask's file, or only some key groups of it, or a span of one.
+        subtask_state: the subtask's file, or only some key groups of it, or a span of one.
         layout: layouts of the records; None when `reason` says why there are none.
         context: what finding records takes.
         labels: operator and state, for errors.
     """
 
-    part: KeyedPart
+    subtask_state: KeyedSubtaskState
     layout: KeyedLayout | None
     reason: str
     options: TableOptions
@@ -163,8 +163,8 @@ class KeyedSplit(InputPartition):
         operator, state = self.labels
         with at(operator=operator, state=state):
             table = KeyedTable(self.layout, self.options, self.reason)
-            for records in self.part.records(self.context):
-                yield table.make_batch(records, self.part.subtask)
+            for records in self.subtask_state.records(self.context):
+                yield table.make_batch(records, self.subtask_state.subtask)
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The batches of the split, in the types of Spark."""
@@ -206,12 +206,12 @@ class BytesSplit(InputPartition):
     """Raw state, or in-flight data, of one subtask.
 
     Attributes:
-        part: the bytes; not read yet.
+        subtask_state: the bytes; not read yet.
         columns: the wanted ones.
         labels: operator and state, for errors.
     """
 
-    part: BytesPart
+    subtask_state: BytesSubtaskState
     columns: tuple[str, ...]
     labels: tuple[str, str]
 
@@ -219,7 +219,7 @@ class BytesSplit(InputPartition):
         """The batches of the split, in the types of Spark."""
         operator, state = self.labels
         with at(operator=operator, state=state):
-            for batch in self.part.batches():
+            for batch in self.subtask_state.batches():
                 yield from _slices(batch.select(list(self.columns)))
 
 
@@ -228,12 +228,12 @@ class NonKeyedSplit(InputPartition):
     """A list or broadcast state of some subtasks.
 
     Attributes:
-        parts: their keyed state, not read yet.
+        subtask_states: their keyed state, not read yet.
         table: what turns them into batches.
         labels: operator and state, for errors.
     """
 
-    parts: tuple[OperatorPart, ...]
+    subtask_states: tuple[NonKeyedSubtaskState, ...]
     table: NonKeyedTable
     labels: tuple[str, str]
 
@@ -241,7 +241,7 @@ class NonKeyedSplit(InputPartition):
         """The batches of the split, in the types of Spark."""
         operator, state = self.labels
         with at(operator=operator, state=state):
-            for batch in self.table.batches(self.parts):
+            for batch in self.table.batches(self.subtask_states):
                 yield from _slices(batch)
 
 
@@ -408,19 +408,19 @@ def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit
     if key_groups is not None and not key_groups:
         return
     table = state.make_table(options.table)
-    parts = [part.narrow(table) for part in state.parts]
-    least = choose_least([(part.file, part.state_id) for part in parts], size, context, key_groups)
-    for part in parts:
-        for file, state_id in part.file.split_records(part.state_id, size, least, context, key_groups):
-            split = replace(part, file=file, state_id=state_id)
+    narrowed = [each.narrow(table) for each in state.subtask_states]
+    least = choose_least([(each.file, each.state_id) for each in narrowed], size, context, key_groups)
+    for each in narrowed:
+        for file, state_id in each.file.split_records(each.state_id, size, least, context, key_groups):
+            split = replace(each, file=file, state_id=state_id)
             yield KeyedSplit(split, layout, reason, options.table, state.context, labels)
 
 
 def split_bytes(state: BytesState, options: StateOptions) -> Iterator[BytesSplit]:
     """Tasks over raw state or in-flight data: one per subtask, of raw keyed state one per some key groups."""
     columns = tuple(state.make_schema(options.table).names)
-    for part in state.choose_parts(options.key_groups):
-        yield BytesSplit(part, columns, (state.operator.label, state.name))
+    for subtask_state in state.choose_subtask_states(options.key_groups):
+        yield BytesSplit(subtask_state, columns, (state.operator.label, state.name))
 
 
 def split_non_keyed(state: NonKeyedState, options: StateOptions) -> Iterator[NonKeyedSplit]:
@@ -431,8 +431,8 @@ def split_non_keyed(state: NonKeyedState, options: StateOptions) -> Iterator[Non
     """
     if options.key_groups is not None:
         raise UsageError("the option keyGroups is for keyed state", hint="Operator state has no key groups")
-    for parts, table in state.split(options.split_size, options.table):
-        yield NonKeyedSplit(parts, table, (state.operator.label, state.name))
+    for subtask_states, table in state.split(options.split_size, options.table):
+        yield NonKeyedSplit(subtask_states, table, (state.operator.label, state.name))
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -1,6 +1,6 @@
 """Writing the rows of one changed state: field by field where that can be, else by way of Spark.
 
-The rows go into part files, or, field by field, straight into the new files of the subtasks.
+The rows go into spills, or, field by field, straight into the new files of the subtasks.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class EncodedState:
     """Files written for a state.
 
     Attributes:
-        parts: one file per task that had rows.
+        spills: one file per task that had rows.
         expected: for the proof; None where none was asked for.
     """
 
-    parts: tuple[StateSpill, ...]
+    spills: tuple[StateSpill, ...]
     expected: ExpectedDigests | None
 
 
@@ -118,7 +118,7 @@ class StateEncoding:
     fieldwise: FieldwiseFlow | None
 
     def encode(self) -> EncodedState:
-        """Write its rows into part files.
+        """Write its rows into spills.
 
         Raises:
             StateError: a row cannot be computed or encoded.
@@ -145,7 +145,7 @@ class StateEncoding:
         runner = FlowRunner(self.reader, layouts, stored=kept is not None)
         frame = to_rows(runner.build(flow), flow.shape)
         if self.trip is None:
-            return EncodedState(self._encode(frame, runner).parts, None)
+            return EncodedState(self._encode(frame, runner).spills, None)
         kind = find_payload_type(flow.shape, layouts)
         columns = choose_columns(flow.shape, kind, frame.columns, operator.max_parallelism)
         old = None
@@ -193,7 +193,7 @@ class StateEncoding:
         operator, layouts = self.reader.operator, self.plan.row_layouts
         rows = FieldwiseRows(flow, layouts)
         if self.trip is None:
-            return rows, None, lambda written: EncodedState(written.parts, None)
+            return rows, None, lambda written: EncodedState(written.spills, None)
         columns = choose_row_columns(flow.after, operator, layouts)
         old, source, carried = None, "", dict[str, str]()
         # There is one at most, of the only state that is read.
@@ -208,4 +208,4 @@ class StateEncoding:
 
 def _pack(written: Written, columns: RowColumns, source: str, carried: Mapping[str, str] | None = None) -> EncodedState:
     expected = ExpectedDigests(columns, written.expected, source, written.old, tuple((carried or {}).items()))
-    return EncodedState(written.parts, expected)
+    return EncodedState(written.spills, expected)

@@ -123,7 +123,7 @@ class _Batches:
                 detail = f"The output of batch {batch_id} failed: {type(error).__name__}: {error}"
                 self.error = StateError(detail, hint="Repair it; the next run repeats the batch, with the same id")
                 failure = CheckpointFailure(FailureReason.TASK_FAILURE, batch_id + 1, self.error.what)
-                self.error.facts = failure.describe()
+                self.error.details = failure.describe()
                 self.error.__cause__ = error
                 raise
 

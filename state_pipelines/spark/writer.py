@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class SpillMessage(WriterCommitMessage):
     """Spills of a task; none without rows."""
 
-    part: StateSpill | None
+    spill: StateSpill | None
 
 
 class StateWriter(DataSourceArrowWriter):
@@ -69,8 +69,8 @@ class StateWriter(DataSourceArrowWriter):
         self.target = resolve(path)
         require_free(self.target)
         self.plan = plan_options(options)
-        self.parts = name_scratch(self.target, options.get("scratch") or None)
-        self.writer = _make_writer(self.plan, self.parts)
+        self.scratch = name_scratch(self.target, options.get("scratch") or None)
+        self.writer = _make_writer(self.plan, self.scratch)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Encode the rows of one task."""
@@ -82,17 +82,17 @@ class StateWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Merge and publish, on the driver; see `write_state` for doing that in tasks."""
-        found = (each.part for each in messages if isinstance(each, SpillMessage))
-        parts = tuple(part for part in found if part is not None)
+        found = (each.spill for each in messages if isinstance(each, SpillMessage))
+        spills = tuple(spill for spill in found if spill is not None)
         with SnapshotTransaction(self.target) as transaction:
-            self.plan.write(transaction, _name_spills(self.plan, parts))
+            self.plan.write(transaction, _name_spills(self.plan, spills))
             # Before the savepoint is published, so that a failed commit has published nothing; `abort` tries again.
-            remove_directory(self.parts)
+            remove_directory(self.scratch)
             transaction.commit()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove the spills of the tasks."""
-        remove_directory(self.parts)
+        remove_directory(self.scratch)
 
 
 def write_state(frame: DataFrame, target: str, **options: str) -> str:
@@ -113,8 +113,8 @@ def write_state(frame: DataFrame, target: str, **options: str) -> str:
     plan = plan_options(options)
     is_shared, run = uses_other_machines(spark), partial(run_tasks, spark)
     with SnapshotTransaction(resolve(target), run, scratch=options.get("scratch"), is_shared=is_shared) as transaction:
-        parts = encode_frame(frame, _make_writer(plan, transaction.scratch)).parts
-        plan.write(transaction, _name_spills(plan, parts))
+        spills = encode_frame(frame, _make_writer(plan, transaction.scratch)).spills
+        plan.write(transaction, _name_spills(plan, spills))
         transaction.commit()
     return target
 
@@ -133,11 +133,11 @@ def _make_writer(plan: SavepointPlan, directory: Location) -> RecordSpillWriter:
     return RecordSpillWriter(RecordEncoder(layout, name), directory, writing.description.operator)
 
 
-def _name_spills(plan: SavepointPlan, parts: tuple[StateSpill, ...]) -> EncodedStates:
+def _name_spills(plan: SavepointPlan, spills: tuple[StateSpill, ...]) -> EncodedStates:
     """The parts of the one state of a plan."""
     (writing,) = plan.operators
     (name,) = writing.layouts
-    return EncodedStates({(writing.description.operator, name): parts})
+    return EncodedStates({(writing.description.operator, name): spills})
 
 
 def parse_description(options: Mapping[str, str]) -> OperatorDescription:

@@ -11,7 +11,7 @@ from state_pipelines.storage.files import file_size
 from state_pipelines.storage.locations import Location, is_local
 from state_pipelines.storage.request_counts import add_requests
 
-PART = 2 << 20
+REQUEST_SIZE = 2 << 20
 """Bytes per request of a range that is read with several; more would leave few requests in flight."""
 
 REQUESTS = 16
@@ -38,7 +38,7 @@ def read_setting(variable: str, default: int) -> int:
 
 def count_requests(location: Location, size: int) -> int:
     """Number of requests with which `read_range` reads `size` bytes of a file on a storage that is not local."""
-    return max(1, -(-size // PART)) if location.filesystem.async_impl else 1
+    return max(1, -(-size // REQUEST_SIZE)) if location.filesystem.async_impl else 1
 
 
 def read_range(location: Location, start: int, end: int) -> bytes:
@@ -59,14 +59,14 @@ def read_range(location: Location, start: int, end: int) -> bytes:
     if end - start > _TRUSTED_SIZE:
         _require_range(location, start, end)
     in_flight = 1 if is_local(location) else read_setting(REQUESTS_VARIABLE, REQUESTS)
-    parts = _Parts(location, start, end, count_requests(location, end - start) if in_flight > 1 else 1)
+    requests = _RangeRequests(location, start, end, count_requests(location, end - start) if in_flight > 1 else 1)
 
     def read() -> bytes:
-        parts.fetch(in_flight)
-        if parts.is_short:
+        requests.fetch(in_flight)
+        if requests.is_short:
             _require_range(location, start, end)
-            raise ShortBodyError(f"only {parts.size} of {end - start} bytes came")
-        return parts.join()
+            raise ShortBodyError(f"only {requests.size} of {end - start} bytes came")
+        return requests.join()
 
     try:
         content = request(location, "read the file", read)
@@ -86,8 +86,8 @@ def _may_be_outside(error: MissingFileError | StorageError) -> bool:
     return cause is not None and find_status(cause) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
 
 
-class _Parts:
-    """The parts of a range, each read with a request of its own."""
+class _RangeRequests:
+    """The requests that read a range together."""
 
     def __init__(self, location: Location, start: int, end: int, count: int) -> None:
         self._location = location
@@ -105,7 +105,7 @@ class _Parts:
         return self.size < self._bounds[-1] - self._bounds[0]
 
     def fetch(self, in_flight: int) -> None:
-        """Read the parts that are not there completely."""
+        """Send the requests whose bytes are not there completely."""
         missing = [number for number in range(len(self._bounds) - 1) if self._is_missing(number)]
         # `request` counts one of them.
         add_requests(len(missing) - 1)
@@ -138,11 +138,11 @@ def _read_at_once(location: Location, start: int, end: int) -> bytes:
         # fsspec takes three times as long for a local file; headers are read from thousands of files.
         with open(location.path, "rb", buffering=0) as file:  # noqa: PTH123
             file.seek(start)
-            parts = []
-            while start < end and (part := file.read(end - start)):
-                parts.append(part)
-                start += len(part)
-            return b"".join(parts)
+            chunks = []
+            while start < end and (chunk := file.read(end - start)):
+                chunks.append(chunk)
+                start += len(chunk)
+            return b"".join(chunks)
     return bytes(location.filesystem.cat_file(location.path, start=start, end=end))
 
 

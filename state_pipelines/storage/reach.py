@@ -139,7 +139,7 @@ def _has_parents(path: str, directory: Location | None = None) -> bool:
     if directory is not None and is_local(directory):
         return ".." in path.split("/")
     # Servers of HTTP decode names, and end a path at a query or fragment.
-    return any(re.split(r"[?#;]", part)[0] == ".." for part in re.split(r"[/\\]", unquote(path)))
+    return any(re.split(r"[?#;]", name)[0] == ".." for name in re.split(r"[/\\]", unquote(path)))
 
 
 def _require_file(location: Location, directory: Location, path_mapping: PathMapping) -> None:
@@ -204,5 +204,5 @@ def _is_own(path: str, own: str) -> bool:
     return False
 
 
-def _is_layout(parts: Sequence[str]) -> bool:
-    return len(parts) > 1 and (parts[0] in COMMON or CHECKPOINT_DIRECTORY.fullmatch(parts[0]) is not None)
+def _is_layout(names: Sequence[str]) -> bool:
+    return len(names) > 1 and (names[0] in COMMON or CHECKPOINT_DIRECTORY.fullmatch(names[0]) is not None)

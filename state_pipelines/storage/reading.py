@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from state_pipelines.errors import StateError
 from state_pipelines.storage.arenas import limit_arenas
 from state_pipelines.storage.locations import Location, is_local
-from state_pipelines.storage.ranges import PART, REQUESTS, REQUESTS_VARIABLE, count_requests, read_range, read_setting
+from state_pipelines.storage.ranges import (
+    REQUEST_SIZE,
+    REQUESTS,
+    REQUESTS_VARIABLE,
+    count_requests,
+    read_range,
+    read_setting,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -89,8 +96,8 @@ def read_ahead(
 ) -> Generator[tuple[Item, Result], None, None]:
     """Read items in their order, on a storage that is not local some of them ahead.
 
-    The number of requests in flight begins with `FIRST_REQUESTS`, of `PART` bytes each, and doubles up to that of the
-    settings, so that who stops early has not read much. Items are taken from `items` when there is room for them.
+    The number of requests in flight begins with `FIRST_REQUESTS`, of `REQUEST_SIZE` bytes each, and doubles up to that
+    of the settings, so that who stops early has not read much. Items are taken from `items` when there is room.
 
     Args:
         items: what is read; none of them is None.
@@ -108,7 +115,7 @@ def read_ahead(
     waiting: deque[tuple[Item, Future[Result], int]] = deque()
     rest = iter(items)
     upcoming: Item | None = None
-    ahead, room, held, in_flight = min(FIRST_REQUESTS, requests), FIRST_REQUESTS * PART, 0, 0
+    ahead, room, held, in_flight = min(FIRST_REQUESTS, requests), FIRST_REQUESTS * REQUEST_SIZE, 0, 0
     pool = _start_threads(requests)
     try:
         while True:

@@ -15,7 +15,7 @@ from state_pipelines.backends.restored_elements import restore_broadcasts
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.operatorstate.unread_state import OperatorStateSource
+from state_pipelines.operatorstate.unread_state import UnreadOperatorState
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, tuple_of
 from state_pipelines.serializers.state_meta_info import broadcast_state, keyed_state, operator_list
 from state_pipelines.snapshot.handle_readers import HandleReader
@@ -151,13 +151,13 @@ def test_a_file_with_several_broadcast_states_is_read_once(tmp_path: Path, monke
     for name in ("rules", "limits", "names"):
         backend.register_broadcast(broadcast_state(name, STRING, LONG)).put(name, 1)
     old = save([backend], tmp_path)
-    read, names = OperatorStateSource.read, []
+    read, names = UnreadOperatorState.read, []
 
-    def note(source: OperatorStateSource) -> OperatorStateFile:
-        names.append(source.name)
-        return read(source)
+    def note(unread: UnreadOperatorState) -> OperatorStateFile:
+        names.append(unread.name)
+        return read(unread)
 
-    monkeypatch.setattr(OperatorStateSource, "read", note)
+    monkeypatch.setattr(UnreadOperatorState, "read", note)
     _, entries = restore_broadcasts(old, 0, 1, LAYOUTS)
     assert [len(each) for each in entries.values()] == [1, 1, 1]
     assert len(names) == 1

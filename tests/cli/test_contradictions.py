@@ -17,7 +17,7 @@ import pytest
 
 from state_pipelines.cli.combinations import Excludes, Needs, Rule
 from state_pipelines.cli.commands import COMMANDS
-from state_pipelines.cli.options import SOURCE_FLAGS
+from state_pipelines.cli.options import SNAPSHOT_FLAGS
 from tests.cli.test_wrong_use import require_wrong_use
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ CASES: dict[str, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {
 }
 """By command: options that are no rule because their values decide, and what the error names."""
 
-SHARED = {*SOURCE_FLAGS, "--storage-options", "--json", "--strict", "--debug", "--processes", "--scratch"}
+SHARED = {*SNAPSHOT_FLAGS, "--storage-options", "--json", "--strict", "--debug", "--processes", "--scratch"}
 FREE = {
     "inspect": {"--count", "--balance", "--profile"},
     "read": set(),

@@ -28,9 +28,9 @@ each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.case)
 
 @pytest.fixture(autouse=True)
 def _without_a_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    families = {name: family for name, family in registry._families.items() if name != UNREAD}
-    assert len(families) == len(registry._families) - 1
-    monkeypatch.setattr(registry, "_families", families)
+    families = {name: family for name, family in registry._functions.items() if name != UNREAD}
+    assert len(families) == len(registry._functions) - 1
+    monkeypatch.setattr(registry, "_functions", families)
     _forget()
     yield
     monkeypatch.undo()

@@ -108,8 +108,8 @@ def test_columns_hold_what_the_scalar_codec_reads(fixtures: Path, case: str) -> 
     for state in keyed_states(fixtures / "made" / case):
         for layout, spans in ((state.layout.key, "key"), (state.layout.value, "value")):
             columns = plan_columns(layout)
-            for part in state.parts:
-                for records in part.records(state.context):
+            for subtask_state in state.subtask_states:
+                for records in subtask_state.records(state.context):
                     starts, ends = getattr(records, f"{spans}_starts"), getattr(records, f"{spans}_ends")
                     array = columns.decode(records.data, starts, ends).array
                     raw = records.data.tobytes()
@@ -124,8 +124,8 @@ def test_columns_hold_what_the_scalar_codec_reads(fixtures: Path, case: str) -> 
 def test_columns_are_written_back_byte_for_byte(fixtures: Path, case: str) -> None:
     for state in keyed_states(fixtures / "made" / case):
         columns = plan_columns(state.layout.value)
-        for part in state.parts:
-            for records in part.records(state.context):
+        for subtask_state in state.subtask_states:
+            for records in subtask_state.records(state.context):
                 starts, ends = records.value_starts, records.value_ends
                 encoded = columns.encode(columns.decode(records.data, starts, ends).array)
                 pairs = zip(starts.tolist(), ends.tolist(), strict=True)

@@ -161,7 +161,7 @@ def test_families(node: tree.Serializer, value: object, expected: object) -> Non
 
 
 def variants(kind: str, *parts: tree.Serializer) -> tree.Variants:
-    return tree.Variants(snapshot_class=HERE, kind=tree.VariantKind(kind), parts=parts)
+    return tree.Variants(snapshot_class=HERE, kind=tree.VariantKind(kind), serializers=parts)
 
 
 DATE, EPOCH = basic("LocalDate"), {"@date": "1970-01-01"}

@@ -43,7 +43,7 @@ SUBCLASS = build.pojo("Sub", {"age": INT, "extra": build.basic("Boolean")})
 
 
 def variants(kind: str, *parts: tree.Serializer, flag: bool | None = None) -> tree.Variants:
-    return tree.Variants(snapshot_class=kind, kind=tree.VariantKind(kind), parts=parts, flag=flag)
+    return tree.Variants(snapshot_class=kind, kind=tree.VariantKind(kind), serializers=parts, flag=flag)
 
 
 def writable(name: str) -> tree.ClassBound:

@@ -51,10 +51,10 @@ def readers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if not complete:
         own = {
             name: family
-            for name, family in registry._families.items()
+            for name, family in registry._functions.items()
             if name.startswith("org.apache.flink.") and ".connectors." not in name
         }
-        monkeypatch.setattr(registry, "_families", own)
+        monkeypatch.setattr(registry, "_functions", own)
     _forget()
     yield complete
     monkeypatch.undo()

@@ -90,8 +90,8 @@ def test_keys_of_beam_are_in_the_key_group_of_their_hash(wild: Path, case: str) 
     hasher = make_key_hasher(state.key_serializer, snapshot.layout_context)
     groups = [
         (int(stored), int(hashed))
-        for part in state.parts
-        for records in part.records(state.context)
+        for each in state.subtask_states
+        for records in each.records(state.context)
         for stored, hashed in zip(records.key_groups, hasher.assign_keys(records, 128), strict=True)
     ]
     assert groups == [(123, 123)]

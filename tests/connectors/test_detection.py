@@ -215,7 +215,10 @@ def test_committables_of_an_unknown_sink_are_counted() -> None:
 
 def test_transactions_of_a_two_phase_commit_sink_are_listed() -> None:
     serializer = tree.Variants(
-        snapshot_class="", kind=tree.VariantKind.TWO_PHASE_COMMIT, parts=(basic("String"), basic("Void")), flag=True
+        snapshot_class="",
+        kind=tree.VariantKind.TWO_PHASE_COMMIT,
+        serializers=(basic("String"), basic("Void")),
+        flag=True,
     )
     data = bytes.fromhex("01 037478 0000018bcfe56800 00000001 037479 0000018bcfe56801 00")
     state = detect("state", serializer, [data])
@@ -232,8 +235,8 @@ def test_a_source_of_ones_own_is_not_taken_for_a_known_one(fixtures: Path) -> No
     state = open_snapshot(str(metadata.parent)).operator("src-events").state("SourceReaderState")
     assert isinstance(state, OperatorListState)
     elements = []
-    for part in state.parts:
-        data, starts, ends = part.elements()
+    for subtask_state in state.subtask_states:
+        data, starts, ends = subtask_state.elements()
         elements += [data[start:end].tobytes() for start, end in zip(starts, ends, strict=True)]
     assert elements
     assert detect(state.name, state.serializer, elements, LayoutContext()) is None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from state_pipelines.operations.bootstrap.encoding import EncodedPart
+    from state_pipelines.operations.bootstrap.encoding import EncodedRows
 
 pytestmark = pytest.mark.spark
 
@@ -131,11 +131,11 @@ def test_lost_rows_fail_the_checks_and_nothing_is_published(
 ) -> None:
     encode = FrameRows.encode_keyed
 
-    def lose(self: FrameRows, states: Any) -> list[tuple[int, list[EncodedPart]]]:
+    def lose(self: FrameRows, states: Any) -> list[tuple[int, list[EncodedRows]]]:
         """The tasks count their rows, but a file of theirs gets lost."""
         (rows, found), *others = encode(self, states)
-        index = next(index for index, each in enumerate(found) if each.parts)
-        found[index] = replace(found[index], parts=found[index].parts[1:])
+        index = next(index for index, each in enumerate(found) if each.spills)
+        found[index] = replace(found[index], spills=found[index].spills[1:])
         return [(rows, found), *others]
 
     monkeypatch.setattr(FrameRows, "encode_keyed", lose)

@@ -417,5 +417,5 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 
 def test_an_error_keeps_its_facts_when_it_is_pickled() -> None:
     error = StateError("no")
-    error.facts = {"reason": "TASK_FAILURE"}
-    assert pickle.loads(pickle.dumps(error)).facts == {"reason": "TASK_FAILURE"}
+    error.details = {"reason": "TASK_FAILURE"}
+    assert pickle.loads(pickle.dumps(error)).details == {"reason": "TASK_FAILURE"}

@@ -230,8 +230,8 @@ def list_records(operator: Operator) -> dict[str, list[tuple[bytes, bytes]]]:
         if not isinstance(state, KeyedState):
             continue
         pairs = found.setdefault(state.name, [])
-        for part in state.parts:
-            for records in part.records(state.context):
+        for subtask_state in state.subtask_states:
+            for records in subtask_state.records(state.context):
                 data = records.data.tobytes()
                 spans = zip(
                     records.key_groups.tolist(),

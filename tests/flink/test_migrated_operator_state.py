@@ -84,8 +84,8 @@ def migrated(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_facto
     folder = tmp_path_factory.mktemp("old")
     path, entries = harness.make_snapshot(OLD, job("stores.OldJob", "before", compressed=request.param), folder)
     old = open_snapshot(str(path), uids=[UID])
-    sources = [old.handles.open_operator(each.managed_operator_state) for each in old.operator(UID).metadata.subtasks]
-    assert [each is not None and each.header.compressed for each in sources] == [request.param] * 2
+    unread = [old.handles.open_operator(each.managed_operator_state) for each in old.operator(UID).metadata.subtasks]
+    assert [each is not None and each.header.compressed for each in unread] == [request.param] * 2
     result = migrate(old, parse_migration({"revision": "1", "changes": list(CHANGES)}), f"{folder}-new")
     assert result.proof is not None
     assert result.proof.ok

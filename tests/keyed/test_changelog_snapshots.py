@@ -24,7 +24,7 @@ from state_pipelines.operations.dump import dump_state
 from state_pipelines.serializers.build import tuple_of
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot import declare, open_snapshot
-from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
+from state_pipelines.snapshot.keyed_state import KeyedState, KeyedSubtaskState
 from tests.keyed.changelogs import (
     INT,
     STRING,
@@ -65,12 +65,12 @@ def open_operators(snapshot: Snapshot, given: dict[str, Serializer]) -> dict[str
         key = given.get(label)
         if key is None:
             key = find_key_serializer([file for _, file in files], operator.record_context, told).serializer
-        parts: dict[str, list[KeyedPart]] = {}
+        subtask_states: dict[str, list[KeyedSubtaskState]] = {}
         for subtask_index, file in files:
             known = file if file.key_serializer else replace(file, key_serializer=key)
             for state_id, info in enumerate(known.states):
-                parts.setdefault(info.name, []).append(KeyedPart(subtask_index, known, state_id))
-        states[label] = [KeyedState(operator, tuple(each)) for each in parts.values()]
+                subtask_states.setdefault(info.name, []).append(KeyedSubtaskState(subtask_index, known, state_id))
+        states[label] = [KeyedState(operator, tuple(each)) for each in subtask_states.values()]
     return states
 
 

@@ -10,7 +10,7 @@ from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, UnknownSerializerError, UnsupportedError
 from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, write_keyed_header
 from state_pipelines.metadata.checkpoint import read_metadata
-from state_pipelines.metadata.references import StateCategory, StreamPart, list_references
+from state_pipelines.metadata.references import StateCategory, StreamRole, list_references
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, RelativeFileStateHandle
 from state_pipelines.serializers import build
 from state_pipelines.serializers.state_meta_info import keyed_state
@@ -119,7 +119,7 @@ def keyed_streams(path: Path) -> list[bytes]:
     for reference in list_references(read_metadata(path.read_bytes(), str(path))):
         if reference.category is not StateCategory.MANAGED_KEYED:
             continue
-        if reference.part not in (StreamPart.STATE, StreamPart.META_DATA):
+        if reference.role not in (StreamRole.STATE, StreamRole.META_DATA):
             continue
         if isinstance(reference.handle, ByteStreamStateHandle):
             streams.append(reference.handle.data)

@@ -156,7 +156,7 @@ def test_canonical_records_go_into_a_heap_file_and_come_back(release: str, varia
 def test_splits_cover_all_key_groups_once() -> None:
     for operator, file in keyed_files("2.2", "heap-native"):
         parts = list(file.split(1 << 10, operator.record_context))
-        groups = [section.key_group for part in parts if isinstance(part, HeapFile) for section in part.sections]
+        groups = [section.key_group for split in parts if isinstance(split, HeapFile) for section in split.sections]
         assert groups == list(file.key_groups)
         assert len(parts) > 1
 

@@ -29,7 +29,7 @@ from state_pipelines.keyed.rocksdb.reader import RocksFile
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.rocksdb import DatabaseWriter, read_database
-from state_pipelines.rocksdb.writer import DEFAULT_FAMILY
+from state_pipelines.rocksdb.writer import DEFAULT_COLUMN_FAMILY
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of
 from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.snapshot.keyed_state import KeyedState
@@ -74,12 +74,12 @@ def split(
     file: KeyedFile, state_id: int, size: int, context: RecordContext = CONTEXT, least: int = 0
 ) -> list[list[Row]]:
     """The rows of each part; parts travel to other processes."""
-    parts = pickle.loads(pickle.dumps([*file.split_records(state_id, size, least, context)]))
-    return [scan(part, number, context) for part, number in parts]
+    splits = pickle.loads(pickle.dumps([*file.split_records(state_id, size, least, context)]))
+    return [scan(each, number, context) for each, number in splits]
 
 
-def join(parts: list[list[Row]]) -> list[Row]:
-    return [row for part in parts for row in part]
+def join(splits: list[list[Row]]) -> list[Row]:
+    return [row for split in splits for row in split]
 
 
 RECORDS = st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=90)), min_size=1, max_size=12)
@@ -154,29 +154,29 @@ def test_pieces_are_even(compressed: bool) -> None:
 
 def test_a_state_with_few_records_in_a_large_key_group_is_one_small_part() -> None:
     file = make_skewed()
-    ((part, _),) = file.split_records(1, 1000, 2000, CONTEXT, KeyGroupRange(2, 1))
-    assert isinstance(part, CanonicalFile)
-    assert part.sections[0].size < 1000
-    assert len(scan(part, 1)) == 9
-    assert scan(part, 0) == []
+    ((split, _),) = file.split_records(1, 1000, 2000, CONTEXT, KeyGroupRange(2, 1))
+    assert isinstance(split, CanonicalFile)
+    assert split.sections[0].size < 1000
+    assert len(scan(split, 1)) == 9
+    assert scan(split, 0) == []
 
 
 def test_key_groups_that_are_not_large_stay_whole() -> None:
     file = make_skewed()
-    assert [part for part, _ in file.split_records(0, 1000, 1 << 30, CONTEXT)] == [*file.split(1000, CONTEXT)]
+    assert [split for split, _ in file.split_records(0, 1000, 1 << 30, CONTEXT)] == [*file.split(1000, CONTEXT)]
 
 
 def test_only_the_wanted_key_groups_are_split() -> None:
-    parts = [*make_skewed().split_records(0, 1000, 2000, CONTEXT, KeyGroupRange(3, 1))]
-    assert [scan(*part)[0][0] for part in parts] == [3]
+    splits = [*make_skewed().split_records(0, 1000, 2000, CONTEXT, KeyGroupRange(3, 1))]
+    assert [scan(*each)[0][0] for each in splits] == [3]
 
 
 def test_the_places_that_were_found_are_kept_but_do_not_travel() -> None:
     file = make_skewed()
 
     def find_sections(file: CanonicalFile) -> list[tuple[Section, ...]]:
-        parts = (part for part, _ in file.split_records(0, 1000, 2000, CONTEXT))
-        return [part.sections for part in parts if isinstance(part, CanonicalFile)]
+        splits = (split for split, _ in file.split_records(0, 1000, 2000, CONTEXT))
+        return [each.sections for each in splits if isinstance(each, CanonicalFile)]
 
     found = find_sections(file)
     assert len(found) > 100
@@ -188,9 +188,9 @@ def test_the_places_that_were_found_are_kept_but_do_not_travel() -> None:
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_piece_is_read_in_windows(compressed: bool) -> None:
     file = make_skewed(compressed=compressed)
-    ((part, _),) = file.split_records(0, 1 << 30, 2000, CONTEXT, KeyGroupRange(2, 1))
-    assert isinstance(part, CanonicalFile)
-    pieces = [records for _, records in part.scan([0], CONTEXT, window=5000)]
+    ((split, _),) = file.split_records(0, 1 << 30, 2000, CONTEXT, KeyGroupRange(2, 1))
+    assert isinstance(split, CanonicalFile)
+    pieces = [records for _, records in split.scan([0], CONTEXT, window=5000)]
     assert len(pieces) > (8 if compressed else 100)
     assert max(len(span.data) for span in pieces) <= (5000 + (1 << 16) if compressed else 5000)
     assert len(rows(pieces)) == 20_000
@@ -259,14 +259,14 @@ def test_bytes_behind_the_end_mark_are_told() -> None:
 
 
 def test_a_piece_that_ends_inside_a_record_is_told() -> None:
-    parts = [part for part, _ in make_skewed().split_records(0, 1000, 2000, CONTEXT)]
-    part = parts[3]
-    assert isinstance(part, CanonicalFile)
-    section = part.sections[0]
+    splits = [split for split, _ in make_skewed().split_records(0, 1000, 2000, CONTEXT)]
+    split = splits[3]
+    assert isinstance(split, CanonicalFile)
+    section = split.sections[0]
     assert section.span is not None
     broken = replace(section, span=replace(section.span, stop=section.span.stop - 1))
     with pytest.raises(FormatError, match="does not end where a record does"):
-        scan(replace(part, sections=(broken,)), 0)
+        scan(replace(split, sections=(broken,)), 0)
 
 
 def make_heap(number: int, *, compressed: bool) -> HeapFile:
@@ -306,9 +306,9 @@ def make_records(pairs: Iterable[tuple[bytes, bytes]]) -> KeyedRecords:
 @pytest.mark.parametrize("state_id", [0, 1, 2])
 def test_parts_of_a_heap_file_are_the_file(state_id: int, size: int, compressed: bool) -> None:
     file = make_heap(400, compressed=compressed)
-    parts = split(file, state_id, size)
-    assert join(parts) == scan(file, state_id)
-    assert size > 1 or len(parts) > 100
+    splits = split(file, state_id, size)
+    assert join(splits) == scan(file, state_id)
+    assert size > 1 or len(splits) > 100
 
 
 def test_pieces_of_a_heap_file_are_even() -> None:
@@ -340,7 +340,7 @@ def make_database(directory: Path, number: int) -> RocksFile:
             database.write("small", to_entries([(key, b"small") for key in keys[:5]]))
         database.finish()
     families = {each.name: each for each in read_database(list_streams(directory)).column_families}
-    assert families.keys() == {DEFAULT_FAMILY, *names}
+    assert families.keys() == {DEFAULT_COLUMN_FAMILY, *names}
     header = KeyedHeader(key_serializer=basic("String"), states=infos)
     return RocksFile("meta", header, KeyGroupRange(0, 3), tuple(families[name] for name in names))
 
@@ -350,8 +350,8 @@ def test_parts_of_a_database_are_the_database(tmp_path: Path) -> None:
     for size in (1, 5_000, 50_000, 1 << 30):
         for state_id in (0, 1):
             assert join(split(file, state_id, size)) == scan(file, state_id)
-    size = sum(each.size for each in file.families[0].files)
-    pieces = [part for part in split(file, 0, size // 10, least=size // 5) if len(part) > 10]
+    size = sum(each.size for each in file.column_families[0].files)
+    pieces = [each for each in split(file, 0, size // 10, least=size // 5) if len(each) > 10]
     assert len(pieces) > 7
     assert max(map(len, pieces)) < 8000
 
@@ -361,9 +361,9 @@ def test_the_state_of_two_files_is_cut_where_it_lies(tmp_path: Path) -> None:
     states = tuple(replace(info, name=f"other-{info.name}") for info in timers.header.states)
     file = combine_files([database, replace(timers, header=replace(timers.header, states=states))])
     for state_id in range(5):
-        parts = split(file, state_id, 10_000)
-        assert sorted(join(parts)) == sorted(scan(file, state_id))
-        assert state_id not in (0, 2) or len(parts) > 10
+        splits = split(file, state_id, 10_000)
+        assert sorted(join(splits)) == sorted(scan(file, state_id))
+        assert state_id not in (0, 2) or len(splits) > 10
 
 
 @pytest.mark.parametrize("case", [each for each in CASES if each.version.startswith("2.2")], ids=str)
@@ -371,10 +371,10 @@ def test_parts_of_what_flink_wrote_are_the_whole(case: Case) -> None:
     for operator in case.open_told().operators:
         for state in operator.keyed_states:
             # The largest of the subtasks will do.
-            part = max(state.parts, key=lambda each: len(each.file.key_groups))
-            whole = rows(part.records(state.context))
-            parts = part.file.split_records(part.state_id, 150, 0, state.context)
-            assert join([scan(file, number, state.context) for file, number in parts]) == whole
+            subtask_state = max(state.subtask_states, key=lambda each: len(each.file.key_groups))
+            whole = rows(subtask_state.records(state.context))
+            splits = subtask_state.file.split_records(subtask_state.state_id, 150, 0, state.context)
+            assert join([scan(file, number, state.context) for file, number in splits]) == whole
 
 
 def test_a_key_group_is_cut_when_it_is_much_larger_than_a_part_and_than_the_others() -> None:

@@ -96,7 +96,7 @@ def test_the_hottest_key_is_the_one_with_the_most_entries() -> None:
 def test_the_hottest_of_parts_are_the_hottest_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = orders().open().operator("orders")
     whole = measure(operator, top=5)
-    monkeypatch.setattr(key_group_stats, "PART", 1)
+    monkeypatch.setattr(key_group_stats, "SPLIT_SIZE", 1)
     parts = measure(operator, top=5)
     for found, expected in ((parts.most_bytes, whole.most_bytes), (parts.most_records, whole.most_records)):
         assert [(each.bytes, each.records) for each in found] == [(each.bytes, each.records) for each in expected]
@@ -156,7 +156,7 @@ def test_the_bytes_of_a_database_are_estimated() -> None:
             everything = KeyGroupRange(0, operator.max_parallelism)
             stored, estimated = file.measure_stored_bytes(operator.record_context, everything)
             assert estimated
-            tables = sum(table.size for family in file.families for table in family.files)  # type: ignore[attr-defined]
+            tables = sum(table.size for each in file.column_families for table in each.files)  # type: ignore[attr-defined]
             assert abs(int(stored.sum()) - tables) < len(everything)
 
 

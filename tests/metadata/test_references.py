@@ -20,8 +20,8 @@ from state_pipelines.metadata.keyed_handles import (
 from state_pipelines.metadata.operator_handles import FileMergingOperatorStreamStateHandle, OperatorStreamStateHandle
 from state_pipelines.metadata.references import (
     StateCategory,
-    StreamPart,
     StreamReference,
+    StreamRole,
     list_references,
     replace_stream_handles,
 )
@@ -86,20 +86,20 @@ def mark(reference: StreamReference) -> StreamStateHandle:
 
 def test_every_stream_comes_with_its_role() -> None:
     assert [
-        (reference.category, reference.part, reference.subtask_index, reference.handle)
+        (reference.category, reference.role, reference.subtask_index, reference.handle)
         for reference in list_references(METADATA)
     ] == [
-        (StateCategory.COORDINATOR, StreamPart.STATE, None, ByteStreamStateHandle("c", b"x")),
-        (StateCategory.MANAGED_OPERATOR, StreamPart.STATE, 0, SEGMENT),
-        (StateCategory.RAW_OPERATOR, StreamPart.STATE, 0, file("raw operator")),
-        (StateCategory.MANAGED_KEYED, StreamPart.META_DATA, 0, file("meta")),
-        (StateCategory.MANAGED_KEYED, StreamPart.SHARED, 0, file("s")),
-        (StateCategory.MANAGED_KEYED, StreamPart.PRIVATE, 0, file("p")),
-        (StateCategory.MANAGED_KEYED, StreamPart.CHANGES, 0, file("log")),
-        (StateCategory.RAW_KEYED, StreamPart.STATE, 0, file("raw keyed")),
-        (StateCategory.INPUT_CHANNEL, StreamPart.STATE, 0, file("channel")),
-        (StateCategory.RESULT_SUBPARTITION, StreamPart.STATE, 0, file("subpartition")),
-        (StateCategory.MANAGED_KEYED, StreamPart.STATE, 1, file("savepoint")),
+        (StateCategory.COORDINATOR, StreamRole.STATE, None, ByteStreamStateHandle("c", b"x")),
+        (StateCategory.MANAGED_OPERATOR, StreamRole.STATE, 0, SEGMENT),
+        (StateCategory.RAW_OPERATOR, StreamRole.STATE, 0, file("raw operator")),
+        (StateCategory.MANAGED_KEYED, StreamRole.META_DATA, 0, file("meta")),
+        (StateCategory.MANAGED_KEYED, StreamRole.SHARED, 0, file("s")),
+        (StateCategory.MANAGED_KEYED, StreamRole.PRIVATE, 0, file("p")),
+        (StateCategory.MANAGED_KEYED, StreamRole.CHANGES, 0, file("log")),
+        (StateCategory.RAW_KEYED, StreamRole.STATE, 0, file("raw keyed")),
+        (StateCategory.INPUT_CHANNEL, StreamRole.STATE, 0, file("channel")),
+        (StateCategory.RESULT_SUBPARTITION, StreamRole.STATE, 0, file("subpartition")),
+        (StateCategory.MANAGED_KEYED, StreamRole.STATE, 1, file("savepoint")),
     ]
 
 

@@ -486,7 +486,7 @@ def test_the_parts_of_a_combined_file_make_it_up() -> None:
     combined = combine_files([file for index, file in operator.keyed_files if index == 0])
     context = operator.record_context
     parts = list(combined.split(1, context))
-    count = sum(len(records) for part in parts for _, records in part.scan(range(5), context))
+    count = sum(len(records) for split in parts for _, records in split.scan(range(5), context))
     assert len(parts) > 1
     assert count == sum(len(records) for _, records in combined.scan(range(5), context))
 

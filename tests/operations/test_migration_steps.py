@@ -57,7 +57,7 @@ STEPS: list[tuple[dict[str, Any], st.Step]] = [
     ({"drop_state": {"reason": "gone"}}, st.DropState("gone")),
     (
         {"split": {"into": {"t": {"fields": ["a"]}, "u": {"type": "Long", "expression": "b"}}, "discard": ["c"]}},
-        st.Split((st.SplitPart("t", ("a",)), st.SplitPart("u", (), LONG, "b")), ("c",)),
+        st.Split((st.SplitTarget("t", ("a",)), st.SplitTarget("u", (), LONG, "b")), ("c",)),
     ),
     (
         {"merge": {"with": ["t"], "into": "u", "type": "Long", "expression": "s + t"}},

@@ -101,7 +101,7 @@ def test_many_batches_of_one_subtask_are_one_file(tmp_path: Path) -> None:
 def test_copies_that_differ_are_told_with_their_subtasks(tmp_path: Path) -> None:
     state = build_snapshot(tmp_path, list_operator("op", "list", [], [], []), uids=["op"]).operator("op").state("list")
     assert isinstance(state, NonKeyedState)
-    parts = state.parts
-    require_equal_copies(parts, [b"a", b"a", b"a"], "list")
+    subtask_states = state.subtask_states
+    require_equal_copies(subtask_states, [b"a", b"a", b"a"], "list")
     with pytest.raises(UsageError, match="subtasks 0 and 2 hold"):
-        require_equal_copies(parts, [b"a", b"a", b"b"], "list")
+        require_equal_copies(subtask_states, [b"a", b"a", b"b"], "list")

@@ -29,7 +29,7 @@ from state_pipelines.operations.write.keyed_rewrite import (
 )
 from state_pipelines.operations.write.spilled_blocks import find_blocks
 from state_pipelines.operations.write.state_spills import StateSpill, write_state_spill
-from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
+from state_pipelines.snapshot.keyed_state import KeyedState, KeyedSubtaskState
 from state_pipelines.storage import join, resolve
 from tests.snapshot.savepoints import ALL_TYPES, Savepoint, orders, types
 
@@ -79,17 +79,19 @@ def encode(state: KeyedState, table: pa.Table, target: Path) -> StateSpill:
     return write_state_spill(RecordEncoder(state.layout, state.name), table.to_batches(), resolve(str(target)))
 
 
-def plan(state: KeyedState, part: KeyedPart, parts: tuple[StateSpill, ...], directory: Path) -> FileRewrite:
-    states = range(len(part.file.header.states))
+def plan(
+    state: KeyedState, subtask_state: KeyedSubtaskState, spills: tuple[StateSpill, ...], directory: Path
+) -> FileRewrite:
+    states = range(len(subtask_state.file.header.states))
     return FileRewrite(
-        subtask=part.subtask,
-        base=part.file,
-        header=part.file.header,
-        copied=tuple((each, each) for each in states if each != part.state_id),
-        encoded=((part.state_id, parts),),
-        key_groups=part.file.key_groups,
+        subtask=subtask_state.subtask,
+        base=subtask_state.file,
+        header=subtask_state.file.header,
+        copied=tuple((each, each) for each in states if each != subtask_state.state_id),
+        encoded=((subtask_state.state_id, spills),),
+        key_groups=subtask_state.file.key_groups,
         context=state.context,
-        target=join(resolve(str(directory)), f"subtask-{part.subtask}"),
+        target=join(resolve(str(directory)), f"subtask-{subtask_state.subtask}"),
     )
 
 
@@ -98,14 +100,14 @@ def open_written(rewrite: FileRewrite, written: WrittenFile) -> CanonicalFile:
     return open_canonical(stream, rewrite.key_groups, written.offsets)
 
 
-def rewrite_state(state: KeyedState, parts: tuple[StateSpill, ...], directory: Path) -> KeyedState:
+def rewrite_state(state: KeyedState, spills: tuple[StateSpill, ...], directory: Path) -> KeyedState:
     """The state as it is in the new files."""
     found = []
-    for part in state.parts:
-        rewrite = plan(state, part, parts, directory)
+    for subtask_state in state.subtask_states:
+        rewrite = plan(state, subtask_state, spills, directory)
         written = merge_spills(rewrite)
         assert Path(rewrite.target.path).stat().st_size == written.size
-        found.append(replace(part, file=open_written(rewrite, written)))
+        found.append(replace(subtask_state, file=open_written(rewrite, written)))
     return KeyedState(state.operator, tuple(found))
 
 
@@ -145,7 +147,7 @@ class Disordered(KeyedFormat):
 def test_every_key_group_of_a_range_is_met(order: tuple[int, ...], expected: list[int]) -> None:
     state = find("state-kinds", "value")
     groups = KeyGroupRange(0, 10)
-    aligned = list(align_key_groups(Disordered(state.parts[0].file, order), state.context, groups))
+    aligned = list(align_key_groups(Disordered(state.subtask_states[0].file, order), state.context, groups))
     assert [group for group, _ in aligned] == list(range(10))
     assert [group for group, runs in aligned if runs] == expected
 
@@ -153,7 +155,7 @@ def test_every_key_group_of_a_range_is_met(order: tuple[int, ...], expected: lis
 @pytest.mark.parametrize("order", [(2, 1), (1, 1), (1, 2, 1), (10,), (11, 3)])
 def test_no_key_group_is_dropped_silently(order: tuple[int, ...]) -> None:
     state = find("state-kinds", "value")
-    file = Disordered(state.parts[0].file, order)
+    file = Disordered(state.subtask_states[0].file, order)
     with pytest.raises(FormatError, match="comes twice, out of order") as caught:
         list(align_key_groups(file, state.context, KeyGroupRange(0, 10)))
     assert caught.value.where.file == file.name
@@ -161,8 +163,8 @@ def test_no_key_group_is_dropped_silently(order: tuple[int, ...]) -> None:
 
 def test_a_file_in_disorder_is_not_rewritten(tmp_path: Path) -> None:
     state = find("state-kinds", "value")
-    part = state.parts[0]
-    file = Disordered(part.file, (3, 2))
+    subtask_state = state.subtask_states[0]
+    file = Disordered(subtask_state.file, (3, 2))
     with pytest.raises(FormatError, match="key group 2 comes twice, out of order"):
         merge_spills(copy_states(0, file, file.header, state.context, join(resolve(str(tmp_path)), "new")))
 
@@ -182,9 +184,9 @@ def test_every_state_reads_back_as_it_was(savepoint: Savepoint, tmp_path: Path) 
         directory = tmp_path / str(number)
         directory.mkdir()
         table = state.to_arrow()
-        part = encode(state, table, directory / "part")
-        assert part.records == state.count().entries
-        written = rewrite_state(state, (part,), directory)
+        spill = encode(state, table, directory / "part")
+        assert spill.records == state.count().entries
+        written = rewrite_state(state, (spill,), directory)
         # NaN is not equal to itself, but its bytes are; a null in a map of the heap backend may have bytes behind it.
         assert written.to_arrow().equals(table) or raw_rows(written) == raw_rows(state)
 
@@ -193,10 +195,13 @@ def test_every_state_reads_back_as_it_was(savepoint: Savepoint, tmp_path: Path) 
 def test_states_that_are_not_encoded_are_copied_byte_for_byte(savepoint: Savepoint, tmp_path: Path) -> None:
     states = load_states(savepoint)
     state = next(each for each in states if each.name == "sum" and each.operator.label == "ttl-states")
-    part = encode(state, state.to_arrow(), tmp_path / "part")
-    written = rewrite_state(state, (part,), tmp_path)
+    spill = encode(state, state.to_arrow(), tmp_path / "part")
+    written = rewrite_state(state, (spill,), tmp_path)
     for other in (each for each in states if each.operator is state.operator):
-        moved = tuple(replace(new, state_id=old.state_id) for new, old in zip(written.parts, other.parts, strict=True))
+        moved = tuple(
+            replace(new, state_id=old.state_id)
+            for new, old in zip(written.subtask_states, other.subtask_states, strict=True)
+        )
         assert raw_rows(KeyedState(other.operator, moved)) == raw_rows(other)
 
 
@@ -209,8 +214,8 @@ def test_rows_may_come_in_any_order_and_in_many_parts(operator: str, name: str, 
     shuffled = table.take(order)
     third = len(table) // 3
     pieces = [shuffled.slice(0, third), shuffled.slice(third, 0), shuffled.slice(third)]
-    parts = tuple(encode(state, piece, tmp_path / f"part-{number}") for number, piece in enumerate(pieces))
-    assert rows(rewrite_state(state, parts, tmp_path).to_arrow(TableOptions(flatten=False))) == rows(table)
+    spills = tuple(encode(state, piece, tmp_path / f"part-{number}") for number, piece in enumerate(pieces))
+    assert rows(rewrite_state(state, spills, tmp_path).to_arrow(TableOptions(flatten=False))) == rows(table)
 
 
 @pytest.mark.parametrize(("operator", "name"), KEYED)
@@ -222,52 +227,54 @@ def test_a_key_group_may_have_many_runs_in_one_part(
     state = find(operator, name)
     table = state.to_arrow(TableOptions(flatten=False))
     single = pa.Table.from_batches([batch for row in range(len(table)) for batch in table.slice(row, 1).to_batches()])
-    part = encode(state, single, tmp_path / "part")
-    assert len(find_blocks(part.location)) == len(table)
-    assert rows(rewrite_state(state, (part,), tmp_path).to_arrow(TableOptions(flatten=False))) == rows(table)
+    spill = encode(state, single, tmp_path / "part")
+    assert len(find_blocks(spill.location)) == len(table)
+    assert rows(rewrite_state(state, (spill,), tmp_path).to_arrow(TableOptions(flatten=False))) == rows(table)
 
 
 @pytest.mark.parametrize("state", ["value", "list", "map", "average"])
 def test_key_groups_may_be_computed(state: str, tmp_path: Path) -> None:
     found = find("ttl-states", state)
     table = found.to_arrow()
-    part = encode(found, table.drop_columns(["key_group", "subtask"]), tmp_path / "part")
-    assert rewrite_state(found, (part,), tmp_path).to_arrow().equals(table)
+    spill = encode(found, table.drop_columns(["key_group", "subtask"]), tmp_path / "part")
+    assert rewrite_state(found, (spill,), tmp_path).to_arrow().equals(table)
 
 
 def test_a_state_without_rows_goes(tmp_path: Path) -> None:
     state = find("ttl-states", "sum")
-    part = encode(state, state.to_arrow().slice(0, 0), tmp_path / "part")
-    assert part.records == 0
-    assert rewrite_state(state, (part,), tmp_path).count().entries == 0
+    spill = encode(state, state.to_arrow().slice(0, 0), tmp_path / "part")
+    assert spill.records == 0
+    assert rewrite_state(state, (spill,), tmp_path).count().entries == 0
 
 
 def test_written_files_tell_the_records_of_every_state(tmp_path: Path) -> None:
     state = find("ttl-states", "sum")
-    part = encode(state, state.to_arrow(), tmp_path / "part")
-    written = [merge_spills(plan(state, each, (part,), tmp_path)) for each in state.parts]
+    spill = encode(state, state.to_arrow(), tmp_path / "part")
+    written = [merge_spills(plan(state, each, (spill,), tmp_path)) for each in state.subtask_states]
     counts = {
-        each.parts[0].state_id: each.count().entries for each in load_states(types()) if each.operator is state.operator
+        each.subtask_states[0].state_id: each.count().entries
+        for each in load_states(types())
+        if each.operator is state.operator
     }
     assert {each: sum(dict(file.records)[each] for file in written) for each in counts} == counts
 
 
 def test_a_file_without_a_base_holds_the_encoded_state_alone(tmp_path: Path) -> None:
     state = find("ttl-states", "sum")
-    (first, *_) = state.parts
-    part = encode(state, state.to_arrow(), tmp_path / "part")
+    (first, *_) = state.subtask_states
+    spill = encode(state, state.to_arrow(), tmp_path / "part")
     header = replace(first.file.header, states=(state.info,))
     rewrite = replace(
-        plan(state, first, (part,), tmp_path), base=None, header=header, copied=(), encoded=((0, (part,)),)
+        plan(state, first, (spill,), tmp_path), base=None, header=header, copied=(), encoded=((0, (spill,)),)
     )
     file = open_written(rewrite, merge_spills(rewrite))
-    alone = KeyedState(state.operator, (KeyedPart(first.subtask, file, 0),))
+    alone = KeyedState(state.operator, (KeyedSubtaskState(first.subtask, file, 0),))
     assert raw_rows(alone) == raw_rows(KeyedState(state.operator, (first,)))
 
 
 def test_states_may_get_other_ids(tmp_path: Path) -> None:
     state = find("ttl-states", "sum")
-    (first, *_) = state.parts
+    (first, *_) = state.subtask_states
     count = len(first.file.header.states)
     rewrite = replace(
         plan(state, first, (), tmp_path),
@@ -276,7 +283,7 @@ def test_states_may_get_other_ids(tmp_path: Path) -> None:
         encoded=(),
     )
     file = open_written(rewrite, merge_spills(rewrite))
-    moved = KeyedState(state.operator, (KeyedPart(first.subtask, file, count - 1 - first.state_id),))
+    moved = KeyedState(state.operator, (KeyedSubtaskState(first.subtask, file, count - 1 - first.state_id),))
     assert raw_rows(moved) == raw_rows(KeyedState(state.operator, (first,)))
 
 
@@ -284,9 +291,9 @@ def test_a_broken_part_file_is_told(tmp_path: Path) -> None:
     path = tmp_path / "part"
     path.write_bytes(b"\xff" * 20)
     state = find("ttl-states", "sum")
-    part = StateSpill(resolve(str(path)), 1, KeyGroupRange(0, 128))
+    spill = StateSpill(resolve(str(path)), 1, KeyGroupRange(0, 128))
     with pytest.raises(FormatError, match="not a spill"):
-        merge_spills(plan(state, state.parts[0], (part,), tmp_path))
+        merge_spills(plan(state, state.subtask_states[0], (spill,), tmp_path))
 
 
 class Halves:
@@ -312,26 +319,30 @@ def test_records_that_keep_their_keys_need_no_spill(
     monkeypatch.setattr("state_pipelines.operations.write.keyed_rewrite.BATCH", 1000)
     states = [each for each in load_states(savepoint) if (each.operator.label, each.name) in KEYED]
     for number, state in enumerate(states):
-        for part in state.parts:
-            name = f"{number}-{part.subtask}"
+        for subtask_state in state.subtask_states:
+            name = f"{number}-{subtask_state.subtask}"
             copying = copy_states(
-                part.subtask, part.file, part.file.header, state.context, join(resolve(str(tmp_path)), f"{name}-copied")
+                subtask_state.subtask,
+                subtask_state.file,
+                subtask_state.file.header,
+                state.context,
+                join(resolve(str(tmp_path)), f"{name}-copied"),
             )
-            copied = tuple(each for each in copying.copied if each[0] != part.state_id)
+            copied = tuple(each for each in copying.copied if each[0] != subtask_state.state_id)
             target = join(resolve(str(tmp_path)), f"{name}-rewritten")
-            rewritten = ((part.state_id, part.state_id, Halves()),)
+            rewritten = ((subtask_state.state_id, subtask_state.state_id, Halves()),)
             written = merge_spills(replace(copying, copied=copied, rewritten=rewritten, target=target))
             expected = merge_spills(copying)
             assert (written.offsets, written.states) == (expected.offsets, expected.states)
             # Block after block, the states that are copied come first.
             if keyed_rewrite.LARGE:
                 assert (tmp_path / target.name).read_bytes() == (tmp_path / copying.target.name).read_bytes()
-            assert written.results == {state.name: dict(expected.records)[part.state_id]}
+            assert written.results == {state.name: dict(expected.records)[subtask_state.state_id]}
 
 
 def test_orders_keep_their_files_byte_for_byte(tmp_path: Path) -> None:
     for state in load_states(orders()):
         directory = tmp_path / f"{state.operator.label}-{state.name.replace('/', '-')}"
         directory.mkdir()
-        part = encode(state, state.to_arrow(), directory / "part")
-        assert raw_rows(rewrite_state(state, (part,), directory)) == raw_rows(state)
+        spill = encode(state, state.to_arrow(), directory / "part")
+        assert raw_rows(rewrite_state(state, (spill,), directory)) == raw_rows(state)

@@ -27,10 +27,10 @@ def inlined(data: bytes) -> StateStream:
 
 
 def test_nothing_behind_the_first_element_is_read(tmp_path: Path) -> None:
-    source = open_operator_state(put(tmp_path / "state", FILE[:START], len(FILE)), make_handle(*STATES))
-    assert [info.name for info in source.header.lists] == ["names", "counts"]
+    unread = open_operator_state(put(tmp_path / "state", FILE[:START], len(FILE)), make_handle(*STATES))
+    assert [info.name for info in unread.header.lists] == ["names", "counts"]
     with pytest.raises(FormatError, match=f"the file has {START} bytes"):
-        source.read()
+        unread.read()
 
 
 @pytest.mark.parametrize("first_read", [1, 7, START - 1, START, START + 1, len(FILE), 1 << 20])
@@ -40,21 +40,21 @@ def test_a_header_that_is_longer_than_the_first_read_is_read_whole(first_read: i
 
 
 def test_without_elements_the_header_is_found_too() -> None:
-    source = open_operator_state(inlined(FILE[:START]), make_handle(), first_read=16)
-    assert [info.name for info in source.header.lists] == ["names", "counts"]
+    unread = open_operator_state(inlined(FILE[:START]), make_handle(), first_read=16)
+    assert [info.name for info in unread.header.lists] == ["names", "counts"]
 
 
 def test_a_source_travels_to_other_processes(tmp_path: Path) -> None:
-    source = open_operator_state(put(tmp_path / "state", FILE), make_handle(*STATES))
-    moved = pickle.loads(pickle.dumps(source))
-    assert moved.header == source.header
-    assert spans(moved.read(), "names") == spans(source.read(), "names") != []
+    unread = open_operator_state(put(tmp_path / "state", FILE), make_handle(*STATES))
+    moved = pickle.loads(pickle.dumps(unread))
+    assert moved.header == unread.header
+    assert spans(moved.read(), "names") == spans(unread.read(), "names") != []
 
 
 def test_a_source_does_not_hold_the_state(tmp_path: Path) -> None:
     data = FILE + bytes(1 << 20)
-    source = open_operator_state(put(tmp_path / "state", data), make_handle(*STATES))
-    assert len(pickle.dumps(source)) < 1 << 14
+    unread = open_operator_state(put(tmp_path / "state", data), make_handle(*STATES))
+    assert len(pickle.dumps(unread)) < 1 << 14
 
 
 @pytest.mark.parametrize("size", [0, 1, START // 2, START - 1])
@@ -76,6 +76,6 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_a_subtask_without_state_has_an_empty_source() -> None:
     handle: OperatorStateHandle = OperatorStreamStateHandle((), EmptySegmentFileStateHandle())
-    source = open_operator_state(StateStream("an empty segment", 0), handle)
-    assert source.header.lists == ()
-    assert source.read().header == source.header
+    unread = open_operator_state(StateStream("an empty segment", 0), handle)
+    assert unread.header.lists == ()
+    assert unread.read().header == unread.header

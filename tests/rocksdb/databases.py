@@ -36,8 +36,8 @@ def make_options(
 ) -> Options:
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "OPTIONS-000001").write_text(TEMPLATE)
-        _, families = Options.load_latest(directory)
-    options = families["default"]
+        _, column_families = Options.load_latest(directory)
+    options = column_families["default"]
     table = blocks or BlockBasedOptions()
     table.set_format_version(version)
     table.set_checksum_type(checksum or ChecksumType.crc32c())
@@ -57,8 +57,8 @@ def list_streams(directory: Path) -> dict[str, StateStream]:
 
 
 def read_family(directory: Path, name: str = "default") -> ColumnFamily:
-    (family,) = (each for each in read_database(list_streams(directory)).column_families if each.name == name)
-    return family
+    (column_family,) = (each for each in read_database(list_streams(directory)).column_families if each.name == name)
+    return column_family
 
 
 def read_with_rocksdb(files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, Pairs]:
@@ -68,8 +68,10 @@ def read_with_rocksdb(files: Mapping[str, bytes], names: Sequence[str]) -> dict[
         for name, data in files.items():
             (directory / name).write_bytes(data)
         options = make_options()
-        families = dict.fromkeys(names, options)
-        database = Rdict(str(directory), options, column_families=families, access_type=AccessType.read_only(False))
+        column_families = dict.fromkeys(names, options)
+        database = Rdict(
+            str(directory), options, column_families=column_families, access_type=AccessType.read_only(False)
+        )
         found = {name: _read_all(database.get_column_family(name)) for name in names}
         database.close()
     finally:
@@ -77,8 +79,8 @@ def read_with_rocksdb(files: Mapping[str, bytes], names: Sequence[str]) -> dict[
     return found
 
 
-def _read_all(family: Rdict) -> Pairs:
-    iterator = family.iter()
+def _read_all(column_family: Rdict) -> Pairs:
+    iterator = column_family.iter()
     iterator.seek_to_first()
     pairs = []
     while iterator.valid():
@@ -89,7 +91,7 @@ def _read_all(family: Rdict) -> Pairs:
 
 
 def read_directory(directory: Path, name: str = "default") -> Pairs:
-    names = [family.name for family in read_database(list_streams(directory)).column_families]
+    names = [column_family.name for column_family in read_database(list_streams(directory)).column_families]
     return read_with_rocksdb({key: stream.data for key, stream in list_streams(directory).items()}, names)[name]
 
 
@@ -100,8 +102,10 @@ def to_pairs(entries: Entries) -> Pairs:
     return [(data[key:key_end], data[value:value_end]) for key, key_end, value, value_end in columns]
 
 
-def scan_pairs(family: ColumnFamily, start: bytes = b"", end: bytes | None = None, window: int = 8 << 20) -> Pairs:
-    return [pair for entries in scan(family, start, end, window=window) for pair in to_pairs(entries)]
+def scan_pairs(
+    column_family: ColumnFamily, start: bytes = b"", end: bytes | None = None, window: int = 8 << 20
+) -> Pairs:
+    return [pair for entries in scan(column_family, start, end, window=window) for pair in to_pairs(entries)]
 
 
 def to_entries(pairs: Pairs) -> Entries:

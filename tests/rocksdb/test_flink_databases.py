@@ -48,8 +48,8 @@ def iter_databases(directory: Path) -> Iterator[dict[str, StateStream]]:
 def test_reads_what_rocksdb_reads(fixtures: Path, snapshot: str) -> None:
     total = 0
     for files in iter_databases(fixtures / snapshot):
-        families = read_database(files).column_families
-        found = {family.name: scan_pairs(family) for family in families}
+        column_families = read_database(files).column_families
+        found = {column_family.name: scan_pairs(column_family) for column_family in column_families}
         copies = {name: read_whole_stream(stream) for name, stream in files.items()}
         assert found == read_with_rocksdb(copies, list(found))
         total += sum(map(len, found.values()))

@@ -42,10 +42,10 @@ def read_raw(manifest: bytes, **others: StateStream) -> Database:
 
 
 def test_reads_a_column_family_and_its_table() -> None:
-    default, family = read(COMPARATOR, ADD_FAMILY, IN_FAMILY + NEW_FILE).column_families
+    default, column_family = read(COMPARATOR, ADD_FAMILY, IN_FAMILY + NEW_FILE).column_families
     assert (default.id, default.name, default.files) == (0, "default", ())
-    assert (family.id, family.name) == (2, "state")
-    (table,) = family.files
+    assert (column_family.id, column_family.name) == (2, "state")
+    (table,) = column_family.files
     assert (table.number, table.level, table.size) == (12, 6, 900)
     assert (table.smallest, table.end) == (b"a", b"c\0")
     assert (table.smallest_sequence, table.largest_sequence) == (3, 9)
@@ -69,7 +69,7 @@ def test_a_table_moves_to_another_level() -> None:
 
 def test_a_dropped_column_family_is_gone() -> None:
     edits = (ADD_FAMILY, IN_FAMILY + NEW_FILE, IN_FAMILY + b"\xca\x01")
-    assert [family.name for family in read(*edits).column_families] == ["default"]
+    assert [column_family.name for column_family in read(*edits).column_families] == ["default"]
 
 
 def test_parts_that_may_be_skipped_are() -> None:
@@ -146,10 +146,10 @@ def test_reads_what_rocksdb_wrote(tmp_path: Path) -> None:
     options = make_options()
     database = Rdict(str(tmp_path), options)
     for name in ("first", "ü", "dropped"):
-        family = database.create_column_family(name, Options(raw_mode=True))
-        family[b"key"] = name.encode()
-        family.flush()
+        column_family = database.create_column_family(name, Options(raw_mode=True))
+        column_family[b"key"] = name.encode()
+        column_family.flush()
     database.drop_column_family("dropped")
     database.close()
     found = read_database(list_streams(tmp_path)).column_families
-    assert [(family.name, len(family.files)) for family in found] == [("default", 0), ("first", 1), ("ü", 1)]
+    assert [(each.name, len(each.files)) for each in found] == [("default", 0), ("first", 1), ("ü", 1)]

@@ -199,9 +199,9 @@ def test_many_operands_of_one_key_fill_several_blocks(tmp_path: Path, window: in
     for turn in range(3):
         records = [(MERGE, b"k%d" % (i % 3), b"%d %d" % (turn, i) * 9) for i in range(2000)]
         append_with_rocksdb(tmp_path, options, records)
-    family = read_family(tmp_path)
-    assert not open_table(family.files[0]).index.has_user_keys
-    assert scan_pairs(family, window=window) == read_directory(tmp_path)
+    column_family = read_family(tmp_path)
+    assert not open_table(column_family.files[0]).index.has_user_keys
+    assert scan_pairs(column_family, window=window) == read_directory(tmp_path)
 
 
 def test_operands_of_another_operator_are_refused(tmp_path: Path) -> None:
@@ -224,37 +224,37 @@ def test_a_range_is_cut_at_its_keys(tmp_path: Path, window: int) -> None:
     options = make_options()
     fill(tmp_path, options, dict(ROWS), dict(ROWS[::3]))
     expected = sorted(ROWS)
-    family = read_family(tmp_path)
+    column_family = read_family(tmp_path)
     for first, last in ((0, 0), (0, 1), (5, 2900), (1000, 1001), (2999, 2999)):
-        found = scan_pairs(family, expected[first][0], expected[last][0], window=window)
+        found = scan_pairs(column_family, expected[first][0], expected[last][0], window=window)
         assert found == expected[first:last]
-    assert scan_pairs(family, b"05", b"06") == [pair for pair in expected if pair[0][:2] == b"05"]
-    assert scan_pairs(family, b"x") == []
+    assert scan_pairs(column_family, b"05", b"06") == [pair for pair in expected if pair[0][:2] == b"05"]
+    assert scan_pairs(column_family, b"x") == []
 
 
 def test_split_keys_cut_into_parts_of_the_wanted_size(tmp_path: Path) -> None:
     options = make_options()
     options.set_compression_type(DBCompressionType.none())
     fill(tmp_path, options, dict(ROWS), dict(ROWS[1000:]))
-    family = read_family(tmp_path)
-    keys = split_keys(family, b"", None, 30_000)
+    column_family = read_family(tmp_path)
+    keys = split_keys(column_family, b"", None, 30_000)
     bounds = [b"", *keys, None]
     parts = list(pairwise(bounds))
-    assert [pair for low, high in parts for pair in scan_pairs(family, low or b"", high)] == sorted(ROWS)
-    assert all(20_000 < estimate(family, low or b"", high) < 60_000 for low, high in parts[:-1])
+    assert [pair for low, high in parts for pair in scan_pairs(column_family, low or b"", high)] == sorted(ROWS)
+    assert all(20_000 < estimate(column_family, low or b"", high) < 60_000 for low, high in parts[:-1])
 
 
 def test_estimate_of_everything_is_the_size_of_the_tables(tmp_path: Path) -> None:
     fill(tmp_path, make_options(), dict(ROWS))
-    family = read_family(tmp_path)
-    assert estimate(family) == sum(file.size for file in family.files)
-    assert estimate(family, b"x") == 0
+    column_family = read_family(tmp_path)
+    assert estimate(column_family) == sum(file.size for file in column_family.files)
+    assert estimate(column_family, b"x") == 0
 
 
 def test_a_column_family_can_be_pickled(tmp_path: Path) -> None:
     fill(tmp_path, make_options(), dict(ROWS[:9]))
-    family = read_family(tmp_path)
-    assert pickle.loads(pickle.dumps(family)) == family
+    column_family = read_family(tmp_path)
+    assert pickle.loads(pickle.dumps(column_family)) == column_family
 
 
 def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_what_is_written_is_read(tmp_path: Path, compression: str) -> None:
         writer.write(ODD_NAME, to_entries([(b"k", b"")]))
         files = writer.finish()
     expected = {"default": [], "first": ROWS, ODD_NAME: [(b"k", b"")], "empty": []}
-    assert {family.name: scan_pairs(family) for family in read(files).column_families} == expected
+    assert {column_family.name: scan_pairs(column_family) for column_family in read(files).column_families} == expected
     assert read_with_rocksdb({path.name: path.read_bytes() for path in files}, list(expected)) == expected
 
 
@@ -42,9 +42,9 @@ def test_large_families_have_several_tables(tmp_path: Path) -> None:
     with DatabaseWriter(tmp_path, ["first"], table_size=5_000) as writer:
         writer.write("first", to_entries(ROWS))
         files = writer.finish()
-    family = read(files).column_families[1]
-    assert len(family.files) > 3
-    assert scan_pairs(family) == ROWS
+    column_family = read(files).column_families[1]
+    assert len(column_family.files) > 3
+    assert scan_pairs(column_family) == ROWS
 
 
 def test_only_the_files_of_a_handle_are_listed(tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
 def test_families_come_by_turns(tmp_path: Path) -> None:
     with DatabaseWriter(tmp_path, ["a", "b"]) as writer:
         for key in (b"1", b"2"):
-            for family in "ab":
-                writer.write(family, to_entries([(key, family.encode())]))
+            for column_family in "ab":
+                writer.write(column_family, to_entries([(key, column_family.encode())]))
         files = writer.finish()
-    found = {family.name: scan_pairs(family) for family in read(files).column_families}
+    found = {each.name: scan_pairs(each) for each in read(files).column_families}
     assert found == {"default": [], "a": [(b"1", b"a"), (b"2", b"a")], "b": [(b"1", b"b"), (b"2", b"b")]}
 
 

@@ -131,8 +131,8 @@ def write_unit(writer: Writer, node: Box) -> None:
 @register_composite_with_outer(
     BOX, arity=1, read_outer=read_unit, write_outer=write_unit, serializer="compat.BoxSerializer"
 )
-def build_box(marks: CompositeMarks, parts: tuple[Serializer, ...], unit: int) -> Box:
-    return Box(**marks, unit=unit, inner=parts[0])
+def build_box(marks: CompositeMarks, nested: tuple[Serializer, ...], unit: int) -> Box:
+    return Box(**marks, unit=unit, inner=nested[0])
 
 
 @rule.register

@@ -64,8 +64,8 @@ def test_snapshots_are_read_and_written_byte_for_byte(make: Callable[[JavaObject
 
 def test_coders_of_a_map_go_by_their_key() -> None:
     node = read(legacy_snapshot(TAGGED))
-    assert [name for name, _ in node.coder.parts] == ["0", "1"]
-    assert node.coder.part("1") == Coder(f"{CODERS}StringUtf8Coder")
+    assert [name for name, _ in node.coder.components] == ["0", "1"]
+    assert node.coder.component("1") == Coder(f"{CODERS}StringUtf8Coder")
 
 
 def test_the_class_of_a_serializable_coder_is_kept() -> None:

@@ -345,12 +345,12 @@ def test_scala_serializers_of_flink_2_are_other_classes() -> None:
 
 @pytest.mark.parametrize("kind", [VariantKind.TWO_PHASE_COMMIT, VariantKind.NFA_STATE])
 def test_flags_of_the_runtime_migrate(kind: VariantKind) -> None:
-    old = Variants(snapshot_class="S", kind=kind, parts=(LONG, STRING), flag=False)
+    old = Variants(snapshot_class="S", kind=kind, serializers=(LONG, STRING), flag=False)
     assert outcome(old, replace(old, flag=True)) is AFTER_MIGRATION
 
 
 def test_another_collection_builder_is_incompatible() -> None:
-    old = Variants(snapshot_class="T", kind=VariantKind.TRAVERSABLE, parts=(LONG,), text="List")
+    old = Variants(snapshot_class="T", kind=VariantKind.TRAVERSABLE, serializers=(LONG,), text="List")
     assert outcome(old, replace(old, text="Vector")) is INCOMPATIBLE
 
 

@@ -34,7 +34,7 @@ EUROS = Purse(snapshot_class=PURSE, snapshot_version=1, currency="EUR", note=bui
 
 @pytest.fixture
 def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_families", dict(registry._families))
+    monkeypatch.setattr(registry, "_functions", dict(registry._functions))
     monkeypatch.setattr(snapshot_class_rules, "_snapshot_classes", dict(snapshot_class_rules._snapshot_classes))
 
 
@@ -56,8 +56,8 @@ def test_nested_serializers_and_versions_are_no_outer_data() -> None:
 
 @pytest.mark.usefixtures("_registries")
 def test_a_composite_claims_its_serializer() -> None:
-    def build_purse(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Purse:
-        return Purse(**marks, currency="EUR", note=parts[0])
+    def build_purse(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Purse:
+        return Purse(**marks, currency="EUR", note=nested[0])
 
     register_composite(PURSE, arity=1, serializer="a.PurseSerializer")(build_purse)
     with pytest.raises(UsageError, match=r"has the snapshot class a\.PurseSerializer\$PurseSnapshot already"):

@@ -20,7 +20,7 @@ def test_subtasks_that_hold_keyed_state_with_different_serializers_are_told() ->
     # The window aggregate of one subtask is said to be a Long, as if a schema change had reached only that one.
     state = open_snapshot(str(ORDERS)).operator("revenue-per-minute").state("window-contents")
     assert isinstance(state, KeyedState)
-    first, second = state.parts
+    first, second = state.subtask_states
     assert isinstance(second.file, CanonicalFile)
     info = second.file.header.states[second.state_id]
     other = replace(
@@ -36,7 +36,7 @@ def test_subtasks_that_hold_keyed_state_with_different_serializers_are_told() ->
 def test_broadcast_state_with_different_serializers_comes_as_bytes() -> None:
     state = open_snapshot(str(ORDERS)).operator("pricing").state("prices")
     assert isinstance(state, BroadcastState)
-    first, second = state.parts
+    first, second = state.subtask_states
     serializers = tuple(
         (key, basic("Long") if key == VALUE_SERIALIZER else each) for key, each in second.info.serializers
     )

@@ -47,7 +47,7 @@ def test_batches_are_read_when_they_are_asked_for(damaged: State) -> None:
 
 
 def test_an_error_while_reading_names_the_file(damaged: State) -> None:
-    name = Path(damaged.parts[1].file.name).name  # type: ignore[attr-defined]
+    name = Path(damaged.subtask_states[1].file.name).name  # type: ignore[attr-defined]
     with pytest.raises((pa.ArrowInvalid, OSError), match=name):
         pa.table(damaged)
 

@@ -149,7 +149,7 @@ def test_state_that_subtasks_hold_with_different_serializers_stays_plain(tmp_pat
     (tmp_path / "other").mkdir()
     mixed = build_snapshot(tmp_path / "other", other, uids=["source"]).operator("source").state("SourceReaderState")
     assert isinstance(mixed, OperatorListState)
-    both = OperatorListState(state.operator, (*state.parts, *mixed.parts))
+    both = OperatorListState(state.operator, (*state.subtask_states, *mixed.subtask_states))
     assert both.to_arrow().schema.names == ["subtask", "list_index", "value_bytes", "reason"]
 
 

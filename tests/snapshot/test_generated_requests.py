@@ -29,8 +29,8 @@ from state_pipelines.metadata.keyed_handles import (
     StateChange,
 )
 from state_pipelines.operations.convert.conversion import convert
-from state_pipelines.rocksdb import sources
-from state_pipelines.rocksdb.scan import FamilyScans
+from state_pipelines.rocksdb import table_readers
+from state_pipelines.rocksdb.scan import ColumnFamilyScans
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import METADATA_FILE
 from tests.storages import CountedFileSystem, store_folder
@@ -66,14 +66,14 @@ def log_changes(base: Path, target: Path) -> None:
     (operator,) = open_snapshot(str(base)).operators
     changes: dict[int, list[StateChange]] = {}
     for state_id, state in enumerate(operator.keyed_states):
-        part = state.parts[0]
-        records = next(part.records(state.context)).cut(0, 2)
+        subtask_state = state.subtask_states[0]
+        records = next(subtask_state.records(state.context)).cut(0, 2)
         data = records.data.tobytes()
         key, value = (
             data[records.key_starts[0] : records.key_ends[0]],
             data[records.value_starts[1] : records.value_ends[1]],
         )
-        logged = changes.setdefault(part.subtask, [])
+        logged = changes.setdefault(subtask_state.subtask, [])
         description = write_metadata_change(MetadataChange(info=state.stored_info, state_id=state_id))
         logged.append(StateChange(METADATA_KEY_GROUP, description))
         change = write_data_change(DataChange(Operation.SET, state_id, key + value))
@@ -131,9 +131,9 @@ def test_many_requests_are_in_flight_where_all_is_read(
 ) -> None:
     monkeypatch.setattr(canonical, "WINDOW", 1 << 16)
     monkeypatch.setattr(heap, "WINDOW", 1 << 16)
-    monkeypatch.setattr(rocksdb, "FamilyScans", partial(FamilyScans, window=1 << 14))
-    monkeypatch.setattr(sources, "READ_SIZE", 1 << 14)
-    monkeypatch.setattr(sources, "_LEAST_READ", 1 << 14)
+    monkeypatch.setattr(rocksdb, "ColumnFamilyScans", partial(ColumnFamilyScans, window=1 << 14))
+    monkeypatch.setattr(table_readers, "READ_SIZE", 1 << 14)
+    monkeypatch.setattr(table_readers, "_LEAST_READ", 1 << 14)
     snapshot, _ = put(directories[format])
     batches = snapshot.operator(OPERATOR).batches_by_state()
     # Readers begin with few requests, so that those who stop early have not read much.

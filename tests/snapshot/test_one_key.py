@@ -62,7 +62,8 @@ def test_only_the_key_group_of_the_key_is_read(stored: Operator) -> None:
     CountedFileSystem.reads.clear()
     rows = state.to_arrow(TableOptions(key=key))
     read = sum(end - start for _, start, end in CountedFileSystem.reads)
-    sections = [each for part in state.parts for each in part.file.sections if each.key_group == group]  # type: ignore[attr-defined]
+    files = [each.file for each in state.subtask_states]
+    sections = [each for file in files for each in file.sections if each.key_group == group]  # type: ignore[attr-defined]
     assert len(rows) > 0
     assert (len(CountedFileSystem.reads), read) == (1, sum(each.size for each in sections))
 

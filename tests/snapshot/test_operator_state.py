@@ -105,7 +105,7 @@ def test_parts_do_not_hold_the_state(tmp_path: Path) -> None:
     found = build_snapshot(tmp_path, operator("op", SubtaskState(0, managed_operator_state=handle)))
     (state,) = found.operators[0].operator_states
     assert state.to_arrow().num_rows == 1
-    assert len(pickle.dumps(state.parts)) < 1 << 14
+    assert len(pickle.dumps(state.subtask_states)) < 1 << 14
 
 
 @pytest.mark.parametrize(("size", "number"), [(1, 3), (1 << 20, 1)])

@@ -90,8 +90,8 @@ def test_raw_operator_state_has_no_key_groups(tmp_path: Path) -> None:
 
 def test_parts_travel_to_other_processes(tmp_path: Path) -> None:
     for state in open_raw(tmp_path).states:
-        for part in state.parts:
-            assert pickle.loads(pickle.dumps(part)) == part
+        for subtask_state in state.subtask_states:
+            assert pickle.loads(pickle.dumps(subtask_state)) == subtask_state
 
 
 def test_timers_in_raw_keyed_state_are_not_raw(tmp_path: Path) -> None:

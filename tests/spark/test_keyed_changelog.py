@@ -10,7 +10,7 @@ import pytest
 
 from state_pipelines.datastream import KeyedProcessFunction, StateTtlConfig, Time, Types, ValueStateDescriptor
 from state_pipelines.metadata.properties import SavepointFormatType
-from state_pipelines.metadata.references import StreamPart, list_references
+from state_pipelines.metadata.references import StreamRole, list_references
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from tests.spark.test_keyed_process import CountClicks, assert_state, clicks, expect, read_state, run
 
@@ -42,7 +42,7 @@ def list_shared_files(result: KeyedProcessResult) -> tuple[set[str], set[str]]:
     found: dict[bool, set[str]] = {False: set(), True: set()}
     for reference in list_references(result.snapshot.metadata):
         assert isinstance(reference.handle, FileStateHandle)
-        found[reference.part is StreamPart.CHANGES].add(reference.handle.path.rpartition("/")[2])
+        found[reference.role is StreamRole.CHANGES].add(reference.handle.path.rpartition("/")[2])
     return found[False], found[True]
 
 

@@ -489,8 +489,8 @@ def test_what_the_function_raises_is_named_with_its_line(frames: dict[str, DataF
         r'cannot run: ZeroDivisionError: user-\d+ has no pages \(File ".*test_keyed_process.py", line', text
     )
     # The checkpoint failed with it, for Flink's reason.
-    assert caught.value.facts["reason"] == "TASK_FAILURE"
-    assert caught.value.facts["message"] == f"Task has failed. {text}"
+    assert caught.value.details["reason"] == "TASK_FAILURE"
+    assert caught.value.details["message"] == f"Task has failed. {text}"
 
 
 class NoSnapshot(CountClicks, CheckpointedFunction):
@@ -508,8 +508,8 @@ def test_a_function_that_takes_no_snapshot_declines_the_checkpoint(
 ) -> None:
     with pytest.raises(StateError) as caught:
         run(frames["first"], NoSnapshot(), checkpoint=str(tmp_path))
-    assert caught.value.facts["reason"] == "CHECKPOINT_DECLINED"
+    assert caught.value.details["reason"] == "CHECKPOINT_DECLINED"
     assert re.match(
         r'Checkpoint was declined\. ZeroDivisionError: no clicks \(File ".*test_keyed_process.py", line \d+, in snapsh',
-        caught.value.facts["message"],
+        caught.value.details["message"],
     )

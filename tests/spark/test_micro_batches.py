@@ -150,7 +150,7 @@ def test_checkpoints_of_batches_upload_the_changes(query: Query) -> None:
     files = []
     for name in ("chk-2", "chk-3"):
         references = list_references(sp.open_snapshot(str(job / name)).metadata)
-        files.append({Path(getattr(each.handle, "path", "")).name: each.part for each in references})
+        files.append({Path(getattr(each.handle, "path", "")).name: each.role for each in references})
     assert files[0].items() < files[1].items(), (
         "the later one has the base and the logs of the earlier one, and its own"
     )

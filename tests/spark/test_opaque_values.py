@@ -167,8 +167,8 @@ def elements(snapshot: Snapshot) -> list[bytes]:
     state = snapshot.operator("shop").state("list")
     assert isinstance(state, NonKeyedState)
     found = []
-    for part in state.parts:
-        data, starts, ends = part.elements()
+    for subtask_state in state.subtask_states:
+        data, starts, ends = subtask_state.elements()
         found += [data[start:end].tobytes() for start, end in zip(starts, ends, strict=True)]
     return found
 

@@ -94,8 +94,8 @@ def rows(snapshot: Snapshot, name: str) -> list[dict[str, Any]]:
 def stored(snapshot: Snapshot, name: str) -> list[list[bytes]]:
     """The bytes of the elements of every subtask."""
     found = []
-    for part in state_of(snapshot, name).parts:
-        data, starts, ends = part.elements()
+    for subtask_state in state_of(snapshot, name).subtask_states:
+        data, starts, ends = subtask_state.elements()
         found.append([data[start:end].tobytes() for start, end in zip(starts, ends, strict=True)])
     return found
 
@@ -150,8 +150,8 @@ def test_empty_lists_get_the_new_serializer(up: MigrationResult) -> None:
 
 
 def test_every_subtask_gets_the_same_copy(old: Snapshot, up: MigrationResult) -> None:
-    parts = state_of(up.snapshot, "persons").parts
-    data = [part.entries() for part in parts]
+    subtask_states = state_of(up.snapshot, "persons").subtask_states
+    data = [subtask_state.entries() for subtask_state in subtask_states]
     copies = {bytes_[start:end].tobytes() for bytes_, start, end, _ in data}
     assert [count for *_, count in data] == [4, 4]
     assert len(copies) == 1
@@ -164,17 +164,19 @@ def test_every_subtask_gets_the_same_copy(old: Snapshot, up: MigrationResult) ->
 
 def test_what_does_not_change_stays_as_bytes(old: Snapshot, up: MigrationResult) -> None:
     def copies(snapshot: Snapshot) -> list[bytes]:
-        found = [part.entries() for part in state_of(snapshot, "names").parts]
+        found = [subtask_state.entries() for subtask_state in state_of(snapshot, "names").subtask_states]
         return [data[start:end].tobytes() for data, start, end, _ in found]
 
     assert copies(up.snapshot) == copies(old)
 
 
 def test_the_files_stay_compressed_and_the_handles_name_every_state(old: Snapshot, up: MigrationResult) -> None:
-    for before, after in zip(state_of(old, "names").parts, state_of(up.snapshot, "names").parts, strict=True):
-        assert after.source.header.compressed == before.source.header.compressed
-        olds = {each.state_name: (each.mode, len(each.offsets)) for each in before.source.handle.states}
-        news = {each.state_name: (each.mode, len(each.offsets)) for each in after.source.handle.states}
+    for before, after in zip(
+        state_of(old, "names").subtask_states, state_of(up.snapshot, "names").subtask_states, strict=True
+    ):
+        assert after.unread.header.compressed == before.unread.header.compressed
+        olds = {each.state_name: (each.mode, len(each.offsets)) for each in before.unread.handle.states}
+        news = {each.state_name: (each.mode, len(each.offsets)) for each in after.unread.handle.states}
         assert news == {"rows" if name == "union" else name: mode for name, mode in olds.items()}
 
 

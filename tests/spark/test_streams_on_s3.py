@@ -130,8 +130,8 @@ def test_a_store_that_refuses_a_file_of_a_batch_loses_nothing(
     server.rule = lambda method, path: 403 if method == "PUT" and refused.search(path.partition("?")[0]) else None
     with pytest.raises(StateError, match=r"cannot (write|publish|copy|upload)") as caught:
         stream.run(1)
-    assert caught.value.facts["reason"] == reason.name
-    assert caught.value.facts["message"].startswith(reason.message)
+    assert caught.value.details["reason"] == reason.name
+    assert caught.value.details["message"].startswith(reason.message)
     server.rule = None
     stream.run(1)
     assert_whole(2)

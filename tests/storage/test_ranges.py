@@ -9,14 +9,14 @@ import pytest
 from benchmarks.s3_server import S3Server, start_objects
 from state_pipelines.errors import FormatError, StorageError
 from state_pipelines.storage import faults, options, read_range, resolve, use_storage_options
-from state_pipelines.storage.ranges import PART, REQUESTS_VARIABLE
+from state_pipelines.storage.ranges import REQUEST_SIZE, REQUESTS_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.storage import Location
 
-CONTENT = bytes(range(256)) * (4 * PART // 256)
+CONTENT = bytes(range(256)) * (4 * REQUEST_SIZE // 256)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_parts_are_in_flight_together(server: S3Server, file: Location) -> None:
 
 
 def test_a_short_range_is_one_request(server: S3Server, file: Location) -> None:
-    assert read_range(file, 10, 10 + PART) == CONTENT[10 : 10 + PART]
+    assert read_range(file, 10, 10 + REQUEST_SIZE) == CONTENT[10 : 10 + REQUEST_SIZE]
     assert len(server.requests) == 1
 
 
@@ -70,4 +70,4 @@ def test_a_store_that_fails_for_good_is_one_error(server: S3Server, file: Locati
 @pytest.mark.parametrize("start", [0, len(CONTENT) - 1, len(CONTENT) + 5])
 def test_a_range_that_the_file_does_not_have_is_refused(server: S3Server, file: Location, start: int) -> None:
     with pytest.raises(FormatError, match=f"are wanted but the file has {len(CONTENT)}"):
-        read_range(file, start, start + len(CONTENT) + PART)
+        read_range(file, start, start + len(CONTENT) + REQUEST_SIZE)

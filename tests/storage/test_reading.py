@@ -16,7 +16,7 @@ import pytest
 from state_pipelines.errors import UsageError
 from state_pipelines.storage import create_file, join, resolve
 from state_pipelines.storage.arenas import ARENAS
-from state_pipelines.storage.ranges import PART, REQUESTS, REQUESTS_VARIABLE
+from state_pipelines.storage.ranges import REQUEST_SIZE, REQUESTS, REQUESTS_VARIABLE
 from state_pipelines.storage.reading import (
     BUDGET,
     FIRST_REQUESTS,
@@ -68,7 +68,7 @@ def test_who_takes_one_has_not_read_much() -> None:
 
 def test_who_takes_a_large_one_has_read_two() -> None:
     seen: list[int] = []
-    reading = read_ahead(range(50), seen.append, empty_counted(), lambda _: 4 * PART)
+    reading = read_ahead(range(50), seen.append, empty_counted(), lambda _: 4 * REQUEST_SIZE)
     next(reading)
     reading.close()
     assert len(seen) <= 2

@@ -171,7 +171,7 @@ class StorageSuite:
             assert read_file(target) == b"content"
 
     def test_long_range_is_read(self, root: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ranges, "PART", 1 << 16)
+        monkeypatch.setattr(ranges, "REQUEST_SIZE", 1 << 16)
         content = bytes(range(256)) * (3 << 8)
         assert read_range(write(join(root, "a"), content), 5, len(content) - 5) == content[5:-5]
 

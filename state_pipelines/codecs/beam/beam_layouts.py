@@ -215,18 +215,18 @@ def derive_coder(coder: Coder) -> Layout:
     composite = COMPOSITE_CODERS.get(coder.class_name)
     if composite is not None:
         return composite(lambda name: _inside(coder, name))
-    if coder.class_name in TAGGED_CODERS and all(name.isdigit() for name, _ in coder.parts):
-        return VarTagged(tuple((int(name), f"tag_{name}", derive_coder(part)) for name, part in coder.parts))
+    if coder.class_name in TAGGED_CODERS and all(name.isdigit() for name, _ in coder.components):
+        return VarTagged(tuple((int(name), f"tag_{name}", derive_coder(each)) for name, each in coder.components))
     if _AVRO.fullmatch(coder.class_name) and coder.detail:
         return AvroBinary(coder.detail)
     return _bind(coder)
 
 
 def _inside(coder: Coder, name: str) -> Layout:
-    part = coder.part(name)
-    if part is None:
+    component = coder.component(name)
+    if component is None:
         return _bind(coder)
-    return derive_coder(part)
+    return derive_coder(component)
 
 
 def _bind(coder: Coder) -> Layout:

@@ -237,13 +237,13 @@ def _local_date(reader: Reader) -> int:
 
 def _local_time(reader: Reader) -> int:
     """Read a time of day without its trailing zero fields; the last one stored is complemented."""
-    parts = [0, 0, 0]
+    numbers = [0, 0, 0]
     for index in range(3):
         item = reader.i8()
-        parts[index] = ~item if item < 0 else item
+        numbers[index] = ~item if item < 0 else item
         if item < 0:
-            return ((parts[0] * 60 + parts[1]) * 60 + parts[2]) * 1_000_000_000
-    return ((parts[0] * 60 + parts[1]) * 60 + parts[2]) * 1_000_000_000 + reader.i32()
+            return ((numbers[0] * 60 + numbers[1]) * 60 + numbers[2]) * 1_000_000_000
+    return ((numbers[0] * 60 + numbers[1]) * 60 + numbers[2]) * 1_000_000_000 + reader.i32()
 
 
 def _integer(value: object) -> int:

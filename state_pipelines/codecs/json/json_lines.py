@@ -40,7 +40,7 @@ __all__ = ["Json", "access_times", "dumps", "register_json", "to_json", "value_j
 
 Node = TypeVar("Node", bound=tree.Serializer)
 Render: TypeAlias = Callable[[Node, object], "Json"]
-Parts: TypeAlias = Mapping[str, object]
+Members: TypeAlias = Mapping[str, object]
 Wrapping: TypeAlias = (
     tree.Nullable | tree.TtlAware | tree.RawValue | tree.External | tree.ListView | tree.MapView | tree.RowDataKey
 )
@@ -68,9 +68,9 @@ def access_times(node: tree.Serializer, value: object) -> int | list[int] | None
         # A map may say that its value is null, although Flink writes none with TTL.
         return None
     if isinstance(node, tree.Ttl):
-        return cast("int", _parts(value)["last_access"])
+        return cast("int", _members(value)["last_access"])
     if isinstance(node, tree.ListOf) and isinstance(node.element, tree.Ttl):
-        return [cast("int", _parts(item)["last_access"]) for item in _items(value)]
+        return [cast("int", _members(item)["last_access"]) for item in _items(value)]
     if isinstance(node, tree.TtlAware):
         return access_times(node.inner, value)
     return None
@@ -138,7 +138,7 @@ def _(node: tree.Tuple, value: object) -> Json:
 @_render.register(tree.Row)
 @_render.register(tree.PythonRow)
 def _(node: tree.Row | tree.PythonRow, value: object) -> Json:
-    return {"@row": _fields(node.fields, value), "@kind": str(_parts(value).get("row_kind") or "+I")}
+    return {"@row": _fields(node.fields, value), "@kind": str(_members(value).get("row_kind") or "+I")}
 
 
 @_render.register(PythonValue)
@@ -150,9 +150,9 @@ def _(node: PythonValue, value: object) -> Json:
 def _(node: PythonType, value: object) -> Json:
     match node.word:
         case "ROW":
-            parts = _parts(value)
-            named = {name: to_json(of, parts[name]) for name, of in zip(node.field_names, node.children, strict=True)}
-            return {"@row": named if node.names else [*named.values()], "@kind": str(parts.get("row_kind") or "+I")}
+            members = _members(value)
+            named = {name: to_json(of, members[name]) for name, of in zip(node.field_names, node.children, strict=True)}
+            return {"@row": named if node.names else [*named.values()], "@kind": str(members.get("row_kind") or "+I")}
         case "TUPLE":
             return tagged("@tuple", _fields(node.children, value))
         case "ARRAY" | "PRIMITIVE_ARRAY":
@@ -163,28 +163,28 @@ def _(node: PythonType, value: object) -> Json:
         case "TIMESTAMP" if isinstance(value, int):
             return tagged("@ts", [value, 0])
         case "TIMESTAMP":
-            return tagged("@ts", [cast("int", each) for each in _parts(value).values()])
+            return tagged("@ts", [cast("int", each) for each in _members(value).values()])
     render = _PYTHON.get(node.word)
     return value_json(value) if render is None else render(value)
 
 
 @_render.register(tree.Either)
 def _(node: tree.Either, value: object) -> Json:
-    parts = _parts(value)
-    if parts["is_left"]:
-        return tagged("@left", to_json(node.left, parts["left"]))
-    return tagged("@right", to_json(node.right, parts["right"]))
+    members = _members(value)
+    if members["is_left"]:
+        return tagged("@left", to_json(node.left, members["left"]))
+    return tagged("@right", to_json(node.right, members["right"]))
 
 
 @_render.register(tree.Pojo)
 def _(node: tree.Pojo, value: object) -> Json:
-    parts = _parts(value)
-    name = str(parts.get("class", node.pojo_class))
+    members = _members(value)
+    name = str(members.get("class", node.pojo_class))
     serializers = _field_serializers(node, name)
     rendered: dict[str, Json] = {"@class": name}
-    for field in sorted(key for key in parts if key != "class"):
+    for field in sorted(key for key in members if key != "class"):
         serializer = serializers.get(field)
-        rendered[field] = value_json(parts[field]) if serializer is None else to_json(serializer, parts[field])
+        rendered[field] = value_json(members[field]) if serializer is None else to_json(serializer, members[field])
     return rendered
 
 
@@ -207,78 +207,82 @@ def _(node: Wrapping, value: object) -> Json:
 
 @_render.register(tree.Ttl)
 def _(node: tree.Ttl, value: object) -> Json:
-    return to_json(node.inner, _parts(value)["value"])
+    return to_json(node.inner, _members(value)["value"])
 
 
 @_render.register(tree.Timer)
 def _(node: tree.Timer, value: object) -> Json:
-    parts = _parts(value)
+    members = _members(value)
     return {
-        "timestamp": value_json(parts["timestamp"]),
-        "key": to_json(node.key, parts["key"]),
-        "namespace": to_json(node.namespace, parts["namespace"]),
+        "timestamp": value_json(members["timestamp"]),
+        "key": to_json(node.key, members["key"]),
+        "namespace": to_json(node.namespace, members["namespace"]),
     }
 
 
 @_render.register(tree.WindowKey)
 def _(node: tree.WindowKey, value: object) -> Json:
-    parts = _parts(value)
-    return {"window": value_json(parts["window"]), "key": to_json(node.key, parts["key"])}
+    members = _members(value)
+    return {"window": value_json(members["window"]), "key": to_json(node.key, members["key"])}
 
 
 @_render.register(tree.Variants)
 def _(node: tree.Variants, value: object) -> Json:
     """Convert an object of Flink's runtime to its class and fields, or to its fields alone if the class is unknown."""
     if node.kind not in _VARIANTS:
-        return _variant_parts(node, value)
-    parts, (name, field, member) = _parts(value), _VARIANTS[node.kind]
-    return {"@class": name, "element": to_json(node.parts[0], parts["element"]), member: value_json(parts[field])}
+        return _variant_members(node, value)
+    members, (name, field, key) = _members(value), _VARIANTS[node.kind]
+    return {
+        "@class": name,
+        "element": to_json(node.serializers[0], members["element"]),
+        key: value_json(members[field]),
+    }
 
 
-def _variant_parts(node: tree.Variants, value: object) -> Json:
+def _variant_members(node: tree.Variants, value: object) -> Json:
     match node.kind:
         case (
             tree.VariantKind.SCALA_OPTION
             | tree.VariantKind.SHARED_BUFFER_EDGES
             | tree.VariantKind.SINGLE_THREAD_ACCESS_CHECKING
         ):
-            return to_json(node.parts[0], value)
+            return to_json(node.serializers[0], value)
         case tree.VariantKind.TRAVERSABLE:
-            return [to_json(node.parts[0], item) for item in _items(value)]
+            return [to_json(node.serializers[0], item) for item in _items(value)]
         case tree.VariantKind.UNION | tree.VariantKind.SCALA_TRY | tree.VariantKind.STREAM_ELEMENT:
-            return _chosen(node, _parts(value))
+            return _chosen(node, _members(value))
         case tree.VariantKind.TWO_PHASE_COMMIT:
-            parts = _parts(value)
+            members = _members(value)
             return {
-                "pending": _transaction(node, parts["pending"]),
-                "committing": [_transaction(node, item) for item in _items(parts["committing"])],
-                "context": to_json(node.parts[1], parts["context"]),
+                "pending": _transaction(node, members["pending"]),
+                "committing": [_transaction(node, item) for item in _items(members["committing"])],
+                "context": to_json(node.serializers[1], members["context"]),
             }
         case tree.VariantKind.SEQUENCED_NODE | tree.VariantKind.META_SQN_INFO | tree.VariantKind.ROW_SQN_INFO:
-            named = zip(_parts(value).items(), node.parts, strict=True)
-            return {name: to_json(part, item) for (name, item), part in named}
+            named = zip(_members(value).items(), node.serializers, strict=True)
+            return {name: to_json(serializer, item) for (name, item), serializer in named}
         case _:
             return value_json(value)
 
 
-def _chosen(node: tree.Variants, value: Parts) -> Json:
+def _chosen(node: tree.Variants, value: Members) -> Json:
     case, item = str(value["case"]), value["value"]
     if case == "record":
-        record = _parts(item)
+        record = _members(item)
         timed: dict[str, Json] = {"timestamp": value_json(record["timestamp"])}
-        return {"case": case, "value": {**timed, "value": to_json(node.parts[0], record["value"])}}
+        return {"case": case, "value": {**timed, "value": to_json(node.serializers[0], record["value"])}}
     indexes = {"one": 0, "two": 1, "success": 0, "failure": 1, "record_without_timestamp": 0}
-    shown = to_json(node.parts[indexes[case]], item) if case in indexes else value_json(item)
+    shown = to_json(node.serializers[indexes[case]], item) if case in indexes else value_json(item)
     return {"case": case, "value": shown}
 
 
 def _transaction(node: tree.Variants, value: object) -> Json:
     if value is None:
         return None
-    parts = _parts(value)
+    members = _members(value)
     return {
-        "transaction": to_json(node.parts[0], parts["transaction"]),
-        "started": value_json(parts["started"]),
+        "transaction": to_json(node.serializers[0], members["transaction"]),
+        "started": value_json(members["started"]),
     }
 
 
@@ -311,8 +315,8 @@ def _(node: tree.TimestampData, value: object) -> Json:
 
 
 def _fields(serializers: Sequence[tree.Serializer], value: object) -> list[Json]:
-    parts = _parts(value)
-    return [to_json(serializer, parts[f"f{index}"]) for index, serializer in enumerate(serializers)]
+    members = _members(value)
+    return [to_json(serializer, members[f"f{index}"]) for index, serializer in enumerate(serializers)]
 
 
 def _field_serializers(node: tree.Pojo, class_name: str) -> Mapping[str, tree.Serializer | None]:
@@ -324,8 +328,8 @@ def _field_serializers(node: tree.Pojo, class_name: str) -> Mapping[str, tree.Se
     return {field.name: field.serializer for field in pojo.fields}
 
 
-def _parts(value: object) -> Parts:
-    return cast("Parts", value)
+def _members(value: object) -> Members:
+    return cast("Members", value)
 
 
 def _items(value: object) -> Iterable[object]:
@@ -337,13 +341,13 @@ def _entries(value: object) -> Iterable[tuple[object, object]]:
 
 
 def _pair(tag: str, first: str, second: str) -> Callable[[object], Json]:
-    return lambda value: tagged(tag, [cast("int", _parts(value)[first]), cast("int", _parts(value)[second])])
+    return lambda value: tagged(tag, [cast("int", _members(value)[first]), cast("int", _members(value)[second])])
 
 
 def _table_window(name: str) -> Callable[[object], Json]:
     def render(value: object) -> Json:
-        parts = value if isinstance(value, Mapping) else {"id": value}
-        return {"@class": f"{_TABLE_WINDOWS}{name}", **{key: value_json(parts[key]) for key in sorted(parts)}}
+        members = value if isinstance(value, Mapping) else {"id": value}
+        return {"@class": f"{_TABLE_WINDOWS}{name}", **{key: value_json(members[key]) for key in sorted(members)}}
 
     return render
 
@@ -386,7 +390,7 @@ _BASIC: dict[BasicKind, Callable[[object], Json]] = {
     BasicKind.BITMAP: hex_bytes,
     BasicKind.UUID: lambda value: {
         "@class": "java.util.UUID",
-        **{name: cast("int", _parts(value)[name]) for name in ("leastSigBits", "mostSigBits")},
+        **{name: cast("int", _members(value)[name]) for name in ("leastSigBits", "mostSigBits")},
     },
     BasicKind.PYTHON_DATE: java_date,
     BasicKind.BYTE_ARRAY_WRAPPER: hex_bytes,

@@ -108,8 +108,8 @@ def java_time(value: object) -> Json:
 
 def java_date_time(value: object) -> Json:
     """Return a LocalDateTime from `date` and `nano_of_day`."""
-    parts = cast("Mapping[str, int]", value)
-    return tagged("@datetime", f"{date_text(parts['date'])}T{time_text(parts['nano_of_day'])}")
+    members = cast("Mapping[str, int]", value)
+    return tagged("@datetime", f"{date_text(members['date'])}T{time_text(members['nano_of_day'])}")
 
 
 def sorted_map(entries: Iterable[tuple[Json, Json]]) -> Json:
@@ -348,8 +348,8 @@ def _bit_set(value: object) -> Json:
 
 def _pair(tag: str, first: str, second: str) -> Callable[[object], Json]:
     def render(value: object) -> Json:
-        parts = cast("Mapping[str, int]", value)
-        return tagged(tag, [parts[first], parts[second]])
+        members = cast("Mapping[str, int]", value)
+        return tagged(tag, [members[first], members[second]])
 
     return render
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from state_pipelines.codecs.json.json_values import Json, hex_bytes, sorted_map, value_json
-from state_pipelines.codecs.sql.binary_rows import BinaryRowValue, TimestampValue, part_of, write_row
+from state_pipelines.codecs.sql.binary_rows import BinaryRowValue, TimestampValue, find_variable, write_row
 
 if TYPE_CHECKING:
     from state_pipelines.serializers.tree import LogicalType
@@ -23,7 +23,7 @@ def sql_row(row: BinaryRowValue, types: Sequence[LogicalType], *, nested: bool =
     if raw and not nested:
         block = write_row(row, types)
         for index in raw:
-            values[index] = raw_value_json(block, *part_of(block, len(types), index))
+            values[index] = raw_value_json(block, *find_variable(block, len(types), index))
     return {"@rowdata": values, "@kind": row.kind}
 
 

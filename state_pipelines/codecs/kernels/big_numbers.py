@@ -26,9 +26,9 @@ def write_digits(limbs, used, digits):  # type: ignore[no-untyped-def]
             break
         rest = np.uint64(0)
         for i in range(used - 1, -1, -1):
-            part = rest << np.uint64(32) | np.uint64(limbs[i])
-            limbs[i] = np.uint32(part // np.uint64(_BILLION))
-            rest = part % np.uint64(_BILLION)
+            dividend = rest << np.uint64(32) | np.uint64(limbs[i])
+            limbs[i] = np.uint32(dividend // np.uint64(_BILLION))
+            rest = dividend % np.uint64(_BILLION)
         for _ in range(9):
             digits[count] = np.uint8(rest % np.uint64(10))
             rest //= np.uint64(10)
@@ -102,9 +102,9 @@ def format_numbers(offsets, data, scales, valid, text_offsets, text, capacity): 
         if negative:
             carry = np.uint64(1)
             for limb in range(used):
-                part = np.uint64(~limbs[limb]) + carry
-                limbs[limb] = np.uint32(part & np.uint64(0xFFFFFFFF))
-                carry = part >> np.uint64(32)
+                total = np.uint64(~limbs[limb]) + carry
+                limbs[limb] = np.uint32(total & np.uint64(0xFFFFFFFF))
+                carry = total >> np.uint64(32)
         count = write_digits(limbs, used, digits)
         scale = np.int64(scales[record]) if len(scales) else 0
         adjusted = count - 1 - scale
@@ -187,9 +187,9 @@ def parse_numbers(text_offsets, text, valid, integer, offsets, data, capacity, s
             if 48 <= byte <= 57:
                 carry = np.uint64(byte - 48)
                 for limb in range(used):
-                    part = np.uint64(limbs[limb]) * np.uint64(10) + carry
-                    limbs[limb] = np.uint32(part & np.uint64(0xFFFFFFFF))
-                    carry = part >> np.uint64(32)
+                    product = np.uint64(limbs[limb]) * np.uint64(10) + carry
+                    limbs[limb] = np.uint32(product & np.uint64(0xFFFFFFFF))
+                    carry = product >> np.uint64(32)
                 if carry:
                     if used >= MAX_BYTES // 4:
                         return record, True
@@ -229,9 +229,9 @@ def parse_numbers(text_offsets, text, valid, integer, offsets, data, capacity, s
         if negative and size > 0:
             carry = np.uint64(1)
             for limb in range(used):
-                part = np.uint64(~limbs[limb]) + carry
-                limbs[limb] = np.uint32(part & np.uint64(0xFFFFFFFF))
-                carry = part >> np.uint64(32)
+                product = np.uint64(~limbs[limb]) + carry
+                limbs[limb] = np.uint32(product & np.uint64(0xFFFFFFFF))
+                carry = product >> np.uint64(32)
         top = np.int64(0)
         if size > 0:
             top = np.int64((limbs[(size - 1) >> 2] >> np.uint32(8 * ((size - 1) & 3))) & np.uint32(0xFF))

@@ -86,11 +86,11 @@ class Shape:
 
     Attributes:
         kind: list, set or map.
-        form: layout of the elements.
+        variant: layout of the elements.
     """
 
     kind: CollectionKind
-    form: CollectionForm = CollectionForm.PLAIN
+    variant: CollectionForm = CollectionForm.PLAIN
 
 
 _LISTS = (

@@ -255,7 +255,7 @@ def _declaration(key: str, body: object, inline: dict[str, ClassDeclaration]) ->
     if named is None:
         raise UsageError(f"{key!r} is not a class name", hint=f"Kinds before a name are: {', '.join(_KINDS)}")
     name = _FULL_NAMES.get(named[1], named[1])
-    parameters = tuple(part.strip() for part in named[2].split(",")) if named[2] else ()
+    parameters = tuple(each.strip() for each in named[2].split(",")) if named[2] else ()
     if kind in _ENUMS:
         constants = _split(body)
         if not constants:
@@ -270,8 +270,8 @@ def _declaration(key: str, body: object, inline: dict[str, ClassDeclaration]) ->
 
 
 def _split(body: object) -> tuple[str, ...]:
-    parts: Iterable[object] = body if isinstance(body, list) else str(body or "").strip("()").split(",")
-    return tuple(str(part).strip() for part in parts if str(part).strip())
+    names: Iterable[object] = body if isinstance(body, list) else str(body or "").strip("()").split(",")
+    return tuple(str(name).strip() for name in names if str(name).strip())
 
 
 def _members(name: str, body: object) -> list[tuple[str, str]]:

@@ -111,18 +111,18 @@ def _record(text: str) -> Leaf:
         "fi": _fixed("i"),
         "d": _fixed("d"),
     }
-    parts = [(name, encodings[code]) for name, code in (part.split(":") for part in text.split())]
+    leaves = [(name, encodings[code]) for name, code in (each.split(":") for each in text.split())]
 
     def read(reader: Reader, version: Version) -> dict[str, object]:
-        return {name: leaf.read(reader, version) for name, leaf in parts}
+        return {name: leaf.read(reader, version) for name, leaf in leaves}
 
     def write(writer: Writer, value: object, version: Version) -> None:
         if not isinstance(value, dict):
-            raise ValueRangeError(f"{value!r} lacks the fields {', '.join(name for name, _ in parts)}")
-        lost = [name for name in value.keys() - {name for name, _ in parts} if value[name]]
+            raise ValueRangeError(f"{value!r} lacks the fields {', '.join(name for name, _ in leaves)}")
+        lost = [name for name in value.keys() - {name for name, _ in leaves} if value[name]]
         if lost:
             raise ValueRangeError(f"Kryo {version} cannot store the field {lost[0]} of {value!r}")
-        for name, leaf in parts:
+        for name, leaf in leaves:
             if name not in value:
                 raise ValueRangeError(f"the field {name} is missing in {value!r}")
             leaf.write(writer, value[name], version)
@@ -166,8 +166,8 @@ def _read_timestamp(reader: Reader, version: Version) -> dict[str, object]:
 
 
 def _write_timestamp(writer: Writer, value: object, version: Version) -> None:
-    parts = value if isinstance(value, dict) else {}
-    millis, nanos = _integer(parts.get("millis")), _integer(parts.get("nanos"))
+    members = value if isinstance(value, dict) else {}
+    millis, nanos = _integer(members.get("millis")), _integer(members.get("nanos"))
     wire.write_positive_long(writer, millis if version == 2 else millis - millis % 1000)
     wire.write_positive_int(writer, nanos)
 
@@ -216,32 +216,32 @@ def _read_time(reader: Reader, version: Version) -> int:
     if version == 2:
         hour, minute, nano, second = reader.u8(), reader.u8(), wire.read_int(reader), reader.u8()
         return ((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nano
-    parts = [0, 0, 0]
+    numbers = [0, 0, 0]
     for index in range(3):
-        part = reader.i8()
-        parts[index] = ~part if part < 0 else part
-        if part < 0:
+        number = reader.i8()
+        numbers[index] = ~number if number < 0 else number
+        if number < 0:
             nano = 0
             break
     else:
         nano = wire.read_positive_int(reader)
-    return ((parts[0] * 60 + parts[1]) * 60 + parts[2]) * 1_000_000_000 + nano
+    return ((numbers[0] * 60 + numbers[1]) * 60 + numbers[2]) * 1_000_000_000 + nano
 
 
 def _write_time(writer: Writer, value: object, version: Version) -> None:
     seconds, nano = divmod(_integer(value), 1_000_000_000)
-    parts = [seconds // 3600, seconds // 60 % 60, seconds % 60]
+    numbers = [seconds // 3600, seconds // 60 % 60, seconds % 60]
     if version == 2:
-        writer.u8(parts[0])
-        writer.u8(parts[1])
+        writer.u8(numbers[0])
+        writer.u8(numbers[1])
         wire.write_int(writer, nano)
-        writer.u8(parts[2])
+        writer.u8(numbers[2])
         return
-    while not nano and len(parts) > 1 and parts[-1] == 0:
-        parts.pop()
-    for part in parts[:-1]:
-        writer.i8(part)
-    writer.i8(parts[-1] if nano else ~parts[-1])
+    while not nano and len(numbers) > 1 and numbers[-1] == 0:
+        numbers.pop()
+    for number in numbers[:-1]:
+        writer.i8(number)
+    writer.i8(numbers[-1] if nano else ~numbers[-1])
     if nano:
         wire.write_positive_int(writer, nano)
 
@@ -251,9 +251,9 @@ def _read_date_time(reader: Reader, version: Version) -> dict[str, object]:
 
 
 def _write_date_time(writer: Writer, value: object, version: Version) -> None:
-    parts = value if isinstance(value, dict) else {}
-    _write_date(writer, parts.get("date"), version)
-    _write_time(writer, parts.get("nano_of_day"), version)
+    members = value if isinstance(value, dict) else {}
+    _write_date(writer, members.get("date"), version)
+    _write_time(writer, members.get("nano_of_day"), version)
 
 
 def _read_offset(reader: Reader, version: Version) -> dict[str, object]:
@@ -270,40 +270,40 @@ def _write_offset(writer: Writer, value: object, version: Version) -> None:
         wire.write_fixed(writer, "i", seconds, version)
 
 
-def _optional(part: str) -> Leaf:
+def _optional(code: str) -> Leaf:
     """`OptionalInt` and its kin in Kryo 5: the value only when present."""
-    content = _record(f"value:{part}")
+    content = _record(f"value:{code}")
 
     def read(reader: Reader, version: Version) -> dict[str, object]:
         present = reader.bool()
-        return {"isPresent": present, **(dict(_parts(content.read(reader, version))) if present else {"value": 0})}
+        return {"isPresent": present, **(dict(_members(content.read(reader, version))) if present else {"value": 0})}
 
     def write(writer: Writer, value: object, version: Version) -> None:
-        parts = _parts(value)
-        writer.bool(bool(parts.get("isPresent")))
-        if parts.get("isPresent"):
-            content.write(writer, {"value": parts.get("value")}, version)
+        members = _members(value)
+        writer.bool(bool(members.get("isPresent")))
+        if members.get("isPresent"):
+            content.write(writer, {"value": members.get("value")}, version)
 
     return Leaf(read, write)
 
 
-def _parts(value: object) -> dict[str, object]:
+def _members(value: object) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _timed(*parts: tuple[str, str]) -> Leaf:
+def _timed(*named_types: tuple[str, str]) -> Leaf:
     """Consecutive date, time, offset or zone (Kryo 5); the value is an `ObjectValue` as in Kryo 2."""
 
     def read(reader: Reader, version: Version) -> object:
-        return tuple((name, TypedValue(of, LEAVES_5[of].read(reader, version))) for name, of in parts)
+        return tuple((name, TypedValue(of, LEAVES_5[of].read(reader, version))) for name, of in named_types)
 
     def write(writer: Writer, value: object, version: Version) -> None:
         fields = dict(value.fields) if isinstance(value, ObjectValue) else {}
-        for name, of in parts:
-            part = fields.get(name)
-            if not isinstance(part, TypedValue) or part.class_name != of:
+        for name, of in named_types:
+            member = fields.get(name)
+            if not isinstance(member, TypedValue) or member.class_name != of:
                 raise ValueRangeError(f"the field {name} of {value!r} is not a {of}")
-            LEAVES_5[of].write(writer, part.value, version)
+            LEAVES_5[of].write(writer, member.value, version)
 
     return Leaf(read, write)
 

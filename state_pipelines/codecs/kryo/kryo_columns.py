@@ -75,7 +75,7 @@ _TYPED: dict[str, lay.Layout] = {
         (("seconds", lay.Primitive(lay.PrimitiveKind.I64)), ("nanos", lay.Primitive(lay.PrimitiveKind.I32)))
     ),
 }
-_PARTS = {"java.net.URI": ("string", lay.Text()), "java.time.Year": ("year", lay.Primitive(lay.PrimitiveKind.I32))}
+_MEMBERS = {"java.net.URI": ("string", lay.Text()), "java.time.Year": ("year", lay.Primitive(lay.PrimitiveKind.I32))}
 _INTERFACES = {
     **{f"java.util.{name}": CollectionKind.LIST for name in ("List", "Collection", "Queue", "Deque")},
     "java.lang.Iterable": CollectionKind.LIST,
@@ -86,7 +86,7 @@ _LISTED = (CollectionForm.PLAIN, CollectionForm.ARRAY, CollectionForm.IMMUTABLE)
 _NONE_DECLARED = FieldLists()
 
 
-class Form(NamedTuple):
+class Conversion(NamedTuple):
     """The layout of one Java type, and the conversions from and to values of the scalar codec."""
 
     layout: lay.Layout
@@ -94,46 +94,46 @@ class Form(NamedTuple):
     write: Change
 
 
-def find_kryo(layout: lay.Dynamic) -> Form:
-    """Return the form of the values of a Kryo serializer; they are never null here."""
+def find_kryo(layout: lay.Dynamic) -> Conversion:
+    """Return the conversion of the values of a Kryo serializer; they are never null here."""
     version: Version = 2 if layout.kryo_version == 2 else 5
     serializer: tree.Kryo = layout.serializer  # type: ignore[assignment]
     return _find(serializer, version, layout.classes or _NONE_DECLARED, layout.messages)
 
 
 @cache
-def _find(serializer: tree.Kryo, version: Version, classes: FieldLists, messages: MessageTypes | None) -> Form:
+def _find(serializer: tree.Kryo, version: Version, classes: FieldLists, messages: MessageTypes | None) -> Conversion:
     table = ClassTable(serializer, version, classes, messages)
-    return _FormFinder(table).find(JavaType(serializer.type_class), ())
+    return _ConversionFinder(table).find(JavaType(serializer.type_class), ())
 
 
-class _FormFinder:
-    """Forms of the types that one Kryo knows."""
+class _ConversionFinder:
+    """Conversions of the types that one Kryo knows."""
 
     def __init__(self, table: ClassTable) -> None:
         self.table = table
 
-    def find(self, of: JavaType, above: tuple[str, ...]) -> Form:
+    def find(self, of: JavaType, above: tuple[str, ...]) -> Conversion:
         name = of.name
         if self.table.find_serializer(name) is not None or name in above or len(above) > _MAX_DEPTH:
             return _as_json(name)
         if name in PRIMITIVES or name in WRAPPERS:
             return _number(name)
         if name == "java.lang.String":
-            return Form(lay.Text(), partial(_expect_native, str, name), lambda value: value)
+            return Conversion(lay.Text(), partial(_expect_native, str, name), lambda value: value)
         if name == ARRAY:
             return self._array(of, above)
         if name in _TYPED:
-            return Form(_TYPED[name], partial(_expect_typed, name), partial(TypedValue, name))
-        if name in _PARTS:
-            part, inner = _PARTS[name]
-            return Form(
+            return Conversion(_TYPED[name], partial(_expect_typed, name), partial(TypedValue, name))
+        if name in _MEMBERS:
+            member, inner = _MEMBERS[name]
+            return Conversion(
                 inner,
-                lambda value: _expect_typed(name, value)[part],
-                lambda value: TypedValue(name, {part: value}),
+                lambda value: _expect_typed(name, value)[member],
+                lambda value: TypedValue(name, {member: value}),
             )
         if name == "java.util.UUID":
-            return Form(lay.Text(), _read_uuid, _write_uuid)
+            return Conversion(lay.Text(), _read_uuid, _write_uuid)
         if (kind := self._kind(name)) is not None:
             # A raw type: the element type is unknown.
             return self._collection(of, kind, (*above, name)) if of.arguments else _as_json(name)
@@ -142,19 +142,19 @@ class _FormFinder:
             and enum.name == name
             and enum.kind is not ClassKind.ABSTRACT_ENUM
         ):
-            return Form(lay.Constants(enum.constants), partial(_read_constant, name), partial(EnumValue, name))
+            return Conversion(lay.Constants(enum.constants), partial(_read_constant, name), partial(EnumValue, name))
         return self._object(of, above)
 
     def _kind(self, name: str) -> CollectionKind | None:
         shape = self.table.shape(name)
         if shape is not None:
-            return shape.kind if shape.form in _LISTED else None
+            return shape.kind if shape.variant in _LISTED else None
         return _INTERFACES.get(name)
 
-    def _array(self, of: JavaType, above: tuple[str, ...]) -> Form:
+    def _array(self, of: JavaType, above: tuple[str, ...]) -> Conversion:
         element = of.arguments[0]
         if element.name == "byte":
-            return Form(lay.Sized(), partial(_expect_native, bytes, "byte[]"), lambda value: value)
+            return Conversion(lay.Sized(), partial(_expect_native, bytes, "byte[]"), lambda value: value)
         inner = self.find(element, (*above, ARRAY))
         primitive = element.name in PRIMITIVES
         layout = lay.Sequence(inner.layout if primitive else lay.Optional(inner.layout))
@@ -166,9 +166,9 @@ class _FormFinder:
                 raise _misfit(name, value)
             return [read(item) for item in value.items]
 
-        return Form(layout, read_array, lambda items: ArrayValue(name, tuple(write(item) for item in items)))
+        return Conversion(layout, read_array, lambda items: ArrayValue(name, tuple(write(item) for item in items)))
 
-    def _collection(self, of: JavaType, kind: CollectionKind, above: tuple[str, ...]) -> Form:
+    def _collection(self, of: JavaType, kind: CollectionKind, above: tuple[str, ...]) -> Conversion:
         children = [self.find(each, above) for each in of.arguments]
         changes = [(_nullable(each.read), _nullable(each.write)) for each in children]
         open_class = of.name in _INTERFACES
@@ -195,7 +195,7 @@ class _FormFinder:
                 return MapValue(of.name, tuple((changes[0][1](key), changes[1][1](item)) for key, item in entries))
 
             layout = lay.Mapping(lay.Optional(children[0].layout), lay.Optional(children[1].layout))
-            return Form(layout, read_map, refuse if open_class else write_map)
+            return Conversion(layout, read_map, refuse if open_class else write_map)
 
         def read_items(value: Any) -> Any:
             check(value, CollectionValue)
@@ -207,9 +207,11 @@ class _FormFinder:
                 of.name, CollectionKind.SET if kind is CollectionKind.SET else CollectionKind.LIST, values
             )
 
-        return Form(lay.Sequence(lay.Optional(children[0].layout)), read_items, refuse if open_class else write_items)
+        return Conversion(
+            lay.Sequence(lay.Optional(children[0].layout)), read_items, refuse if open_class else write_items
+        )
 
-    def _object(self, of: JavaType, above: tuple[str, ...]) -> Form:
+    def _object(self, of: JavaType, above: tuple[str, ...]) -> Conversion:
         declared = self.table.find(of.name)
         names = [] if declared is None else [name for name, _ in declared.fields]
         if declared is None or declared.kind not in FIELD_KINDS or len(set(names)) < len(names):
@@ -233,24 +235,24 @@ class _FormFinder:
         def write(value: Any) -> Any:
             return ObjectValue(of.name, tuple((name, writes[name](value[name])) for name in names))
 
-        return Form(lay.Struct(fields), read, write)
+        return Conversion(lay.Struct(fields), read, write)
 
 
-def _as_json(name: str) -> Form:
+def _as_json(name: str) -> Conversion:
     def refuse(value: Any) -> Any:
         raise UnsupportedError(
             f"values of {name} are JSON text in tables, which is not written back",
             hint=f"Declare `{name}` with its fields in the field lists (`--classes`), or keep the bytes as they are",
         )
 
-    return Form(lay.Text(), lambda value: dumps(value_json(value)), refuse)  # type: ignore[arg-type]
+    return Conversion(lay.Text(), lambda value: dumps(value_json(value)), refuse)  # type: ignore[arg-type]
 
 
 def _nullable(change: Change) -> Change:
     return lambda value: None if value is None else change(value)
 
 
-def _number(name: str) -> Form:
+def _number(name: str) -> Conversion:
     primitive = WRAPPERS.get(name, name)
 
     def read(value: Any) -> Any:
@@ -263,7 +265,7 @@ def _number(name: str) -> Form:
     def write(value: Any) -> Any:
         return TypedValue(name, value) if name in WRAPPERS and name not in _NATIVE else value
 
-    return Form(_NUMBERS[primitive], read, write)
+    return Conversion(_NUMBERS[primitive], read, write)
 
 
 def _expect_native(kind: type, name: str, value: Any) -> Any:
@@ -279,9 +281,9 @@ def _expect_typed(name: str, value: Any) -> Any:
 
 
 def _read_uuid(value: Any) -> str:
-    parts = _expect_typed("java.util.UUID", value)
+    members = _expect_typed("java.util.UUID", value)
     mask = (1 << 64) - 1
-    return str(uuid.UUID(int=(parts["mostSigBits"] & mask) << 64 | (parts["leastSigBits"] & mask)))
+    return str(uuid.UUID(int=(members["mostSigBits"] & mask) << 64 | (members["leastSigBits"] & mask)))
 
 
 def _write_uuid(value: str) -> TypedValue:

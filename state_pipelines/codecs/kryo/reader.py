@@ -258,19 +258,19 @@ class GraphReader:
     def _collection(self, name: str, shape: Shape, arguments: tuple[JavaType, ...]) -> object:
         if shape.kind is _MAP:
             return self._map(name, shape, arguments)
-        if shape.form is _EMPTY:
+        if shape.variant is _EMPTY:
             return CollectionValue(name, shape.kind, ())
-        if shape.form is _SINGLE:
+        if shape.variant is _SINGLE:
             return CollectionValue(name, shape.kind, (self.any(),))
-        if shape.form is _ENUMS:
+        if shape.variant is _ENUMS:
             return self._enum_set(name)
         if self.version == 5:
             return self._collection_5(name, shape, arguments)
-        comparator = self.any() if shape.form is _SORTED else None
+        comparator = self.any() if shape.variant is _SORTED else None
         size = self._size()
-        element_class = self.class_header() if shape.form is _ARRAY else None
+        element_class = self.class_header() if shape.variant is _ARRAY else None
         # Kryo 2 forgets the type arguments of priority queues and of Arrays.asList.
-        typed = name != "java.util.PriorityQueue" and shape.form is not _ARRAY
+        typed = name != "java.util.PriorityQueue" and shape.variant is not _ARRAY
         read = self._typed(arguments if typed else (), 0)
         items = tuple(read() for _ in range(size))
         return CollectionValue(name, shape.kind, items, comparator, element_class)
@@ -278,11 +278,11 @@ class GraphReader:
     def _collection_5(self, name: str, shape: Shape, arguments: tuple[JavaType, ...]) -> CollectionValue:
         """Return a size, a comparator if sorted, then elements of the declared final class, of one class, or of any."""
         reader, start = self.reader, self.reader.position
-        immutable = shape.form is _IMMUTABLE
+        immutable = shape.variant is _IMMUTABLE
         final = bool(arguments) and self.table.is_final(arguments[0])
         flag, number = (False, reader.varint()) if final and immutable else wire.read_flagged(reader)
         size = self._size_plus_one(start, number)
-        comparator = self.any() if shape.form is _SORTED else None
+        comparator = self.any() if shape.variant is _SORTED else None
         items: tuple[object, ...] = ()
         if size == 0:
             pass
@@ -322,18 +322,18 @@ class GraphReader:
         return CollectionValue(name, _SET, items, element_class=element_class)
 
     def _map(self, name: str, shape: Shape, arguments: tuple[JavaType, ...]) -> MapValue:
-        if shape.form is _EMPTY:
+        if shape.variant is _EMPTY:
             return MapValue(name, ())
-        if shape.form is _SINGLE:
+        if shape.variant is _SINGLE:
             return MapValue(name, ((self.any(), self.any()),))
         start = self.reader.position
         if self.version == 2:
-            comparator = self.any() if shape.form is _SORTED else None
+            comparator = self.any() if shape.variant is _SORTED else None
             size = self._size(2)
         else:
             size = self._check_size(self._size_plus_one(start, self.reader.varint()), start)
-            comparator = self.any() if shape.form is _SORTED else None
-        nullable = shape.form is not _IMMUTABLE
+            comparator = self.any() if shape.variant is _SORTED else None
+        nullable = shape.variant is not _IMMUTABLE
         read_key, read_value = (self._typed(arguments, index, nullable) for index in range(2))
         return MapValue(name, tuple((read_key(), read_value()) for _ in range(size)), comparator)
 

@@ -125,7 +125,7 @@ class ClassTable:
         if shape is None and name == "java.util.concurrent.ConcurrentSkipListMap":
             # Kryo 5 alone gives this class the serializer of TreeMap.
             return Shape(CollectionKind.MAP, CollectionForm.SORTED if self.version == 5 else CollectionForm.PLAIN)
-        if shape is not None and shape.form is CollectionForm.IMMUTABLE and self.version == 2:
+        if shape is not None and shape.variant is CollectionForm.IMMUTABLE and self.version == 2:
             return Shape(shape.kind)
         return shape
 

@@ -224,26 +224,26 @@ class GraphWriter:
 
     def _collection(self, value: CollectionValue, shape: Shape, arguments: tuple[JavaType, ...]) -> None:
         writer, items = self.writer, value.items
-        if shape.form is _EMPTY:
+        if shape.variant is _EMPTY:
             return
-        if shape.form is _SINGLE:
+        if shape.variant is _SINGLE:
             self.any(items[0])
-        elif shape.form is _ENUMS:
+        elif shape.variant is _ENUMS:
             self._enum_set(value)
         elif self.version == 5:
             self._collection_5(value, shape, arguments)
         else:
-            if shape.form is _SORTED:
+            if shape.variant is _SORTED:
                 self.any(value.comparator)
             writer.varint(len(items))
-            if shape.form is _ARRAY:
+            if shape.variant is _ARRAY:
                 self.class_header(value.element_class or "java.lang.Object")
-            typed = value.class_name != "java.util.PriorityQueue" and shape.form is not _ARRAY
+            typed = value.class_name != "java.util.PriorityQueue" and shape.variant is not _ARRAY
             self._each(items, self._typed(arguments if typed else (), 0))
 
     def _collection_5(self, value: CollectionValue, shape: Shape, arguments: tuple[JavaType, ...]) -> None:
         writer, items = self.writer, value.items
-        immutable = shape.form is _IMMUTABLE
+        immutable = shape.variant is _IMMUTABLE
         final = bool(arguments) and self.table.is_final(arguments[0])
         nulls = any(item is None for item in items)
         kinds = {self._class_of(item) for item in items if item is not None}
@@ -252,7 +252,7 @@ class GraphWriter:
             writer.varint(len(items) + 1)
         else:
             wire.write_flagged(writer, same or (final and nulls), len(items) + 1)
-        if shape.form is _SORTED:
+        if shape.variant is _SORTED:
             self.any(value.comparator)
         if not same:
             self._each(items, self._typed(arguments, 0, nullable=nulls))
@@ -279,21 +279,21 @@ class GraphWriter:
             self._constant(item, enum)
 
     def _map(self, value: MapValue, shape: Shape, arguments: tuple[JavaType, ...]) -> None:
-        if shape.form is _EMPTY:
+        if shape.variant is _EMPTY:
             return
-        if shape.form is _SINGLE:
-            for part in value.entries[0]:
-                self.any(part)
+        if shape.variant is _SINGLE:
+            for each in value.entries[0]:
+                self.any(each)
             return
         if self.version == 2:
-            if shape.form is _SORTED:
+            if shape.variant is _SORTED:
                 self.any(value.comparator)
             self.writer.varint(len(value.entries))
         else:
             self.writer.varint(len(value.entries) + 1)
-            if shape.form is _SORTED:
+            if shape.variant is _SORTED:
                 self.any(value.comparator)
-        nullable = shape.form is not _IMMUTABLE
+        nullable = shape.variant is not _IMMUTABLE
         write_key, write_value = (self._typed(arguments, index, nullable) for index in range(2))
         for key, item in value.entries:
             write_key(key)
@@ -313,9 +313,9 @@ class GraphWriter:
             self.writer.bool(wrapper != name)
 
     def _date_time(self, value: object) -> None:
-        parts = value if isinstance(value, dict) else {}
-        for name, part in (("LocalDate", "date"), ("LocalTime", "nano_of_day")):
-            self.object_of(TypedValue(f"java.time.{name}", parts.get(part)), f"java.time.{name}", ())
+        members = value if isinstance(value, dict) else {}
+        for name, member in (("LocalDate", "date"), ("LocalTime", "nano_of_day")):
+            self.object_of(TypedValue(f"java.time.{name}", members.get(member)), f"java.time.{name}", ())
 
     def _object(self, value: ObjectValue, arguments: tuple[JavaType, ...]) -> None:
         declared = self.table.find(value.class_name)

@@ -68,7 +68,7 @@ class ColumnDeclarer(KernelColumns):
             case lay.Primitive(kind=kind):
                 return PrimitiveBuilder(column(kind.width), kind)
             case lay.Logical(name=name):
-                widths = [part.width for part in lay.LOGICAL_COMPONENTS[name]]
+                widths = [component.width for component in lay.LOGICAL_COMPONENTS[name]]
                 # Kernels leave zeros under a null struct, which are not a valid date: the column has its own nulls.
                 dated = nullable or name in (lay.LogicalKind.LOCAL_DATE, lay.LogicalKind.LOCAL_DATE_TIME)
                 columns = tuple(column(width, null=dated) for width in widths)

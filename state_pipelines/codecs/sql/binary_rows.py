@@ -127,7 +127,7 @@ class _Block:
         self.check(start, size)
         return self.data[start : start + size]
 
-    def short_part(self, offset: int) -> bytes:
+    def inline_or_variable(self, offset: int) -> bytes:
         """Return variable-length data, of which up to 7 bytes are stored in the slot itself, marked by its top bit."""
         self.check(offset, 8)
         mark = self.data[offset + 7]
@@ -181,7 +181,7 @@ class _Block:
             case "CHAR" | "VARCHAR":
                 return self.text(offset)
             case "BINARY" | "VARBINARY":
-                return self.short_part(offset)
+                return self.inline_or_variable(offset)
             case "DECIMAL":
                 return self.decimal(of, offset)
             case "TIMESTAMP_WITHOUT_TIME_ZONE" | "TIMESTAMP_WITH_LOCAL_TIME_ZONE":
@@ -205,7 +205,7 @@ class _Block:
         raise _unknown(of)
 
     def text(self, offset: int) -> str:
-        raw = self.short_part(offset)
+        raw = self.inline_or_variable(offset)
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -280,11 +280,11 @@ def _put(block: bytearray, offset: int, of: LogicalType, value: object) -> None:
     elif of.root in _TIMESTAMPS:
         _put_timestamp(block, offset, of, _expect(value, TimestampValue, of))
     elif of.root == "RAW":
-        _put_part(block, offset, _expect(value, bytes, of))
+        _put_variable(block, offset, _expect(value, bytes, of))
     elif of.root == "DISTINCT_TYPE" and of.children:
         _put(block, offset, of.children[0], value)
     else:
-        _put_part(block, offset, _nested(of, value))
+        _put_variable(block, offset, _nested(of, value))
 
 
 def _nested(of: LogicalType, value: object) -> bytes:
@@ -312,10 +312,10 @@ def _put_short(block: bytearray, offset: int, raw: bytes) -> None:
         block[offset : offset + len(raw)] = raw
         block[offset + 7] = 0x80 | len(raw)
     else:
-        _put_part(block, offset, raw)
+        _put_variable(block, offset, raw)
 
 
-def _put_part(block: bytearray, offset: int, raw: bytes) -> None:
+def _put_variable(block: bytearray, offset: int, raw: bytes) -> None:
     _LAYOUTS["Q"].pack_into(block, offset, len(block) << 32 | len(raw))
     block += raw + bytes(-len(raw) % 8)
 
@@ -350,7 +350,7 @@ def null_bits(fields: int) -> int:
     return (8 + fields + 63) // 64 * 8
 
 
-def part_of(block: bytes, fields: int, index: int) -> tuple[int, int]:
+def find_variable(block: bytes, fields: int, index: int) -> tuple[int, int]:
     """Return offset and size of the variable-length data of one field."""
     slot: int = _LAYOUTS["Q"].unpack_from(block, null_bits(fields) + 8 * index)[0]
     return slot >> 32, slot & 0xFFFFFFFF

@@ -122,18 +122,18 @@ def show_samples(changes: list[StateChange]) -> str:
             samples = change.list_samples(kind)[:SAMPLES]
             if not samples:
                 continue
-            part = [
+            table = [
                 f"**{escape_markdown(_crop(change.operator))}, {escape_markdown(_crop(change.state))}: {title}**",
                 "",
             ]
-            part += ["| key | before | after |", "| --- | --- | --- |"]
+            table += ["| key | before | after |", "| --- | --- | --- |"]
             for each in samples:
                 cells = (escape_markdown(_crop(_to_text(cell))) for cell in (each.key, each.one, each.other))
-                part.append(f"| {' | '.join(cells)} |")
-            size += sum(map(len, part))
+                table.append(f"| {' | '.join(cells)} |")
+            size += sum(map(len, table))
             if size > _SAMPLE_SIZE:
                 return "\n".join([*lines, "Further samples are in the JSON file."])
-            lines += [*part, ""]
+            lines += [*table, ""]
     return "\n".join(lines) or "No samples."
 
 

@@ -196,17 +196,17 @@ class FramedRuns:
         )
 
 
-def concat_runs(parts: Sequence[FramedRuns]) -> FramedRuns:
+def concat_runs(framed: Sequence[FramedRuns]) -> FramedRuns:
     """Concatenate runs."""
     return FramedRuns(
-        np.concatenate([each.key_groups for each in parts]),
-        np.concatenate([each.states for each in parts]),
-        np.concatenate([each.sources for each in parts]),
-        np.concatenate([each.addresses for each in parts]),
-        np.concatenate([each.sizes for each in parts]),
-        np.concatenate([each.lasts for each in parts]),
-        np.concatenate([each.records for each in parts]),
-        tuple(held for each in parts for held in each.held),
+        np.concatenate([each.key_groups for each in framed]),
+        np.concatenate([each.states for each in framed]),
+        np.concatenate([each.sources for each in framed]),
+        np.concatenate([each.addresses for each in framed]),
+        np.concatenate([each.sizes for each in framed]),
+        np.concatenate([each.lasts for each in framed]),
+        np.concatenate([each.records for each in framed]),
+        tuple(held for each in framed for held in each.held),
     )
 
 
@@ -295,15 +295,15 @@ def sum_states(runs: Index) -> dict[int, RecordDigest]:
     return totals
 
 
-def sum_runs(parts: Iterable[Index], names: Mapping[int, str]) -> dict[str, RecordDigest]:
+def sum_runs(run_indexes: Iterable[Index], names: Mapping[int, str]) -> dict[str, RecordDigest]:
     """Digests of states over runs, by name.
 
     Args:
-        parts: `RUN`[r] each.
+        run_indexes: `RUN`[r] each.
         names: by state id.
     """
     totals = dict.fromkeys(names.values(), RecordDigest())
-    for runs in parts:
+    for runs in run_indexes:
         for state, digest in sum_states(runs).items():
             totals[names[state]] += digest
     return totals

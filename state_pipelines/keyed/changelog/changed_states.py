@@ -122,7 +122,7 @@ def derive_replay_layout(
             raise
         unknown = error
     else:
-        nodes = (each for part in walk_layout(layout.value) if (each := find_unread_class(part)) is not None)
+        nodes = (each for inner in walk_layout(layout.value) if (each := find_unread_class(inner)) is not None)
         node = next(nodes, None)
         if node is None or info.backend_type is not BackendStateType.KEY_VALUE:
             return layout, None
@@ -199,8 +199,8 @@ def compose(key: bytes, namespace: bytes, *, ambiguous: bool) -> bytes:
     if not ambiguous:
         return key + namespace
     writer = Writer()
-    for part in (key, namespace):
-        write_value(lay.MeasuredKey(lay.Rest()), writer, part)
+    for encoded in (key, namespace):
+        write_value(lay.MeasuredKey(lay.Rest()), writer, encoded)
     return writer.getvalue()
 
 
@@ -273,10 +273,10 @@ def make_records(
     """Records of some rows, those without a value left out."""
     rows = rows[values.take(pa.array(rows)).is_valid().to_numpy(zero_copy_only=False)]
     taken = pa.array(rows)
-    parts = [flatten_bytes(array.take(taken)) for array in (keys, values)]
-    shift = len(parts[0][0])
-    (key_starts, key_ends), (value_starts, value_ends) = parts[0][1:], (each + shift for each in parts[1][1:])
-    data = np.concatenate([parts[0][0], parts[1][0]])
+    columns = [flatten_bytes(array.take(taken)) for array in (keys, values)]
+    shift = len(columns[0][0])
+    (key_starts, key_ends), (value_starts, value_ends) = columns[0][1:], (each + shift for each in columns[1][1:])
+    data = np.concatenate([columns[0][0], columns[1][0]])
     return KeyedRecords(key_groups[rows], data, key_starts, key_ends, value_starts, value_ends, 0, state.file)
 
 

@@ -159,9 +159,9 @@ def write_metadata_change(change: MetadataChange) -> bytes:
     writer.i32(change.version)
     write_state_meta_info(writer, change.info)
     if change.info.backend_type is not BackendStateType.PRIORITY_QUEUE:
-        for part in (change.ttl_config, change.default_value):
-            writer.bool(part is not None)
-            writer.take(part or b"")
+        for content in (change.ttl_config, change.default_value):
+            writer.bool(content is not None)
+            writer.take(content or b"")
     elif change.ttl_config is not None or change.default_value is not None:
         raise UsageError("a priority queue has neither TTL nor a default value", where=Where(state=change.info.name))
     writer.u16(change.state_id)

@@ -104,7 +104,7 @@ class FoundKeySerializer:
 
     Attributes:
         serializer: the serializer.
-        source: where the candidate comes from.
+        origin: where the candidate comes from.
         keys: how many distinct keys were tried, as far as they were counted (`COUNTED_KEYS`).
         changes: how many changes were tried.
         hashed: the hashes of the keys agree with their key groups (else the hash is not known).
@@ -112,7 +112,7 @@ class FoundKeySerializer:
     """
 
     serializer: Serializer
-    source: str
+    origin: str
     keys: int
     changes: int
     hashed: bool
@@ -122,7 +122,7 @@ class FoundKeySerializer:
     def evidence(self) -> str:
         """The reasons in one line."""
         many = "more than " if self.keys >= COUNTED_KEYS else ""
-        text = f"{describe(self.serializer)}: {self.source}; fits {self.changes} changes of {many}{self.keys} keys"
+        text = f"{describe(self.serializer)}: {self.origin}; fits {self.changes} changes of {many}{self.keys} keys"
         text += ", whose hashes give their key groups" if self.hashed else "; the hash of such keys is not known"
         return text + (f"; so do {', '.join(self.others)}" if self.others else "")
 
@@ -135,7 +135,7 @@ class _Trial:
     """Result of trying a candidate on all changes."""
 
     serializer: Serializer
-    source: str
+    origin: str
     changes: int = 0
     keys: set[bytes] = field(default_factory=set)
     hashed: bool = True
@@ -176,10 +176,10 @@ def find_key_serializer(
     trials: list[_Trial] = []
     for tier in (known, [(each, "key serializer of another operator") for each in candidates] + _basics()):
         seen: set[Serializer] = set()
-        for serializer, source in tier:
+        for serializer, origin in tier:
             if serializer not in seen:
                 seen.add(serializer)
-                if (trial := _try(_read_entries(files), context, serializer, source)) is not None:
+                if (trial := _try(_read_entries(files), context, serializer, origin)) is not None:
                     trials.append(trial)
         if trials or tier:
             # What subtasks and timers say is final, whether it fits or not.
@@ -205,7 +205,7 @@ def find_key_serializer(
             hint=hint,
         )
     others = tuple(describe(trial.serializer) for trial in rest)
-    return FoundKeySerializer(first.serializer, first.source, len(first.keys), first.changes, first.hashed, others)
+    return FoundKeySerializer(first.serializer, first.origin, len(first.keys), first.changes, first.hashed, others)
 
 
 def find_written_serializers(files: Sequence[LoggedFile]) -> list[tuple[Serializer, str]]:
@@ -216,7 +216,7 @@ def find_written_serializers(files: Sequence[LoggedFile]) -> list[tuple[Serializ
             element = info.value_serializer
             if isinstance(element, tree.Timer):
                 known.append((element.key, f"key serializer of the timers {info.name}"))
-    return [(serializer, source) for serializer, source in known if serializer is not None]
+    return [(serializer, origin) for serializer, origin in known if serializer is not None]
 
 
 def _basics() -> list[tuple[Serializer, str]]:
@@ -259,8 +259,8 @@ def _read_entries(files: Iterable[LoggedFile]) -> Iterator[_MapEntry]:
                 yield _MapEntry(file, file.states[state_id], changes.select(states == state_id))
 
 
-def _try(entries: Iterable[_MapEntry], context: RecordContext, serializer: Serializer, source: str) -> _Trial | None:
-    trial = _Trial(serializer, source)
+def _try(entries: Iterable[_MapEntry], context: RecordContext, serializer: Serializer, origin: str) -> _Trial | None:
+    trial = _Trial(serializer, origin)
     for entry in entries:
         try:
             try:

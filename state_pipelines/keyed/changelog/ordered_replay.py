@@ -132,8 +132,8 @@ def _find_merges(
     raw = changes.data.tobytes()
 
     def scope(key: dict[str, int], namespace: dict[str, int]) -> bytes:
-        parts = [raw[each["start"] : each["stop"]] for each in (key, namespace)]
-        return compose(parts[0], parts[1], ambiguous=state.is_ambiguous)
+        encoded = [raw[each["start"] : each["stop"]] for each in (key, namespace)]
+        return compose(encoded[0], encoded[1], ambiguous=state.is_ambiguous)
 
     return {
         int(row): (scope(key, each["target"]), [scope(key, source) for source in each["sources"]])

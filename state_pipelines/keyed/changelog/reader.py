@@ -108,8 +108,8 @@ class ChangelogFile(KeyedFormat):
         header = self.header
         self._check_descriptions(state_ids, context)
         chosen = dict.fromkeys(state_ids)
-        for part, held in self._windows(list(chosen), context, wanted, window):
-            changes = self.log.read(part)
+        for groups, held in self._windows(list(chosen), context, wanted, window):
+            changes = self.log.read(groups)
             states = self.find_states(changes)
             for state_id in chosen:
                 batches = held.get(state_id, [])
@@ -145,12 +145,12 @@ class ChangelogFile(KeyedFormat):
         """Parts of about `size` bytes; how the bytes spread over the key groups is not looked up."""
         wanted = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         changed = self.log.size * len(wanted) // max(1, len(self.key_groups))
-        parts = sum(1 for base in self.bases for _ in base.split(size, context, wanted))
+        count = sum(1 for base in self.bases for _ in base.split(size, context, wanted))
         # The remainder of the changes goes with the parts of the bases, which are not full either.
-        parts = parts + changed // size if parts else -(-changed // size)
-        parts = min(parts, len(wanted))
-        for part in range(parts):
-            start, end = (len(wanted) * each // parts for each in (part, part + 1))
+        count = count + changed // size if count else -(-changed // size)
+        count = min(count, len(wanted))
+        for number in range(count):
+            start, end = (len(wanted) * each // count for each in (number, number + 1))
             yield replace(self, key_groups=KeyGroupRange(wanted.start + start, end - start))
 
     def digest_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> RecordDigest:

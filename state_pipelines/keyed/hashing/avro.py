@@ -107,19 +107,19 @@ def hash_generic_record(node: tree.Avro, array: pa.Array) -> HashCodes:
     raise UnsupportedError(what, hint=f"It can be found from the snapshot, or given: {', '.join(PHYSICAL_TYPES)}")
 
 
-def hash_records(node: tree.Avro, array: pa.Array, form: str) -> HashCodes:
+def hash_records(node: tree.Avro, array: pa.Array, physical_type: str) -> HashCodes:
     """`hashCode` of records as a release computes it.
 
     Args:
         node: serializer of the records.
         array: the records.
-        form: one of `PHYSICAL_TYPES`.
+        physical_type: one of `PHYSICAL_TYPES`.
 
     Raises:
         UsageError: a part has no hash that is the same in every JVM.
     """
     schema = parse_avro_schema(node.schema_json)
-    bounded, start = PHYSICAL_TYPES[form]
+    bounded, start = PHYSICAL_TYPES[physical_type]
     return _Records(schema, bounded, start, node.runtime_class != GENERIC).hash_object(schema.root, array)
 
 

@@ -181,7 +181,7 @@ def _hash_instants(array: pa.Array) -> HashCodes:
 
 
 def _hash_local_dates(array: pa.Array) -> HashCodes:
-    year, month, day = (part.astype(np.int32) for part in logical_values.split(LogicalKind.LOCAL_DATE, array))
+    year, month, day = (each.astype(np.int32) for each in logical_values.split(LogicalKind.LOCAL_DATE, array))
     return year & np.int32(~0x7FF) ^ (year << 11) + (month << 6) + day
 
 

@@ -67,8 +67,8 @@ def field_nodes(node: tree.Serializer) -> dict[str, tree.Serializer]:
                     raise UnsupportedError(f"the type of field {each.name} of {node.pojo_class} is not in the snapshot")
                 found[each.name] = each.serializer
             return found
-        case tree.Tuple(fields=parts):
-            return {f"f{index}": part for index, part in enumerate(parts)}
+        case tree.Tuple(fields=nested):
+            return {f"f{index}": serializer for index, serializer in enumerate(nested)}
         case tree.Avro(schema_json=schema):
             return dict.fromkeys(avro.field_names(parse_avro_schema(schema)), node)
         case _:

@@ -173,8 +173,8 @@ class Hasher:
                 return _hash_binary_rows(node, array)
             case tree.Either():
                 return self._hash_either(node, array)
-            case tree.Variants(kind=tree.VariantKind.SCALA_OPTION, parts=parts):
-                some = scala.mix_product([self.scala_hash(parts[0], array)])
+            case tree.Variants(kind=tree.VariantKind.SCALA_OPTION, serializers=nested):
+                some = scala.mix_product([self.scala_hash(nested[0], array)])
                 return np.where(np.asarray(array.is_valid()), some, np.int32(scala.NONE_HASH))
             case tree.Kryo():
                 return hash_kryo(node, array)

@@ -216,11 +216,11 @@ class BlockReader:
             except UnsupportedError as error:
                 if len(rows) == 1:
                     return self._read_unmeasured(sections, int(rows[0]), blocks[:, 0], seen[0], error)
-                parts = [
+                found = [
                     self._read_state(sections, rows[each], blocks[:, each], seen[each])
                     for each in (slice(number, number + 1) for number in range(len(rows)))
                 ]
-                return np.concatenate([stops for stops, _ in parts]), [run for _, runs in parts for run in runs]
+                return np.concatenate([stops for stops, _ in found]), [run for _, runs in found for run in runs]
             if state_id not in self.wanted:
                 return stops - starts, []
             groups = np.repeat(sections.key_groups[rows], blocks[_COUNT])

@@ -254,13 +254,13 @@ def has_opaque(layout: KeyedLayout) -> bool:
 
 def find_opaque(layout: KeyedLayout) -> Opaque | None:
     """Find a snapshot class without a reader or declaration that writes a part of keys or values."""
-    parts = (part for side in (layout.key, layout.value) for part in walk_layout(side))
-    return next((each for part in parts if (each := find_unread_class(part)) is not None), None)
+    layouts = (inner for side in (layout.key, layout.value) for inner in walk_layout(side))
+    return next((each for inner in layouts if (each := find_unread_class(inner)) is not None), None)
 
 
-def find_unread_class(part: lay.Layout) -> Opaque | None:
+def find_unread_class(layout: lay.Layout) -> Opaque | None:
     """The snapshot class without a reader or declaration that writes a part of a value; None for all others."""
-    node = part.serializer if isinstance(part, lay.Dynamic) else None
+    node = layout.serializer if isinstance(layout, lay.Dynamic) else None
     return node if isinstance(node, Opaque) and not isinstance(node, Declared) else None
 
 

@@ -55,7 +55,7 @@ def holds_null_timestamp(records: KeyedRecords, layout: KeyedLayout) -> bool:
     """
     keys = (layout.key, records.key_starts, records.key_ends)
     values = (layout.value, records.value_starts, records.value_ends)
-    return any(_holds_null(records.data, *part) for part in (keys, values))
+    return any(_holds_null(records.data, *side) for side in (keys, values))
 
 
 def _holds_null(

@@ -92,8 +92,8 @@ class HeapFile(SectionFile):
         """All records, one key group after the other; the states of a section come in their order."""
         ordered = self.sort_sections(key_groups)
         for group, raw in read_ahead(group_sections(ordered, WINDOW), self._read_bytes, self.stream.location, _measure):
-            for part, runs in self._read(group, raw, range(len(self.header.states)), context):
-                groups = np.array([each.key_group for each in part], np.int32)
+            for sections, runs in self._read(group, raw, range(len(self.header.states)), context):
+                groups = np.array([each.key_group for each in sections], np.int32)
                 bounds = [
                     np.searchsorted(records.key_groups, groups, side=side).tolist()
                     for _, records in runs
@@ -129,9 +129,9 @@ class HeapFile(SectionFile):
         self.blocks.prepare(self.key_groups, len(self.header.states))
         codecs, wanted = self.blocks.find_entry_codecs(self.header, context), frozenset(state_ids)
         reader = BlockReader(self.header, codecs, self.blocks, wanted, context.by_block)
-        for part in group_sections(group, _BATCH):
+        for sections in group_sections(group, _BATCH):
             with at(file=self.name):
-                yield part, reader.read(self._unpack(part, raw, group[0].start))
+                yield sections, reader.read(self._unpack(sections, raw, group[0].start))
 
     def _unpack(self, group: tuple[Section, ...], raw: bytes, first: int) -> SectionBytes:
         """The blocks of sections out of a window, which begins at `first` in the file."""

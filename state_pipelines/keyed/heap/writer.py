@@ -74,8 +74,8 @@ class HeapWriter:
                     made = codec.gather(records)
                 count, entries = made.count, made.to_bytes(records.data)
             head = state_id.to_bytes(2, "big") + count.to_bytes(4, "big")
-            for part in (compress(head + entries),) if self.header.compressed else (head, entries):
-                self._put(part)
+            for content in (compress(head + entries),) if self.header.compressed else (head, entries):
+                self._put(content)
 
     def _put(self, raw: bytes) -> None:
         self.size += self.output.write(raw)

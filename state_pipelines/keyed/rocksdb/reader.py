@@ -24,9 +24,9 @@ from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import read_together
 from state_pipelines.rocksdb.cache import TableCache
 from state_pipelines.rocksdb.manifest import ColumnFamily, find_manifest, read_database
-from state_pipelines.rocksdb.scan import Entries, FamilyScans, estimate, split_keys
-from state_pipelines.rocksdb.sources import FamilyRanges, KeyRange, find_files
-from state_pipelines.rocksdb.writer import DEFAULT_FAMILY
+from state_pipelines.rocksdb.scan import ColumnFamilyScans, Entries, estimate, split_keys
+from state_pipelines.rocksdb.table_readers import ColumnFamilyRanges, KeyRange, find_files
+from state_pipelines.rocksdb.writer import DEFAULT_COLUMN_FAMILY
 from state_pipelines.serializers.state_meta_info import BackendStateType, as_key_value
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class RocksFile(KeyedFormat):
     Attributes:
         name: of the meta stream, for errors.
         key_groups: range of the handle, or the part of it that is read; a database may hold more.
-        families: by state id.
+        column_families: by state id.
         is_forst: the states are of the asynchronous API, whose database only ForSt restores; the header describes
             them as those of the synchronous one.
         first: no key below is read, with its key-group prefix.
@@ -62,7 +62,7 @@ class RocksFile(KeyedFormat):
     name: str
     header: KeyedHeader
     key_groups: KeyGroupRange
-    families: tuple[ColumnFamily, ...]
+    column_families: tuple[ColumnFamily, ...]
     first: bytes = b""
     after: bytes | None = None
     is_forst: bool = False
@@ -80,7 +80,7 @@ class RocksFile(KeyedFormat):
     ) -> Iterator[tuple[int, KeyedRecords]]:
         """The records of some states, one state after the other (see `KeyedFile.scan`)."""
         wanted = [self._find_ranges(each, context.prefix, key_groups) for each in state_ids]
-        with FamilyScans(wanted, tables=self.tables) as scans:
+        with ColumnFamilyScans(wanted, tables=self.tables) as scans:
             for number, state_id in enumerate(state_ids):
                 with at(state=self.header.states[state_id].name):
                     for entries in scans.scan(number):
@@ -94,7 +94,7 @@ class RocksFile(KeyedFormat):
     def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[RocksFile]:
         """Parts of about `size` bytes, by the table sizes in the manifest."""
         groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
-        if not groups.number or not any(family.files for family in self.families):
+        if not groups.number or not any(column_family.files for column_family in self.column_families):
             return
         sizes = self.estimate_key_groups(context.prefix)
         start, total = groups.start, 0.0
@@ -113,33 +113,33 @@ class RocksFile(KeyedFormat):
         The indexes of the tables of such a part are read for that.
         """
         if self.seeks is not None:
-            for part in self.split(size, context, key_groups):
-                yield part, state_id
+            for split in self.split(size, context, key_groups):
+                yield split, state_id
             return
-        family = self.families[state_id]
-        sizes = self.estimate_key_groups(context.prefix, [family])
-        is_coarse = sum(file.size for file in family.files) <= _FEW * size
-        for part in self.split(size, context, key_groups):
-            start, end = _find_bounds(part.key_groups, context.prefix)
-            held = float(sizes[part.key_groups.start : part.key_groups.end + 1].sum())
-            if is_coarse and sum(file.size for file in find_files(family, start, end)) > least:
-                held = estimate(family, start, end)
+        column_family = self.column_families[state_id]
+        sizes = self.estimate_key_groups(context.prefix, [column_family])
+        is_coarse = sum(file.size for file in column_family.files) <= _FEW * size
+        for split in self.split(size, context, key_groups):
+            start, end = _find_bounds(split.key_groups, context.prefix)
+            held = float(sizes[split.key_groups.start : split.key_groups.end + 1].sum())
+            if is_coarse and sum(file.size for file in find_files(column_family, start, end)) > least:
+                held = estimate(column_family, start, end)
             if held <= least:
-                yield part, state_id
+                yield split, state_id
                 continue
-            for first, after in pairwise([start, *split_keys(family, start, end, size), end]):
-                yield replace(part, first=first, after=after), state_id
+            for first, after in pairwise([start, *split_keys(column_family, start, end, size), end]):
+                yield replace(split, first=first, after=after), state_id
 
     def estimate_key_groups(
-        self, prefix: int, families: Sequence[ColumnFamily] | None = None
+        self, prefix: int, column_families: Sequence[ColumnFamily] | None = None
     ) -> npt.NDArray[np.float64]:
         """f64[end + 1] bytes of file per key group from 0 on, of all or some states.
 
         A table counts as even over the key groups that it spans.
         """
         sizes = np.zeros(self.key_groups.end + 1, np.float64)
-        chosen = self.families if families is None else families
-        for file in (file for family in chosen for file in family.files):
+        chosen = self.column_families if column_families is None else column_families
+        for file in (file for column_family in chosen for file in column_family.files):
             bounds = (key[:prefix].ljust(prefix, b"\0") for key in (file.smallest, file.end))
             first, last = (min(int.from_bytes(bound, "big"), self.key_groups.end) for bound in bounds)
             sizes[first : last + 1] += file.size / (last + 1 - first)
@@ -148,7 +148,7 @@ class RocksFile(KeyedFormat):
     def measure_state(self, state_id: int, context: RecordContext, key_groups: KeyGroupRange | None) -> int:
         """Bytes of one state, estimated."""
         groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
-        sizes = self.estimate_key_groups(context.prefix, [self.families[state_id]])
+        sizes = self.estimate_key_groups(context.prefix, [self.column_families[state_id]])
         return int(sizes[groups.start : groups.end + 1].sum()) if groups.number else 0
 
     def measure_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
@@ -161,8 +161,8 @@ class RocksFile(KeyedFormat):
 
     def table_files(self) -> Iterator[tuple[TableFile, TableCache]]:
         """See `KeyedFile`."""
-        for family in self.families:
-            for file in family.files:
+        for column_family in self.column_families:
+            for file in column_family.files:
                 yield file, self.tables
 
     def narrow(self, key_groups: KeyGroupRange) -> RocksFile:
@@ -173,7 +173,7 @@ class RocksFile(KeyedFormat):
         """See `KeyedFile`."""
         return replace(self, seeks=keys)
 
-    def _find_ranges(self, state_id: int, prefix: int, key_groups: KeyGroupRange | None) -> FamilyRanges:
+    def _find_ranges(self, state_id: int, prefix: int, key_groups: KeyGroupRange | None) -> ColumnFamilyRanges:
         """Find the keys of a state that are read."""
         groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         timers = self.header.states[state_id].backend_type is BackendStateType.PRIORITY_QUEUE
@@ -188,7 +188,7 @@ class RocksFile(KeyedFormat):
             wanted = KeyRange(max(start, self.first), last)
             if wanted.end is None or wanted.start < wanted.end:
                 ranges.append(wanted)
-        return FamilyRanges(self.families[state_id], tuple(ranges))
+        return ColumnFamilyRanges(self.column_families[state_id], tuple(ranges))
 
 
 def _find_bounds(key_groups: KeyGroupRange, prefix: int) -> tuple[bytes, bytes]:
@@ -223,11 +223,11 @@ def open_rocksdb(
     read = read_together([meta, *find_manifest(files)])
     header = parse_header(read(meta), meta.name, declared)
     database = read_database(files, read)
-    families = {each.name: each for each in database.column_families if each.name != DEFAULT_FAMILY}
+    column_families = {each.name: each for each in database.column_families if each.name != DEFAULT_COLUMN_FAMILY}
     if header.raw:
-        header = name_states(header, list(families))
+        header = name_states(header, list(column_families))
     names = [info.name for info in header.states]
-    unknown = ", ".join(sorted(families.keys() ^ set(names)))
+    unknown = ", ".join(sorted(column_families.keys() ^ set(names)))
     if unknown:
         raise FormatError(
             f"the meta stream and the database do not have the same states: {unknown} is in one of them only",
@@ -236,7 +236,7 @@ def open_rocksdb(
         )
     is_forst = any(info.backend_type is BackendStateType.KEY_VALUE_V2 for info in header.states)
     header = replace(header, states=tuple(map(as_key_value, header.states)))
-    found = tuple(families[name] for name in names)
+    found = tuple(column_families[name] for name in names)
     return RocksFile(meta.name, header, key_groups, found, is_forst=is_forst)
 
 

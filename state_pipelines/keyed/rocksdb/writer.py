@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.keyed_file import KeyGroupSource, RecordContext
+    from state_pipelines.keyed.keyed_file import KeyGroupRecords, RecordContext
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
@@ -42,7 +42,7 @@ class RocksWriter:
     header: KeyedHeader
     context: RecordContext
 
-    def write(self, file: KeyGroupSource, key_groups: KeyGroupRange) -> dict[int, int]:
+    def write(self, file: KeyGroupRecords, key_groups: KeyGroupRange) -> dict[int, int]:
         """Write all records of `file` in some key groups, and return their number by state.
 
         Raises:
@@ -88,9 +88,9 @@ def _to_entries(records: KeyedRecords, prefix: int, *, is_map: bool) -> Entries:
     size = int((records.key_ends - records.key_starts).sum() + (value_ends - records.value_starts).sum())
     target = np.empty(size + prefix * len(records), np.uint8)
     spans = np.empty((4, len(records)), np.int64)
-    sources = (records.key_starts, records.key_ends, records.value_starts, value_ends)
+    columns = (records.key_starts, records.key_ends, records.value_starts, value_ends)
     kernels.prefix_records(
-        int(records.key_groups[0]), prefix, data.ctypes.data, *sources, order, target.ctypes.data, spans
+        int(records.key_groups[0]), prefix, data.ctypes.data, *columns, order, target.ctypes.data, spans
     )
     repeated = np.flatnonzero(~find_changes(target.ctypes.data, spans[0], spans[1]))
     if len(repeated):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Counts = npt.NDArray[np.int64]
 
-PART = 32 << 20
+SPLIT_SIZE = 32 << 20
 """Bytes of file whose keys are counted together; a key group that has more is counted alone, as a whole."""
 
 
@@ -170,7 +170,7 @@ def measure_key_groups(
 ) -> KeyGroupSizes:
     """Measure some key groups by reading them once.
 
-    At a time the distinct keys of about `PART` bytes of file are held, or those of one key group that has more.
+    At a time the distinct keys of about `SPLIT_SIZE` bytes of file are held, or those of one key group that has more.
 
     Args:
         files: all that one subtask has of the key groups; a key that is in several of them counts once.
@@ -184,8 +184,8 @@ def measure_key_groups(
         UnsupportedError: the states cannot be distinguished without a serializer that is not known.
     """
     counting = _Counting(files, context, key_groups, top, move)
-    for part, groups in split_files(files, PART, context, key_groups):
-        counting.count(part, key_groups if groups is None else groups)
+    for split, groups in split_files(files, SPLIT_SIZE, context, key_groups):
+        counting.count(split, key_groups if groups is None else groups)
     return counting.result()
 
 
@@ -207,8 +207,8 @@ def merge_sizes(sizes: Iterable[KeyGroupSizes], key_groups: KeyGroupRange, top: 
         rows = [ids[name] for name in each.states]
         first = each.key_groups.start - key_groups.start
         operator = slice(first, first + len(each.key_groups))
-        for target, source in ((records, each.records), (nbytes, each.bytes), (keys, each.keys)):
-            target[rows, operator] += source
+        for target, counts in ((records, each.records), (nbytes, each.bytes), (keys, each.keys)):
+            target[rows, operator] += counts
         all_keys[operator] += each.all_keys
         uncounted = dict(each.uncounted) | uncounted
         moved = _add_moved(moved, each.moved)

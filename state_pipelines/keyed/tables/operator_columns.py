@@ -64,11 +64,11 @@ class StateLayout:
 
 
 @dataclass(frozen=True)
-class StateForm:
-    """Return the columns in which a state can be shown.
+class Decodability:
+    """Degree to which the values of a state can be decoded into columns.
 
     Attributes:
-        stored: as stored bytes only.
+        stored: values are shown as stored bytes only.
         reason: why bytes are shown; empty when they were requested.
         may_fail: single records may well fail to be decoded.
     """
@@ -176,22 +176,22 @@ class StateColumn:
         return StateValues(array, stored, tuple((int(rows[index]), failures[int(index)]) for index in failed))
 
 
-def find_form(state: StateLayout, *, raw: bool) -> StateForm:
-    """Return the columns in which a state can be shown; with `raw` as stored bytes."""
+def find_decodability(state: StateLayout, *, raw: bool) -> Decodability:
+    """Return how far the values of a state can be decoded; with `raw` they are not."""
     if state.state_type == StateKind.TIMER:
-        return StateForm()
+        return Decodability()
     if raw:
-        return StateForm(stored=True)
+        return Decodability(stored=True)
     if state.value is None:
-        return StateForm(stored=True, reason=state.reason)
+        return Decodability(stored=True, reason=state.reason)
     try:
         sides = [plan_columns(layout) for layout in (state.value, state.map_key) if layout is not None]
     except UnsupportedError as error:
-        return StateForm(stored=True, reason=error.what)
-    return StateForm(may_fail=any(side.may_fail for side in sides))
+        return Decodability(stored=True, reason=error.what)
+    return Decodability(may_fail=any(side.may_fail for side in sides))
 
 
-def make_column(state: StateLayout, name: str, wanted: Wanted, form: StateForm) -> StateColumn:
+def make_column(state: StateLayout, name: str, wanted: Wanted, decodability: Decodability) -> StateColumn:
     """The column of a state.
 
     Raises:
@@ -201,7 +201,7 @@ def make_column(state: StateLayout, name: str, wanted: Wanted, form: StateForm) 
         return StateColumn(
             state, name, pa.list_(pa.int64()), own=plan_columns(lay.Logical(lay.LogicalKind.ORDERED_I64))
         )
-    if form.stored:
+    if decodability.stored:
         return StateColumn(state, name, stored_type(state), BYTES, BYTES if state.map_key else None)
     assert state.value is not None
     value = plan_columns(state.value, _value_paths(state, wanted))

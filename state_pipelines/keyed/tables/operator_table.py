@@ -42,7 +42,7 @@ from state_pipelines.keyed.tables.operator_columns import (
     KEY_COLUMNS,
     StateLayout,
     choose_columns,
-    find_form,
+    find_decodability,
     make_column,
     name_columns,
     spread,
@@ -102,12 +102,14 @@ class OperatorTable:
         self._main = find_namespace(self._states)
         self._key_reason, self._keys_may_fail = "", False
         if not options.raw:
-            self._key_reason, self._keys_may_fail = _find_key_form(self._states)
-        self._forms = [find_form(state, raw=options.raw) for state in self._states]
+            self._key_reason, self._keys_may_fail = _find_key_decodability(self._states)
+        self._decodabilities = [find_decodability(state, raw=options.raw) for state in self._states]
         self._name_and_choose()
         self._columns = {
-            index: make_column(state, name, self._chosen[name], form)
-            for index, (state, name, form) in enumerate(zip(self._states, self._names, self._forms, strict=True))
+            index: make_column(state, name, self._chosen[name], decodability)
+            for index, (state, name, decodability) in enumerate(
+                zip(self._states, self._names, self._decodabilities, strict=True)
+            )
             if name in self._chosen
         }
         self._keys = self._plan_keys()
@@ -118,9 +120,9 @@ class OperatorTable:
     def undecoded(self) -> str:
         """Why columns hold stored bytes; empty when none does, or when bytes were requested."""
         reasons = [
-            f"{self._states[index].name}: {self._forms[index].reason}"
+            f"{self._states[index].name}: {self._decodabilities[index].reason}"
             for index in self._columns
-            if self._forms[index].reason
+            if self._decodabilities[index].reason
         ]
         if self._key_reason and "key_bytes" in self._chosen:
             reasons.insert(0, f"keys: {self._key_reason}")
@@ -145,8 +147,8 @@ class OperatorTable:
             FormatError: the bytes do not fit the serializers, or a key comes twice in a state that is no map.
             UnsupportedError: a value cannot be decoded, or a key cannot be read, so that its end is not known.
         """
-        for part, groups in self.split(files, context, key_groups):
-            yield from self.read(part, subtask, context, groups)
+        for split, groups in self.split(files, context, key_groups):
+            yield from self.read(split, subtask, context, groups)
 
     def split(
         self, files: Sequence[KeyedFile], context: RecordContext, key_groups: KeyGroupRange | None = None
@@ -252,13 +254,14 @@ class OperatorTable:
         """Name the columns and find the wanted ones."""
         asked = self._options.columns or ()
         wishes = [
-            f"{s.column}_bytes" if form.stored else s.column for s, form in zip(self._states, self._forms, strict=True)
+            f"{s.column}_bytes" if decodability.stored else s.column
+            for s, decodability in zip(self._states, self._decodabilities, strict=True)
         ]
         keeping = [
             index
-            for index, (state, form) in enumerate(zip(self._states, self._forms, strict=True))
-            if not form.stored
-            and (form.may_fail or f"{state.column}_bytes" in asked)
+            for index, (state, decodability) in enumerate(zip(self._states, self._decodabilities, strict=True))
+            if not decodability.stored
+            and (decodability.may_fail or f"{state.column}_bytes" in asked)
             and state.state_type != StateKind.TIMER
         ]
         names = name_columns([*wishes, *(f"{self._states[index].column}_bytes" for index in keeping)])
@@ -270,17 +273,18 @@ class OperatorTable:
             known.append("key_bytes")
         for index, name in enumerate(self._names):
             known += [name, kept[index]] if index in kept else [name]
-        if self._key_reason or self._keys_may_fail or kept or any(form.reason for form in self._forms):
+        if self._key_reason or self._keys_may_fail or kept or any(each.reason for each in self._decodabilities):
             known.append("reason")
         aliases = dict.fromkeys(KEY_COLUMNS, "key_bytes") if stored_keys else {}
-        for state, form, name in zip(self._states, self._forms, self._names, strict=True):
+        for state, decodability, name in zip(self._states, self._decodabilities, self._names, strict=True):
             for other in (state.column, state.name):
-                if (form.stored or other != state.column) and other not in known:
+                if (decodability.stored or other != state.column) and other not in known:
                     aliases[other] = name
         self._chosen = choose_columns(self._options.columns, known, ("reason", "key_bytes"), aliases)
         self._kept = {index: name for index, name in kept.items() if name in self._chosen}
         if self._options.columns is not None:
-            hidden = [form.reason for name, form in zip(self._names, self._forms, strict=True) if name in self._chosen]
+            shown = zip(self._names, self._decodabilities, strict=True)
+            hidden = [each.reason for name, each in shown if name in self._chosen]
             if any(hidden) or (self._key_reason and "key_bytes" in self._chosen):
                 self._chosen.setdefault("reason", None)
 
@@ -335,18 +339,18 @@ def split_files(
         (files, the key groups of them that make up the part; None is all).
     """
     if len(files) == 1:
-        for part in files[0].split(size, context, key_groups):
-            yield (part,), key_groups
+        for split in files[0].split(size, context, key_groups):
+            yield (split,), key_groups
         return
-    parts = sum(sum(1 for _ in file.split(size, context, key_groups)) for file in files)
-    if not parts:
+    count = sum(sum(1 for _ in file.split(size, context, key_groups)) for file in files)
+    if not count:
         return
     start = min(file.key_groups.start for file in files)
     groups = KeyGroupRange(start, max(file.key_groups.end for file in files) + 1 - start)
     if key_groups is not None:
         groups = groups.intersect(key_groups)
-    parts = min(parts, len(groups))
-    bounds = [groups.start + len(groups) * part // parts for part in range(parts + 1)]
+    count = min(count, len(groups))
+    bounds = [groups.start + len(groups) * number // count for number in range(count + 1)]
     for first, stop in pairwise(bounds):
         yield tuple(files), KeyGroupRange(first, stop - first)
 
@@ -372,7 +376,7 @@ def find_namespace(states: Sequence[StateLayout]) -> int:
     return next(iter(found.values()))[0] if found else 0
 
 
-def _find_key_form(states: Sequence[StateLayout]) -> tuple[str, bool]:
+def _find_key_decodability(states: Sequence[StateLayout]) -> tuple[str, bool]:
     """Why keys have no columnar form (empty when they have one), and whether single ones may well fail."""
     may_fail = False
     for state in states:

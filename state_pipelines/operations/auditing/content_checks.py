@@ -186,9 +186,9 @@ def _group_by_file(states: Sequence[KeyedState]) -> list[tuple[KeyedFile, int, d
     """Each file with its subtask, and the states in it by state id."""
     found: dict[int, tuple[KeyedFile, int, dict[int, KeyedState]]] = {}
     for state in states:
-        for part in state.parts:
-            _, _, known = found.setdefault(id(part.file), (part.file, part.subtask, {}))
-            known[part.state_id] = state
+        for subtask_state in state.subtask_states:
+            _, _, known = found.setdefault(id(subtask_state.file), (subtask_state.file, subtask_state.subtask, {}))
+            known[subtask_state.state_id] = state
     return list(found.values())
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import StateError
-from state_pipelines.metadata.references import StreamPart
+from state_pipelines.metadata.references import StreamRole
 from state_pipelines.metadata.stream_handles import SegmentFileStateHandle
 from state_pipelines.operations.auditing.missing_files import MissingFiles
 from state_pipelines.operations.auditing.ownership import find_owner
@@ -169,7 +169,7 @@ def _find(
     offset: int | None = None,
     hint: str = "",
 ) -> Finding:
-    role = {StreamPart.SHARED: "shared file", StreamPart.PRIVATE: "private file"}.get(use.reference.part)
+    role = {StreamRole.SHARED: "shared file", StreamRole.PRIVATE: "private file"}.get(use.reference.role)
     if role and use.reference.local_path:
         what = f"{what} ({role} {use.reference.local_path})"
     return Finding(

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from state_pipelines.metadata.properties import SnapshotKind
-from state_pipelines.metadata.references import StreamPart
+from state_pipelines.metadata.references import StreamRole
 from state_pipelines.operations.auditing.report import Finding, Property, Severity
 from state_pipelines.storage import Location
 from state_pipelines.storage.locations import parent
@@ -47,9 +47,9 @@ class MissingFiles:
     def explain(self, file: ReferencedFile) -> Finding:
         """Describe a missing file and what to do about it."""
         use = file.uses[0]
-        part = use.reference.part
-        role = {StreamPart.SHARED: "shared file ", StreamPart.PRIVATE: "private file "}.get(part, "file ")
-        name = f"{role}{use.reference.local_path} " if use.reference.local_path else role
+        role = use.reference.role
+        kind = {StreamRole.SHARED: "shared file ", StreamRole.PRIVATE: "private file "}.get(role, "file ")
+        name = f"{kind}{use.reference.local_path} " if use.reference.local_path else kind
         what = f"the {name}does not exist"
         if file.refusal is not None:
             what = f"the {name}is outside the directories that the snapshot may name"
@@ -66,7 +66,7 @@ class MissingFiles:
             elsewhere = elsewhere or self._find_moved(file)
         hint = _RESTORED
         kind = self._snapshot.kind
-        if elsewhere and use.is_relative and part is StreamPart.SHARED and kind is not SnapshotKind.SAVEPOINT:
+        if elsewhere and use.is_relative and role is StreamRole.SHARED and kind is not SnapshotKind.SAVEPOINT:
             hint = (
                 f"A file of this name and size is in {elsewhere[0]}: after a restore in CLAIM mode from a native "
                 "savepoint Flink wrote its path relative to the savepoint into the checkpoint (FLINK-39964). Copy the "
@@ -79,7 +79,7 @@ class MissingFiles:
             hint = f"A file of this name is in {elsewhere[0]}: if it was moved, add --map {old}={new}"
         elif file.refusal is not None:
             hint = file.refusal.hint
-        elif use.is_relative and part is StreamPart.SHARED and kind is SnapshotKind.CHECKPOINT:
+        elif use.is_relative and role is StreamRole.SHARED and kind is SnapshotKind.CHECKPOINT:
             hint = (
                 "Checkpoints name shared files by absolute paths; a relative one comes from a native savepoint that "
                 "was restored in CLAIM mode (FLINK-39964). Copy the file from that savepoint (name its directory or a "

@@ -28,23 +28,23 @@ def find_owner(directory: str, exclusive: Location) -> str:
     own = str(exclusive).rstrip("/")
     if is_below(directory, own):
         return ""
-    checkpoint = _find_part(directory, CHECKPOINT_DIRECTORY)
-    savepoint = _find_part(directory, SAVEPOINT_DIRECTORY)
+    checkpoint = _find_name(directory, CHECKPOINT_DIRECTORY)
+    savepoint = _find_name(directory, SAVEPOINT_DIRECTORY)
     if savepoint:
         return f"the savepoint {savepoint}"
     job_directory = str(parent(exclusive)).rstrip("/")
     job = exclusive.path.rstrip("/").rpartition("/")[0].rpartition("/")[2]
-    parts = directory.split("/")
-    ours = is_below(directory, job_directory) or (JOB_DIRECTORY.fullmatch(job) is not None and job in parts)
+    names = directory.split("/")
+    ours = is_below(directory, job_directory) or (JOB_DIRECTORY.fullmatch(job) is not None and job in names)
     if checkpoint:
         return f"the directory of checkpoint {checkpoint}" + ("" if ours else " of another job")
-    if ours and any(part in COMMON for part in parts):
+    if ours and any(name in COMMON for name in names):
         return ""
     if ours:
         return "a directory beside the snapshot"
-    other = _find_part(directory, JOB_DIRECTORY)
+    other = _find_name(directory, JOB_DIRECTORY)
     return f"a directory of another job ({other})" if other else "a directory outside that of its job"
 
 
-def _find_part(path: str, pattern: re.Pattern[str]) -> str:
-    return next((part for part in reversed(path.split("/")) if pattern.fullmatch(part)), "")
+def _find_name(path: str, pattern: re.Pattern[str]) -> str:
+    return next((name for name in reversed(path.split("/")) if pattern.fullmatch(name)), "")

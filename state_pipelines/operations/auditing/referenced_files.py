@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import OutOfReachError, StateError
 from state_pipelines.metadata import format_operator_id, list_references
-from state_pipelines.metadata.references import StreamPart
+from state_pipelines.metadata.references import StreamRole
 from state_pipelines.metadata.stream_handles import (
     ByteStreamStateHandle,
     EmptySegmentFileStateHandle,
@@ -59,7 +59,7 @@ class FileUse:
     @property
     def holds_changes(self) -> bool:
         """Whether the handle counts bytes before compression, and not the first byte (`StateChangeFsUploader`)."""
-        return self.reference.part is StreamPart.CHANGES
+        return self.reference.role is StreamRole.CHANGES
 
     @property
     def is_relative(self) -> bool:

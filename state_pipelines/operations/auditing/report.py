@@ -118,7 +118,7 @@ class Finding:
     count: int = 1
 
     def __str__(self) -> str:
-        parts = (
+        fields = (
             ("file", self.file),
             ("offset", self.offset),
             ("operator", self.operator),
@@ -126,7 +126,7 @@ class Finding:
             ("state", self.state),
             ("at", self.path),
         )
-        where = ", ".join(f"{name} {value}" for name, value in parts if value is not None)
+        where = ", ".join(f"{name} {value}" for name, value in fields if value is not None)
         what = self.what if self.count == 1 else f"{self.what} ({self.count:,} times; the first one follows)"
         text = f"{what} [{where}]" if where else what
         return f"{text}. {self.hint}" if self.hint else text

@@ -178,15 +178,15 @@ def _read(operator: Operator, wish: _Wish) -> _Found:
     raw = np.zeros(len(everything), np.int64)
     for state in operator.raw_states:
         if isinstance(state, RawKeyedState):
-            for part in state.parts:
-                raw += measure_sections(part.sections, everything)[0]
+            for subtask_state in state.subtask_states:
+                raw += measure_sections(subtask_state.sections, everything)[0]
     if not wish.count:
         return _find_stored(operator, raw)
     move, reason = _plan_move(operator, wish)
     tasks = [
-        KeyGroupMeasurement(operator.label, part, groups, operator.record_context, wish.top, move)
+        KeyGroupMeasurement(operator.label, split, groups, operator.record_context, wish.top, move)
         for files in group_files(operator.keyed_files).values()
-        for part, groups in _split(operator, files)
+        for split, groups in _split(operator, files)
     ]
     found = wish.run(tasks, f"{operator.label} cannot be measured")
     return _Found(merge_sizes(found, everything, wish.top), raw, unknown_hash=reason)
@@ -206,8 +206,8 @@ def _find_stored(operator: Operator, found: Counts) -> _Found:
 def _split(operator: Operator, files: Sequence[KeyedFile]) -> Iterable[tuple[tuple[KeyedFile, ...], KeyGroupRange]]:
     start, end = min(file.key_groups.start for file in files), max(file.key_groups.end for file in files)
     own = KeyGroupRange(start, end + 1 - start)
-    for part, groups in split_files(files, TASK_SIZE, operator.record_context, own):
-        yield part, own if groups is None else groups
+    for split, groups in split_files(files, TASK_SIZE, operator.record_context, own):
+        yield split, own if groups is None else groups
 
 
 def _plan_move(operator: Operator, wish: _Wish) -> tuple[Move | None, str]:

@@ -102,10 +102,10 @@ def draw_balance(balance: Balance) -> Figure:
         title += f" ({len(shown)} of {len(measured)} operators, those with the most bytes)"
     figure.suptitle(title, fontsize=11)
     _explain(figure, predicted=any(each.predicted is not None for each in shown))
-    parts = figure.subfigures(len(shown), 1, height_ratios=[sum(each) + 0.8 for each in heights], squeeze=False)
-    for part, operator, rows in zip(parts[:, 0], shown, heights, strict=True):
-        part.suptitle(_name(operator), fontsize=10, fontweight="bold", x=0.01, ha="left")
-        _draw_operator(operator, part.subplots(len(rows), 1, height_ratios=rows, squeeze=False)[:, 0])
+    subfigures = figure.subfigures(len(shown), 1, height_ratios=[sum(each) + 0.8 for each in heights], squeeze=False)
+    for subfigure, operator, rows in zip(subfigures[:, 0], shown, heights, strict=True):
+        subfigure.suptitle(_name(operator), fontsize=10, fontweight="bold", x=0.01, ha="left")
+        _draw_operator(operator, subfigure.subplots(len(rows), 1, height_ratios=rows, squeeze=False)[:, 0])
     return figure
 
 

@@ -16,7 +16,7 @@ from state_pipelines.keyed.keys.key_hashes import make_key_hasher
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.metadata import find_operator_id
 from state_pipelines.operations.bootstrap.bootstrap_proof import ExpectedRows, prove_bootstrap
-from state_pipelines.operations.bootstrap.encoding import ElementEncoding, EncodedElements, EncodedPart, KeyedEncoding
+from state_pipelines.operations.bootstrap.encoding import ElementEncoding, EncodedElements, EncodedRows, KeyedEncoding
 from state_pipelines.operations.bootstrap.kafka_offsets import (
     assign_splits,
     make_coordinator,
@@ -65,7 +65,7 @@ class RowEngine(Protocol):
     def read_rows(self, state: NewState) -> pa.Table:
         """All rows of a small state."""
 
-    def encode_keyed(self, states: Sequence[tuple[NewState, KeyedEncoding]]) -> list[tuple[int, list[EncodedPart]]]:
+    def encode_keyed(self, states: Sequence[tuple[NewState, KeyedEncoding]]) -> list[tuple[int, list[EncodedRows]]]:
         """Encode the rows of keyed states in tasks.
 
         Returns:
@@ -137,7 +137,7 @@ class BootstrapPlan:
             StateError: rows cannot be read or encoded, or the storage refuses.
         """
         started = time.monotonic()
-        parts: dict[StateName, tuple[StateSpill, ...]] = {}
+        spills: dict[StateName, tuple[StateSpill, ...]] = {}
         elements: dict[StateName, tuple[ElementFile, ...]] = {}
         expected = ExpectedRows()
         counts: dict[StateName, int] = {}
@@ -148,10 +148,10 @@ class BootstrapPlan:
         )
         for (new, _, state), (rows, found) in zip(wanted, encoded, strict=True):
             key = new.uid, state.stored_name
-            parts[key] = tuple(part for each in found for part in each.parts)
+            spills[key] = tuple(spill for each in found for spill in each.spills)
             expected.keyed[key] = combine_digests(each.digests for each in found)
             expected.given[key] = rows, sum(each.rows for each in found)
-            counts[key] = sum(part.records for part in parts[key])
+            counts[key] = sum(spill.records for spill in spills[key])
         for new, writing in pairs:
             for state in new.unkeyed:
                 key = new.uid, state.stored_name
@@ -162,7 +162,7 @@ class BootstrapPlan:
                     add_sums(expected.elements[key], task.sums)
                 expected.given[key] = rows, sum(each.rows for each in written)
                 counts[key] = sum(file.records for file in elements[key])
-        snapshot, digests = self.plan.write(transaction, EncodedStates(parts, elements), self.files)
+        snapshot, digests = self.plan.write(transaction, EncodedStates(spills, elements), self.files)
         proof = None
         if self.prove:
             proof = prove_bootstrap(self.plan, snapshot, expected, transaction.run)

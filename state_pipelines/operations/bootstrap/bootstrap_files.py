@@ -55,10 +55,10 @@ def _read_operator(content: Any, path: str) -> NewOperator:
 def _read_state(content: Any, path: str) -> NewState:
     _check(content, _STATE, ("name", "rows"), "a state")
     with at(state=content["name"]):
-        for name, source in content.get("columns", {}).items():
-            parts = source.values() if isinstance(source, dict) else source if isinstance(source, list) else [source]
-            if not isinstance(name, str) or not all(isinstance(each, str) for each in parts):
-                raise UsageError(f"the column {name} is {source!r}, not a name, a list of names or names by field")
+        for name, given in content.get("columns", {}).items():
+            paths = given.values() if isinstance(given, dict) else given if isinstance(given, list) else [given]
+            if not isinstance(name, str) or not all(isinstance(each, str) for each in paths):
+                raise UsageError(f"the column {name} is {given!r}, not a name, a list of names or names by field")
         return NewState(**(content | {"rows": ParquetFiles(_find_rows(content["rows"], path))}))
 
 

@@ -12,8 +12,8 @@ from state_pipelines.keyed.keys.key_hashes import KeyHasher
 from state_pipelines.operations.bootstrap.state_digests import (
     NULLS,
     FileDigests,
-    PartDigests,
     StateDigests,
+    SubtaskDigests,
     combine_digests,
 )
 from state_pipelines.operations.proofs.proof_reports import (
@@ -140,7 +140,7 @@ def _read_elements(
     states = {each.name: each for each in operator.operator_states if isinstance(each, NonKeyedState)}
     read: dict[StateName, Sums] = {}
     for name in writing.elements:
-        tasks = [PartDigests(label, part, plan.context, parallelism) for part in states[name].parts]
+        tasks = [SubtaskDigests(label, each, plan.context, parallelism) for each in states[name].subtask_states]
         found = run(tasks, "the proof cannot read the new state")
         read[label, name] = {subtask: values for sums in found for subtask, values in sums.items()}
     return read
@@ -198,10 +198,10 @@ class _Comparison:
             observed = f"{counts.compared:,} entries read back, all as given"
             if examples:
                 words = {ROWS: "counts", KEYS: "keys", NULLS: "null values"}
-                parts = ", ".join(words.get(each, each) for each in sorted(self._fields))
+                columns = ", ".join(words.get(each, each) for each in sorted(self._fields))
                 first = examples[0]
                 (column, number) = next(iter(first.key.items()))
-                observed = f"different {parts}, first in {column} {number} of {first.state}"
+                observed = f"different {columns}, first in {column} {number} of {first.state}"
             description, expected = DESCRIPTIONS[name], "the digests of the given rows"
             checks.append(ProofCheck(name, not examples, description, expected, observed, counts, tuple(examples)))
         return checks

@@ -43,23 +43,23 @@ _LEAST_BLOCK = 4 << 20
 
 
 @dataclass(frozen=True)
-class EncodedPart:
+class EncodedRows:
     """Encoded rows of a keyed state, of one task.
 
     Attributes:
-        parts: one file, or none without rows.
+        spills: one file, or none without rows.
         digests: of its rows; empty when nothing is to be proven.
         empty: rows with an empty list, which Flink does not store.
     """
 
-    parts: tuple[StateSpill, ...] = ()
+    spills: tuple[StateSpill, ...] = ()
     digests: StateDigests = field(default_factory=StateDigests)
     empty: int = 0
 
     @property
     def rows(self) -> int:
         """Rows that were encoded or left out."""
-        return sum(part.records for part in self.parts) + self.empty
+        return sum(spill.records for spill in self.spills) + self.empty
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class KeyedEncoding:
         operator: label, for errors.
         encoder: knows the layouts.
         shape: brings rows into the columns of the state.
-        directory: of the part files.
+        directory: of the spills.
         digests: also digest the rows, for the proof.
     """
 
@@ -95,8 +95,8 @@ class KeyedEncoding:
         with at(operator=self.operator, state=self.encoder.state):
             self.shape.shape(pa.RecordBatch.from_pylist([], schema=schema))
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> EncodedPart:
-        """Encode the rows of one task into one part file.
+    def write(self, batches: Iterable[pa.RecordBatch]) -> EncodedRows:
+        """Encode the rows of one task into one spill.
 
         Raises:
             StateError: a row cannot be encoded.
@@ -106,8 +106,8 @@ class KeyedEncoding:
 
 def write_together(
     encodings: Sequence[KeyedEncoding], batches: Iterable[Sequence[pa.RecordBatch]]
-) -> list[EncodedPart]:
-    """Encode the rows of one task for several keyed states in one pass, into one part file each.
+) -> list[EncodedRows]:
+    """Encode the rows of one task for several keyed states in one pass, into one spill each.
 
     Args:
         encodings: of the states.
@@ -127,7 +127,7 @@ def write_together(
 
 
 class _Writing:
-    """The part file of one state in one task, which is created with its first row."""
+    """The spill of one state in one task, which is created with its first row."""
 
     def __init__(self, encoding: KeyedEncoding, files: ExitStack, limit: int) -> None:
         self._encoding, self._files, self._limit = encoding, files, limit
@@ -152,11 +152,11 @@ class _Writing:
                     keys, values = encoder.read_keys(rows.batch), encoder.read_values(rows.batch)
                     self._digester.add(rows.key_groups, keys, values)
 
-    def finish(self) -> EncodedPart:
+    def finish(self) -> EncodedRows:
         """The file; after it is closed."""
-        parts = () if self._writer is None else (self._writer.written,)
+        spills = () if self._writer is None else (self._writer.written,)
         digests = StateDigests() if self._digester is None else StateDigests(self._digester.sums)
-        return EncodedPart(parts, digests, self._empty)
+        return EncodedRows(spills, digests, self._empty)
 
 
 @dataclass(frozen=True)
@@ -310,16 +310,16 @@ def deal_rows(batches: Sequence[pa.RecordBatch], parallelism: int, rows: int = D
     step = max(1, min(rows, total * DEALT_BYTES // max(size, 1)))
     for start in range(0, total, step):
         chosen = order[start : start + step]
-        sources = np.searchsorted(bounds, chosen, side="right") - 1
-        by_source = np.argsort(sources, kind="stable")
+        numbers_of = np.searchsorted(bounds, chosen, side="right") - 1
+        by_batch = np.argsort(numbers_of, kind="stable")
         positions = np.empty(len(chosen), np.int64)
-        positions[by_source] = np.arange(len(chosen))
-        found, firsts = np.unique(sources[by_source], return_index=True)
-        parts = [
-            batches[source].take(pa.array(chosen[mine] - bounds[source]))
-            for source, mine in zip(found.tolist(), np.split(by_source, firsts[1:]), strict=True)
+        positions[by_batch] = np.arange(len(chosen))
+        found, firsts = np.unique(numbers_of[by_batch], return_index=True)
+        taken = [
+            batches[number].take(pa.array(chosen[mine] - bounds[number]))
+            for number, mine in zip(found.tolist(), np.split(by_batch, firsts[1:]), strict=True)
         ]
-        batch = pa.concat_batches(parts).take(pa.array(positions))
+        batch = pa.concat_batches(taken).take(pa.array(positions))
         for name, numbers in ((SUBTASK, subtasks), (LIST_INDEX, indexes)):
             if name not in batch.schema.names:
                 batch = batch.append_column(name, pa.array(numbers[chosen]))

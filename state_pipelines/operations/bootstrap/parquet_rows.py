@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from state_pipelines.codecs.arrow_coercion import conform, to_plain
 from state_pipelines.codecs.columns import KernelColumns, plan_columns
 from state_pipelines.errors import FormatError, UsageError, ValueRangeError, Where, at
-from state_pipelines.operations.bootstrap.encoding import EncodedElements, EncodedPart, deal_rows
+from state_pipelines.operations.bootstrap.encoding import EncodedElements, EncodedRows, deal_rows
 from state_pipelines.operations.local_processes import KERNEL_THREADS, choose_processes
 from state_pipelines.storage import Location, resolve
 from state_pipelines.storage.faults import request, translating
@@ -91,7 +91,7 @@ class RowGroups:
             ValueRangeError: a value does not fit the schema.
             StorageError: it cannot be read.
         """
-        names = list(dict.fromkeys(path for _, source in self.columns for path in _list_paths(source)))
+        names = list(dict.fromkeys(path for _, paths in self.columns for path in _list_paths(paths)))
         for file, index in self.groups:
             with open_parquet(file) as parquet:
                 batches = parquet.iter_batches(BATCH_ROWS, row_groups=[index], columns=names, use_threads=False)
@@ -112,12 +112,12 @@ def choose_columns(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
         UsageError: the file does not have one of them.
     """
     chosen = {}
-    for name, source in columns:
-        if isinstance(source, str):
-            chosen[name] = to_plain(find_column(batch, source), name)
+    for name, paths in columns:
+        if isinstance(paths, str):
+            chosen[name] = to_plain(find_column(batch, paths), name)
         else:
-            children = [to_plain(find_column(batch, path), name) for _, path in source]
-            chosen[name] = pa.StructArray.from_arrays(children, names=[each for each, _ in source])
+            children = [to_plain(find_column(batch, path), name) for _, path in paths]
+            chosen[name] = pa.StructArray.from_arrays(children, names=[each for each, _ in paths])
     return pa.RecordBatch.from_pydict(chosen)
 
 
@@ -138,8 +138,8 @@ def find_column(batch: pa.RecordBatch, path: str) -> pa.Array:
     return array
 
 
-def _list_paths(source: str | tuple[tuple[str, str], ...]) -> list[str]:
-    return [source] if isinstance(source, str) else [path for _, path in source]
+def _list_paths(paths: str | tuple[tuple[str, str], ...]) -> list[str]:
+    return [paths] if isinstance(paths, str) else [path for _, path in paths]
 
 
 def open_parquet(file: Location) -> pq.ParquetFile:
@@ -187,7 +187,7 @@ class _EncodeKeyed:
         by_kernels = all(isinstance(plan_columns(each), KernelColumns) for each in (layout.key, layout.value))
         return KERNEL_THREADS if by_kernels else 1
 
-    def run(self) -> EncodedPart:
+    def run(self) -> EncodedRows:
         """Do the work."""
         return self.encoding.write(self.rows.read())
 
@@ -248,7 +248,7 @@ class ParquetRows:
         tables = [pa.Table.from_batches(each.read(), schema) for each in self._split(state)]
         return pa.concat_tables(tables)
 
-    def encode_keyed(self, states: Sequence[tuple[NewState, KeyedEncoding]]) -> list[tuple[int, list[EncodedPart]]]:
+    def encode_keyed(self, states: Sequence[tuple[NewState, KeyedEncoding]]) -> list[tuple[int, list[EncodedRows]]]:
         """Encode the rows in tasks of some row groups each; each state reads its own columns."""
         return [
             (
@@ -283,13 +283,13 @@ class ParquetRows:
         """The columns of a state, without row groups."""
         footers = self._read_footers(state)
         first = footers[0].file
-        columns = _choose_sources(state, footers[0])
+        columns = _choose_paths(state, footers[0])
         schemas = [_find_schema(footers[0], columns)]
         schema = schemas[0]
         hint = "Write all files of a state with one schema"
         for footer in footers[1:]:
             with at(file=str(footer.file)):
-                if _choose_sources(state, footer) != columns:
+                if _choose_paths(state, footer) != columns:
                     raise UsageError(
                         f"{first} and this file do not have the same columns of the state",
                         hint="Write a column that rows may have into all files, or into none",
@@ -337,13 +337,13 @@ def _require_fitting(own: pa.Schema, united: pa.Schema, hint: str) -> None:
             raise UsageError(text, where=error.where, hint=hint) from None
 
 
-def _choose_sources(state: NewState, footer: Footer) -> Columns:
+def _choose_paths(state: NewState, footer: Footer) -> Columns:
     """Find the columns of a state in one file."""
     names = footer.schema.names
     chosen: list[tuple[str, str | tuple[tuple[str, str], ...]]] = []
     for name in (*state.wanted, *state.optional):
         if name in state.columns:
-            chosen.append((name, _read_source(state.columns[name])))
+            chosen.append((name, _parse_paths(state.columns[name])))
         elif name in names:
             chosen.append((name, name))
         elif name in state.wanted:
@@ -352,20 +352,20 @@ def _choose_sources(state: NewState, footer: Footer) -> Columns:
     return tuple(chosen)
 
 
-def _read_source(source: str | Sequence[str] | Mapping[str, str]) -> str | tuple[tuple[str, str], ...]:
+def _parse_paths(paths: str | Sequence[str] | Mapping[str, str]) -> str | tuple[tuple[str, str], ...]:
     """Parse the source of a column: a column, or (name, column) of the fields of a struct.
 
     Raises:
         UsageError: two fields would have one name.
     """
-    if isinstance(source, str):
-        return source
-    if hasattr(source, "items"):
-        return tuple(source.items())
-    fields = tuple((path.rpartition(".")[2], path) for path in source)
+    if isinstance(paths, str):
+        return paths
+    if hasattr(paths, "items"):
+        return tuple(paths.items())
+    fields = tuple((path.rpartition(".")[2], path) for path in paths)
     if len(dict(fields)) < len(fields):
         raise UsageError(
-            f"two fields of the struct of {', '.join(source)} have one name",
+            f"two fields of the struct of {', '.join(paths)} have one name",
             hint="Name them: {field: column, other field: other column}",
         )
     return fields

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.keyed.keys.key_hashes import KeyHasher
     from state_pipelines.keyed.record_layout import KeyedLayout
-    from state_pipelines.snapshot.list_state import OperatorPart
+    from state_pipelines.snapshot.list_state import NonKeyedSubtaskState
 
 NULLS = "# nulls"
 """The digest of which values are null; no field has such a name."""
@@ -174,18 +174,18 @@ def digest_elements(subtasks: npt.NDArray[np.int32], keys: pa.Array | None, valu
 
 
 @dataclass(frozen=True)
-class PartDigests:
+class SubtaskDigests:
     """Reads what one subtask has of a list or broadcast state and digests it; one task.
 
     Attributes:
         operator: label, for errors.
-        part: of the subtask.
+        subtask_state: of the subtask.
         context: of the layouts.
         parallelism: number of subtasks.
     """
 
     operator: str
-    part: OperatorPart
+    subtask_state: NonKeyedSubtaskState
     context: LayoutContext
     parallelism: int
 
@@ -195,13 +195,13 @@ class PartDigests:
         Raises:
             StateError: the state cannot be read.
         """
-        info = self.part.info
+        info = self.subtask_state.info
         with at(operator=self.operator, state=info.name):
-            file = self.part.read()
+            file = self.subtask_state.read()
             keys: pa.Array | None = None
             if info.backend_type is BackendStateType.BROADCAST:
                 keys, values = read_broadcast_state(file, info, self.context, exact=True)
             else:
                 values = read_list_state(file, info, self.context, exact=True)
-            subtasks = np.full(len(values), self.part.subtask, np.int32)
+            subtasks = np.full(len(values), self.subtask_state.subtask, np.int32)
             return digest_elements(subtasks, keys, values, self.parallelism)

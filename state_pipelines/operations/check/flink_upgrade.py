@@ -67,8 +67,8 @@ def describe_upgraded_job(old: Job, release: tuple[int, int]) -> Job:
     """
     classes = _choose_classes(old)
     extraction = extract_types(old, classes, release)
-    job = replace_classes(old, extraction) if classes.sources else old
-    notes = list_assumed(extraction) if classes.sources else _explain_missing_classes(old, release)
+    job = replace_classes(old, extraction) if classes.entries else old
+    notes = list_assumed(extraction) if classes.entries else _explain_missing_classes(old, release)
     name = f"the same classes on Flink {release[0]}.{release[1]}"
     return replace(job, name=name, metadata_version=None, kryo_version=None, keeps_classes=True, notes=tuple(notes))
 

@@ -89,8 +89,8 @@ def _find_problem(found: JavaClass) -> str:
 def _list_owners(name: str, classes: ClassPath) -> list[str]:
     """The serializer classes that make the snapshot."""
     owners = []
-    for source in classes.sources:
-        for candidate, parent in source.super_classes():
+    for entry in classes.entries:
+        for candidate, parent in entry.super_classes():
             # Snapshots may make their own copies, and factories make serializers.
             if _is_serializer(parent, classes) and (found := classes.find(candidate)) and name in found.creates:
                 owners.append(candidate)

@@ -334,10 +334,10 @@ def _find_difference(before: ClassDeclaration, after: ClassDeclaration) -> str |
     if before.fields == after.fields:
         return None if len(kinds) == 1 else "the modifier `final` differs"
     old, new = dict(before.fields), dict(after.fields)
-    parts = [f"{name} is gone" for name in old if name not in new]
-    parts += [f"{name} is new" for name in new if name not in old]
-    parts += [f"{name} has another type" for name in old if name in new and old[name] != new[name]]
-    return f"the fields differ ({', '.join(parts) or 'their order'})"
+    differences = [f"{name} is gone" for name in old if name not in new]
+    differences += [f"{name} is new" for name in new if name not in old]
+    differences += [f"{name} has another type" for name in old if name in new and old[name] != new[name]]
+    return f"the fields differ ({', '.join(differences) or 'their order'})"
 
 
 def _describe(declared: ClassDeclaration) -> str:

@@ -13,7 +13,7 @@ from state_pipelines.operations.proofs.proof_reports import (
     RecordCounts,
 )
 from state_pipelines.operations.proofs.state_proofs import StateProof, make_state_check
-from state_pipelines.operations.write.whole_sources import check_source_whole
+from state_pipelines.operations.write.unclipped_counts import check_source_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

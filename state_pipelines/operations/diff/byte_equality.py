@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import State
 
-Form = tuple["Serializer | None", "StateMetaInfo"]
+StoredInfo = tuple["Serializer | None", "StateMetaInfo"]
 """Key serializer and meta info of a keyed state."""
 
 
@@ -38,7 +38,7 @@ def find_obstacle(one: State, other: State) -> str:
     if None not in layouts and layouts[0] == layouts[1]:
         return ""
     kryo = [state.operator.snapshot.kryo_version for state in (one, other)]
-    stored = _list_stored_forms(one), _list_stored_forms(other)
+    stored = _list_stored_infos(one), _list_stored_infos(other)
     if kryo[0] == kryo[1] and (stored[0] == stored[1] or _can_be_joined((*stored[0], *stored[1]))):
         return ""
     what = _find_difference(one, other)
@@ -68,18 +68,18 @@ def _find_layouts(state: State) -> tuple[lay.Layout, ...] | None:
     return None
 
 
-def _list_stored_forms(state: State) -> frozenset[Form]:
+def _list_stored_infos(state: State) -> frozenset[StoredInfo]:
     if isinstance(state, KeyedState):
         # Subtasks mostly share one header.
-        headers = {(id(part.file.header), part.state_id): part for part in state.parts}
+        headers = {(id(each.file.header), each.state_id): each for each in state.subtask_states}
         return frozenset(
-            (part.file.header.key_serializer, part.file.header.states[part.state_id]) for part in headers.values()
+            (each.file.header.key_serializer, each.file.header.states[each.state_id]) for each in headers.values()
         )
     assert isinstance(state, NonKeyedState)
     return frozenset((None, info) for info in state.infos)
 
 
-def _can_be_joined(stored: Iterable[Form]) -> bool:
+def _can_be_joined(stored: Iterable[StoredInfo]) -> bool:
     (key, info), *others = sorted(stored, key=repr)
     for other_key, other_info in others:
         joined = join_infos(info, other_info)

@@ -1,9 +1,9 @@
 """`diff`: the differences between two snapshots of any format and backend.
 
-First what `_metadata` and headers say: facts of the snapshots, operators by id, states by name, serializers. Then the
-records, as the bytes of keys and values in the form that all formats share (`KeyedRecords`): digests per key group, and
-of the key groups that differ the records one by one. Bytes are compared only where they mean the same (`forms`);
-what cannot be compared is reported and never counts as equal.
+First what `_metadata` and headers say: properties of the snapshots, operators by id, states by name, serializers. Then
+the records, as the bytes of keys and values in the form that all formats share (`KeyedRecords`): digests per key group,
+and of the key groups that differ the records one by one. Bytes are compared only where they mean the same
+(`byte_equality`); what cannot be compared is reported and never counts as equal.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def diff(
     Args:
         one: a snapshot, or its path.
         other: the snapshot to compare it with, or its path.
-        operator: uid, id or name; only this operator. Facts of the snapshots do not count then.
-        state: name; only states of this name. Facts of snapshots and operators do not count then.
+        operator: uid, id or name; only this operator. Properties of the snapshots do not count then.
+        state: name; only states of this name. Properties of snapshots and operators do not count then.
         metadata_only: read headers only, no records.
         limit: examples of differing records per state.
         processes: that share the work; with more than one, the main module of a script must be guarded by
@@ -174,7 +174,7 @@ def diff(
         one=one.path,
         other=other.path,
         metadata_only=metadata_only,
-        facts=compare_snapshots(one, other, counts=operator is None and state is None),
+        properties=compare_snapshots(one, other, counts=operator is None and state is None),
         operators=tuple(
             do_together([partial(_report_operator, each, counts=state is None) for each in operators], remote)
         ),
@@ -243,7 +243,7 @@ def _pair_states(pair: _OperatorPair, name: str | None) -> None:
             if failures and not isinstance(found.some, KeyedState):
                 found.obstacle = found.obstacle or f"not compared: {failures[0].error}"
             if found.obstacle:
-                # Reported even with metadata_only, because some differences have no separate fact.
+                # Reported even with metadata_only, because some differences have no separate property.
                 found.contents = ContentsDiff(None, None, None, note=found.obstacle)
             pair.pairs.append(found)
 
@@ -253,7 +253,7 @@ def _report_operator(pair: _OperatorPair, *, counts: bool) -> OperatorDiff:
         id=pair.some.id,
         label=pair.label,
         presence=_find_presence(pair.one, pair.other),
-        facts=compare_operators(pair.one, pair.other, counts=counts),
+        properties=compare_operators(pair.one, pair.other, counts=counts),
         states=tuple(
             StateDiff(
                 each.some.name,

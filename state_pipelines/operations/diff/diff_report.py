@@ -30,14 +30,14 @@ class ExampleKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Fact:
-    """The same question to both snapshots.
+class Property:
+    """A property that both snapshots, operators or states have.
 
     Attributes:
         name: of the property.
-        one: answer of the one, as `json.dumps` takes it; None when it has none.
-        other: answer of the other.
-        counts: other answers make the snapshots different; else the fact is only shown.
+        one: value in the one, as `json.dumps` takes it; None when it has none.
+        other: value in the other.
+        counts: other values make the snapshots different; else the property is only shown.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Fact:
 
     @property
     def differs(self) -> bool:
-        """Whether the answers are not the same."""
+        """Whether the values are not the same."""
         return self.one != self.other
 
 
@@ -107,33 +107,35 @@ class StateDiff:
     Attributes:
         name: of the state.
         presence: which snapshot has it.
-        facts: kind, serializers, TTL.
+        properties: kind, serializers, TTL.
         contents: None when no contents were asked for.
     """
 
     name: str
     presence: Presence
-    facts: tuple[Fact, ...]
+    properties: tuple[Property, ...]
     contents: ContentsDiff | None = None
 
     @property
     def same(self) -> bool:
         """Whether everything that counts was compared, and nothing differs."""
-        facts = not any(each.counts and each.differs for each in self.facts)
-        return self.presence is Presence.BOTH and facts and (self.contents is None or self.contents.same is True)
+        properties = not any(each.counts and each.differs for each in self.properties)
+        return self.presence is Presence.BOTH and properties and (self.contents is None or self.contents.same is True)
 
     @property
     def differs(self) -> bool:
         """Whether a difference was found, in what was compared."""
-        facts = any(each.counts and each.differs for each in self.facts)
+        properties = any(each.counts and each.differs for each in self.properties)
         return (
-            self.presence is not Presence.BOTH or facts or (self.contents is not None and self.contents.same is False)
+            self.presence is not Presence.BOTH
+            or properties
+            or (self.contents is not None and self.contents.same is False)
         )
 
     @property
     def kind(self) -> str:
         """Kind in the one, or in the other when only that has the state."""
-        (kind,) = (fact.one or fact.other for fact in self.facts if fact.name == "kind")
+        (kind,) = (each.one or each.other for each in self.properties if each.name == "kind")
         return str(kind)
 
 
@@ -145,7 +147,7 @@ class OperatorDiff:
         id: 32 hexadecimal digits.
         label: the uid, or the id when the uid is not known.
         presence: which snapshot has it.
-        facts: uid, name, parallelism and the like.
+        properties: uid, name, parallelism and the like.
         states: those of the one, then those that only the other has.
         error: why not all states could be compared; empty when they could.
         damage: errors about files that are damaged or missing.
@@ -154,7 +156,7 @@ class OperatorDiff:
     id: str
     label: str
     presence: Presence
-    facts: tuple[Fact, ...]
+    properties: tuple[Property, ...]
     states: tuple[StateDiff, ...]
     error: str = ""
     damage: tuple[str, ...] = ()
@@ -162,15 +164,15 @@ class OperatorDiff:
     @property
     def same(self) -> bool:
         """Whether everything that counts was compared, and nothing differs."""
-        facts = not any(each.counts and each.differs for each in self.facts)
+        properties = not any(each.counts and each.differs for each in self.properties)
         states = all(state.same for state in self.states)
-        return self.presence is Presence.BOTH and facts and states and not self.error
+        return self.presence is Presence.BOTH and properties and states and not self.error
 
     @property
     def differs(self) -> bool:
         """Whether a difference was found, in what was compared."""
-        facts = any(each.counts and each.differs for each in self.facts)
-        return self.presence is not Presence.BOTH or facts or any(state.differs for state in self.states)
+        properties = any(each.counts and each.differs for each in self.properties)
+        return self.presence is not Presence.BOTH or properties or any(state.differs for state in self.states)
 
 
 @dataclass(frozen=True)
@@ -181,28 +183,28 @@ class SnapshotDiff:
         one: path.
         other: path.
         metadata_only: no contents were compared.
-        facts: of the snapshots.
+        properties: of the snapshots.
         operators: those of the one, then those that only the other has.
     """
 
     one: str
     other: str
     metadata_only: bool
-    facts: tuple[Fact, ...]
+    properties: tuple[Property, ...]
     operators: tuple[OperatorDiff, ...]
 
     @property
     def same(self) -> bool:
         """Whether everything that counts was compared, and nothing differs."""
-        return not any(each.counts and each.differs for each in self.facts) and all(
+        return not any(each.counts and each.differs for each in self.properties) and all(
             operator.same for operator in self.operators
         )
 
     @property
     def differs(self) -> bool:
         """Whether a difference was found; if `same` is False too, some state could not be compared."""
-        facts = any(each.counts and each.differs for each in self.facts)
-        return facts or any(operator.differs for operator in self.operators)
+        properties = any(each.counts and each.differs for each in self.properties)
+        return properties or any(operator.differs for operator in self.operators)
 
     @property
     def is_complete(self) -> bool:
@@ -248,7 +250,7 @@ class SnapshotDiff:
         return f"different: {', '.join(self._tell_differences())}"
 
     def _tell_differences(self) -> Iterator[str]:
-        if any(each.counts and each.differs for each in self.facts):
+        if any(each.counts and each.differs for each in self.properties):
             yield "the snapshot itself"
         operators = sum(not each.same for each in self.operators)
         counted = Counter(_judge(state) for operator in self.operators for state in operator.states)
@@ -268,14 +270,14 @@ class SnapshotDiff:
             "differs": self.differs,
             "same_contents": self.same_contents,
             "metadata_only": self.metadata_only,
-            "facts": _facts_to_json(self.facts),
+            "facts": _properties_to_json(self.properties),
             "operators": [
                 {
                     "id": operator.id,
                     "label": operator.label,
                     "presence": operator.presence.value,
                     "same": operator.same,
-                    "facts": _facts_to_json(operator.facts),
+                    "facts": _properties_to_json(operator.properties),
                     "error": operator.error,
                     "damage": list(operator.damage),
                     "states": [_state_to_json(state) for state in operator.states],
@@ -291,8 +293,8 @@ def _judge(state: StateDiff) -> str:
     return "not compared" if state.contents is not None and state.contents.same is None else "different"
 
 
-def _facts_to_json(facts: tuple[Fact, ...]) -> list[dict[str, object]]:
-    return [{**asdict(fact), "differs": fact.differs} for fact in facts]
+def _properties_to_json(properties: tuple[Property, ...]) -> list[dict[str, object]]:
+    return [{**asdict(each), "differs": each.differs} for each in properties]
 
 
 def _state_to_json(state: StateDiff) -> dict[str, object]:
@@ -301,7 +303,7 @@ def _state_to_json(state: StateDiff) -> dict[str, object]:
         "kind": state.kind,
         "presence": state.presence.value,
         "same": state.same,
-        "facts": _facts_to_json(state.facts),
+        "facts": _properties_to_json(state.properties),
         "contents": None if state.contents is None else _contents_to_json(state.contents),
     }
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
     from state_pipelines.operations.json_rows import Row
-    from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
+    from state_pipelines.snapshot.keyed_state import KeyedState, KeyedSubtaskState
 
 SPLIT_SIZE = 32 << 20
 """Bytes of a file that one task digests."""
@@ -161,7 +161,7 @@ class KeyedSide:
     Attributes:
         operator: label, for errors.
         name: of the state.
-        parts: files that have it.
+        subtask_states: files that have it.
         context: of the operator.
         layout: layouts of the records; None when they have none.
         reason: why there are none.
@@ -169,7 +169,7 @@ class KeyedSide:
 
     operator: str
     name: str
-    parts: tuple[KeyedPart, ...]
+    subtask_states: tuple[KeyedSubtaskState, ...]
     context: RecordContext
     layout: KeyedLayout | None
     reason: str
@@ -178,11 +178,11 @@ class KeyedSide:
         """The records of some key groups (ascending), and their hashes."""
         covering = KeyGroupRange(int(groups[0]), int(groups[-1] - groups[0]) + 1)
         with at(operator=self.operator, state=self.name):
-            for part in self.parts:
-                if not part.file.key_groups.intersect(covering).number:
+            for subtask_state in self.subtask_states:
+                if not subtask_state.file.key_groups.intersect(covering).number:
                     continue
-                is_map = part.file.header.states[part.state_id].state_type == StateKind.MAP
-                for found in part.records(self.context, covering):
+                is_map = subtask_state.file.header.states[subtask_state.state_id].state_type == StateKind.MAP
+                for found in subtask_state.records(self.context, covering):
                     records = found
                     if len(groups) < covering.number:
                         records = found.select(np.flatnonzero(np.isin(found.key_groups, groups)))
@@ -246,7 +246,7 @@ class CompareGroups:
     @property
     def threads(self) -> int:
         """As `Work` says."""
-        return count_kernel_threads([part.file for side in (self.one, self.other) for part in side.parts])
+        return count_kernel_threads([each.file for side in (self.one, self.other) for each in side.subtask_states])
 
     def run(self) -> Differences:
         """Compare them."""
@@ -288,8 +288,8 @@ def make_side(state: KeyedState, unread: Sequence[Unread] = ()) -> KeyedSide:
     """A state without the files whose key groups are in `unread`, for other processes."""
     layout, reason = state.find_layout()
     left_out = [each.key_groups for each in unread]
-    parts = tuple(part for part in state.parts if part.file.key_groups not in left_out)
-    return KeyedSide(state.operator.label, state.name, parts, state.context, layout, reason)
+    subtask_states = tuple(each for each in state.subtask_states if each.file.key_groups not in left_out)
+    return KeyedSide(state.operator.label, state.name, subtask_states, state.context, layout, reason)
 
 
 def plan_digests(states: Sequence[KeyedState]) -> list[DigestFile]:
@@ -300,13 +300,13 @@ def plan_digests(states: Sequence[KeyedState]) -> list[DigestFile]:
     # By identity: files have no cheaper one.
     files: dict[int, tuple[KeyedFile, list[tuple[int, str]]]] = {}
     for state in states:
-        for part in state.parts:
-            files.setdefault(id(part.file), (part.file, []))[1].append((part.state_id, state.name))
+        for each in state.subtask_states:
+            files.setdefault(id(each.file), (each.file, []))[1].append((each.state_id, state.name))
     with at(operator=operator.label):
         return [
-            DigestFile(operator.label, part, tuple(wanted), states[0].context, file.key_groups, count_scans(operator))
+            DigestFile(operator.label, split, tuple(wanted), states[0].context, file.key_groups, count_scans(operator))
             for file, wanted in files.values()
-            for part in file.split(SPLIT_SIZE, operator.record_context)
+            for split in file.split(SPLIT_SIZE, operator.record_context)
         ]
 
 

@@ -1,7 +1,7 @@
 """Properties of both snapshots that `diff` compares besides records.
 
-Facts that say where, when and in which format a snapshot was taken are shown and do not count: path, kind, checkpoint
-id, fingerprint, sizes, formats of keyed state, names that only some versions of Flink store.
+Properties that say where, when and in which format a snapshot was taken are shown and do not count: path, kind,
+checkpoint id, fingerprint, sizes, formats of keyed state, names that only some versions of Flink store.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import StateError, StorageError
-from state_pipelines.operations.diff.diff_report import Fact
+from state_pipelines.operations.diff.diff_report import Property
 from state_pipelines.operations.inspect.keyed_formats import find_keyed_formats
 from state_pipelines.serializers.merged_subclasses import join_serializers
 from state_pipelines.serializers.registered_states import StateKind
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Answers = dict[str, object]
 
 
-def compare_snapshots(one: Snapshot, other: Snapshot, *, counts: bool) -> tuple[Fact, ...]:
-    """Facts of two snapshots.
+def compare_snapshots(one: Snapshot, other: Snapshot, *, counts: bool) -> tuple[Property, ...]:
+    """Properties of two snapshots.
 
     Args:
         one: the one.
@@ -39,14 +39,14 @@ def compare_snapshots(one: Snapshot, other: Snapshot, *, counts: bool) -> tuple[
     return _pair(_ask_snapshot(one), _ask_snapshot(other), uncounted, counts=counts)
 
 
-def compare_operators(one: Operator | None, other: Operator | None, *, counts: bool) -> tuple[Fact, ...]:
-    """Facts of an operator; see `compare_snapshots`."""
+def compare_operators(one: Operator | None, other: Operator | None, *, counts: bool) -> tuple[Property, ...]:
+    """Properties of an operator; see `compare_snapshots`."""
     asked, answered = ({} if each is None else _ask_operator(each) for each in (one, other))
     return _pair(asked, answered, ("uid", "name", "keyed formats"), counts=counts and None not in (one, other))
 
 
-def compare_states(one: State | None, other: State | None) -> tuple[Fact, ...]:
-    """Facts of a state; one that a snapshot does not have gives no answers.
+def compare_states(one: State | None, other: State | None) -> tuple[Property, ...]:
+    """Properties of a state; one that a snapshot does not have has none.
 
     Serializers that differ only in the subclasses of POJOs that each has met are shown and do not count: records name
     their class themselves, and subtasks of one job often differ so.
@@ -63,9 +63,9 @@ def compare_states(one: State | None, other: State | None) -> tuple[Fact, ...]:
     return _pair(asked, answered, tuple(joined), counts=True)
 
 
-def _pair(one: Answers, other: Answers, uncounted: tuple[str, ...], *, counts: bool) -> tuple[Fact, ...]:
+def _pair(one: Answers, other: Answers, uncounted: tuple[str, ...], *, counts: bool) -> tuple[Property, ...]:
     names = dict.fromkeys((*one, *other))
-    return tuple(Fact(name, one.get(name), other.get(name), counts and name not in uncounted) for name in names)
+    return tuple(Property(name, one.get(name), other.get(name), counts and name not in uncounted) for name in names)
 
 
 def _ask_snapshot(snapshot: Snapshot) -> Answers:

@@ -69,7 +69,9 @@ def _describe(operator: str, state: StateDiff) -> StateChange:
     one, other = (None, None) if contents is None else (contents.one, contents.other)
     before, after = (None if each is None else each.records for each in (one, other))
     added = removed = changed = None
-    notes = [f"{fact.name} was {fact.one}, is {fact.other}" for fact in state.facts if fact.counts and fact.differs]
+    notes = [
+        f"{each.name} was {each.one}, is {each.other}" for each in state.properties if each.counts and each.differs
+    ]
     if state.presence is Presence.ONE:
         after, added, removed, changed = 0, 0, before, 0
         notes = ["the newer snapshot has no such state"]

@@ -204,8 +204,8 @@ def _plan(operator: Operator, keys: Sequence[object]) -> Iterator[FindKeys]:
             encoded = {None: {data: index for wanted in encoded.values() for data, index in wanted.items()}}
         for group, wanted in encoded.items():
             if group is None or file.key_groups.intersect(group).number:
-                for part in file.narrow_to_keys(seeks).split(SPLIT_SIZE, context, group):
-                    yield FindKeys(operator.label, part, context, wanted, group)
+                for split in file.narrow_to_keys(seeks).split(SPLIT_SIZE, context, group):
+                    yield FindKeys(operator.label, split, context, wanted, group)
 
 
 def _find_unsearched(operator: Operator) -> Iterator[str]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from state_pipelines.snapshot import Operator, Snapshot, State
-    from state_pipelines.snapshot.state_parts import StateStatistics
+    from state_pipelines.snapshot.subtask_states import StateStatistics
 
 RAW_TIMERS = "raw timers"
 """The format of timers in raw keyed state."""
@@ -368,7 +368,7 @@ def _report_state(
         key=key,
         namespace=namespace,
         value=stored,
-        subtasks=[part.subtask for part in state.parts],
+        subtasks=[subtask_state.subtask for subtask_state in state.subtask_states],
         key_groups=groups,
         entries=statistics.entries if statistics else None,
         bytes=statistics.bytes if statistics else None,
@@ -383,9 +383,9 @@ def _report_state(
 
 
 def _name_format(state: KeyedState, formats: list[KeyedFormat]) -> str | None:
-    if all(part.file.holds_raw_timers for part in state.parts):
+    if all(subtask_state.file.holds_raw_timers for subtask_state in state.subtask_states):
         return RAW_TIMERS
-    subtasks = {part.subtask for part in state.parts}
+    subtasks = {subtask_state.subtask for subtask_state in state.subtask_states}
     return ", ".join(dict.fromkeys(each.format for each in formats if subtasks & set(each.subtasks))) or None
 
 

@@ -43,7 +43,7 @@ def find_snapshot(
         key: partition key.
         roots: directories with checkpoints or savepoints.
         store: Parquet file of the inventory; it is not changed.
-        declarations: facts that the snapshot does not hold.
+        declarations: information that the snapshot does not hold.
         path_mapping: current directories of absolute handles.
         skip: paths of directories that are not visited.
 
@@ -69,7 +69,7 @@ class _Search:
 
     Attributes:
         key: of the wanted snapshot.
-        declarations: facts that the snapshot does not hold.
+        declarations: information that the snapshot does not hold.
         path_mapping: current directories of absolute handles.
         tried: fingerprint by directory; empty where there is no snapshot.
         error: of the first snapshot that could not be read; a later one of the same name may be the right one.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import FormatError, StateError, UnsupportedError
 from state_pipelines.metadata import format_operator_id, list_references
 from state_pipelines.metadata.properties import CheckpointProperties, SavepointType, SnapshotKind
-from state_pipelines.metadata.references import StateCategory, StreamPart
+from state_pipelines.metadata.references import StateCategory, StreamRole
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.operations.inspect.keyed_formats import measure_handle
 from state_pipelines.operations.inventory.keys import name_snapshot
@@ -149,7 +149,7 @@ def summarise_snapshot(snapshot: Snapshot, blank: SnapshotSummary) -> SnapshotSu
         size = measure_handle(reference.handle)
         sizes[reference.category] += size
         by_operator[reference.operator.operator_id, reference.category] += size
-        shared += size if reference.part is StreamPart.SHARED else 0
+        shared += size if reference.role is StreamRole.SHARED else 0
         if not isinstance(reference.handle, ByteStreamStateHandle):
             files.add(_identify(reference.handle))
     properties = snapshot.metadata.properties

@@ -111,7 +111,7 @@ class _Description:
         self.is_complete = _is_on(content.get("complete", "false"))
         declared = self._open_classes()
         outer = classes or ClassPath()
-        together = ClassPath((*declared.sources, *outer.sources), (*declared.names, *outer.names))
+        together = ClassPath((*declared.entries, *outer.entries), (*declared.names, *outer.names))
         registered, factories = _read_serialization_config(content.get("serialization-config"))
         self.extraction: TypeExtraction = extract_types(
             old, together, release, registered=registered, factories=factories

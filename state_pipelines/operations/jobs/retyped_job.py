@@ -259,27 +259,27 @@ def _map_operator(operator: JobOperator, change: Callable[[Serializer], Serializ
 
 def _map_tree(node: Serializer, change: Callable[[Serializer], Serializer | None]) -> Serializer:
     changed = change(node)
-    return _map_parts(node, change) if changed is None else changed
+    return _map_members(node, change) if changed is None else changed
 
 
-def _map_parts(node: Node, change: Callable[[Serializer], Serializer | None]) -> Node:
+def _map_members(node: Node, change: Callable[[Serializer], Serializer | None]) -> Node:
     """The node with its nested serializers changed, those in the fields of a POJO too."""
     changed: dict[str, Any] = {}
     for each in fields(node):  # type: ignore[arg-type]
         before = getattr(node, each.name)
-        after = _map_part(before, change)
+        after = _map_member(before, change)
         if after is not before:
             changed[each.name] = after
     return replace(node, **changed) if changed else node  # type: ignore[type-var]
 
 
-def _map_part(part: Any, change: Callable[[Serializer], Serializer | None]) -> Any:
-    if isinstance(part, Serializer):
-        return _map_tree(part, change)
-    if isinstance(part, tuple):
-        mapped = tuple(_map_part(each, change) for each in part)
-        return part if all(a is b for a, b in zip(part, mapped, strict=True)) else mapped
-    return _map_parts(part, change) if is_dataclass(part) and not isinstance(part, type) else part
+def _map_member(member: Any, change: Callable[[Serializer], Serializer | None]) -> Any:
+    if isinstance(member, Serializer):
+        return _map_tree(member, change)
+    if isinstance(member, tuple):
+        mapped = tuple(_map_member(each, change) for each in member)
+        return member if all(a is b for a, b in zip(member, mapped, strict=True)) else mapped
+    return _map_members(member, change) if is_dataclass(member) and not isinstance(member, type) else member
 
 
 def _change_state(job: Job, subject: str, change: Callable[[JobState], JobState]) -> Job:

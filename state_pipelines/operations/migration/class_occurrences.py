@@ -51,17 +51,17 @@ def _gather(serializer: tree.Serializer) -> dict[str, dict[str, _Fields]]:
     return found
 
 
-def _strip(part: object) -> object:
+def _strip(member: object) -> object:
     """Replace POJOs in a serializer by their class names; they are compared on their own."""
-    match part:
+    match member:
         case tree.Pojo(pojo_class=name):
             return name
         case tree.Serializer():
-            return (type(part), *(_strip(getattr(part, each.name)) for each in fields(part)))
+            return (type(member), *(_strip(getattr(member, each.name)) for each in fields(member)))
         case tuple():
-            return tuple(_strip(each) for each in part)
+            return tuple(_strip(each) for each in member)
         case _:
-            return part
+            return member
 
 
 def _walk(node: tree.Serializer, path: str) -> Iterator[tuple[str, tree.Serializer]]:

@@ -49,23 +49,23 @@ def extract_like(node: tree.Serializer) -> tree.Serializer:
             return make_collection("java.util.Set", [extract_like(element)])
         case tree.MapOf(key=key, value=value):
             return make_collection("java.util.Map", [extract_like(key), extract_like(value)])
-    changes: dict[str, Any] = {each.name: _extract_part(getattr(node, each.name)) for each in fields(node)}
+    changes: dict[str, Any] = {each.name: _extract_member(getattr(node, each.name)) for each in fields(node)}
     return replace(node, **changes)
 
 
-def _extract_part(part: object) -> object:
-    match part:
+def _extract_member(member: object) -> object:
+    match member:
         case tree.Serializer():
-            return extract_like(part)
+            return extract_like(member)
         case (
             tree.PojoField(serializer=tree.Serializer() as inner)
             | tree.PojoSubclass(serializer=tree.Serializer() as inner)
         ):
-            return replace(part, serializer=extract_like(inner))
+            return replace(member, serializer=extract_like(inner))
         case tuple():
-            return tuple(_extract_part(each) for each in part)
+            return tuple(_extract_member(each) for each in member)
         case _:
-            return part
+            return member
 
 
 def _is_collection(node: tree.Serializer) -> bool:

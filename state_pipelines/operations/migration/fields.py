@@ -10,7 +10,7 @@ from state_pipelines.operations.migration.avro_schema import AvroType
 from state_pipelines.operations.migration.payload_conversion import take_collection
 from state_pipelines.operations.migration.primitive_fields import refuse_null, refuse_nulls_inside, where_owned
 from state_pipelines.operations.migration.steps import Add, Cast, Drop, FieldStep, Rename, Reorder, Set, Step
-from state_pipelines.operations.migration.struct_families import open_struct
+from state_pipelines.operations.migration.struct_serializers import open_struct
 from state_pipelines.operations.migration.structs import (
     Columns,
     Node,

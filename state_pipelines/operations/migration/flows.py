@@ -112,7 +112,7 @@ class Apply:
         step: the step of the migration that it comes from, such as `upgrade 2`, for errors.
     """
 
-    source: Flow
+    input: Flow
     stage: Stage
     shape: StateShape
     step: str = field(default="", compare=False)
@@ -120,9 +120,9 @@ class Apply:
 
 @dataclass(frozen=True)
 class Merge:
-    """States joined by key and namespace (and user key); `sql` is over columns named like `sources`."""
+    """States joined by key and namespace (and user key); `sql` is over columns named like `inputs`."""
 
-    sources: tuple[tuple[str, Flow], ...]
+    inputs: tuple[tuple[str, Flow], ...]
     sql: str
     shape: StateShape
     nondeterministic: bool = False
@@ -136,11 +136,11 @@ def walk_flow(flow: Flow) -> Iterator[Flow]:
     """The flow and all that it comes from, last first."""
     yield flow
     match flow:
-        case Apply(source=source):
-            yield from walk_flow(source)
-        case Merge(sources=sources):
-            for _, source in sources:
-                yield from walk_flow(source)
+        case Apply(input=inner):
+            yield from walk_flow(inner)
+        case Merge(inputs=inputs):
+            for _, inner in inputs:
+                yield from walk_flow(inner)
 
 
 def name_step(flow: Flow, step: str) -> Flow:
@@ -148,8 +148,8 @@ def name_step(flow: Flow, step: str) -> Flow:
     if isinstance(flow, Read) or flow.step:
         return flow
     if isinstance(flow, Apply):
-        return replace(flow, source=name_step(flow.source, step), step=step)
-    return replace(flow, sources=tuple((name, name_step(each, step)) for name, each in flow.sources), step=step)
+        return replace(flow, input=name_step(flow.input, step), step=step)
+    return replace(flow, inputs=tuple((name, name_step(each, step)) for name, each in flow.inputs), step=step)
 
 
 def find_reads(flow: Flow) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ def keeps_keys(flow: Flow) -> bool:
         if isinstance(each, Apply):
             if isinstance(each.stage, Rekey):
                 return False
-            if isinstance(each.stage, Regroup) and StateKind.MAP in (each.shape.kind, each.source.shape.kind):
+            if isinstance(each.stage, Regroup) and StateKind.MAP in (each.shape.kind, each.input.shape.kind):
                 return False
     return True
 

@@ -38,7 +38,7 @@ from state_pipelines.operations.migration.python_values import (
     make_java_name,
     wrap_python_key,
 )
-from state_pipelines.operations.migration.state_kind_changes import plan_kind, plan_split_part
+from state_pipelines.operations.migration.state_kind_changes import plan_kind, plan_split_target
 from state_pipelines.operations.migration.step_checks import require_meaning
 from state_pipelines.operations.migration.steps import Direction
 from state_pipelines.operations.migration.structs import PlanContext
@@ -119,8 +119,8 @@ def find_subject(change: Change, direction: Direction) -> str:
         match step:
             case st.RenameState(name=new) | st.Merge(into=new):
                 name = new
-            case st.Split(into=parts):
-                name = parts[0].name
+            case st.Split(into=targets):
+                name = targets[0].name
     return name
 
 
@@ -243,10 +243,10 @@ class _Planner:
                 del self.states[subject]
                 self.dropped[subject] = reason
                 return subject
-            case st.Split(into=parts):
+            case st.Split(into=targets):
                 subject = self._split(subject, flow, step)
-                for part in parts:
-                    self._refuse_nulls(make_java_name(part.name, flow.shape), flow, part.expression)
+                for target in targets:
+                    self._refuse_nulls(make_java_name(target.name, flow.shape), flow, target.expression)
                 return subject
             case st.Merge():
                 into = self._merge(subject, flow, step)
@@ -368,12 +368,12 @@ class _Planner:
     def _split(self, subject: str, flow: Flow, step: st.Split) -> str:
         used: set[str] = set()
         news: dict[str, Flow] = {}
-        for part in step.into:
-            name = make_java_name(part.name, flow.shape)
+        for target in step.into:
+            name = make_java_name(target.name, flow.shape)
             if name != subject:
                 self._require_free(name)
             with at(state=name):
-                news[name], fields = plan_split_part(flow, part, step, self.context)
+                news[name], fields = plan_split_target(flow, target, step, self.context)
             used |= fields
         names = [name for name in list_columns(flow.shape.payload, self.context) if name not in ("class", "row_kind")]
         hidden = sorted(set(names) - used - set(step.discard))
@@ -387,21 +387,21 @@ class _Planner:
 
     def _merge(self, subject: str, flow: Flow, step: st.Merge) -> str:
         others = [find_java_name(name, self.states) for name in step.others]
-        sources = {subject: flow} | {name: self._complete(self._find(name)) for name in others}
+        flows = {subject: flow} | {name: self._complete(self._find(name)) for name in others}
         into = make_java_name(step.into, flow.shape)
-        for each in sources.values():
+        for each in flows.values():
             require_meaning(step, each.shape)
-        if into not in sources:
+        if into not in flows:
             self._require_free(into)
         kinds = {
-            (StateKind.VALUE if each.shape.kind in KEYED_KINDS[3:] else each.shape.kind) for each in sources.values()
+            (StateKind.VALUE if each.shape.kind in KEYED_KINDS[3:] else each.shape.kind) for each in flows.values()
         }
         if len(kinds) > 1 or kinds == {StateKind.LIST}:
             raise MigrationError(
                 f"states of kind {', '.join(sorted(kinds))} have no common entries to merge",
                 hint="`kind` makes VALUE states of them first",
             )
-        for name, each in sources.items():
+        for name, each in flows.items():
             for what, one, other in (
                 ("namespace", flow.shape.namespace, each.shape.namespace),
                 ("user key", flow.shape.map_key, each.shape.map_key),
@@ -411,11 +411,11 @@ class _Planner:
         payload = adopt_python_payload(flow.shape.payload, resolve_type(step.type, self.context))
         shape = self._with_payload(flow.shape.with_name(into), payload)
         shape = shape.with_kind(next(iter(kinds)), shape.payload, shape.map_key)
-        shape = shape.with_ttl(enabled=any(each.shape.ttl for each in sources.values()))
+        shape = shape.with_ttl(enabled=any(each.shape.ttl for each in flows.values()))
         # SQL names the states as the migration does.
-        named = tuple((python_name(each.shape.info) or name, each) for name, each in sources.items())
+        named = tuple((python_name(each.shape.info) or name, each) for name, each in flows.items())
         merged = Merge(named, step.expression, shape, step.nondeterministic)
-        self._put(list(sources), {into: merged})
+        self._put(list(flows), {into: merged})
         return into
 
     def _rekey(self, step: st.Key) -> None:

@@ -12,7 +12,7 @@ from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import LayoutContext, contains_opaque, derive_layout, walk
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration.avro_schema import expand_schema, render_schema
-from state_pipelines.operations.migration.struct_families import open_struct
+from state_pipelines.operations.migration.struct_serializers import open_struct
 from state_pipelines.operations.migration.structs import (
     RAW,
     Columns,
@@ -201,29 +201,29 @@ class _Renaming:
             if each in ("pojo_class", "enum_class", "tuple_class", "component_class", "runtime_class"):
                 changes[each] = self.name(value)
             else:
-                changes[each] = self._part(value)
+                changes[each] = self._member(value)
         if isinstance(node, tree.Avro):
             changes["schema_json"] = self._schema(node.schema_json)
         return replace(node, **changes)
 
     def layouts(self, context: LayoutContext) -> LayoutContext:
         """The layout context: the subclasses that the snapshot lists go by their new names too."""
-        found = tuple((self.name(base), self._part(each)) for base, each in context.subclasses)
+        found = tuple((self.name(base), self._member(each)) for base, each in context.subclasses)
         return replace(context, subclasses=found)  # type: ignore[arg-type]
 
-    def _part(self, part: object) -> object:
-        match part:
+    def _member(self, member: object) -> object:
+        match member:
             case tree.Serializer():
-                return self.serializer(part)
+                return self.serializer(member)
             case tree.PojoField(declaring_class=owner, serializer=inner):
                 inner = inner and self.serializer(inner)
-                return replace(part, declaring_class=owner and self.name(owner), serializer=inner)
+                return replace(member, declaring_class=owner and self.name(owner), serializer=inner)
             case tree.PojoSubclass(class_name=name, serializer=inner):
-                return replace(part, class_name=self.name(name), serializer=inner and self.serializer(inner))
+                return replace(member, class_name=self.name(name), serializer=inner and self.serializer(inner))
             case tuple():
-                return tuple(self._part(each) for each in part)
+                return tuple(self._member(each) for each in member)
             case _:
-                return part
+                return member
 
     def _schema(self, schema_json: str) -> str:
         expanded = expand_schema(schema_json)
@@ -268,14 +268,14 @@ def _translate(sql: str, old: tree.Serializer, new: tree.Serializer, contexts: _
             inner = _translate(value, old.value, new.value, contexts, depth + 1)
             return sql if inner == value else f"transform_values({sql}, ({key}, {value}) -> {inner})"
         case ((tree.Row() | tree.Tuple()), (tree.Row() | tree.Tuple())):
-            parts = [
+            members = [
                 (f"f{n}", _translate(f"{sql}.`f{n}`", before, after, contexts, depth))
                 for n, (before, after) in enumerate(zip(old.fields, new.fields, strict=True))
             ]
-            if all(inner == f"{sql}.`{name}`" for name, inner in parts):
+            if all(inner == f"{sql}.`{name}`" for name, inner in members):
                 return sql
             kind = [("row_kind", f"{sql}.`row_kind`")] if isinstance(old, tree.Row) and old.supports_row_kind else []
-            return f"CASE WHEN {sql} IS NOT NULL THEN {make_struct([*parts, *kind])} END"
+            return f"CASE WHEN {sql} IS NOT NULL THEN {make_struct([*members, *kind])} END"
     return sql
 
 

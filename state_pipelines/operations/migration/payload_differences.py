@@ -26,7 +26,7 @@ from state_pipelines.operations.migration.payload_conversion import (
 )
 from state_pipelines.operations.migration.signatures import strip_schema, strip_serializer
 from state_pipelines.operations.migration.steps import TODO
-from state_pipelines.operations.migration.struct_families import open_struct
+from state_pipelines.operations.migration.struct_serializers import open_struct
 from state_pipelines.operations.migration.structs import (
     Node,
     PlanContext,
@@ -53,7 +53,7 @@ _AVRO = {
     "double": BasicKind.DOUBLE,
     "string": BasicKind.STRING,
 }
-_FAMILIES = (tree.Pojo, tree.Row, tree.Tuple, tree.RowData, tree.Avro, AvroType)
+_STRUCTS = (tree.Pojo, tree.Row, tree.Tuple, tree.RowData, tree.Avro, AvroType)
 
 Renames = Mapping[str, str]
 """New names by old ones, both as dotted paths."""
@@ -212,7 +212,7 @@ def _compare(old: Node, new: Node, path: str, of: _Comparison) -> None:
     if isinstance(old, tree.RowData) and isinstance(new, tree.RowData):
         new = _name_alike(old, new)
     before, after = open_struct(old, "", of.context), open_struct(new, "", of.context)
-    if _family(old) is not _family(new):
+    if _node_class(old) is not _node_class(new):
         raise MigrationError("the families differ")
     olds = _list_slots(before, after)
     news = _list_slots(after, before)
@@ -329,8 +329,8 @@ def _strip(of: SlotType) -> object:
             return strip_serializer(of)
 
 
-def _family(node: Node) -> type:
-    return _family(node.inner) if isinstance(node, tree.Nullable) else type(node)
+def _node_class(node: Node) -> type:
+    return _node_class(node.inner) if isinstance(node, tree.Nullable) else type(node)
 
 
 def _reaches(old: SlotType, new: SlotType) -> bool:
@@ -340,7 +340,7 @@ def _reaches(old: SlotType, new: SlotType) -> bool:
     if isinstance(old, AvroType) and isinstance(new, AvroType):
         one, other = find_record(old), find_record(new)
         return one is not None and other is not None and one["name"] == other["name"]
-    return type(old) is type(new) and isinstance(old, _FAMILIES) and not isinstance(old, tree.Avro)
+    return type(old) is type(new) and isinstance(old, _STRUCTS) and not isinstance(old, tree.Avro)
 
 
 def _find_elements(old: SlotType, new: SlotType) -> tuple[tree.Serializer, tree.Serializer, str] | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.serializer_layouts import contains_opaque
 from state_pipelines.operations.migration.flows import Project, Replace
-from state_pipelines.operations.migration.struct_families import open_struct
+from state_pipelines.operations.migration.struct_serializers import open_struct
 from state_pipelines.operations.migration.structs import (
     RAW,
     Columns,

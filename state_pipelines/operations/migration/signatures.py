@@ -79,24 +79,24 @@ def strip_serializer(serializer: tree.Serializer) -> tree.Serializer:
     return stripped
 
 
-def _strip(part: Any) -> Any:
-    if isinstance(part, tuple):
-        return tuple(map(_strip, part))
-    if isinstance(part, tree.TtlAware):
-        return _strip(part.inner)
-    if not is_dataclass(part) or isinstance(part, type):
-        return part
-    changes = {each.name: _strip(getattr(part, each.name)) for each in fields(part) if each.name not in _ALIKE}
-    changes |= {each.name: _ALIKE[each.name] for each in fields(part) if each.name in _ALIKE}
-    if isinstance(part, tree.Kryo):
+def _strip(member: Any) -> Any:
+    if isinstance(member, tuple):
+        return tuple(map(_strip, member))
+    if isinstance(member, tree.TtlAware):
+        return _strip(member.inner)
+    if not is_dataclass(member) or isinstance(member, type):
+        return member
+    changes = {each.name: _strip(getattr(member, each.name)) for each in fields(member) if each.name not in _ALIKE}
+    changes |= {each.name: _ALIKE[each.name] for each in fields(member) if each.name in _ALIKE}
+    if isinstance(member, tree.Kryo):
         changes |= {"registrations": (), "default_serializers": (), "default_serializer_classes": ()}
-    if isinstance(part, tree.RowData):
+    if isinstance(member, tree.RowData):
         changes["names"] = None
-    if isinstance(part, tree.Pojo):
+    if isinstance(member, tree.Pojo):
         changes["non_registered"] = ()
-    if isinstance(part, tree.Avro):
-        changes["schema_json"] = json.dumps(strip_schema(expand_schema(part.schema_json)), sort_keys=True)
-    return replace(part, **changes)
+    if isinstance(member, tree.Avro):
+        changes["schema_json"] = json.dumps(strip_schema(expand_schema(member.schema_json)), sort_keys=True)
+    return replace(member, **changes)
 
 
 def strip_schema(node: Any) -> Any:

@@ -17,7 +17,7 @@ from state_pipelines.operations.migration.payload_conversion import (
     resolve_type,
 )
 from state_pipelines.operations.migration.python_values import adopt_python_payload, make_java_name
-from state_pipelines.operations.migration.struct_families import open_struct
+from state_pipelines.operations.migration.struct_serializers import open_struct
 from state_pipelines.operations.migration.structs import PlanContext, quote_name
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.registered_states import StateKind
@@ -56,30 +56,32 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
     return Apply(flow, flows.Regroup(sql, step.key_expression, step.nondeterministic), new)
 
 
-def plan_split_part(flow: Flow, part: st.SplitPart, step: st.Split, context: PlanContext) -> tuple[Flow, set[str]]:
+def plan_split_target(
+    flow: Flow, target: st.SplitTarget, step: st.Split, context: PlanContext
+) -> tuple[Flow, set[str]]:
     """One of the states that a state becomes, and the fields of the old payload that it takes.
 
     Raises:
         MigrationError: the part names an unknown field.
     """
-    shape = flow.shape.with_name(make_java_name(part.name, flow.shape))
+    shape = flow.shape.with_name(make_java_name(target.name, flow.shape))
     columns = set(list_columns(shape.payload, context))
-    if part.fields:
+    if target.fields:
         struct = open_struct(shape.payload, "", context)
-        payload, kept = struct.rebuild([struct.find(name) for name in part.fields])
+        payload, kept = struct.rebuild([struct.find(name) for name in target.fields])
         assert isinstance(payload, tree.Serializer)
-        if part.class_name is not None:
-            payload = _rename(payload, part.class_name)
+        if target.class_name is not None:
+            payload = _rename(payload, target.class_name)
         stage: flows.Stage = flows.Project(kept, step.nondeterministic)
-        return Apply(flow, stage, shape.with_payload(payload)), set(part.fields)
-    assert part.type is not None
-    payload = adopt_python_payload(shape.payload, resolve_type(part.type, context))
+        return Apply(flow, stage, shape.with_payload(payload)), set(target.fields)
+    assert target.type is not None
+    payload = adopt_python_payload(shape.payload, resolve_type(target.type, context))
     payload_type(payload, context)
-    if part.expression is None:
+    if target.expression is None:
         sql = convert_by_name(shape.payload, payload, context)
         used = columns - {each.split(".")[0] for each in find_lost_fields(shape.payload, payload, None, context)}
     else:
-        sql = part.expression
+        sql = target.expression
         words = set(re.findall(r"\w+", sql))
         used = columns if "value" in words and "value" not in columns else columns & words
     return Apply(flow, flows.Replace(sql, False, step.nondeterministic), shape.with_payload(payload)), used

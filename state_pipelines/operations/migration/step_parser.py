@@ -261,18 +261,18 @@ def _split(body: _Body) -> st.Step:
     if not isinstance(into, dict) or not into:
         raise body.error("`into` is not a mapping of states")
     return st.Split(
-        tuple(_split_part(str(name), body.inner(str(name), each)) for name, each in into.items()),
+        tuple(_split_target(str(name), body.inner(str(name), each)) for name, each in into.items()),
         body.names("discard"),
         body.flag(_ALWAYS),
     )
 
 
-def _split_part(name: str, body: _Body) -> st.SplitPart:
+def _split_target(name: str, body: _Body) -> st.SplitTarget:
     body.allow("fields", "type", "expression", "class")
     if bool(body.content.get("fields")) == ("type" in body.content):
         raise body.error("a part takes either `fields` or `type`")
     fields = body.names("fields")
-    return st.SplitPart(name, fields, body.maybe_serializer("type"), body.maybe("expression"), body.maybe("class"))
+    return st.SplitTarget(name, fields, body.maybe_serializer("type"), body.maybe("expression"), body.maybe("class"))
 
 
 def _merge(body: _Body) -> st.Step:

@@ -49,8 +49,8 @@ def dump_step(step: st.Step) -> dict[str, Any]:
         case st.DropState(reason=reason):
             return {"drop_state": {"reason": reason}}
         case st.Split(into=into, discard=discard):
-            parts = {each.name: _dump_part(each) for each in into}
-            return {"split": {"into": parts} | _given(discard=list(discard)) | _flag(step)}
+            targets = {each.name: _dump_target(each) for each in into}
+            return {"split": {"into": targets} | _given(discard=list(discard)) | _flag(step)}
         case st.Merge():
             merged: dict[str, Any] = {"with": list(step.others), "into": step.into, "type": _type(step.type)}
             return {"merge": merged | {"expression": step.expression} | _flag(step)}
@@ -71,10 +71,10 @@ def _dump_kind(step: st.Kind) -> dict[str, Any]:
     return body | _given(value=_given(type=of, expression=step.expression)) | _flag(step)
 
 
-def _dump_part(part: st.SplitPart) -> dict[str, Any]:
-    of = None if part.type is None else _type(part.type)
-    given = _given(type=of, expression=part.expression)
-    return _given(fields=list(part.fields)) | given | ({"class": part.class_name} if part.class_name else {})
+def _dump_target(target: st.SplitTarget) -> dict[str, Any]:
+    of = None if target.type is None else _type(target.type)
+    given = _given(type=of, expression=target.expression)
+    return _given(fields=list(target.fields)) | given | ({"class": target.class_name} if target.class_name else {})
 
 
 def _given(**entries: Any) -> dict[str, Any]:

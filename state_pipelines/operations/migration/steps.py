@@ -209,7 +209,7 @@ class DropState:
 
 
 @dataclass(frozen=True)
-class SplitPart:
+class SplitTarget:
     """One of the states that a state becomes.
 
     Attributes:
@@ -231,7 +231,7 @@ class SplitPart:
 class Split:
     """A state becomes several. `discard`: fields that none of them has."""
 
-    into: tuple[SplitPart, ...]
+    into: tuple[SplitTarget, ...]
     discard: tuple[str, ...] = ()
     nondeterministic: bool = False
 

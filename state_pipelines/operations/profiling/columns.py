@@ -123,9 +123,9 @@ def _flatten(path: str, array: pa.Array, rows: int, depth: int) -> Iterator[tupl
         offsets = whole.offsets
         start, stop = (offsets[0].as_py(), offsets[-1].as_py()) if len(offsets) else (0, 0)
         for name, each in (("key", keys), ("value", items)):
-            part = each.slice(start, stop - start)
-            if len(part):
-                yield from _flatten(f"{path}{{}}.{name}", part, len(part), depth - 1)
+            values = each.slice(start, stop - start)
+            if len(values):
+                yield from _flatten(f"{path}{{}}.{name}", values, len(values), depth - 1)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         elements = array.flatten()
         if len(elements):

@@ -1,4 +1,4 @@
-"""New files that are put together from parts of old ones, byte by byte."""
+"""New files that are put together from ranges of old ones, byte by byte."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ INLINE_LIMIT = 20 << 10
 
 @dataclass(frozen=True)
 class FileAssembly:
-    """A new file: parts of old ones, one after the other.
+    """A new file: ranges of old ones, one after the other.
 
     Attributes:
-        parts: the parts.
+        ranges: of the old ones.
         target: the new file.
         verify: read it again and compare checksums.
     """
 
-    parts: tuple[StreamRange, ...] = field(repr=False)
+    ranges: tuple[StreamRange, ...] = field(repr=False)
     target: Location
     verify: bool = True
     threads: ClassVar[int] = COPY_THREADS
@@ -53,7 +53,7 @@ class FileAssembly:
         """
         # Remove leftovers of a failed attempt; the name is unique to this task.
         remove_file(self.target)
-        return copy_ranges(self.parts, self.target, verify=self.verify)
+        return copy_ranges(self.ranges, self.target, verify=self.verify)
 
 
 @dataclass
@@ -72,13 +72,13 @@ class Assembler:
     verify: bool = True
     assemblies: list[FileAssembly] = field(default_factory=list)
 
-    def make_handle(self, parts: Sequence[StreamRange]) -> StreamStateHandle:
+    def make_handle(self, ranges: Sequence[StreamRange]) -> StreamStateHandle:
         """A handle of new state with this content: small when all of it was inlined, else in a new file."""
-        joined = join_ranges(parts)
+        joined = join_ranges(ranges)
         size = sum(map(len, joined))
-        if size <= INLINE_LIMIT and all(part.stream.location is None for part in joined):
+        if size <= INLINE_LIMIT and all(each.stream.location is None for each in joined):
             # Flink takes inlined handles of one name for one and the same.
-            data = b"".join(read_stream_range(part.stream, part.start, part.end) for part in joined)
+            data = b"".join(read_stream_range(each.stream, each.start, each.end) for each in joined)
             return ByteStreamStateHandle(str(uuid.uuid4()), data)
         name = make_file_name()
         self.assemblies.append(FileAssembly(joined, join(self.target, name), self.verify))
@@ -88,12 +88,12 @@ class Assembler:
 def join_ranges(ranges: Sequence[StreamRange]) -> tuple[StreamRange, ...]:
     """The same bytes in fewer ranges: those that lie side by side become one, empty ones go."""
     joined: list[StreamRange] = []
-    for part in ranges:
-        if not len(part):
+    for each in ranges:
+        if not len(each):
             continue
         last = joined[-1] if joined else None
-        if last is not None and last.end == part.start and last.stream == part.stream:
-            joined[-1] = StreamRange(last.stream, last.start, part.end)
+        if last is not None and last.end == each.start and last.stream == each.stream:
+            joined[-1] = StreamRange(last.stream, last.start, each.end)
         else:
-            joined.append(part)
+            joined.append(each)
     return tuple(joined)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SAMPLE_SIZE = 20_000
 """Records by which the hash of a class is looked for, at most, of each subtask."""
 
-SAMPLE_PART = 1 << 20
+SAMPLED_BYTES = 1 << 20
 """Bytes of file that are read at a time for that, about."""
 
 
@@ -74,8 +74,8 @@ def _sample(operator: Operator, *, timers: bool) -> Iterator[KeyedRecords]:
     for _, file in operator.keyed_files:
         ids = [number for number, info in enumerate(file.header.states) if info.backend_type is kind]
         found = 0
-        for part in file.split(SAMPLE_PART, operator.record_context) if ids else ():
-            for _, records in part.scan(ids, operator.record_context):
+        for split in file.split(SAMPLED_BYTES, operator.record_context) if ids else ():
+            for _, records in split.scan(ids, operator.record_context):
                 yield records
                 found += len(records)
             if found >= SAMPLE_SIZE:

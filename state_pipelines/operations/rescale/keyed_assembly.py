@@ -171,14 +171,14 @@ def _assemble(
     files: Sequence[SectionFile], own: KeyGroupRange, assembler: Assembler, *, raw: bool, narrow: bool
 ) -> KeyedStateHandle | NeedsRecords | None:
     files = sorted(files, key=lambda file: file.handle.key_groups.start)
-    parts = [file.handle.key_groups.intersect(own) for file in files]
-    if any(before.end >= after.start for before, after in pairwise(parts)):
+    intersections = [file.handle.key_groups.intersect(own) for file in files]
+    if any(before.end >= after.start for before, after in pairwise(intersections)):
         return NeedsRecords("two old subtasks hold the same key group")
-    groups = KeyGroupRange(parts[0].start, parts[-1].end + 1 - parts[0].start)
+    groups = KeyGroupRange(intersections[0].start, intersections[-1].end + 1 - intersections[0].start)
     wanted = [
         (file, file.sections[group])
-        for file, part in zip(files, parts, strict=True)
-        for group in part
+        for file, intersection in zip(files, intersections, strict=True)
+        for group in intersection
         if group in file.sections
     ]
     if raw and not wanted:
@@ -186,7 +186,7 @@ def _assemble(
     first = files[0]
     if len(files) == 1 and groups == first.handle.key_groups:
         return first.handle
-    if not raw and isinstance(first.handle, KeyGroupsStateHandle) and sum(map(len, parts)) < len(groups):
+    if not raw and isinstance(first.handle, KeyGroupsStateHandle) and sum(map(len, intersections)) < len(groups):
         return NeedsRecords("some key groups between those of the old subtasks have no state")
     offsets = dict.fromkeys(groups, NEVER_STARTED if raw else NO_SECTION)
     shared = _share(files, [section for _, section in wanted]) if narrow else None

@@ -13,7 +13,7 @@ from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.keys.key_filter import KeyFilter
 from state_pipelines.keyed.keys.key_values import encode_keys
 from state_pipelines.operations.rescale.found_hashes import find_key_hasher
-from state_pipelines.operations.rescale.record_regrouping import Collect, Shuffle, Source
+from state_pipelines.operations.rescale.record_regrouping import Collect, InputFiles, Shuffle
 from state_pipelines.operations.rescale.rescale_plan import RecordsPlan
 from state_pipelines.operations.rescale.snapshot_merge import align_headers
 from state_pipelines.operations.write.file_names import make_file_name
@@ -103,7 +103,7 @@ class RecordMove:
         context = RecordContext(self.max_parallelism, self.sources[0].record_context.layouts)
         if all(operator.max_parallelism == self.max_parallelism for operator in keyed):
             collected = tuple(
-                Source(
+                InputFiles(
                     tuple(file for file, _ in files),
                     tuple(each for _, each in files),
                     operator.record_context,
@@ -134,27 +134,29 @@ class RecordMove:
         layout = derive_layout(serializer, self.sources[0].snapshot.layout_context)
         return KeyFilter(frozenset(encode_keys(layout, choice.keys)), choice.keep)
 
-    def _collect(self, header: KeyedHeader, context: RecordContext, sources: tuple[Source, ...]) -> Iterator[Collect]:
+    def _collect(
+        self, header: KeyedHeader, context: RecordContext, inputs: tuple[InputFiles, ...]
+    ) -> Iterator[Collect]:
         size = sum(each.keyed_size for each in self.sources) // self.parallelism
         directories = (self.target, *(each.snapshot.location.directory for each in self.sources))
         is_remote = not all(map(is_local, directories))
         for subtask in range(self.parallelism):
             key_groups = compute_key_group_range(subtask, self.parallelism, self.max_parallelism)
             overlapping = []
-            for source in sources:
+            for given in inputs:
                 chosen = [
                     (file, pairs)
-                    for file, pairs in zip(source.files, source.states, strict=True)
+                    for file, pairs in zip(given.files, given.states, strict=True)
                     if file.key_groups.intersect(key_groups).number
                 ]
                 files, states = (tuple(each) for each in zip(*chosen, strict=True)) if chosen else ((), ())
-                overlapping.append(replace(source, files=files, states=states))
+                overlapping.append(replace(given, files=files, states=states))
             yield Collect(
                 operator=self.sources[0].label,
                 subtask=subtask,
                 header=header,
                 key_groups=key_groups,
-                sources=tuple(overlapping),
+                inputs=tuple(overlapping),
                 context=context,
                 target=join(self.target, make_file_name()),
                 rule=self.request.on_equal,
@@ -170,10 +172,10 @@ class RecordMove:
         split_size, merges = max(SPLIT_SIZE, size // MOST_TASKS), size // BLOCK > MOST_BLOCKS
         in_flight = count_scans(operator) if hasher is None or hasher.has_kernel else 1
         for file, pairs in files:
-            for part in file.split(split_size, operator.record_context):
+            for split in file.split(split_size, operator.record_context):
                 yield Shuffle(
                     operator=operator.label,
-                    source=part,
+                    source=split,
                     states=pairs,
                     context=operator.record_context,
                     max_parallelism=self.max_parallelism,

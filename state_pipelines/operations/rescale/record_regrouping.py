@@ -212,7 +212,7 @@ class Gather:
 
 
 @dataclass(frozen=True)
-class Source:
+class InputFiles:
     """Input of a `Collect` from one snapshot.
 
     Attributes:
@@ -239,7 +239,7 @@ class Collect:
         subtask: index of the subtask.
         header: of the new file.
         key_groups: range of the subtask.
-        sources: the snapshots that are merged, in their order.
+        inputs: the snapshots that are merged, in their order.
         context: of the operator as it will be.
         target: the new file.
         rule: what happens to keys that several snapshots have.
@@ -253,7 +253,7 @@ class Collect:
     subtask: int
     header: KeyedHeader
     key_groups: KeyGroupRange
-    sources: tuple[Source, ...]
+    inputs: tuple[InputFiles, ...]
     context: RecordContext
     target: Location
     rule: MergeRule = MergeRule.ERROR
@@ -265,7 +265,7 @@ class Collect:
     @property
     def threads(self) -> int:
         """As `Work` says; snapshots are merged by Python."""
-        return count_threads(None, self.sources[0].files) if len(self.sources) == 1 else 1
+        return count_threads(None, self.inputs[0].files) if len(self.inputs) == 1 else 1
 
     def run(self) -> WrittenFile:
         """Write it, and read it again; what an attempt that died has left is replaced.
@@ -283,13 +283,13 @@ class Collect:
                 progress.open(output)
                 streams = [
                     stream
-                    for number, source in enumerate(self.sources)
+                    for number, given in enumerate(self.inputs)
                     for stream in begin_together(
                         [
-                            _read_groups(number, file, pairs, source.context, self.key_groups)
-                            for file, pairs in zip(source.files, source.states, strict=True)
+                            _read_groups(number, file, pairs, given.context, self.key_groups)
+                            for file, pairs in zip(given.files, given.states, strict=True)
                         ],
-                        source.directory,
+                        given.directory,
                     )
                 ]
                 for key_group, number, pairs, infos, runs in merge(*streams, key=lambda each: each[:2]):
@@ -304,10 +304,10 @@ class Collect:
             return _finish(self, progress.writer, expected, progress.dropped, sum_digests(progress.duplicates))
 
     def _require_fit(self) -> None:
-        for source in self.sources:
-            if source.context.max_parallelism != self.context.max_parallelism:
+        for given in self.inputs:
+            if given.context.max_parallelism != self.context.max_parallelism:
                 raise UsageError("a snapshot of another max parallelism must be shuffled first")
-            for file, pairs in zip(source.files, source.states, strict=True):
+            for file, pairs in zip(given.files, given.states, strict=True):
                 for old, new in pairs:
                     name = file.header.states[old].name
                     if self.header.states[new].name != name:
@@ -316,16 +316,16 @@ class Collect:
     def _check(self, taken: Digests) -> None:
         """Read the old files again, in another way: what the first reading lost was not in what it counted either."""
         there: list[Digests] = []
-        for source in self.sources:
+        for given in self.inputs:
 
             def scan(
-                wanted: tuple[KeyedFile, StatePairs], context: RecordContext = source.context
+                wanted: tuple[KeyedFile, StatePairs], context: RecordContext = given.context
             ) -> Iterator[tuple[int, KeyedRecords]]:
                 file, pairs = wanted
                 return file.scan([old for old, _ in pairs], context, self.key_groups.intersect(file.key_groups))
 
-            given = zip(source.files, source.states, strict=True)
-            for (file, _), found in scan_ahead(given, scan, source.directory, self.size // max(1, len(source.files))):
+            files = zip(given.files, given.states, strict=True)
+            for (file, _), found in scan_ahead(files, scan, given.directory, self.size // max(1, len(given.files))):
                 there.extend(
                     {file.header.states[old].name: digest_run(records, is_map=_is_map(file.header, old))}
                     for old, records in found
@@ -345,7 +345,7 @@ class _Progress:
         self.task = task
         self.names = {number: info.name for number, info in enumerate(task.header.states)}
         maps = frozenset(number for number in range(len(self.names)) if _is_map(task.header, number))
-        self.buffers = [RecordBuffer(task.context.prefix, maps, task.batch) for _ in task.sources]
+        self.buffers = [RecordBuffer(task.context.prefix, maps, task.batch) for _ in task.inputs]
         self.first = self.reached = task.key_groups.start
         self.dropped: Digests = {name: RecordDigest() for name in self.names.values()}
         self.expected: list[Digests] = []
@@ -357,7 +357,7 @@ class _Progress:
 
     def take(self, source: int, state: int, records: KeyedRecords, *, timers: bool) -> None:
         """Keep what the filter leaves of the records of a new state."""
-        key_filter = self.task.sources[source].key_filter
+        key_filter = self.task.inputs[source].key_filter
         if key_filter is not None:
             kept = key_filter.select(records, timers=timers)
             is_map = _is_map(self.task.header, state)

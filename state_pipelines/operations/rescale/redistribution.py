@@ -91,16 +91,14 @@ def _split(groups: Iterable[Sequence[Share]], shares: list[list[Share]]) -> None
         for turn in range(parallelism):
             wanted = base + (turn < rest)
             while wanted > 0:
-                source = locations[index]
-                offsets = source.offsets[position : position + wanted]
-                if len(source.offsets) - position > wanted:
+                share = locations[index]
+                offsets = share.offsets[position : position + wanted]
+                if len(share.offsets) - position > wanted:
                     position += wanted
                 else:
                     index, position = index + 1, 0
                 # A file without elements that stands in between is named, too.
-                shares[(first + turn) % parallelism].append(
-                    Share(source.subtask, source.state_name, source.mode, offsets)
-                )
+                shares[(first + turn) % parallelism].append(Share(share.subtask, share.state_name, share.mode, offsets))
                 wanted -= len(offsets)
         first = (first + rest) % parallelism
 

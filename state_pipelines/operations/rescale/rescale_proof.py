@@ -21,7 +21,7 @@ from state_pipelines.operations.proofs.state_proofs import StateProof
 from state_pipelines.operations.rescale.hashed_keys import count_threads
 from state_pipelines.operations.rescale.snapshot_merge import is_timer
 from state_pipelines.operations.rescale.stored_elements import (
-    Form,
+    StateDescription,
     StoredElements,
     find_delegates,
     list_stored_elements,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.rescale.operator_edits import EditedSnapshot
     from state_pipelines.snapshot import Operator
-    from state_pipelines.snapshot.raw_key_groups import RawKeyedPart
+    from state_pipelines.snapshot.raw_key_groups import RawKeyedSubtaskState
 
 KEYED_STATE = "keyed state"
 """Name of the row for keyed state that is compared by the bytes of its key groups, all states together."""
@@ -70,7 +70,7 @@ class Counted:
     misplaced: Mapping[str, int] = field(default_factory=dict)
     misfiled: Mapping[str, int] = field(default_factory=dict)
     copies: Mapping[str, Mapping[int, RecordDigest]] = field(default_factory=dict)
-    infos: Mapping[str, frozenset[Form]] = field(default_factory=dict)
+    infos: Mapping[str, frozenset[StateDescription]] = field(default_factory=dict)
     sections: RecordDigest | None = None
     unread: str = ""
 
@@ -155,7 +155,7 @@ class CountOperatorState:
 
     operator: str
     elements: tuple[StoredElements, ...]
-    sections: tuple[RawKeyedPart, ...] = ()
+    sections: tuple[RawKeyedSubtaskState, ...] = ()
     in_flight: int = 1
     # It is little beside keyed state, for which processes need not be started then.
     threads: ClassVar[int] = KERNEL_THREADS
@@ -164,7 +164,7 @@ class CountOperatorState:
         """Read them."""
         digests: dict[str, RecordDigest] = {}
         copies: dict[str, dict[int, RecordDigest]] = {}
-        infos: dict[str, set[Form]] = {}
+        infos: dict[str, set[StateDescription]] = {}
         with at(operator=self.operator):
             for each in self.elements:
                 lists, broadcasts, found = each.digest()
@@ -172,11 +172,11 @@ class CountOperatorState:
                     digests[name] = digests.get(name, RecordDigest()) + digest
                 for name, digest in broadcasts.items():
                     copies.setdefault(name, {})[each.subtask] = digest
-                for name, form in found.items():
-                    infos.setdefault(name, set()).add(form)
+                for name, description in found.items():
+                    infos.setdefault(name, set()).add(description)
             if self.sections:
                 digests[RAW_KEYED_NAME] = sum(
-                    (digest_sections(part.stream, part.sections) for part in self.sections), RecordDigest()
+                    (digest_sections(each.stream, each.sections) for each in self.sections), RecordDigest()
                 )
         return Counted(digests, copies=copies, infos={name: frozenset(each) for name, each in infos.items()})
 
@@ -256,9 +256,9 @@ def count_keyed(
     operator: Operator, file: KeyedFile, hasher: KeyHasher | None = None, key_groups: KeyGroupRange | None = None
 ) -> Iterator[CountKeyed]:
     """The tasks that count the records of a file of an operator."""
-    for part in file.split(SPLIT_SIZE, operator.record_context):
+    for split in file.split(SPLIT_SIZE, operator.record_context):
         context, in_flight = operator.record_context, count_scans(operator)
-        yield CountKeyed(operator.label, part, context, key_groups, hasher, in_flight)
+        yield CountKeyed(operator.label, split, context, key_groups, hasher, in_flight)
 
 
 def _plan_counts(operator: Operator, side: ProofSide, *, is_after: bool) -> Iterator[CountKeyed | CountOperatorState]:
@@ -272,7 +272,7 @@ def _plan_counts(operator: Operator, side: ProofSide, *, is_after: bool) -> Iter
     delegates = find_delegates(side.planned) if is_after else {}
     elements = tuple(list_stored_elements(operator, name_elements(side.before), delegates))
     raw = [state for state in operator.raw_states if isinstance(state, RawKeyedState)]
-    sections = tuple(part for state in raw for part in state.parts)
+    sections = tuple(subtask_state for state in raw for subtask_state in state.subtask_states)
     if elements or sections:
         yield CountOperatorState(operator.label, elements, sections, count_scans(operator))
 
@@ -285,7 +285,7 @@ def _take_found(
     digests = {name: digest.without_key_groups for name, digest in found.items()}
     for file in files[:1]:
         infos = {info for each in files for info in each.header.states}
-        named = {name: frozenset[Form](info for info in infos if info.name == name) for name in digests}
+        named = {name: frozenset[StateDescription](info for info in infos if info.name == name) for name in digests}
         yield False, CountKeyed(operator.label, file, operator.record_context), Counted(digests, infos=named)
 
 
@@ -357,7 +357,7 @@ def _by_sections(
         return results
     if side.moved:
         raise UnsupportedError(f"the proof cannot find the records: {unread}", where=Where(operator=side.after.label))
-    infos = {KEYED_STATE: frozenset[Form]()}
+    infos = {KEYED_STATE: frozenset[StateDescription]()}
     return [
         (
             is_after,

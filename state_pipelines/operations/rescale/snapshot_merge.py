@@ -255,8 +255,8 @@ def _split_runs(runs: FramedRuns, header: KeyedHeader, prefix: int) -> _Records:
 def _join(
     runs: FramedRuns, shared: npt.NDArray[np.bool_], records: _Records, kept: npt.NDArray[np.bool_]
 ) -> FramedRuns:
-    parts = [runs.select(np.flatnonzero(~shared)), records.runs.select(np.flatnonzero(kept))]
-    joined = concat_runs(parts)
+    framed = [runs.select(np.flatnonzero(~shared)), records.runs.select(np.flatnonzero(kept))]
+    joined = concat_runs(framed)
     return joined.select(np.lexsort((joined.states, joined.key_groups)))
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Operator
     from state_pipelines.snapshot.broadcast_state import BroadcastState
 
-Form = StateMetaInfo | bytes
+StateDescription = StateMetaInfo | bytes
 """Description of a state in the header, or the bytes of a header that cannot be read."""
 
 Named = dict["StreamStateHandle", tuple[OperatorStateMetaInfo, ...]]
@@ -59,7 +59,7 @@ class StoredElements:
     infos: tuple[StateMetaInfo, ...] | None
     raw: bool = False
 
-    def digest(self) -> tuple[dict[str, RecordDigest], dict[str, RecordDigest], dict[str, Form]]:
+    def digest(self) -> tuple[dict[str, RecordDigest], dict[str, RecordDigest], dict[str, StateDescription]]:
         """Digests of list states, of broadcast states (whole, with the number of their entries), and the forms.
 
         Raises:
@@ -77,7 +77,7 @@ class StoredElements:
                 copies[state.state_name] = found
             else:
                 lists[state.state_name] = lists.get(state.state_name, RecordDigest()) + found
-        return lists, copies, self._find_state_forms(data[:first].tobytes())
+        return lists, copies, self._find_descriptions(data[:first].tobytes())
 
     def take(self, name: str) -> Iterator[bytes]:
         """The stored bytes of each element of a list state; broadcast states give none.
@@ -123,7 +123,7 @@ class StoredElements:
         names = dict.fromkeys(info.name for info in self.infos or ())
         return tuple(names | dict.fromkeys(state.state_name for state in (*self.named, *self.states)))
 
-    def _find_state_forms(self, header: bytes) -> dict[str, Form]:
+    def _find_descriptions(self, header: bytes) -> dict[str, StateDescription]:
         if self.raw:
             return {}
         if self.infos is None:
@@ -174,8 +174,8 @@ def list_stored_elements(
             infos: tuple[StateMetaInfo, ...] | None = ()
             if not raw:
                 try:
-                    source = reader.open_operator(handle)
-                    infos = () if source is None else (*source.header.lists, *source.header.broadcasts)
+                    unread = reader.open_operator(handle)
+                    infos = () if unread is None else (*unread.header.lists, *unread.header.broadcasts)
                 except UnsupportedError:
                     infos = None
             delegate = delegates.get((subtask.index, raw), handle.delegate)
@@ -207,11 +207,11 @@ def digest_pairs(state: BroadcastState) -> set[RecordDigest]:
     Copies whose entries have no known ends count as one entry each.
     """
     found = set()
-    for part in state.parts:
-        file = part.read()
-        data, start, end, _ = file.broadcast(part.info.name)
+    for subtask_state in state.subtask_states:
+        file = subtask_state.read()
+        data, start, end, _ = file.broadcast(subtask_state.info.name)
         try:
-            data, starts, ends = find_entries(file, part.info, state.operator.snapshot.layout_context)
+            data, starts, ends = find_entries(file, subtask_state.info, state.operator.snapshot.layout_context)
         except UnsupportedError:
             starts, ends = np.array([start], np.int64), np.array([end], np.int64)
         found.add(_digest_spans(data, starts, ends))

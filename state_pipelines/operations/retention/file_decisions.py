@@ -177,34 +177,34 @@ class FileJudge:
         return self._known[directory]
 
     def _find_kind(self, directory: str) -> _Directory:
-        parts = split_key(directory)
+        names = split_key(directory)
         newest = self._newest.get(directory)
         job = self._index.job_of(directory)
         snapshot = self._found.snapshots.get(directory)
         if snapshot is not None:
             is_savepoint = kind_of(snapshot) is SnapshotKind.SAVEPOINT
             return _Directory(PathKind.SAVEPOINT_FILE if is_savepoint else PathKind.CHECKPOINT_FILE, job, newest=newest)
-        area = flink_names.find_area(parts)
+        area = flink_names.find_area(names)
         if area is not None:
             return _Directory(
                 _AREA_KINDS[area[0]],
                 job,
                 newest=newest,
-                is_merged=flink_names.is_merged_directory(parts[-1]),
+                is_merged=flink_names.is_merged_directory(names[-1]),
                 is_database=area[0] is Area.DATABASE,
             )
-        match = CHECKPOINT_DIRECTORY.fullmatch(parts[-1])
+        match = CHECKPOINT_DIRECTORY.fullmatch(names[-1])
         if match is not None:
             return _Directory(PathKind.INCOMPLETE_CHECKPOINT, job, int(match[1]), newest)
         if directory in self._lone_manifests:
             return _Directory(PathKind.MANIFEST, job, newest=newest)
-        if SAVEPOINT_DIRECTORY.fullmatch(parts[-1]):
+        if SAVEPOINT_DIRECTORY.fullmatch(names[-1]):
             return _Directory(PathKind.INCOMPLETE_SAVEPOINT, job, newest=newest)
         if directory in self._pending:
             return _Directory(PathKind.TEMPORARY, job, newest=newest)
-        spills = next((index for index, part in enumerate(parts) if find_scratch_target(part) is not None), None)
+        spills = next((index for index, name in enumerate(names) if find_scratch_target(name) is not None), None)
         if spills is not None:
-            prefix = "/".join(parts[: spills + 1])
+            prefix = "/".join(names[: spills + 1])
             times = [time for key, time in self._newest.items() if key == prefix or key.startswith(prefix + "/")]
             newest = None if None in times else max(time for time in times if time is not None)
             return _Directory(PathKind.TEMPORARY, job, newest=newest, everything=True)
@@ -326,28 +326,28 @@ class FileJudge:
             reason = "empty once its files are deleted" if key in filled else "empty"
             filled.add(key.rpartition("/")[0])
             planned.append(PlannedPath(directory.path, 0, PathKind.DIRECTORY, reason))
-        return self._drop_parts_of_kept_jobs(planned, blocked)
+        return self._drop_files_of_kept_jobs(planned, blocked)
 
     def _may_remove(self, directory: FoundFile, *, is_filled: bool) -> bool:
-        parts = split_key(directory.key)
+        names = split_key(directory.key)
         snapshot = self._found.snapshots.get(directory.key)
         if snapshot is not None:
             return True
-        is_staging = directory.key in self._pending or any(find_scratch_target(part) is not None for part in parts)
+        is_staging = directory.key in self._pending or any(find_scratch_target(name) is not None for name in names)
         is_staging |= directory.key in self._lone_manifests
-        if not is_staging and not flink_names.is_flink_directory(parts):
+        if not is_staging and not flink_names.is_flink_directory(names):
             return False
         if not is_filled and self._is_young(directory.entry.modified):
             return False
-        if parts[-1] in self._merged:
+        if names[-1] in self._merged:
             return False
         job = self._index.job_of(directory.key)
         if job is None or not job.may_run:
             return True
-        match = CHECKPOINT_DIRECTORY.fullmatch(parts[-1])
+        match = CHECKPOINT_DIRECTORY.fullmatch(names[-1])
         return match is not None and int(match[1]) < job.newest_id
 
-    def _drop_parts_of_kept_jobs(self, planned: list[PlannedPath], blocked: Collection[str]) -> list[PlannedPath]:
+    def _drop_files_of_kept_jobs(self, planned: list[PlannedPath], blocked: Collection[str]) -> list[PlannedPath]:
         """Leave out `shared` and the like below a job that stays: Flink makes them for each job, empty or not."""
         keys = {directory.path: directory.key for directory in self._found.directories.values()}
         result = []

@@ -76,14 +76,14 @@ class JobIndex:
     def _collect_names(self, found: Survey) -> None:
         directories = {file.directory_key for file in found.files.values()} | set(found.directories)
         for key in directories:
-            parts = split_key(key)
+            names = split_key(key)
             base = None
-            if CHECKPOINT_DIRECTORY.fullmatch(parts[-1]):
-                base = parts[:-1]
-            elif JOB_DIRECTORY.fullmatch(parts[-1]):
-                base = parts
-            elif (area := find_area(parts)) is not None:
-                base = parts[: area[1]]
+            if CHECKPOINT_DIRECTORY.fullmatch(names[-1]):
+                base = names[:-1]
+            elif JOB_DIRECTORY.fullmatch(names[-1]):
+                base = names
+            elif (area := find_area(names)) is not None:
+                base = names[: area[1]]
             if base is not None:
                 self._names[key] = base[-1] if base and JOB_DIRECTORY.fullmatch(base[-1]) else "/".join(base)
 
@@ -121,10 +121,10 @@ class JobIndex:
 
 
 def _name_savepoint_job(snapshot: FoundSnapshot, ids: dict[str, set[str]]) -> str:
-    parts = split_key(snapshot.key)
-    match = SAVEPOINT_DIRECTORY.fullmatch(parts[-1])
+    names = split_key(snapshot.key)
+    match = SAVEPOINT_DIRECTORY.fullmatch(names[-1])
     if match is None or match[1] is None:
-        return "/".join(parts[:-1])
+        return "/".join(names[:-1])
     known = ids.get(match[1], set())
     return next(iter(known)) if len(known) == 1 else match[1]
 

@@ -10,7 +10,7 @@ from state_pipelines.errors import MissingFileError, StateError
 from state_pipelines.metadata import CheckpointProperties, list_references, read_metadata
 from state_pipelines.metadata.operator_handles import FileMergingOperatorStreamStateHandle
 from state_pipelines.metadata.properties import SavepointType, SnapshotKind, find_snapshot_kind
-from state_pipelines.metadata.references import StreamPart
+from state_pipelines.metadata.references import StreamRole
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
 from state_pipelines.operations.auditing import is_restorable
 from state_pipelines.operations.retention.policy import SnapshotFormat
@@ -219,9 +219,9 @@ def extract_references(
         else:
             continue
         # Sizes of logged changes are those before compression (`StateChangeFormat`).
-        least = 0 if reference.part is StreamPart.CHANGES else size
+        least = 0 if reference.role is StreamRole.CHANGES else size
         files[name] = max(files.get(name, 0), least)
-        is_incremental |= reference.part is StreamPart.SHARED
+        is_incremental |= reference.role is StreamRole.SHARED
     kind, formats = find_snapshot_kind(metadata.properties), _find_formats(metadata, is_incremental=is_incremental)
     directories, has_log = _look_into_operator_state(metadata)
     return SnapshotReferences(metadata.checkpoint_id, kind, formats, files, texts, directories, has_log)

@@ -202,9 +202,9 @@ def _add_entries(result: Survey, root: Root, entries: Sequence[TreeEntry]) -> No
         key = prefix + entry.name
         directory_key, _, name = key.rpartition("/")
         file = FoundFile(root, entry, key, directory_key, name)
-        if RETENTION_DIRECTORY in entry.name and RETENTION_DIRECTORY in (parts := entry.name.split("/")):
+        if RETENTION_DIRECTORY in entry.name and RETENTION_DIRECTORY in (names := entry.name.split("/")):
             # At any depth: a directory inside this root may be a root of another plan.
-            if parts[-2:] == [RETENTION_DIRECTORY, PINS_FILE]:
+            if names[-2:] == [RETENTION_DIRECTORY, PINS_FILE]:
                 result.pin_files.append(file)
             continue
         if entry.is_link:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.keyed_file import KeyedFile, KeyGroupSource, RecordContext, Runs
+    from state_pipelines.keyed.keyed_file import KeyedFile, KeyGroupRecords, RecordContext, Runs
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.operations.write.state_spills import StateSpill
     from state_pipelines.snapshot import Operator
@@ -90,7 +90,7 @@ class FileRewrite:
         base: the old file; None when there was none.
         header: of the new file.
         copied: (new state id, old state id) of the states that are copied as bytes.
-        encoded: (new state id, parts) of the states that are encoded again; parts may hold other key groups too.
+        encoded: (new state id, spills) of the states that are encoded again; spills may hold other key groups too.
         key_groups: range of the subtask.
         context: what finding the records of the old file takes.
         target: the new file.
@@ -257,7 +257,7 @@ class _WaitingRecords:
 
 
 class Merging:
-    """Merges the parts of a subtask with its old file.
+    """Merges the spills of a subtask with its old file.
 
     Attributes:
         sizes: i64[key groups of the range], bytes of each.
@@ -282,7 +282,7 @@ class Merging:
             for each in read_spill(spill.location, find_blocks(spill.location), rewrite.key_groups)
         ]
         self.start = rewrite.key_groups.start
-        # Bytes of all parts in front of each key group.
+        # Bytes of all spills in front of each key group.
         self.bounds = np.zeros(len(rewrite.key_groups) + 1, np.int64)
         for _, each in self.spills:
             self.bounds += each.bounds - each.bounds[0]
@@ -415,7 +415,7 @@ class Merging:
 
 
 def align_key_groups(
-    file: KeyGroupSource | None, context: RecordContext, key_groups: KeyGroupRange
+    file: KeyGroupRecords | None, context: RecordContext, key_groups: KeyGroupRange
 ) -> Iterator[tuple[int, Runs]]:
     """Every key group of a range in ascending order, and what a file has of it: nothing where it has none.
 

@@ -1,4 +1,4 @@
-"""Parts of a subtask and its old file as records by key group, for writers of native formats."""
+"""Spills of a subtask and its old file as records by key group, for writers of native formats."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MergedRecords:
 
         Raises:
             IncompatibleError: a key occurs twice.
-            StateError: a part or the old file cannot be read.
+            StateError: a spill or the old file cannot be read.
         """
         for sections in self._merging.join(key_groups):
             yield from self._cut(sections, context.prefix)

@@ -40,8 +40,8 @@ from state_pipelines.storage import Location, create_file, join, read_file
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from state_pipelines.operatorstate.unread_state import OperatorStateSource
-    from state_pipelines.snapshot.list_state import OperatorPart
+    from state_pipelines.operatorstate.unread_state import UnreadOperatorState
+    from state_pipelines.snapshot.list_state import NonKeyedSubtaskState
 
 ELEMENT_SCHEMA = pa.schema([("index", pa.int64()), ("element", pa.large_binary())])
 """Rows of an element file: the index of an element among those of its subtask, and its bytes."""
@@ -201,7 +201,7 @@ class OperatorRewrite:
     """
 
     subtask: int
-    base: OperatorStateSource | None
+    base: UnreadOperatorState | None
     header: OperatorHeader
     copied: tuple[tuple[str, str], ...]
     encoded: tuple[tuple[str, tuple[ElementFile, ...]], ...]
@@ -254,11 +254,11 @@ class BroadcastCopy:
     """The copy of a broadcast state in one subtask.
 
     Attributes:
-        part: the subtask's part.
+        subtask_state: the state of the subtask.
         context: what layouts depend on.
     """
 
-    part: OperatorPart
+    subtask_state: NonKeyedSubtaskState
     context: LayoutContext
 
     def run(self) -> bytes:
@@ -267,8 +267,8 @@ class BroadcastCopy:
         Raises:
             StateError: the state cannot be read.
         """
-        info = self.part.info
-        data, starts, ends = find_entries(self.part.read(), info, self.context)
+        info = self.subtask_state.info
+        data, starts, ends = find_entries(self.subtask_state.read(), info, self.context)
         entries = plan_columns(lay.Rest()).decode(data, starts, ends).array
         entries = entries.take(pc.sort_indices(entries))
         digest = hashlib.sha256(np.asarray(pc.binary_length(entries)).astype(np.int64).tobytes())
@@ -276,11 +276,11 @@ class BroadcastCopy:
         return digest.digest()
 
 
-def require_equal_copies(parts: Iterable[OperatorPart], digests: Iterable[bytes], state: str) -> None:
+def require_equal_copies(subtask_states: Iterable[NonKeyedSubtaskState], digests: Iterable[bytes], state: str) -> None:
     """Make sure that all subtasks hold the same.
 
     Args:
-        parts: of the subtasks.
+        subtask_states: of the subtasks.
         digests: of their copies, as `BroadcastCopy` gives them.
         state: its name.
 
@@ -288,8 +288,8 @@ def require_equal_copies(parts: Iterable[OperatorPart], digests: Iterable[bytes]
         UsageError: they do not.
     """
     first: dict[bytes, int] = {}
-    for part, digest in zip(parts, digests, strict=True):
-        first.setdefault(digest, part.subtask)
+    for subtask_state, digest in zip(subtask_states, digests, strict=True):
+        first.setdefault(digest, subtask_state.subtask)
     if len(first) > 1:
         raise UsageError(
             f"subtasks {' and '.join(map(str, first.values()))} hold different copies of the broadcast state",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import ProofError, Where
 from state_pipelines.metadata import list_references
-from state_pipelines.metadata.references import StreamPart
+from state_pipelines.metadata.references import StreamRole
 from state_pipelines.metadata.stream_handles import (
     ByteStreamStateHandle,
     EmptySegmentFileStateHandle,
@@ -54,7 +54,7 @@ def require_own_files(
                 if name not in sizes:
                     raise _refuse(reference, f"{name}, which is not there")
                 # Sizes of logged changes are those before compression (`StateChangeFormat`).
-                if sizes[name] < size and reference.part is not StreamPart.CHANGES:
+                if sizes[name] < size and reference.role is not StreamRole.CHANGES:
                     raise _refuse(reference, f"{size:,} bytes of {name}, which has {sizes[name]:,}")
             case FileStateHandle(path=path) | SegmentFileStateHandle(path=path) as handle:
                 if beside and parent(locate_file(handle, directory, allowed)) in beside:
@@ -70,9 +70,9 @@ _INLINED = (ByteStreamStateHandle, EmptySegmentFileStateHandle)
 def _refuse(reference: StreamReference, named: str) -> ProofError:
     operator = reference.operator
     subtask = "" if reference.subtask_index is None else f" of subtask {reference.subtask_index}"
-    part = f" ({reference.part.value} {reference.local_path or ''}".rstrip() + ")"
+    role = f" ({reference.role.value} {reference.local_path or ''}".rstrip() + ")"
     return ProofError(
-        f"the new snapshot would not stand alone: its handle of {reference.category.value} state{subtask}{part} names "
+        f"the new snapshot would not stand alone: its handle of {reference.category.value} state{subtask}{role} names "
         f"{named}",
         where=Where(operator=operator.uid or operator.operator_id.hex()),
         hint="Nothing was published; please report this",

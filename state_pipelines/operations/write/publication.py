@@ -32,7 +32,7 @@ from state_pipelines.metadata.operator_handles import (
     OperatorStreamStateHandle,
 )
 from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
-from state_pipelines.metadata.references import StreamPart, list_references
+from state_pipelines.metadata.references import StreamRole, list_references
 from state_pipelines.metadata.stream_handles import (
     ByteStreamStateHandle,
     EmptySegmentFileStateHandle,
@@ -273,7 +273,7 @@ def plan_copies(
         if file not in names:
             # Handles over one file may each name a part of it; the file goes as a whole.
             whole = replace(handle, size=sizes[file])
-            holds_changes = reference.part is StreamPart.CHANGES
+            holds_changes = reference.role is StreamRole.CHANGES
             stream = open_stream(whole, snapshot.location.directory, snapshot.path_mapping, holds_changes=holds_changes)
             names[file] = make_file_name()
             link = files is FileMode.LINK and not stream.is_segment

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.write.operator_rewrite import ElementFile
     from state_pipelines.operations.write.state_spills import StateSpill
     from state_pipelines.operations.write.transaction import SnapshotTransaction
-    from state_pipelines.operatorstate.unread_state import OperatorStateSource
+    from state_pipelines.operatorstate.unread_state import UnreadOperatorState
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Operator, Snapshot
@@ -66,11 +66,11 @@ class EncodedStates:
     """Files of encoded rows, by state.
 
     Attributes:
-        parts: of keyed states and timers.
+        spills: of keyed states and timers.
         elements: of list and broadcast states.
     """
 
-    parts: Mapping[StateName, tuple[StateSpill, ...]] = field(default_factory=dict)
+    spills: Mapping[StateName, tuple[StateSpill, ...]] = field(default_factory=dict)
     elements: Mapping[StateName, tuple[ElementFile, ...]] = field(default_factory=dict)
 
 
@@ -85,7 +85,7 @@ class OperatorWriting:
         elements: encoders of the list and broadcast states, by name.
         context: what finding the records of the base takes.
         files: per subtask the old file of keyed state or None, and the new header.
-        sources: per subtask the old operator state or None, and the new header.
+        unread: per subtask the old operator state or None, and the new header.
     """
 
     description: OperatorDescription
@@ -94,23 +94,23 @@ class OperatorWriting:
     elements: Mapping[str, ElementEncoder]
     context: RecordContext
     files: tuple[tuple[int, KeyedFile | None, KeyedHeader], ...]
-    sources: tuple[tuple[int, OperatorStateSource | None, OperatorHeader], ...]
+    unread: tuple[tuple[int, UnreadOperatorState | None, OperatorHeader], ...]
 
     def plan_files(
-        self, format: Format, parts: Mapping[StateName, tuple[StateSpill, ...]], target: Location, checkpoint_id: int
+        self, format: Format, spills: Mapping[StateName, tuple[StateSpill, ...]], target: Location, checkpoint_id: int
     ) -> Iterator[SubtaskWriting]:
         """The new file, or database, of every subtask.
 
         Args:
             format: of the new files.
-            parts: encoded records of the new states.
+            spills: encoded records of the new states.
             target: directory of the new snapshot.
             checkpoint_id: of the snapshot.
         """
         label = self.description.operator
         for subtask, file, header in self.files:
             state_ids = {info.name: state_id for state_id, info in enumerate(header.states)}
-            encoded = {state_ids[name]: parts[label, name] for name in self.layouts}
+            encoded = {state_ids[name]: spills[label, name] for name in self.layouts}
             rewrite = FileRewrite(
                 subtask=subtask,
                 base=file,
@@ -129,15 +129,15 @@ class OperatorWriting:
     ) -> Iterator[OperatorRewrite]:
         """The new operator state of every subtask."""
         label = self.description.operator
-        for subtask, source, header in self.sources:
-            held = () if source is None else (*source.header.lists, *source.header.broadcasts)
+        for subtask, unread, header in self.unread:
+            held = () if unread is None else (*unread.header.lists, *unread.header.broadcasts)
             encoded = []
             for name, encoder in self.elements.items():
                 everywhere = encoder.info.distribution_mode == StateKind.BROADCAST
                 files = elements[label, name]
                 encoded.append((name, tuple(each for each in files if everywhere or each.subtask == subtask)))
             copied = tuple((info.name, info.name) for info in held if info.name not in self.elements)
-            yield OperatorRewrite(subtask, source, header, copied, tuple(encoded), join(target, make_file_name()))
+            yield OperatorRewrite(subtask, unread, header, copied, tuple(encoded), join(target, make_file_name()))
 
     def _key_groups(self, subtask: int, file: KeyedFile | None) -> KeyGroupRange:
         if file is not None:
@@ -187,7 +187,7 @@ class SavepointPlan:
         tasks = [
             task
             for each in self.operators
-            for task in each.plan_files(self.format, encoded.parts, target, metadata.checkpoint_id)
+            for task in each.plan_files(self.format, encoded.spills, target, metadata.checkpoint_id)
         ]
         digests: dict[StateName, RecordDigest] = {}
         written = iter(transaction.run(tasks, "the new files cannot be written"))
@@ -245,7 +245,7 @@ def _plan_operator(base: Snapshot | None, description: OperatorDescription, cont
     operator = None if base is None else base.get_operator(description.operator_id)
     state = _new_operator(description) if operator is None else operator.metadata
     files: dict[int, KeyedFile] = {}
-    sources: dict[int, OperatorStateSource] = {}
+    unread: dict[int, UnreadOperatorState] = {}
     if operator is not None and base is not None:
         _check_unchanged(state, description)
         if description.keyed:
@@ -253,7 +253,7 @@ def _plan_operator(base: Snapshot | None, description: OperatorDescription, cont
             files = {index: file for index, file in opened.items() if file is not None}
         if description.unkeyed:
             held = {each.index: base.handles.open_operator(each.managed_operator_state) for each in state.subtasks}
-            sources = {index: source for index, source in held.items() if source is not None}
+            unread = {index: each for index, each in held.items() if each is not None}
     if description.coordinator is not None:
         name = f"coordinator-{state.operator_id.hex()}"
         state = replace(state, coordinator_state=ByteStreamStateHandle(name, description.coordinator))
@@ -282,7 +282,7 @@ def _plan_operator(base: Snapshot | None, description: OperatorDescription, cont
         RecordContext(state.max_parallelism, context),
         tuple((subtask, files.get(subtask), header) for subtask, header in enumerate(headers)),
         tuple(
-            (subtask, sources.get(subtask), _number_operator_states(sources.get(subtask), unkeyed))
+            (subtask, unread.get(subtask), _number_operator_states(unread.get(subtask), unkeyed))
             for subtask in (range(state.parallelism) if unkeyed else ())
         ),
     )
@@ -316,12 +316,12 @@ def _number_states(file: KeyedFile | None, key: Serializer, infos: Sequence[Stat
     return replace(file.header, states=(*kept, *new.values()))
 
 
-def _number_operator_states(source: OperatorStateSource | None, infos: Sequence[StateMetaInfo]) -> OperatorHeader:
-    header = OperatorHeader() if source is None else source.header
+def _number_operator_states(unread: UnreadOperatorState | None, infos: Sequence[StateMetaInfo]) -> OperatorHeader:
+    header = OperatorHeader() if unread is None else unread.header
     if header.raw:
         raise UnsupportedError(
             "the operator state of the base cannot be read completely, so that nothing can be added to it",
-            where=Where(file=None if source is None else source.name),
+            where=Where(file=None if unread is None else unread.name),
         )
     held = {info.name: info for info in (*header.lists, *header.broadcasts)}
     for info in infos:

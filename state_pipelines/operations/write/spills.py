@@ -207,8 +207,8 @@ def merge_blocks(
         writer = BlockWriter(output, max_parallelism)
         indexes: list[Index] = []
         # With many key groups even the indexes of the blocks are too large to be held together.
-        parts = sum(block.runs for block in blocks) * RUN.itemsize // batch + 1
-        step = -(-max_parallelism // parts)
+        count = sum(block.runs for block in blocks) * RUN.itemsize // batch + 1
+        step = -(-max_parallelism // count)
         for start in range(0, max_parallelism, step):
             key_groups = KeyGroupRange(start, min(step, max_parallelism - start))
             ranges = list(read_spill(source, blocks, key_groups))

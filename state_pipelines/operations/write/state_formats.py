@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.keyed_file import KeyGroupSource, RecordContext, Runs
+    from state_pipelines.keyed.keyed_file import KeyGroupRecords, RecordContext, Runs
     from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.metadata.key_groups import KeyGroupRange
 
@@ -47,7 +47,7 @@ class NativeFiles:
     """The files of one subtask in a native format.
 
     Attributes:
-        source: the records.
+        records: the records.
         header: the new header.
         key_groups: range of the subtask.
         context: of the operator.
@@ -57,7 +57,7 @@ class NativeFiles:
         checkpoint_id: of the snapshot.
     """
 
-    source: KeyGroupSource
+    records: KeyGroupRecords
     header: KeyedHeader
     key_groups: KeyGroupRange
     context: RecordContext
@@ -82,7 +82,7 @@ class NativeFiles:
         # Remove leftovers of a failed attempt; the name is unique to this task.
         with create_file(location, replace=True) as output:
             writer = HeapWriter(output, self.header, self.key_groups, self.context)
-            for key_group, runs in align_key_groups(self.source, self.context, self.key_groups):
+            for key_group, runs in align_key_groups(self.records, self.context, self.key_groups):
                 if doubtful and runs:
                     self._refuse_null_timestamps(runs, doubtful)
                 writer.write_key_group(key_group, runs)
@@ -109,7 +109,7 @@ class NativeFiles:
         """
         with open_local_scratch() as directory:
             writer = RocksWriter(directory / "db", self.header, self.context)
-            writer.write(self.source, self.key_groups)
+            writer.write(self.records, self.key_groups)
             meta = _put(join(self.target, f"{self.name}-meta"), writer.meta)
             paths = writer.files
             locations = [join(self.target, f"{self.name}-{number}") for number in range(len(paths))]

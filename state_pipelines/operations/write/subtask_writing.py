@@ -63,7 +63,7 @@ class SubtaskWriting:
         Native formats hold the interpreter for a while per record; only many are worth the start of processes.
         """
         base = self.rewrite.base
-        records = sum(part.records for _, parts in self.rewrite.encoded for part in parts)
+        records = sum(spill.records for _, spills in self.rewrite.encoded for spill in spills)
         if self.format is not Format.CANONICAL and records > _WORTH_PROCESSES:
             return 1
         return count_kernel_threads([] if base is None else [base])
@@ -73,7 +73,7 @@ class SubtaskWriting:
 
         Raises:
             IncompatibleError: a key occurs twice in a state.
-            StateError: a part or the old state cannot be read.
+            StateError: a spill or the old state cannot be read.
         """
         with at(operator=self.operator):
             return self._write_canonical() if self.format is Format.CANONICAL else self._write_native()
@@ -88,9 +88,9 @@ class SubtaskWriting:
     def _write_native(self) -> WrittenSubtask:
         rewrite = self.rewrite
         compressed = rewrite.header.compressed and self.format is not Format.ROCKSDB
-        source = MergedRecords(rewrite)
+        records = MergedRecords(rewrite)
         files = NativeFiles(
-            source,
+            records,
             replace(rewrite.header, compressed=compressed),
             rewrite.key_groups,
             rewrite.context,
@@ -99,4 +99,4 @@ class SubtaskWriting:
             self.checkpoint_id,
         )
         handle, size = files.write_heap() if self.format is Format.HEAP else files.write_rocksdb()
-        return WrittenSubtask(rewrite.subtask, handle, source.states, size)
+        return WrittenSubtask(rewrite.subtask, handle, records.states, size)

@@ -29,10 +29,10 @@ _MAPS = {
 def _kryo(old: Kryo, new: Kryo) -> Compatibility:
     if old.type_class != new.type_class:
         return compare_class(old.type_class, new.type_class, old, new)
-    parts: list[Compatibility] = []
+    compatibilities: list[Compatibility] = []
     for attribute, word in _MAPS.items():
-        parts += _compare_registrations(getattr(old, attribute), getattr(new, attribute), word)
-    return combine(parts)
+        compatibilities += _compare_registrations(getattr(old, attribute), getattr(new, attribute), word)
+    return combine(compatibilities)
 
 
 def _compare_registrations(

@@ -80,11 +80,12 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
     return max(outcomes, key=_PRECEDENCE.__getitem__, default=Outcome.AS_IS)
 
 
-def combine(parts: Iterable[Compatibility]) -> Compatibility:
+def combine(compatibilities: Iterable[Compatibility]) -> Compatibility:
     """Return one comparison made of several."""
-    parts = tuple(parts)
+    compatibilities = tuple(compatibilities)
     return Compatibility(
-        worst(each.outcome for each in parts), tuple(finding for each in parts for finding in each.findings)
+        worst(each.outcome for each in compatibilities),
+        tuple(finding for each in compatibilities for finding in each.findings),
     )
 
 

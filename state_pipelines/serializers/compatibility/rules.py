@@ -72,9 +72,9 @@ def resolve_nested(old: Serializer, new: Serializer) -> Compatibility:
     if isinstance(new, PythonValue):
         # Its snapshot is that of plain bytes.
         return rule.dispatch(PythonValue)(old, new)
-    if _family(old) != _family(new):
+    if _identify(old) != _identify(new):
         succeed = _successors.get((old.snapshot_class, new.snapshot_class))
-        return succeed(old, new) if succeed else compare_families(old, new)
+        return succeed(old, new) if succeed else compare_unlike(old, new)
     return rule(old, new)
 
 
@@ -161,10 +161,10 @@ def compare_nested(old: Serializer, new: Serializer, *outer: Finding) -> Compati
             "it cannot gain or lose any",
             remedy="Change the fields in a migration",
         )
-    parts = [single(finding) for finding in outer]
+    compatibilities = [single(finding) for finding in outer]
     for step, before, after in zip(list_steps(old), old.nested, new.nested, strict=True):
-        parts.append(resolve_nested(before, after).within(step))
-    return combine(parts)
+        compatibilities.append(resolve_nested(before, after).within(step))
+    return combine(compatibilities)
 
 
 def list_steps(node: Serializer) -> tuple[str, ...]:
@@ -191,7 +191,7 @@ def list_steps(node: Serializer) -> tuple[str, ...]:
 _FIELD_STEPS = {"Either": (".left", ".right"), "Timer": (".key", ".namespace"), "SortedMapOf": ("{key}", "{value}")}
 
 
-def compare_families(old: Serializer, new: Serializer) -> Compatibility:
+def compare_unlike(old: Serializer, new: Serializer) -> Compatibility:
     """Compare two serializers of different families: incompatible unless their bytes are the same."""
     if {old.snapshot_class, new.snapshot_class} == _SAME_DATA:
         return compare_nested(old, new)
@@ -217,7 +217,7 @@ def name_serializer(node: Serializer) -> str:
     return simple.removesuffix("V2").removesuffix("Snapshot") or type(node).__name__
 
 
-def _family(node: Serializer) -> object:
+def _identify(node: Serializer) -> object:
     if isinstance(node, Basic):
         return node.kind
     return type(node), _RENAMED.get(node.snapshot_class, node.snapshot_class)

@@ -76,8 +76,8 @@ def find_renamed_fields(old: Serializer, new: Serializer, path: str) -> Iterator
                     unnoticed=True,
                 )
     if len(old.nested) == len(new.nested):
-        for step, before_part, after_part in zip(list_steps(old), old.nested, new.nested, strict=True):
-            yield from find_renamed_fields(before_part, after_part, path + step)
+        for step, nested_old, nested_new in zip(list_steps(old), old.nested, new.nested, strict=True):
+            yield from find_renamed_fields(nested_old, nested_new, path + step)
 
 
 def find_named_rows(node: Serializer, path: str) -> Iterator[Finding]:

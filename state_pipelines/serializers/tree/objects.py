@@ -49,12 +49,12 @@ class Pojo(Serializer):
     @property
     def nested(self) -> tuple[Serializer, ...]:
         """Serializers of the fields, then of the registered and the non-registered subclasses."""
-        parts = (
+        serializers = (
             *(each.serializer for each in self.fields),
             *(each.serializer for each in self.registered),
             *(each.serializer for each in self.non_registered),
         )
-        return tuple(part for part in parts if part is not None)
+        return tuple(each for each in serializers if each is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,13 +28,13 @@ class Declared(Opaque):
 
     Attributes:
         layout: text of the layout of the data.
-        parts: nested serializers that the declaration names.
+        serializers: nested serializers that the declaration names.
     """
 
     layout: str
-    parts: tuple[Serializer, ...] = ()
+    serializers: tuple[Serializer, ...] = ()
 
     @property
     def nested(self) -> tuple[Serializer, ...]:
         """The nested serializers."""
-        return self.parts
+        return self.serializers

@@ -83,7 +83,7 @@ class Variants(Composite):
 
     Attributes:
         kind: which serializer it is.
-        parts: nested serializers.
+        serializers: nested serializers.
         flag: the one boolean some of them store (supportsNullTransaction, supportsPreviousTimestamp).
         text: the one string some of them store (Traversable's builder code).
     """
@@ -91,11 +91,11 @@ class Variants(Composite):
     FLAGGED: ClassVar[frozenset[VariantKind]] = frozenset({VariantKind.NFA_STATE, VariantKind.TWO_PHASE_COMMIT})
 
     kind: VariantKind
-    parts: tuple[Serializer, ...]
+    serializers: tuple[Serializer, ...]
     flag: bool | None = None
     text: str | None = None
 
     @property
     def nested(self) -> tuple[Serializer, ...]:
         """The nested serializers."""
-        return self.parts
+        return self.serializers

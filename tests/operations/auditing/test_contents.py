@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import UnsupportedError, Where
-from state_pipelines.metadata.references import StreamPart
+from state_pipelines.metadata.references import StreamRole
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
 from state_pipelines.operations.auditing.report import Findings, from_error
 from tests.operations.auditing.damage import Copy, copy_case
@@ -144,7 +144,7 @@ def test_damage_in_one_file_does_not_hide_damage_in_another(canonical: Copy) -> 
 
 def test_a_damaged_file_of_changes_is_found(tmp_path: Path) -> None:
     copy = copy_case("types-2.2-changelog-heap-files", tmp_path)
-    file = copy.files(lambda each: each.part is StreamPart.CHANGES)[0]
+    file = copy.files(lambda each: each.role is StreamRole.CHANGES)[0]
     data = bytearray(file.read_bytes())
     data[1:5] = b"\x7f" * 4
     file.write_bytes(data)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.metadata.references import StreamPart
+from state_pipelines.metadata.references import StreamRole
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
 from state_pipelines.operations.auditing import Finding, Listings, Property, Severity, audit_snapshot, is_restorable
 from state_pipelines.snapshot import open_snapshot
@@ -47,7 +47,7 @@ def errors(report: AuditReport) -> list[Finding]:
 
 
 def is_shared(reference: StreamReference) -> bool:
-    return reference.part is StreamPart.SHARED
+    return reference.role is StreamRole.SHARED
 
 
 @pytest.mark.parametrize("case", CASES + RESCALING + SQL + UNKNOWN, ids=str)
@@ -83,7 +83,7 @@ def test_a_file_of_another_size_is_named(savepoint: Copy, change: int, offset: i
 
 def test_an_empty_file_of_changes_is_named(tmp_path: Path) -> None:
     copy = copy_case("types-2.2-changelog-heap-files", tmp_path)
-    file = copy.files(lambda each: each.part is StreamPart.CHANGES)[0]
+    file = copy.files(lambda each: each.role is StreamRole.CHANGES)[0]
     os.truncate(file, 0)
     assert [(each.property, each.file) for each in errors(copy.audit("files"))] == [(Property.SIZES, str(file))]
 

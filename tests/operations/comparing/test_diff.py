@@ -58,8 +58,8 @@ def write(target: Path, table: pa.Table, description: OneState, base: Snapshot |
     layout = plan.operators[0].layouts[description.name]
     with SnapshotTransaction(resolve(str(target))) as transaction, TemporaryDirectory() as directory:
         encoder = RecordEncoder(layout, description.name)
-        part = write_state_spill(encoder, table.to_batches(), resolve(str(Path(directory, "part"))))
-        plan.write(transaction, EncodedStates({(description.operator, description.name): (part,)}))
+        spill = write_state_spill(encoder, table.to_batches(), resolve(str(Path(directory, "part"))))
+        plan.write(transaction, EncodedStates({(description.operator, description.name): (spill,)}))
         transaction.commit()
     return sp.open_snapshot(str(target), uids=[description.operator])
 
@@ -84,9 +84,9 @@ def counts_of(contents: ContentsDiff) -> tuple[int | None, int | None, int | Non
     return contents.only_in_one, contents.only_in_other, contents.changed
 
 
-def differing_facts(report: SnapshotDiff) -> dict[str, tuple[object, object]]:
-    facts = [fact for each in report.operators for fact in each.facts]
-    return {fact.name: (fact.one, fact.other) for fact in facts if fact.counts and fact.differs}
+def differing_properties(report: SnapshotDiff) -> dict[str, tuple[object, object]]:
+    properties = [found for each in report.operators for found in each.properties]
+    return {each.name: (each.one, each.other) for each in properties if each.counts and each.differs}
 
 
 @pytest.mark.parametrize("release", ["1.20", "2.2"])
@@ -137,8 +137,8 @@ def test_runs_of_the_same_job_differ_in_times_of_access_only(other: str) -> None
 
 def test_subclasses_that_were_met_are_shown_and_do_not_count() -> None:
     state = state_of(diff(find("heap").open_told(), find("rocksdb-snappy").open_told()), "person-or-guest")
-    (fact,) = (each for each in state.facts if each.differs)
-    assert (fact.name, fact.counts) == ("value", False)
+    (found,) = (each for each in state.properties if each.differs)
+    assert (found.name, found.counts) == ("value", False)
     assert state.same
 
 
@@ -147,7 +147,7 @@ def test_another_parallelism_leaves_the_contents(tmp_path: Path) -> None:
     report = sp.diff(orders().open(), str(tmp_path / "new"))
     assert not report.same
     assert report.same_contents
-    assert set(differing_facts(report)) == {"parallelism"}
+    assert set(differing_properties(report)) == {"parallelism"}
     assert report.summary == "different: 6 of 6 operators"
 
 
@@ -155,7 +155,7 @@ def test_another_max_parallelism_is_compared_without_key_groups(tmp_path: Path) 
     sp.rescale(orders().open(), str(tmp_path / "new"), max_parallelism=1024)
     report = sp.diff(orders().open(), str(tmp_path / "new"))
     assert report.same_contents
-    assert differing_facts(report) == {"max parallelism": (128, 1024)}
+    assert differing_properties(report) == {"max parallelism": (128, 1024)}
     contents = contents_of(report, "order")
     assert "the max parallelism differs" in contents.note
     assert (contents.same, contents.key_groups, contents.changed) == (True, None, None)
@@ -268,8 +268,8 @@ def test_another_serializer_is_not_compared(tmp_path: Path) -> None:
     report = diff(base, other)
     state = state_of(report, "order")
     assert not state.same
-    (fact,) = (each for each in state.facts if each.differs)
-    assert (fact.name, fact.counts, fact.other) == ("value", True, "Long")
+    (found,) = (each for each in state.properties if each.differs)
+    assert (found.name, found.counts, found.other) == ("value", True, "Long")
     assert state.contents is not None
     assert (state.contents.same, state.contents.note) == (None, "not compared: the value serializer differs")
     assert (state.contents.one or state.contents.other) is not None
@@ -303,7 +303,7 @@ def test_a_list_is_no_value_of_a_list(tmp_path: Path) -> None:
 
 def test_kryo_of_another_release_is_not_compared_silently() -> None:
     report = diff(orders("1.20").open(), orders("2.2").open())
-    assert {fact.name for fact in report.facts if fact.counts and fact.differs} == {
+    assert {found.name for found in report.properties if found.counts and found.differs} == {
         "metadata version",
         "Kryo version",
     }
@@ -377,7 +377,7 @@ def test_elements_that_come_more_often(tmp_path: Path) -> None:
 def test_state_of_coordinators_counts(tmp_path: Path) -> None:
     one = lists(tmp_path / "one", [b"a"], coordinator=b"12")
     report = diff(one, lists(tmp_path / "other", [b"a"], coordinator=b"13"))
-    assert [*differing_facts(report)] == ["coordinator state"]
+    assert [*differing_properties(report)] == ["coordinator state"]
     assert report.same_contents
 
 

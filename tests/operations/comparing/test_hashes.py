@@ -76,7 +76,9 @@ def digest(state: KeyedState) -> np.ndarray:
 def test_digests_are_those_that_conversions_are_verified_with(name: str) -> None:
     state = find(name)
     runs = [
-        digest_run(each, is_map=name == "quantities") for part in state.parts for each in part.records(state.context)
+        digest_run(each, is_map=name == "quantities")
+        for subtask_state in state.subtask_states
+        for each in subtask_state.records(state.context)
     ]
     total = total_of(digest(state))
     assert total.records > 0

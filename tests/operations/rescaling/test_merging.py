@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from state_pipelines.errors import FormatError, IncompatibleError, UnsupportedError, UsageError
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.operations.rescale.record_regrouping import Collect, Gather, Shuffle, Source
+from state_pipelines.operations.rescale.record_regrouping import Collect, Gather, InputFiles, Shuffle
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule, align_headers
 from state_pipelines.serializers.build import TIME_WINDOW, VOID_NAMESPACE
 from state_pipelines.serializers.state_meta_info import keyed_state
@@ -64,7 +64,7 @@ def write_all(snapshots: list[list[Record]], place: Location) -> list[KeyedFile]
 def merge_in_place(
     snapshots: list[list[Record]], rule: MergeRule, place: Location
 ) -> tuple[WrittenFile, CanonicalFile]:
-    sources = tuple(Source((file,), (ALL,), context(OLD)) for file in write_all(snapshots, place))
+    sources = tuple(InputFiles((file,), (ALL,), context(OLD)) for file in write_all(snapshots, place))
     key_groups, target = KeyGroupRange(0, OLD), join(place, "new")
     written = Collect("op", 0, HEADER, key_groups, sources, context(OLD), target, rule, batch=300).run()
     return written, reopen(target, key_groups, written.size, written.offsets)

@@ -6,7 +6,7 @@ import pytest
 
 from state_pipelines.keyed.canonical.reader import CanonicalFile
 from state_pipelines.operations.rescale import parse_request, plan_rescale, record_plan
-from state_pipelines.operations.rescale.found_hashes import SAMPLE_PART
+from state_pipelines.operations.rescale.found_hashes import SAMPLED_BYTES
 from state_pipelines.operations.rescale.record_plan import MOST_BLOCKS, MOST_TASKS, SPLIT_SIZE
 from state_pipelines.operations.write.spilled_blocks import Spill, SpilledBlock
 from state_pipelines.operations.write.spills import BATCH, BLOCK
@@ -57,7 +57,7 @@ def test_pieces_grow_and_become_one_block_each_with_the_state(
     monkeypatch.setattr(Operator, "keyed_size", size)
     shuffles = list_shuffles(plan_operators(tmp_path / "new"))
     # The hash of a class in the keys is looked for in smaller ones.
-    assert asked - {SAMPLE_PART} == {piece}
+    assert asked - {SAMPLED_BYTES} == {piece}
     assert {each.merges for each in shuffles} == {merges}
     assert {(each.block, each.batch) for each in shuffles} == {(BLOCK, BATCH)}
 

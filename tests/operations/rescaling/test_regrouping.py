@@ -17,7 +17,7 @@ from state_pipelines.keyed.digests.record_digests import sum_digests
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.keyed.keys.key_filter import KeyFilter
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.operations.rescale.record_regrouping import Collect, Gather, Shuffle, Source
+from state_pipelines.operations.rescale.record_regrouping import Collect, Gather, InputFiles, Shuffle
 from state_pipelines.operations.rescale.snapshot_merge import align_headers
 from state_pipelines.operations.write.spilled_blocks import find_blocks, read_spill
 from state_pipelines.operations.write.spills import BLOCK
@@ -193,8 +193,8 @@ def test_parts_of_a_file_and_pieces_of_work_travel(place: Location) -> None:
     records = [value(f"k{number}", number) for number in range(200)]
     file = write(join(place, "old"), 16, records)
     pieces = [
-        Shuffle("op", part, ALL, context(16), 5, join(place, f"spill-{number}"), Hasher())
-        for number, part in enumerate(file.split(500, context(16)))
+        Shuffle("op", split, ALL, context(16), 5, join(place, f"spill-{number}"), Hasher())
+        for number, split in enumerate(file.split(500, context(16)))
     ]
     assert len(pieces) > 3
     spills = pickle.loads(pickle.dumps(tuple(pickle.loads(pickle.dumps(piece)).run() for piece in pieces)))
@@ -339,7 +339,8 @@ def collect(
     header, pairs = align_headers([file.header for files in sources for file in files])
     each_pairs = iter(pairs)
     given = tuple(
-        Source(files, tuple(next(each_pairs) for _ in files), context(max_parallelism), key_filter) for files in sources
+        InputFiles(files, tuple(next(each_pairs) for _ in files), context(max_parallelism), key_filter)
+        for files in sources
     )
     piece = Collect("op", 0, header, key_groups, given, context(max_parallelism), target, batch=batch)
     written = pickle.loads(pickle.dumps(piece)).run()
@@ -369,14 +370,14 @@ def test_files_with_other_headers_are_collected(records: list[Record], batch: in
 
 def test_collected_states_must_be_those_of_the_header(place: Location) -> None:
     file = write(join(place, "old"), 4, [value("a", 1)])
-    source = Source((file,), (((TOTAL, ITEMS),),), context(4))
+    source = InputFiles((file,), (((TOTAL, ITEMS),),), context(4))
     with pytest.raises(UsageError, match="is not total"):
         Collect("op", 0, HEADER, KeyGroupRange(0, 4), (source,), context(4), join(place, "new")).run()
 
 
 def test_snapshot_of_another_max_parallelism_is_not_collected(place: Location) -> None:
     file = write(join(place, "old"), 4, [value("a", 1)])
-    source = Source((file,), (ALL,), context(4))
+    source = InputFiles((file,), (ALL,), context(4))
     with pytest.raises(UsageError, match="must be shuffled first"):
         Collect("op", 0, HEADER, KeyGroupRange(0, 8), (source,), context(8), join(place, "new")).run()
 
@@ -409,7 +410,7 @@ class Forgetful:
 
 def test_records_that_reading_loses_are_noticed(place: Location) -> None:
     file = Forgetful(write(join(place, "old"), 4, [value("a", 1), alarm("a", 1)]))
-    source = Source((file,), (ALL,), context(4))  # type: ignore[arg-type]
+    source = InputFiles((file,), (ALL,), context(4))  # type: ignore[arg-type]
     with pytest.raises(ProofError, match="what was taken of _timer_state/event_user-timers is not what was there"):
         Collect("op", 0, HEADER, KeyGroupRange(0, 4), (source,), context(4), join(place, "new")).run()
 
@@ -468,7 +469,7 @@ def test_states_of_every_format_move(name: str, fixtures: Path, place: Location)
             header, pairs = align_headers([file.header for file in files])
             before = sum_digests(digest_states(file, old, file.key_groups) for file in files)
             directory = join(place, operator.label.replace("/", "-"))
-            source = Source(tuple(files), pairs, old)
+            source = InputFiles(tuple(files), pairs, old)
             key_groups = KeyGroupRange(0, old.max_parallelism)
             collected = Collect("op", 0, header, key_groups, (source,), old, join(directory, "all"), batch=1000).run()
             assert collected.states == before

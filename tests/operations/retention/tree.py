@@ -21,7 +21,7 @@ from state_pipelines.metadata import (
     write_metadata,
 )
 from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.references import StreamPart, StreamReference
+from state_pipelines.metadata.references import StreamReference, StreamRole
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.storage import METADATA_FILE
 from tests.snapshots import OWN
@@ -165,7 +165,7 @@ class _Builder:
             {
                 reference.handle.relative_path
                 for reference in list_references(self.incremental)
-                if reference.part is StreamPart.SHARED and isinstance(reference.handle, RelativeFileStateHandle)
+                if reference.role is StreamRole.SHARED and isinstance(reference.handle, RelativeFileStateHandle)
             }
         )
         self.shared: dict[tuple[str, str, int], Path] = {}
@@ -189,7 +189,7 @@ class _Builder:
             if not isinstance(handle, RelativeFileStateHandle):
                 return handle
             name = handle.relative_path
-            if reference.part is StreamPart.SHARED:
+            if reference.role is StreamRole.SHARED:
                 path = self._share(job, number, name, time, claimed, savepoint)
                 others.add(path)
                 return FileStateHandle(f"file:{path}", handle.size)

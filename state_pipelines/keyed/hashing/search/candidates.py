@@ -1,7 +1,7 @@
 """Candidates for the `hashCode` of a class: the patterns that tools and people write, over orders of its fields.
 
-A candidate is a family (start, multiplier, how fields are joined), a variant (which hash of each field counts) and an
-order of some of the fields. The kernel tries all orders of a family and variant on a few keys.
+A candidate is a scheme (start, multiplier, how fields are joined), a variant (which hash of each field counts) and an
+order of some of the fields. The kernel tries all orders of a scheme and variant on a few keys.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NETBEANS_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 
 
 
 @dataclass(frozen=True)
-class Family:
+class HashScheme:
     """A way to join the hashes of fields.
 
     Attributes:
@@ -88,46 +88,46 @@ class Family:
         return HashExpression(Call(self.pattern, (*numbers, *terms)))
 
 
-FAMILIES = (
-    Family(_ALONE, common=True),
-    Family("objects", start=1, common=True),
-    Family("record", common=True),
-    Family("kotlin"),
-    Family("ide", common=True),
-    Family("lombok", start=1, multiplier=59, common=True),
-    Family("commons", start=17, multiplier=37, common=True),
-    Family("chain", start=17, common=True),
-    Family("autovalue", XOR_CHAIN, 1, 1000003, common=True),
-    Family("immutables", start=5381, multiplier=33),
-    Family("scala212", SCALA, common=True),
-    Family("scala213", SCALA_NAMED, common=True),
-    Family(Operator.ADD, SUM),
-    Family(Operator.XOR, XOR),
-    Family("idechain", start=1),
-    Family("idechain", start=17),
-    Family("idechain", start=17, multiplier=37),
-    *(Family("chain", start=start) for start in (3, 5, 7, 11, 13, 19, 23, 37)),
-    Family("chain", start=17, multiplier=37),
-    Family("chain", start=17, multiplier=23),
-    Family("chain", start=23, multiplier=37),
-    Family("chain", start=1, multiplier=37),
-    Family("chain", start=1, multiplier=17),
-    Family("chain", start=0, multiplier=37),
-    Family("chain", start=0, multiplier=17),
-    Family("chain", start=1, multiplier=277),
-    Family("chain", start=5381, multiplier=33),
+SCHEMES = (
+    HashScheme(_ALONE, common=True),
+    HashScheme("objects", start=1, common=True),
+    HashScheme("record", common=True),
+    HashScheme("kotlin"),
+    HashScheme("ide", common=True),
+    HashScheme("lombok", start=1, multiplier=59, common=True),
+    HashScheme("commons", start=17, multiplier=37, common=True),
+    HashScheme("chain", start=17, common=True),
+    HashScheme("autovalue", XOR_CHAIN, 1, 1000003, common=True),
+    HashScheme("immutables", start=5381, multiplier=33),
+    HashScheme("scala212", SCALA, common=True),
+    HashScheme("scala213", SCALA_NAMED, common=True),
+    HashScheme(Operator.ADD, SUM),
+    HashScheme(Operator.XOR, XOR),
+    HashScheme("idechain", start=1),
+    HashScheme("idechain", start=17),
+    HashScheme("idechain", start=17, multiplier=37),
+    *(HashScheme("chain", start=start) for start in (3, 5, 7, 11, 13, 19, 23, 37)),
+    HashScheme("chain", start=17, multiplier=37),
+    HashScheme("chain", start=17, multiplier=23),
+    HashScheme("chain", start=23, multiplier=37),
+    HashScheme("chain", start=1, multiplier=37),
+    HashScheme("chain", start=1, multiplier=17),
+    HashScheme("chain", start=0, multiplier=37),
+    HashScheme("chain", start=0, multiplier=17),
+    HashScheme("chain", start=1, multiplier=277),
+    HashScheme("chain", start=5381, multiplier=33),
     *(
-        Family("idechain", start=start, multiplier=prime)
+        HashScheme("idechain", start=start, multiplier=prime)
         for start, prime in product(_NETBEANS_STARTS, _NETBEANS_PRIMES)
     ),
 )
 """The likely ones first: of those that cannot be distinguished the first is named."""
 
-COMMON_FAMILIES = tuple(family for family in FAMILIES if family.common)
+COMMON_SCHEMES = tuple(scheme for scheme in SCHEMES if scheme.common)
 """Those that are tried for several classes at once."""
 
-ODD_FAMILIES = tuple(
-    Family(pattern, start=start, multiplier=multiplier)
+ODD_SCHEMES = tuple(
+    HashScheme(pattern, start=start, multiplier=multiplier)
     for pattern in ("commons", "chain")
     for start, multiplier in product(range(1, 100, 2), range(3, 100, 2))
 )
@@ -194,23 +194,23 @@ def list_orders(fields: int, most: int = MOST_ORDERS) -> Orders:
 
 @dataclass(frozen=True)
 class Trial:
-    """A family and variant whose orders are tried together.
+    """A scheme and variant whose orders are tried together.
 
     Attributes:
-        family: how fields are joined.
+        scheme: how fields are joined.
         terms: one per field.
         codes: i32[occurrences, fields, keys].
     """
 
-    family: Family
+    scheme: HashScheme
     terms: tuple[Field, ...]
     codes: npt.NDArray[np.int32]
 
     def pick(self, orders: Orders) -> Orders:
-        """The orders that make sense for the family."""
-        if self.family.pattern == _ALONE:
+        """The orders that make sense for the scheme."""
+        if self.scheme.pattern == _ALONE:
             return orders.select(orders.sizes == 1)
-        if self.family.mode in (SUM, XOR):
+        if self.scheme.mode in (SUM, XOR):
             ascending = (np.diff(orders.fields, axis=1) > 0) | (
                 np.arange(1, orders.fields.shape[1])[None, :] >= orders.sizes[:, None]
             )
@@ -219,19 +219,19 @@ class Trial:
 
     def express(self, orders: Orders, row: int) -> HashExpression:
         """The expression of one order."""
-        return self.family.express([self.terms[field] for field in orders.fields[row, : orders.sizes[row]].tolist()])
+        return self.scheme.express([self.terms[field] for field in orders.fields[row, : orders.sizes[row]].tolist()])
 
 
 def list_trials(
-    node: tree.Serializer, occurrences: Sequence[pa.Array], hasher: Hasher, families: Sequence[Family] = FAMILIES
+    node: tree.Serializer, occurrences: Sequence[pa.Array], hasher: Hasher, schemes: Sequence[HashScheme] = SCHEMES
 ) -> Iterator[Trial]:
-    """Families and variants for a class; those that cannot be distinguished on these keys come once.
+    """Schemes and variants for a class; those that cannot be distinguished on these keys come once.
 
     Args:
         node: serializer of the class.
         occurrences: its objects in the keys, one array per position in the key.
         hasher: knows the classes of its fields.
-        families: the families.
+        schemes: the schemes that are tried.
 
     Raises:
         UnsupportedError: the class has no field that could be hashed.
@@ -240,11 +240,11 @@ def list_trials(
     seen: set[tuple[bool, int, int, int, bytes]] = set()
     columns: dict[tuple[str, How, int], HashCodes | None] = {}
     found = False
-    for family in families:
-        for hows in _list_variants(node, names, family, occurrences):
+    for scheme in schemes:
+        for hows in _list_variants(node, names, scheme, occurrences):
             terms, codes = [], []
             for name, how in zip(names, hows, strict=True):
-                mark_of_column = (name, how or family.how, family.null)
+                mark_of_column = (name, how or scheme.how, scheme.null)
                 if mark_of_column not in columns:
                     columns[mark_of_column] = _field_matrix(node, occurrences, hasher, *mark_of_column)
                 column = columns[mark_of_column]
@@ -255,18 +255,18 @@ def list_trials(
                 continue
             found = True
             matrix = np.ascontiguousarray(np.stack(codes, axis=1))
-            mark = (family.pattern == _ALONE, family.mode, family.start, family.multiplier, matrix.tobytes())
+            mark = (scheme.pattern == _ALONE, scheme.mode, scheme.start, scheme.multiplier, matrix.tobytes())
             if mark not in seen:
                 seen.add(mark)
-                yield Trial(family, tuple(terms), matrix)
+                yield Trial(scheme, tuple(terms), matrix)
     if not found:
         raise UnsupportedError(f"{class_name(node)} has no field whose hash is the same in every JVM")
 
 
 def _list_variants(
-    node: tree.Serializer, names: list[str], family: Family, occurrences: Sequence[pa.Array]
+    node: tree.Serializer, names: list[str], scheme: HashScheme, occurrences: Sequence[pa.Array]
 ) -> Iterator[tuple[How | None, ...]]:
-    """The hash chosen for each field; None is that of the family."""
+    """The hash chosen for each field; None is that of the scheme."""
     choices: list[tuple[How | None, ...]] = []
     nodes = field_nodes(node)
     booleans = sum(_kind(nodes[name]) == BasicKind.BOOLEAN for name in names)
@@ -279,13 +279,13 @@ def _list_variants(
             choices.append((How.ARRAY,))
         elif (
             kind == BasicKind.BOOLEAN
-            and family.how in (How.IDE, How.LOMBOK, How.COMMONS)
+            and scheme.how in (How.IDE, How.LOMBOK, How.COMMONS)
             and booleans <= _MOST_BOOLEANS
         ):
-            choices.append((None, How.HASH if family.how is How.IDE else How.BOXED))
-        elif kind == BasicKind.LONG and family.pattern in (_ALONE, Operator.ADD, Operator.XOR, "ide"):
+            choices.append((None, How.HASH if scheme.how is How.IDE else How.BOXED))
+        elif kind == BasicKind.LONG and scheme.pattern in (_ALONE, Operator.ADD, Operator.XOR, "ide"):
             choices.append((None, How.INT))
-        elif kind == BasicKind.DOUBLE and family.how is How.IDE:
+        elif kind == BasicKind.DOUBLE and scheme.how is How.IDE:
             choices.append((None, How.ZERO))
         else:
             choices.append((None,))

@@ -21,11 +21,11 @@ from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.keyed.hashing.avro import GENERIC, PHYSICAL_TYPES
 from state_pipelines.keyed.hashing.hash_expressions import HashExpression, How, parse_hash_expression
 from state_pipelines.keyed.hashing.search.candidates import (
-    COMMON_FAMILIES,
-    FAMILIES,
+    COMMON_SCHEMES,
     MOST_ORDERS,
-    ODD_FAMILIES,
-    Family,
+    ODD_SCHEMES,
+    SCHEMES,
+    HashScheme,
     Orders,
     Trial,
     list_orders,
@@ -170,7 +170,7 @@ class _Search:
             return self.refuse(self._tell_needed(len(self.keys)))
         if not confirmed and len(self.unknown) == 1:
             (target,) = self.unknown
-            confirmed = self._confirm(self._try_class(target, {}, 0, ODD_FAMILIES, _ODD_ORDERS), near)
+            confirmed = self._confirm(self._try_class(target, {}, 0, ODD_SCHEMES, _ODD_ORDERS), near)
         if not confirmed:
             return self.refuse(f"none of {self.candidates} candidates gives all key groups", self._find_near(near))
         if len(confirmed) > 1:
@@ -253,14 +253,14 @@ class _Search:
         target = max(names, key=lambda name: (len(field_nodes(self.unknown[name])), names.index(name)))
         others = [name for name in names if name != target]
         if not others:
-            yield from self._try_class(target, {}, misses, FAMILIES)
+            yield from self._try_class(target, {}, misses, SCHEMES)
             return
         inner = [list(islice(self._list_likely(name), _MOST_INNER)) for name in others]
         for chosen in product(*inner):
             if self.candidates > _MOST_CANDIDATES:
                 self.complete = False
                 return
-            yield from self._try_class(target, dict(zip(others, chosen, strict=True)), misses, COMMON_FAMILIES)
+            yield from self._try_class(target, dict(zip(others, chosen, strict=True)), misses, COMMON_SCHEMES)
 
     def _list_likely(self, name: str) -> Iterator[HashExpression]:
         """Candidates of a class beside the one that is searched, the likely first."""
@@ -275,7 +275,7 @@ class _Search:
         self.complete &= orders.complete
         # Fields of classes that are unknown themselves count as 0 while the terms are listed.
         hasher = Hasher({other: _zeros for other in self.unknown if other != name}, self.known)
-        for trial in list_trials(node, calls, hasher, COMMON_FAMILIES):
+        for trial in list_trials(node, calls, hasher, COMMON_SCHEMES):
             picked = trial.pick(orders)
             for row in reversed(range(len(picked))):
                 yield trial.express(picked, row)
@@ -325,7 +325,7 @@ class _Search:
         target: str,
         others: dict[str, HashExpression],
         misses: int,
-        families: Sequence[Family],
+        schemes: Sequence[HashScheme],
         most_orders: int = MOST_ORDERS,
     ) -> Iterator[_Fit]:
         node = self.unknown[target]
@@ -351,8 +351,8 @@ class _Search:
             # The key does not take the code as it is: only likely candidates, one after the other.
             self.complete = False
             orders = list_orders(len(names), 400)
-            families = COMMON_FAMILIES
-        for trial in list_trials(node, objects, hasher, families):
+            schemes = COMMON_SCHEMES
+        for trial in list_trials(node, objects, hasher, schemes):
             picked = trial.pick(orders)
             if scales is None:
                 yield from self._try_together(target, others, misses, trial, picked)

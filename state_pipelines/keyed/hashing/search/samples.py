@@ -44,21 +44,21 @@ def gather_keys(
     found: dict[bytes, int] = {}
     for records in samples:
         for start in range(0, len(records), MOST_KEYS):
-            part = records.cut(start, start + MOST_KEYS)
+            sample = records.cut(start, start + MOST_KEYS)
             spans = measure.spans(
-                part.data, part.key_starts + skip, part.key_ends, offset=part.offset, name=part.file
+                sample.data, sample.key_starts + skip, sample.key_ends, offset=sample.offset, name=sample.file
             ).field("key")
             starts, stops = (spans.field(name).to_numpy() for name in ("start", "stop"))
-            encoded = take_bytes(part.data, starts, stops).dictionary_encode()
+            encoded = take_bytes(sample.data, starts, stops).dictionary_encode()
             indexes = encoded.indices.to_numpy()
             _, firsts = np.unique(indexes, return_index=True)
-            groups = part.key_groups[firsts]
-            moved = [*encoded.dictionary.take(pa.array(indexes[groups[indexes] != part.key_groups])).to_pylist()][:1]
+            groups = sample.key_groups[firsts]
+            moved = [*encoded.dictionary.take(pa.array(indexes[groups[indexes] != sample.key_groups])).to_pylist()][:1]
             for key, key_group in zip(encoded.dictionary.to_pylist(), groups.tolist(), strict=True):
                 if found.setdefault(key, key_group) != key_group:
                     moved.append(key)
             if moved:
-                raise FormatError(f"the key {moved[0].hex()} lies in two key groups", where=Where(file=part.file))
+                raise FormatError(f"the key {moved[0].hex()} lies in two key groups", where=Where(file=sample.file))
             if len(found) >= MOST_KEYS:
                 break
         if len(found) >= MOST_KEYS:

@@ -37,7 +37,7 @@ def screen(
         scales: i32[occurrences, keys].
         key_groups: i32[keys], as recorded.
         max_parallelism: number of key groups.
-        prefix_class: name of the class, which some families mix in.
+        prefix_class: name of the class, which some schemes mix in.
         misses: so many keys may lie elsewhere.
 
     Returns:
@@ -47,9 +47,9 @@ def screen(
     count = screen_orders(
         orders.fields,
         orders.sizes,
-        trial.family.start,
-        trial.family.multiplier,
-        trial.family.mode,
+        trial.scheme.start,
+        trial.scheme.multiplier,
+        trial.scheme.mode,
         hash_name(prefix_class),
         trial.codes,
         np.ascontiguousarray(offset),
@@ -64,10 +64,10 @@ def screen(
 
 def join(trial: Trial, orders: Orders, prefix_class: str) -> npt.NDArray[np.int32]:
     """The codes of objects by every order, i32[occurrences, orders, keys]; arguments as of `screen`."""
-    family, codes = trial.family, trial.codes
+    scheme, codes = trial.scheme, trial.codes
     joined = np.empty((codes.shape[0], len(orders), codes.shape[2]), np.int32)
     prefix = hash_name(prefix_class)
-    join_orders(orders.fields, orders.sizes, family.start, family.multiplier, family.mode, prefix, codes, joined)
+    join_orders(orders.fields, orders.sizes, scheme.start, scheme.multiplier, scheme.mode, prefix, codes, joined)
     return joined
 
 

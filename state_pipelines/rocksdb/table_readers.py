@@ -45,10 +45,10 @@ class KeyRange(NamedTuple):
     end: bytes | None
 
 
-class FamilyRanges(NamedTuple):
+class ColumnFamilyRanges(NamedTuple):
     """Keys of a column family: ranges in ascending order that do not overlap."""
 
-    family: ColumnFamily
+    column_family: ColumnFamily
     ranges: tuple[KeyRange, ...]
 
 
@@ -68,7 +68,7 @@ class TableRange(NamedTuple):
     end: int
 
 
-class TableSource(ABC):
+class TableReader(ABC):
     """A table that is being scanned, and a range of it that was read."""
 
     def __init__(self, table: Table) -> None:
@@ -104,7 +104,7 @@ class TableSource(ABC):
         """Fetch the next range: where it begins, and its bytes."""
 
 
-class DirectSource(TableSource):
+class DirectTableReader(TableReader):
     """A table whose ranges are read when they are wanted.
 
     Args:
@@ -127,13 +127,13 @@ class DirectSource(TableSource):
         return find_blocks_end(self.table, range(block, block + 1))
 
 
-def make_direct_source(table: Table, wanted: KeyRange) -> DirectSource:
-    """Make the source of a table for a scan of some keys."""
+def make_direct_reader(table: Table, wanted: KeyRange) -> DirectTableReader:
+    """Make the reader of a table for a scan of some keys."""
     blocks = find_blocks(table, *wanted)
-    return DirectSource(table, find_blocks_end(table, blocks) if blocks else 0)
+    return DirectTableReader(table, find_blocks_end(table, blocks) if blocks else 0)
 
 
-class PlannedSource(TableSource):
+class PlannedTableReader(TableReader):
     """A table whose ranges come by a plan.
 
     Args:
@@ -161,9 +161,9 @@ class DirectTables:
     def __init__(self, cache: TableCache) -> None:
         self._cache = cache
 
-    def open(self, number: int, file: TableFile, wanted: KeyRange) -> TableSource:
+    def open(self, number: int, file: TableFile, wanted: KeyRange) -> TableReader:
         """Open a table of a column family for the scan of a range; errors as for `open_table`."""
-        return make_direct_source(self._cache.open(file), wanted)
+        return make_direct_reader(self._cache.open(file), wanted)
 
     def release(self, number: int, file: TableFile) -> None:
         """Let go of a table that no range of the scan of a column family needs any more."""
@@ -181,17 +181,17 @@ class PlannedTables:
         location: of a table.
     """
 
-    def __init__(self, wanted: Sequence[FamilyRanges], cache: TableCache, location: Location) -> None:
+    def __init__(self, wanted: Sequence[ColumnFamilyRanges], cache: TableCache, location: Location) -> None:
         self._wanted = wanted
         self._cache = cache
         files = [(number, file) for number, each in enumerate(wanted) for file in find_all_files(each)]
         self._opening = read_ahead(files, self._open, location, lambda each: find_tail_size(each[1]))
         self._opened: dict[tuple[int, int], Table | StateError] = {}
-        self._sources: dict[tuple[int, int], PlannedSource] = {}
+        self._readers: dict[tuple[int, int], PlannedTableReader] = {}
         self._ranges: dict[tuple[int, int], list[tuple[int, bytes | StateError]]] = {}
         self._reading = read_ahead(self._plan(), self._read, location, lambda each: each.end - each.start)
 
-    def open(self, number: int, file: TableFile, wanted: KeyRange) -> TableSource:
+    def open(self, number: int, file: TableFile, wanted: KeyRange) -> TableReader:
         """Open a table of a column family for the scan of a range; errors as for `open_table`."""
         key = number, file.number
         while key not in self._opened and self._advance():
@@ -200,9 +200,9 @@ class PlannedTables:
         if isinstance(table, StateError):
             raise table
         if table.content:
-            return make_direct_source(table, wanted)
+            return make_direct_reader(table, wanted)
         # Ranges of keys may share a range.
-        return self._sources.setdefault(key, PlannedSource(table, number, self))
+        return self._readers.setdefault(key, PlannedTableReader(table, number, self))
 
     def take_range(self, number: int, table: Table) -> tuple[int, bytes]:
         """Take the next range of a table: where it begins, and its bytes."""
@@ -218,7 +218,7 @@ class PlannedTables:
         """Let go of a table that no range of the scan of a column family needs any more."""
         key = number, file.number
         self._opened.pop(key, None)
-        self._sources.pop(key, None)
+        self._readers.pop(key, None)
         self._ranges.pop(key, None)
 
     def close(self) -> None:
@@ -304,7 +304,7 @@ def plan_ranges(number: int, table: Table, ranges: Sequence[KeyRange], size: int
             start = after
 
 
-def open_tables(wanted: Sequence[FamilyRanges], cache: TableCache) -> DirectTables | PlannedTables:
+def open_tables(wanted: Sequence[ColumnFamilyRanges], cache: TableCache) -> DirectTables | PlannedTables:
     """Make what opens and reads the tables of scans: by a plan where they are not on this machine.
 
     Args:
@@ -312,22 +312,22 @@ def open_tables(wanted: Sequence[FamilyRanges], cache: TableCache) -> DirectTabl
         cache: of opened tables.
     """
     for each in wanted:
-        for file in each.family.files:
+        for file in each.column_family.files:
             if file.stream.location is not None and not is_local(file.stream.location):
                 return PlannedTables(wanted, cache, file.stream.location)
     return DirectTables(cache)
 
 
-def find_files(family: ColumnFamily, start: bytes, end: bytes | None) -> list[TableFile]:
+def find_files(column_family: ColumnFamily, start: bytes, end: bytes | None) -> list[TableFile]:
     """The tables that may hold keys from `start` up to `end` (exclusive; None: to the last), by smallest key."""
-    return [file for file in family.files if file.end > start and (end is None or file.smallest < end)]
+    return [file for file in column_family.files if file.end > start and (end is None or file.smallest < end)]
 
 
-def find_all_files(wanted: FamilyRanges) -> list[TableFile]:
+def find_all_files(wanted: ColumnFamilyRanges) -> list[TableFile]:
     """The tables that may hold keys of any of the ranges, by smallest key."""
     ends = [end for _, end in wanted.ranges if end is not None]
     found = []
-    for file in wanted.family.files:
+    for file in wanted.column_family.files:
         number = bisect_right(ends, file.smallest)
         if number < len(wanted.ranges) and wanted.ranges[number].start < file.end:
             found.append(file)

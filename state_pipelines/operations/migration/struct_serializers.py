@@ -1,4 +1,4 @@
-"""Structs of each family: POJO, Row, Tuple, struct of PyFlink, RowData, Avro record."""
+"""Structs of the serializers with fields: POJO, Row, Tuple, struct of PyFlink, RowData, Avro record."""
 
 from __future__ import annotations
 
@@ -193,12 +193,13 @@ class _Pojo(Struct):
         return (*columns, *self.extra)
 
 
-def _choose(sources: dict[str, list[str]]) -> str:
+def _choose(candidates: dict[str, list[str]]) -> str:
     """One SQL, or one per class where subclasses have it from different fields."""
-    if len(sources) == 1:
-        return next(iter(sources))
+    if len(candidates) == 1:
+        return next(iter(candidates))
     cases = (
-        f"WHEN `class` IN ({', '.join(make_text(name) for name in names)}) THEN {sql}" for sql, names in sources.items()
+        f"WHEN `class` IN ({', '.join(make_text(name) for name in names)}) THEN {sql}"
+        for sql, names in candidates.items()
     )
     return f"CASE {' '.join(cases)} END"
 

@@ -1,4 +1,4 @@
-"""Parts of a state by subtask, and their amounts."""
+"""The state of one subtask, and the amount of a state."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class StateStatistics:
     entries_by_key_group: dict[int, int] = field(default_factory=dict)
 
 
-class StatePart(Protocol):
-    """The part of a state that one subtask has."""
+class SubtaskState(Protocol):
+    """The state of one subtask."""
 
     @property
     def subtask(self) -> int:
