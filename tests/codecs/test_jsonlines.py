@@ -22,6 +22,7 @@ from state_pipelines.codecs.java.typed_values import (
     ObjectValue,
     TypedValue,
     Undecoded,
+    Undecoded,
 )
 from state_pipelines.codecs.json.json_lines import access_times, dumps, to_json
 from state_pipelines.codecs.json.json_values import sort_text, value_json
@@ -226,6 +227,11 @@ def test_subclass_of_a_pojo_goes_by_its_own_fields() -> None:
     subclass = tree.PojoSubclass(class_name="a.C", serializer=pojo("a.C", d=basic("LocalDate")))
     node = tree.Pojo(pojo_class="a.B", fields=(), non_registered=(subclass,))
     assert to_json(node, {"class": "a.C", "d": 0}) == {"@class": "a.C", "d": {"@date": "1970-01-01"}}
+
+
+def test_subclass_of_a_pojo_that_nothing_reads_is_undecoded() -> None:
+    shown = to_json(tree.Pojo(pojo_class="a.B", fields=()), Undecoded("a.C", b"\1\2", "no reader"))
+    assert shown == {"@class": "a.C", "@undecoded": "0102", "@reason": "no reader"}
 
 
 def test_access_times_of_a_value_and_of_a_list() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import singledispatch
 from typing import TypeAlias, TypeVar, cast
 
+from state_pipelines.codecs.java.typed_values import Undecoded
 from state_pipelines.codecs.json.json_values import (
     Json,
     big_integer,
@@ -178,6 +179,9 @@ def _(node: tree.Either, value: object) -> Json:
 
 @_render.register(tree.Pojo)
 def _(node: tree.Pojo, value: object) -> Json:
+    if isinstance(value, Undecoded):
+        # An object of a subclass whose serializer nothing reads.
+        return value_json(value)
     members = _members(value)
     name = str(members.get("class", node.pojo_class))
     serializers = _field_serializers(node, name)
