@@ -22,7 +22,6 @@ from state_pipelines.codecs.java.typed_values import (
     ObjectValue,
     TypedValue,
     Undecoded,
-    Undecoded,
 )
 from state_pipelines.codecs.json.json_lines import access_times, dumps, to_json
 from state_pipelines.codecs.json.json_values import sort_text, value_json

@@ -64,7 +64,7 @@ WRAPPERS = {
 }
 
 
-class CollectionForm(Enum):
+class CollectionVariant(Enum):
     """Layout of the elements of a collection class."""
 
     PLAIN = auto()
@@ -90,7 +90,7 @@ class Shape:
     """
 
     kind: CollectionKind
-    variant: CollectionForm = CollectionForm.PLAIN
+    variant: CollectionVariant = CollectionVariant.PLAIN
 
 
 _LISTS = (
@@ -115,29 +115,29 @@ SHAPES: dict[str, Shape] = {
     **{f"java.util.{name}": Shape(CollectionKind.SET) for name in _SETS.split()},
     **{f"java.util.{name}": Shape(CollectionKind.MAP) for name in _MAPS.split()},
     **{
-        f"java.util.ImmutableCollections${name}": Shape(CollectionKind.LIST, CollectionForm.IMMUTABLE)
+        f"java.util.ImmutableCollections${name}": Shape(CollectionKind.LIST, CollectionVariant.IMMUTABLE)
         for name in ("List12", "ListN", "SubList")
     },
     **{
-        f"java.util.ImmutableCollections${name}": Shape(CollectionKind.SET, CollectionForm.IMMUTABLE)
+        f"java.util.ImmutableCollections${name}": Shape(CollectionKind.SET, CollectionVariant.IMMUTABLE)
         for name in ("Set12", "SetN")
     },
     **{
-        f"java.util.ImmutableCollections${name}": Shape(CollectionKind.MAP, CollectionForm.IMMUTABLE)
+        f"java.util.ImmutableCollections${name}": Shape(CollectionKind.MAP, CollectionVariant.IMMUTABLE)
         for name in ("Map1", "MapN")
     },
-    "java.util.Collections$EmptyList": Shape(CollectionKind.LIST, CollectionForm.EMPTY),
-    "java.util.Collections$EmptySet": Shape(CollectionKind.SET, CollectionForm.EMPTY),
-    "java.util.Collections$EmptyMap": Shape(CollectionKind.MAP, CollectionForm.EMPTY),
-    "java.util.Collections$SingletonList": Shape(CollectionKind.LIST, CollectionForm.SINGLE),
-    "java.util.Collections$SingletonSet": Shape(CollectionKind.SET, CollectionForm.SINGLE),
-    "java.util.Collections$SingletonMap": Shape(CollectionKind.MAP, CollectionForm.SINGLE),
-    "java.util.PriorityQueue": Shape(CollectionKind.LIST, CollectionForm.SORTED),
-    "java.util.TreeSet": Shape(CollectionKind.SET, CollectionForm.SORTED),
-    "java.util.TreeMap": Shape(CollectionKind.MAP, CollectionForm.SORTED),
-    "java.util.RegularEnumSet": Shape(CollectionKind.SET, CollectionForm.ENUMS),
-    "java.util.JumboEnumSet": Shape(CollectionKind.SET, CollectionForm.ENUMS),
-    "java.util.Arrays$ArrayList": Shape(CollectionKind.LIST, CollectionForm.ARRAY),
+    "java.util.Collections$EmptyList": Shape(CollectionKind.LIST, CollectionVariant.EMPTY),
+    "java.util.Collections$EmptySet": Shape(CollectionKind.SET, CollectionVariant.EMPTY),
+    "java.util.Collections$EmptyMap": Shape(CollectionKind.MAP, CollectionVariant.EMPTY),
+    "java.util.Collections$SingletonList": Shape(CollectionKind.LIST, CollectionVariant.SINGLE),
+    "java.util.Collections$SingletonSet": Shape(CollectionKind.SET, CollectionVariant.SINGLE),
+    "java.util.Collections$SingletonMap": Shape(CollectionKind.MAP, CollectionVariant.SINGLE),
+    "java.util.PriorityQueue": Shape(CollectionKind.LIST, CollectionVariant.SORTED),
+    "java.util.TreeSet": Shape(CollectionKind.SET, CollectionVariant.SORTED),
+    "java.util.TreeMap": Shape(CollectionKind.MAP, CollectionVariant.SORTED),
+    "java.util.RegularEnumSet": Shape(CollectionKind.SET, CollectionVariant.ENUMS),
+    "java.util.JumboEnumSet": Shape(CollectionKind.SET, CollectionVariant.ENUMS),
+    "java.util.Arrays$ArrayList": Shape(CollectionKind.LIST, CollectionVariant.ARRAY),
 }
 
 _FINAL_TIMES = (

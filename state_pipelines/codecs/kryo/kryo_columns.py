@@ -37,7 +37,7 @@ from state_pipelines.codecs.java.typed_values import (
 from state_pipelines.codecs.json.json_lines import dumps
 from state_pipelines.codecs.json.json_values import value_json
 from state_pipelines.codecs.kryo import FieldLists
-from state_pipelines.codecs.kryo.classes import WRAPPERS, CollectionForm
+from state_pipelines.codecs.kryo.classes import WRAPPERS, CollectionVariant
 from state_pipelines.codecs.kryo.field_lists import ARRAY, FIELD_KINDS, OBJECT, PRIMITIVES, ClassKind, JavaType
 from state_pipelines.codecs.kryo.table import ClassTable, class_name, resolve
 from state_pipelines.errors import UnsupportedError, ValueRangeError
@@ -82,7 +82,7 @@ _INTERFACES = {
     **{f"java.util.{name}": CollectionKind.SET for name in ("Set", "SortedSet", "NavigableSet")},
     **{f"java.util.{name}": CollectionKind.MAP for name in ("Map", "SortedMap", "NavigableMap")},
 }
-_LISTED = (CollectionForm.PLAIN, CollectionForm.ARRAY, CollectionForm.IMMUTABLE)
+_LISTED = (CollectionVariant.PLAIN, CollectionVariant.ARRAY, CollectionVariant.IMMUTABLE)
 _NONE_DECLARED = FieldLists()
 
 

@@ -17,7 +17,7 @@ from state_pipelines.codecs.java.typed_values import (
     TypedValue,
 )
 from state_pipelines.codecs.kryo import wire
-from state_pipelines.codecs.kryo.classes import WRAPPERS, CollectionForm, Shape
+from state_pipelines.codecs.kryo.classes import WRAPPERS, CollectionVariant, Shape
 from state_pipelines.codecs.kryo.field_lists import ARRAY, FIELD_KINDS, OBJECT, ClassDeclaration, ClassKind, JavaType
 from state_pipelines.codecs.kryo.jdk_values import OBJECTS_5, SCALARS, TEXT
 from state_pipelines.codecs.kryo.table import (
@@ -43,8 +43,8 @@ _EXPANSION = 1_000_000
 _UNMARKED = ("java.lang.Integer", "java.lang.Boolean", "java.lang.Double", "java.lang.String")
 _STREAMED = ("java.util.Locale", "java.text.SimpleDateFormat")
 # Names of the module: looking a member up in its enum takes longer, and each value does so.
-_EMPTY, _SINGLE, _SORTED = CollectionForm.EMPTY, CollectionForm.SINGLE, CollectionForm.SORTED
-_IMMUTABLE, _ENUMS, _ARRAY = CollectionForm.IMMUTABLE, CollectionForm.ENUMS, CollectionForm.ARRAY
+_EMPTY, _SINGLE, _SORTED = CollectionVariant.EMPTY, CollectionVariant.SINGLE, CollectionVariant.SORTED
+_IMMUTABLE, _ENUMS, _ARRAY = CollectionVariant.IMMUTABLE, CollectionVariant.ENUMS, CollectionVariant.ARRAY
 _MAP, _SET = CollectionKind.MAP, CollectionKind.SET
 _PENDING = object()
 

@@ -23,7 +23,7 @@ from state_pipelines.codecs.kryo.classes import (
     SHAPES,
     USER_BASE,
     WRAPPERS,
-    CollectionForm,
+    CollectionVariant,
     Shape,
     known_classes,
 )
@@ -124,8 +124,8 @@ class ClassTable:
         shape = SHAPES.get(name)
         if shape is None and name == "java.util.concurrent.ConcurrentSkipListMap":
             # Kryo 5 alone gives this class the serializer of TreeMap.
-            return Shape(CollectionKind.MAP, CollectionForm.SORTED if self.version == 5 else CollectionForm.PLAIN)
-        if shape is not None and shape.variant is CollectionForm.IMMUTABLE and self.version == 2:
+            return Shape(CollectionKind.MAP, CollectionVariant.SORTED if self.version == 5 else CollectionVariant.PLAIN)
+        if shape is not None and shape.variant is CollectionVariant.IMMUTABLE and self.version == 2:
             return Shape(shape.kind)
         return shape
 

@@ -17,7 +17,7 @@ from state_pipelines.codecs.java.typed_values import (
     TypedValue,
 )
 from state_pipelines.codecs.kryo import wire
-from state_pipelines.codecs.kryo.classes import WRAPPERS, CollectionForm, Shape
+from state_pipelines.codecs.kryo.classes import WRAPPERS, CollectionVariant, Shape
 from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT, ClassDeclaration, ClassKind, JavaType
 from state_pipelines.codecs.kryo.jdk_values import OBJECTS_5, SCALARS
 from state_pipelines.codecs.kryo.table import (
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from state_pipelines.binary.writer import Writer
 
 # Names of the module: looking a member up in its enum takes longer, and each value does so.
-_EMPTY, _SINGLE, _SORTED = CollectionForm.EMPTY, CollectionForm.SINGLE, CollectionForm.SORTED
-_IMMUTABLE, _ENUMS, _ARRAY = CollectionForm.IMMUTABLE, CollectionForm.ENUMS, CollectionForm.ARRAY
+_EMPTY, _SINGLE, _SORTED = CollectionVariant.EMPTY, CollectionVariant.SINGLE, CollectionVariant.SORTED
+_IMMUTABLE, _ENUMS, _ARRAY = CollectionVariant.IMMUTABLE, CollectionVariant.ENUMS, CollectionVariant.ARRAY
 _MAP = CollectionKind.MAP
 _Value = TypeVar("_Value")
 _NATIVE: dict[type, str] = {
