@@ -38,7 +38,7 @@ faults: $(PROJECT)
 # way, and of how many requests of retention one fails.
 BYTES ?= 0
 POINTS ?= 12
-EVERY ?= 4
+EVERY ?= 1
 robustness: $(PROJECT)
 	@ended=0; for each in \
 		" --executions $(EXECUTIONS)" \
