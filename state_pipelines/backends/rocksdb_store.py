@@ -41,7 +41,7 @@ class BufferedColumnFamily:
     """A column family and its buffered writes.
 
     Args:
-        store: of the family.
+        store: of the column family.
         table: its database handle.
         handle: names it in write batches.
     """
@@ -385,7 +385,7 @@ class RocksStore:
             self._lease.release()
 
     def _open(self, name: str) -> BufferedColumnFamily:
-        """The column family of a state; a plain `Family` as long as its kind is not known."""
+        """The column family of a state; a plain `BufferedColumnFamily` as long as its kind is not known."""
         if name == DEFAULT_COLUMN_FAMILY:
             raise UsageError("a state cannot be called default, as the column family that every database has")
         found = self._column_families.get(name)

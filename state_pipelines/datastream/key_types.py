@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree.basic import ARRAYS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -42,7 +43,7 @@ def _find_unsupported(serializer: Serializer, hashed_classes: Collection[str]) -
                 yield from _find_unsupported(each, hashed_classes)
         case tree.Enum() | tree.ScalaEnum() | tree.GenericArray():
             yield serializer
-        case tree.Basic(kind=kind) if kind.is_array:
+        case tree.Basic(kind=kind) if kind in ARRAYS:
             yield serializer
         case tree.Pojo(pojo_class=name) if name not in hashed_classes:
             yield serializer

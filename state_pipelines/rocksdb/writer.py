@@ -90,10 +90,10 @@ class DatabaseWriter:
         self._last_keys: dict[str, bytes] = {}
 
     def write(self, column_family: str, entries: Entries) -> None:
-        """Append entries to a column family; families may come by turns.
+        """Append entries to a column family; column families may come by turns.
 
         Raises:
-            UsageError: no such family, or a key is not above the one before it.
+            UsageError: no such column family, or a key is not above the one before it.
         """
         if column_family not in self._staged:
             raise UsageError(f"column family {column_family!r} is not among those to be written")

@@ -21,7 +21,9 @@ from state_pipelines.datastream import (
     Types,
     ValueStateDescriptor,
 )
+from state_pipelines.datastream.key_types import check_key_type
 from state_pipelines.errors import UsageError, ValueRangeError
+from state_pipelines.serializers import tree
 from state_pipelines.serializers.text import describe
 from tests.datastream.operators import Script, Scripted
 
@@ -270,6 +272,10 @@ def test_keyed_operators_reject_keys_of_flink() -> None:
     ):
         with pytest.raises(UsageError, match=r"cannot be used as key\. Contained UNSUPPORTED key types: "):
             KeyedProcessOperator(Scripted(), lambda each: each, text)
+
+
+def test_a_plug_in_may_have_a_basic_kind_of_its_own() -> None:
+    check_key_type(tree.Basic(snapshot_class="com.acme.Money", kind="Money"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

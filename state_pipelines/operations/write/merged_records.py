@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MergedRecords:
-    """The records that a rewrite would write; see `keyed_file.KeyGroupSource`.
+    """The records that a rewrite would write; see `keyed_file.KeyGroupRecords`.
 
     Native formats sort or rearrange the records of a key group, which is therefore held whole.
 

@@ -93,11 +93,6 @@ class BasicKind(StrEnum):
     JDBC_CHECKPOINT_AND_XID = "JdbcCheckpointAndXid"
     JDBC_XID = "JdbcXid"
 
-    @property
-    def is_array(self) -> bool:
-        """Whether values are arrays; as objects of Java they have no hash that is the same in every JVM."""
-        return self.endswith("Array")
-
 
 COMPONENTS = {
     BasicKind.BOOLEAN_PRIMITIVE_ARRAY: BasicKind.BOOLEAN,
@@ -113,6 +108,9 @@ COMPONENTS = {
 
 PRIMITIVES = tuple(COMPONENTS.values())
 """Kinds of the primitive types of Java."""
+
+ARRAYS = tuple(kind for kind in BasicKind if kind.endswith("Array"))
+"""Kinds of arrays; as objects of Java they have no hash that is the same in every JVM."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ from state_pipelines.keyed.hashing.search.joins import CHAIN, SCALA, SCALA_NAMED
 from state_pipelines.keyed.hashing.user_classes import class_name, field_nodes
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.serializers.tree.basic import ARRAYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +45,7 @@ _MOST_SUBSETS = 14
 _MOST_BOOLEANS = 3
 
 _ALONE = How.HASH.value
-"""Name of the family that takes one field alone."""
+"""Name of the scheme that takes one field alone."""
 _NETBEANS_STARTS = (3, 5, 7)
 _NETBEANS_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 
@@ -275,7 +276,7 @@ def _list_variants(
         kind = _kind(inner)
         if isinstance(inner, tree.Enum):
             choices.append((How.NAME, How.ORDINAL))
-        elif isinstance(inner, tree.GenericArray) or (kind is not None and kind.is_array):
+        elif isinstance(inner, tree.GenericArray) or kind in ARRAYS:
             choices.append((How.ARRAY,))
         elif (
             kind == BasicKind.BOOLEAN
