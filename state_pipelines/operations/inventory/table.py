@@ -117,6 +117,8 @@ def read_inventory(location: Location) -> Inventory:
         raise _wrong(location, f"the inventory is damaged: {error}") from None
     if (table.schema.metadata or {}).get(_VERSION_KEY) != _VERSION or table.schema != SCHEMA:
         raise _wrong(location, "the file is not an inventory of this release")
+    if unknown := set(pc.unique(table["kind"]).to_pylist()).difference(SnapshotKind):
+        raise _wrong(location, f"the inventory is damaged: {unknown.pop()!r:.60} is no kind of snapshot")
     return Inventory(table)
 
 

@@ -72,8 +72,13 @@ class StoredReferences:
         except (MissingFileError, pa.ArrowException):
             return
         if (table.schema.metadata or {}).get(_SETTINGS_KEY) == self._settings and table.schema == _SCHEMA:
-            self._rows = table.to_pylist()
-            self._known = {tuple(row[name] for name in _IDENTITY): _to_known(row) for row in self._rows}
+            rows = table.to_pylist()
+            try:
+                self._known = {tuple(row[name] for name in _IDENTITY): _to_known(row) for row in rows}
+            except (TypeError, ValueError):
+                # Arrow does not notice all damage.
+                return
+            self._rows = rows
 
     def find(self, file: MetadataFile) -> KnownReferences | None:
         """The references of a `_metadata` file that has this size and time; None when they are not known."""

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from state_pipelines.errors import FormatError, NotFoundError, StateError
@@ -267,6 +269,16 @@ def test_a_damaged_store_is_replaced_and_reported(root: Location, store: Locatio
         read_inventory(store)
     assert "inventory is damaged" in update_inventory([root], store).rebuilt
     assert len(read_inventory(store)) == 1
+
+
+def test_an_unknown_kind_in_the_store_is_damage(root: Location, store: Location) -> None:
+    put(root, f"{JOB}/chk-1")
+    table = update_inventory([root], store).inventory.table
+    kinds = table.schema.get_field_index("kind")
+    pq.write_table(table.set_column(kinds, table.schema.field(kinds), pa.array(["sav3point"])), store.path)
+    with pytest.raises(FormatError, match="'sav3point' is no kind of snapshot"):
+        read_inventory(store)
+    assert "inventory is damaged" in update_inventory([root], store).rebuilt
 
 
 def test_nothing_is_left_beside_the_store(root: Location, store: Location) -> None:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.s3_server import S3Server, start_objects
@@ -88,12 +90,23 @@ def test_a_deleted_snapshot_is_no_reference(root: Location, server: S3Server) ->
     assert (len(made.snapshots), read) == (SNAPSHOTS - 1, [])
 
 
-@pytest.mark.parametrize("change", ["damage", "settings"])
+@pytest.mark.parametrize("change", ["damage", "kind", "settings"])
 def test_references_that_do_not_count_are_read_again(root: Location, server: S3Server, change: str) -> None:
     expected, _ = plan(root, server)
-    if change == "damage":
-        root.filesystem.pipe_file(join(root, "_retention", "references.parquet").path, b"PAR1 is not one")
-        assert plan(root, server) == (expected, sorted(f"chk-{number}" for number in range(SNAPSHOTS)))
-        assert plan(root, server) == (expected, [])
-    else:
+    if change == "settings":
         assert len(plan(root, server, more={"equal-authorities": [["store", "other"]]})[1]) == SNAPSHOTS
+        return
+    file = join(root, "_retention", "references.parquet").path
+    root.filesystem.pipe_file(file, b"PAR1 is not one" if change == "damage" else change_kinds(root, file))
+    assert plan(root, server) == (expected, sorted(f"chk-{number}" for number in range(SNAPSHOTS)))
+    assert plan(root, server) == (expected, [])
+
+
+def change_kinds(root: Location, file: str) -> bytes:
+    table = pq.read_table(pa.BufferReader(root.filesystem.cat_file(file)))
+    kinds = table.schema.get_field_index("kind")
+    changed = table.set_column(kinds, table.schema.field(kinds), pa.array(["ch3ckpoint"] * len(table)))
+    sink = pa.BufferOutputStream()
+    pq.write_table(changed, sink)
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
