@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.cli.balance import draw_bar
 from state_pipelines.cli.display import crop, format_bytes, indent, make_table, plural, print_table, shorten_classes
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.profiling.columns import Measure
+from state_pipelines.operations.profiling.columns import Quantity
 from state_pipelines.operations.profiling.profile import EVERY_STATE
 from state_pipelines.operations.retention.policy import parse_duration
 
@@ -119,7 +119,7 @@ def _show_columns(columns: Sequence[ColumnProfile], console: Console) -> None:
             crop(each.type, 24),
             f"{each.null_ratio:.1%}",
             "" if each.default_ratio is None else f"{each.default_ratio:.1%}",
-            each.measured if each.measured is Measure.LENGTH else "",
+            each.measured if each.measured is Quantity.LENGTH else "",
             *(_format(number) for number in (each.minimum, each.maximum, each.mean)),
         )
     console.print(indent(indent(table)))

@@ -33,9 +33,9 @@ _STATE, _COUNT, _START, _STOP = range(4)
 
 
 class BlockIndex:
-    """Forms of the states of a file, and blocks that were found; a copy in another process starts empty.
+    """Codecs of the states of a file, and blocks that were found; a copy in another process starts empty.
 
-    The begin of a block is found only by parsing all blocks before it, so that it is worth caching. Forms take longer
+    The begin of a block is found only by parsing all blocks before it, so that it is worth caching. Codecs take longer
     to make than a small section takes to read.
     """
 
@@ -57,7 +57,7 @@ class BlockIndex:
                 self._known = np.zeros(len(key_groups), np.int64)
 
     def find_entry_codecs(self, header: KeyedHeader, context: RecordContext) -> list[EntryCodec]:
-        """Return the forms of all states of the file."""
+        """Return the codecs of all states of the file."""
         if self._codecs is None or self._codecs[0] != context:
             self._codecs = context, make_entry_codecs(header, context)
         return self._codecs[1]

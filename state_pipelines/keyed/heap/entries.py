@@ -221,7 +221,7 @@ class EntryCodec:
 
 
 class UnmeasuredCodec(EntryCodec):
-    """Form of a state whose entries have no known length.
+    """Codec of a state whose entries have no known length.
 
     Args:
         error: why not.
@@ -265,7 +265,7 @@ def find_unread_class(layout: lay.Layout) -> Opaque | None:
 
 
 def make_entry_codecs(header: KeyedHeader, context: RecordContext) -> list[EntryCodec]:
-    """The forms of all states of a header."""
+    """The codecs of all states of a header."""
     codecs: list[EntryCodec] = []
     for info in header.states:
         try:

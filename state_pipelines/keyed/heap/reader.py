@@ -49,7 +49,7 @@ class HeapFile(SectionFile):
     """One stream of the heap backend and its handle.
 
     Attributes:
-        blocks: cached spans and forms of states, shared by all splits: each state and split is a scan of its own.
+        blocks: cached spans and codecs of states, shared by all splits: each state and split is a scan of its own.
     """
 
     blocks: BlockIndex = field(default_factory=BlockIndex, compare=False, repr=False)

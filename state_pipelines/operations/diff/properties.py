@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Operator, Snapshot, State
 
-Answers = dict[str, object]
+Values = dict[str, object]
 
 
 def compare_snapshots(one: Snapshot, other: Snapshot, *, counts: bool) -> tuple[Property, ...]:
@@ -36,13 +36,13 @@ def compare_snapshots(one: Snapshot, other: Snapshot, *, counts: bool) -> tuple[
         counts: whether any of them counts; not where only a part of the snapshots is compared.
     """
     uncounted = ("kind", "checkpoint id", "fingerprint", "bytes")
-    return _pair(_ask_snapshot(one), _ask_snapshot(other), uncounted, counts=counts)
+    return _pair(_describe_snapshot(one), _describe_snapshot(other), uncounted, counts=counts)
 
 
 def compare_operators(one: Operator | None, other: Operator | None, *, counts: bool) -> tuple[Property, ...]:
     """Properties of an operator; see `compare_snapshots`."""
-    asked, answered = ({} if each is None else _ask_operator(each) for each in (one, other))
-    return _pair(asked, answered, ("uid", "name", "keyed formats"), counts=counts and None not in (one, other))
+    first, second = ({} if each is None else _describe_operator(each) for each in (one, other))
+    return _pair(first, second, ("uid", "name", "keyed formats"), counts=counts and None not in (one, other))
 
 
 def compare_states(one: State | None, other: State | None) -> tuple[Property, ...]:
@@ -51,24 +51,24 @@ def compare_states(one: State | None, other: State | None) -> tuple[Property, ..
     Serializers that differ only in the subclasses of POJOs that each has met are shown and do not count: records name
     their class themselves, and subtasks of one job often differ so.
     """
-    asked, answered = ({} if each is None else _ask_state(each) for each in (one, other))
+    first, second = ({} if each is None else _describe_state(each) for each in (one, other))
     if one is None or other is None:
-        return _pair(asked, answered, (), counts=False)
+        return _pair(first, second, (), counts=False)
     known = _list_serializers(other)
     joined = [
         name
         for name, serializer in _list_serializers(one).items()
         if name in known and join_serializers(serializer, known[name]) is not None
     ]
-    return _pair(asked, answered, tuple(joined), counts=True)
+    return _pair(first, second, tuple(joined), counts=True)
 
 
-def _pair(one: Answers, other: Answers, uncounted: tuple[str, ...], *, counts: bool) -> tuple[Property, ...]:
+def _pair(one: Values, other: Values, uncounted: tuple[str, ...], *, counts: bool) -> tuple[Property, ...]:
     names = dict.fromkeys((*one, *other))
     return tuple(Property(name, one.get(name), other.get(name), counts and name not in uncounted) for name in names)
 
 
-def _ask_snapshot(snapshot: Snapshot) -> Answers:
+def _describe_snapshot(snapshot: Snapshot) -> Values:
     return {
         "kind": snapshot.kind,
         "metadata version": snapshot.metadata.version,
@@ -82,7 +82,7 @@ def _ask_snapshot(snapshot: Snapshot) -> Answers:
     }
 
 
-def _ask_operator(operator: Operator) -> Answers:
+def _describe_operator(operator: Operator) -> Values:
     metadata = operator.metadata
     coordinator = metadata.coordinator_state
     return {
@@ -109,12 +109,12 @@ def _list_formats(operator: Operator) -> list[str]:
     return list(dict.fromkeys(each.format for each in formats))
 
 
-def _ask_state(state: State) -> Answers:
-    answers: Answers = {"kind": str(state.kind)}
-    answers |= {name: describe(serializer) for name, serializer in _list_serializers(state).items()}
+def _describe_state(state: State) -> Values:
+    values: Values = {"kind": str(state.kind)}
+    values |= {name: describe(serializer) for name, serializer in _list_serializers(state).items()}
     if isinstance(state, KeyedState):
-        answers["TTL"] = _has_ttl(state.serializer)
-    return answers
+        values["TTL"] = _has_ttl(state.serializer)
+    return values
 
 
 def _list_serializers(state: State) -> dict[str, Serializer]:

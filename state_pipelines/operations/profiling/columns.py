@@ -17,7 +17,7 @@ MAX_COLUMNS = 200
 """Columns of one state that are profiled; wide records have thousands."""
 
 
-class Measure(StrEnum):
+class Quantity(StrEnum):
     """Quantity whose minimum, maximum and mean a profile has."""
 
     VALUE = "value"
@@ -52,7 +52,7 @@ class ColumnProfile:
     rows: int
     nulls: int
     defaults: int | None
-    measured: Measure
+    measured: Quantity
     minimum: float | str | None
     maximum: float | str | None
     mean: float | None
@@ -137,7 +137,7 @@ class _Column:
 
     def __init__(self, path: str, kind: pa.DataType) -> None:
         self._path, self._kind = path, kind
-        self._measured = _choose_measure(kind)
+        self._measured = _choose_quantity(kind)
         self._rows = self._nulls = self._values = 0
         self._defaults: int | None = 0 if _has_default(kind) else None
         self._minimum: pa.Scalar | None = None
@@ -154,7 +154,7 @@ class _Column:
         if pa.types.is_duration(array.type):
             # Arrow has no range of durations.
             array = array.cast(pa.int64())
-        measured = array if self._measured is not Measure.LENGTH else _measure_lengths(array)
+        measured = array if self._measured is not Quantity.LENGTH else _measure_lengths(array)
         self._defaults += _count_defaults(measured)
         if not self._measured:
             return
@@ -166,26 +166,26 @@ class _Column:
 
     def result(self) -> ColumnProfile:
         """The profile of the column."""
-        is_number = self._measured is Measure.LENGTH or _is_number(self._kind) or pa.types.is_duration(self._kind)
+        is_number = self._measured is Quantity.LENGTH or _is_number(self._kind) or pa.types.is_duration(self._kind)
         return ColumnProfile(
             self._path,
             str(self._kind) if not pa.types.is_nested(self._kind) else str(self._kind).partition("<")[0],
             self._rows,
             self._nulls,
             self._defaults,
-            self._measured if self._minimum is not None else Measure.NONE,
+            self._measured if self._minimum is not None else Quantity.NONE,
             _to_plain(self._minimum),
             _to_plain(self._maximum),
             self._total / self._values if is_number and self._values and self._minimum is not None else None,
         )
 
 
-def _choose_measure(kind: pa.DataType) -> Measure:
+def _choose_quantity(kind: pa.DataType) -> Quantity:
     if _is_number(kind) or pa.types.is_temporal(kind):
-        return Measure.VALUE
+        return Quantity.VALUE
     if _has_length(kind):
-        return Measure.LENGTH
-    return Measure.NONE
+        return Quantity.LENGTH
+    return Quantity.NONE
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -209,7 +209,7 @@ def _has_length(kind: pa.DataType) -> bool:
 
 
 def _has_default(kind: pa.DataType) -> bool:
-    return bool(_choose_measure(kind)) or pa.types.is_boolean(kind)
+    return bool(_choose_quantity(kind)) or pa.types.is_boolean(kind)
 
 
 def _measure_lengths(array: pa.Array) -> pa.Array:
