@@ -114,7 +114,7 @@ class _Work:
         left: bytes that may still be read.
     """
 
-    left: int = MAX_WORK
+    left: int
 
 
 _reading: ContextVar[Reading | None] = ContextVar("header being read", default=None)
@@ -241,7 +241,8 @@ def read_settled(
             return attempt(Reading(classes))
         except OpenBodyError as error:
             first = error
-    work = _work.get() or _Work()
+    # The header can be read at least once, however long it is.
+    work = _work.get() or _Work(MAX_WORK + end)
     search = _Search(data, end, lambda ends, done: Reading(classes, ends, done=done), attempt, work)
     token = _work.set(work)
     try:
