@@ -11,7 +11,7 @@ from state_pipelines.operations.migration import load_migration, parse_migration
 from state_pipelines.snapshot.held_key_groups import follows_formula
 from state_pipelines.spark import migrate, register
 from tests.flink.harness import ORDERS, diff_entries, read_entries
-from tests.operations.test_whole_sources import share_databases
+from tests.operations.test_unclipped_counts import share_databases
 from tests.snapshot.older_ranges import make_older_ranges
 from tests.snapshot.savepoints import orders
 
