@@ -137,8 +137,8 @@ def test_a_kind_of_state_is_registered_once() -> None:
 
 
 def test_state_of_an_unknown_connector_cannot_be_written() -> None:
-    with pytest.raises(UsageError, match="no connector nobody"):
-        encode_elements(ConnectorState("nobody", ConnectorStateKind.SPLIT, (), (), pa.schema([])), BYTES)
+    with pytest.raises(UsageError, match="no connector undefined"):
+        encode_elements(ConnectorState("undefined", ConnectorStateKind.SPLIT, (), (), pa.schema([])), BYTES)
 
 
 @pytest.mark.parametrize("version", [0, 1])

@@ -47,7 +47,7 @@ def find_block_end(
         return end
     found: int | None = None
     work = 0
-    for attempts, head in enumerate(_find_heads(data, start, end, left).tolist()):
+    for attempts, head in enumerate(_find_heads(data, start, end, left)[: MAX_ATTEMPTS + 1].tolist()):
         if attempts == MAX_ATTEMPTS or work >= MAX_WORK:
             return None
         fits, stop = _try_blocks(data, head, end, left, codecs)

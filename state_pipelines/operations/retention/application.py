@@ -147,7 +147,7 @@ def apply_plan(
 
     Raises:
         PlanChangedError: the plan of now has another fingerprint.
-        IncompatibleError: the newest snapshot of a job that would stay is damaged.
+        IncompatibleError: the newest snapshot of a job that would stay is damaged, or was removed meanwhile.
         UsageError: the policy is wrong, or the audit log is where files are deleted.
         StateError: a root cannot be read, or the audit log cannot be written.
     """

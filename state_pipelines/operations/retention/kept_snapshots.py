@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import IncompatibleError, Where
+from state_pipelines.errors import IncompatibleError, NotFoundError, SnapshotGoneError, Where
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
 
 if TYPE_CHECKING:
@@ -32,10 +32,18 @@ def require_restorable(
     """Audit the newest snapshot of each job that a plan keeps.
 
     Raises:
-        IncompatibleError: one of them is damaged, so that what the plan deletes may still be needed.
+        IncompatibleError: one of them is damaged, so that what the plan deletes may still be needed; or its job has
+            removed it meanwhile.
     """
     for kept in find_newest_kept(plan):
-        report = audit_snapshot(open_snapshot(kept.path), depth)
+        try:
+            report = audit_snapshot(open_snapshot(kept.path), depth)
+        except (NotFoundError, SnapshotGoneError) as error:
+            raise IncompatibleError(
+                f"the newest snapshot of job {kept.job} that would stay was removed while it was checked",
+                where=Where(file=kept.path),
+                hint="This call has deleted nothing; the job has newer snapshots by now, plan again",
+            ) from error
         # Files that cannot be seen count as missing: what the plan deletes may be all that is left.
         errors = [
             each for each in report.findings if each.severity is Severity.ERROR or each.property is Property.FILES

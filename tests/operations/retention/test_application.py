@@ -28,6 +28,7 @@ from tests.operations.retention.tree import Tree, TreeSnapshot, make_tree
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from state_pipelines.snapshot import Snapshot
     from state_pipelines.storage import FileEntry, Location
 
 POLICY = {"checkpoints": {"last": 3}}
@@ -359,3 +360,24 @@ class TestQuarantine:
     def test_quarantined_files_are_not_planned_again(self, tree: Tree) -> None:
         apply(tree, POLICY, quarantine=True)
         assert not plan(tree, POLICY).delete
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["before it is opened", "after it was opened"])
+def test_a_kept_snapshot_that_its_job_removes_while_it_is_checked_is_a_reason_to_plan_again(
+    tree: Tree, is_open: bool
+) -> None:
+    removed: list[str] = []
+
+    def open_removed(path: str) -> Snapshot:
+        opened = open_snapshot(path) if is_open else None
+        shutil.rmtree(path)
+        removed.append(path)
+        return opened or open_snapshot(path)
+
+    planned = plan(tree, POLICY)
+    before = set(tree.checkpoints.rglob("*"))
+    with pytest.raises(IncompatibleError, match=r"was removed while it was checked.*plan again"):
+        apply(tree, POLICY, open_snapshot=open_removed)
+    gone = before - set(tree.checkpoints.rglob("*"))
+    assert {str(each) for each in gone} & {each.path for each in planned.delete} == set()
+    assert all(str(each).startswith(removed[0]) for each in gone)
