@@ -51,7 +51,7 @@ from tests.flink.harness import diff_entries
 from tests.keyed.test_raw_timers import KRYO_SECTION
 from tests.snapshot.built import write_raw_keyed
 from tests.snapshot.savepoints import Savepoint, orders
-from tests.snapshots import CLASSES, OWN, Case, select
+from tests.snapshots import CLASSES, OWN, UNKNOWN, Case, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -227,6 +227,17 @@ def test_notes_say_what_a_format_does_not_carry(name: str, format: str, note: st
     plan = plan_conversion(find("2.2", name).open(), resolve(str(tmp_path / "new")), Format(format))
     assert [each for each in plan.notes if note in each]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_notes_what_cannot_be_read_again_out_of_heap_files(tmp_path: Path) -> None:
+    (case,) = (each for each in UNKNOWN if each.name == "unknown-2.2-canonical")
+    target = resolve(str(tmp_path / "new"))
+    found = [each for each in plan_conversion(case.open(), target, Format.HEAP).notes if "no lengths" in each]
+    assert [each.partition(":")[0] for each in found] == ["operator purses, state purse"]
+    with pytest.raises(UnsupportedError, match="have no lengths"):
+        convert(case.open(), str(tmp_path / "new"), "heap")
+    assert "no lengths" not in str(plan_conversion(case.open(), target, Format.HEAP, verify=False).notes)
+    assert "no lengths" not in str(plan_conversion(case.open(), target, Format.ROCKSDB).notes)
 
 
 @pytest.mark.parametrize("name", ["heap", "heap-snappy"])

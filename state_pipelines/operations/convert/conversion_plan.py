@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.combined_file import combine_files
+from state_pipelines.keyed.heap.entries import make_entry_codecs
 from state_pipelines.keyed.heap.null_timestamps import may_hold_timestamps
 from state_pipelines.keyed.keyed_file import FileFormat
 from state_pipelines.metadata import CheckpointMetadata, CheckpointProperties
@@ -294,6 +295,19 @@ def _note_operator(operator: Operator, tasks: Sequence[SubtaskConversion], forma
             yield (
                 f"operator {operator.label}, state {', '.join(sorted(found))}: SQL timestamps that are null cannot be "
                 "restored from this format; the conversion stops if there is one"
+            )
+        opaque = {
+            info.name
+            for task in tasks
+            if task.verify
+            for info, codec in zip(task.header.states, make_entry_codecs(task.header, task.context), strict=True)
+            if codec.is_opaque
+        }
+        if opaque:
+            yield (
+                f"operator {operator.label}, state {', '.join(sorted(opaque))}: entries of this format have no "
+                "lengths, so that those of a serializer that nothing reads cannot be read again; the conversion stops "
+                "if there are any"
             )
 
 
