@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import multiprocessing
 import resource
@@ -94,6 +95,9 @@ def _watch(process: Any, progress: Any, receiver: Connection, outcome: Outcome) 
 def _work(name: str, seed: int, numbers: range, progress: Any, sender: Connection) -> None:
     # Kernels are compiled and caches filled by sound input.
     make_reader(name).read_sound()
+    # What stays is not looked at again by each collection.
+    gc.collect()
+    gc.freeze()
     size = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + MOST_BYTES, size + MOST_BYTES))
     begun = time.monotonic()

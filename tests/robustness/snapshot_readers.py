@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -11,6 +12,9 @@ from state_pipelines.metadata import compute_operator_id, read_metadata
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.operations.dump import dump_state
 from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.rocksdb import cache as rocksdb_cache
+from state_pipelines.rocksdb import manifest
+from state_pipelines.rocksdb.table import open_table
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.raw_state import InFlightState
 from state_pipelines.snapshot.snapshot import Snapshot
@@ -32,8 +36,19 @@ TABLE_ENDS = (bytes.fromhex("f7cff485b741e288"), bytes.fromhex("88e241b785f4cff7
 """Last bytes of tables of RocksDB: the magic number of those with block-based indexes, both ways round."""
 
 
-MOST_STATES = 2
-"""States that one attempt reads."""
+_REPLAY = manifest._replay
+_MOST_KEPT = 512
+
+
+@cache
+def _keep_results(function: Callable[..., object], _forged: bool) -> Callable[..., object]:
+    return lru_cache(_MOST_KEPT)(function)
+
+
+def _keep_sound_files(stack: ExitStack, forged: bool = False) -> None:
+    """Read files of RocksDB with the same bytes once: of each attempt only what is damaged, not the files beside it."""
+    stack.enter_context(patch.object(manifest, "_replay", _keep_results(_REPLAY, forged)))
+    stack.enter_context(patch.object(rocksdb_cache, "open_table", _keep_results(open_table, forged)))
 
 
 @dataclass(frozen=True)
@@ -63,11 +78,13 @@ class SnapshotReader:
         targets: streams that are damaged.
         wanted: of the states of an operator, those that are read.
         forged: checksums of RocksDB's tables are not compared, so that damage reaches what is behind them.
+        most_states: states that one attempt reads.
     """
 
     targets: tuple[Target, ...]
     wanted: Callable[[State], bool]
     forged: bool = False
+    most_states: int = 2
 
     def attempt(self, chance: Random) -> None:
         """Damage one stream and read the states."""
@@ -79,6 +96,7 @@ class SnapshotReader:
             size = len(target.content)
             damaged = damaged[:size].ljust(size, b"\0")
         with ExitStack() as stack:
+            _keep_sound_files(stack, self.forged)
             if self.forged:
                 stack.enter_context(patch("state_pipelines.rocksdb.blocks.find_wrong_block", lambda *_: -1))
                 stack.enter_context(patch("state_pipelines.rocksdb.table._check_footer", lambda *_: None))
@@ -88,7 +106,7 @@ class SnapshotReader:
         survey = snapshot.operators[0].survey(in_flight=True)
         # Of those that read the damaged bytes, and those that only they name: others are read by other attempts.
         states = [each for each in survey.states if self.wanted(each) and each.name not in others]
-        for state in chance.sample(states, min(len(states), MOST_STATES)):
+        for state in chance.sample(states, min(len(states), self.most_states)):
             for _ in dump_state(state) if chance.random() < 0.3 else state.batches():
                 pass
         for failure in survey.failures:
@@ -105,24 +123,26 @@ class HandleReading:
     """A reader of whole snapshots whose `_metadata` is damaged.
 
     Attributes:
-        cases: sound snapshots.
+        cases: sound snapshots, and their `_metadata`.
     """
 
-    cases: tuple[Case, ...]
+    cases: tuple[tuple[Snapshot, bytes], ...]
 
     def attempt(self, chance: Random) -> None:
-        """Damage a `_metadata` and inspect the snapshot."""
-        case = chance.choice(self.cases)
-        donor = (chance.choice(self.cases).path / "_metadata").read_bytes()
-        damaged = mutate((case.path / "_metadata").read_bytes(), chance, donor)
-        sound = case.open()
+        """Damage a `_metadata` and inspect the snapshot, half of the times with counts."""
+        sound, content = chance.choice(self.cases)
+        _, donor = chance.choice(self.cases)
+        damaged = mutate(content, chance, donor)
         metadata = read_metadata(damaged, "_metadata")
-        inspect(Snapshot(sound.location, metadata, sound.path_mapping, sound.declarations), count=True)
+        with ExitStack() as stack:
+            _keep_sound_files(stack)
+            damaged_snapshot = Snapshot(sound.location, metadata, sound.path_mapping, sound.declarations)
+            inspect(damaged_snapshot, count=chance.random() < 0.5)
 
     def read_sound(self) -> None:
         """Inspect all snapshots as they are."""
-        for case in self.cases:
-            inspect(case.open(), count=True)
+        for sound, _ in self.cases:
+            inspect(sound.with_declarations(sound.declarations), count=True)
 
 
 def open_damaged(target: Target, damaged: bytes) -> Snapshot:
@@ -258,20 +278,20 @@ def make_heap_reader() -> SnapshotReader:
 def make_rocksdb_reader() -> SnapshotReader:
     """Files of RocksDB and ForSt."""
     cases = choose("rocksdb-native", "rocksdb-incremental", "rocksdb-file-merging", "rocksdb-heap-timers", "forst")
-    return SnapshotReader(find_targets(cases, is_keyed), is_keyed)
+    return SnapshotReader(find_targets(cases, is_keyed), is_keyed, most_states=1)
 
 
 def make_forged_rocksdb_reader() -> SnapshotReader:
     """Tables of RocksDB whose checksums are right, although their content is damaged."""
     targets = find_targets(choose("rocksdb-native", "forst"), is_keyed)
     tables = tuple(each for each in targets if each.content[-8:] in TABLE_ENDS)
-    return SnapshotReader(tables, is_keyed, forged=True)
+    return SnapshotReader(tables, is_keyed, forged=True, most_states=1)
 
 
 def make_changelog_reader() -> SnapshotReader:
     """Changelog checkpoints: changes, and what they change."""
     cases = [case for case in OWN if case.case.startswith("changelog-") and not case.version.startswith("2.3")]
-    return SnapshotReader(find_targets(cases, is_keyed), is_keyed)
+    return SnapshotReader(find_targets(cases, is_keyed), is_keyed, most_states=1)
 
 
 def make_operator_state_reader() -> SnapshotReader:
@@ -288,7 +308,7 @@ def make_in_flight_reader() -> SnapshotReader:
 def make_handle_reader() -> HandleReading:
     """Whole snapshots with a damaged `_metadata`, and with it handles, offsets and key groups that are wrong."""
     names = ("heap-checkpoint", "heap", "rocksdb-native", "rocksdb-full", "changelog-heap-files", "unaligned", "forst")
-    return HandleReading(tuple(choose(*names)))
+    return HandleReading(tuple((case.open(), (case.path / "_metadata").read_bytes()) for case in choose(*names)))
 
 
 SNAPSHOT_READERS: dict[str, Callable[[], SnapshotReader | HandleReading]] = {

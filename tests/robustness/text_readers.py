@@ -100,11 +100,14 @@ def make_bootstrap_reader() -> ByteReader:
 def make_job_reader() -> ByteReader:
     """YAML files that describe jobs."""
 
-    def load(file: Path) -> None:
-        file.with_name("offer.avsc").write_text(schema("a"))
+    file = _make_file("job.yaml")
+    file.with_name("offer.avsc").write_text(schema("a"))
+
+    def read(data: bytes) -> None:
+        file.write_bytes(data)
         load_job(file, OLD, FLINK_2)
 
-    return _read_file("job.yaml", (JOB, COMPLETE.encode()), load)
+    return ByteReader((JOB, COMPLETE.encode()), read, True)
 
 
 def make_config_reader() -> ByteReader:
