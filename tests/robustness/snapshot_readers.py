@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from state_pipelines.metadata import compute_operator_id, read_metadata
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.operations.dump import dump_state
 from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.rocksdb import blocks, manifest, table
 from state_pipelines.rocksdb import cache as rocksdb_cache
-from state_pipelines.rocksdb import manifest
-from state_pipelines.rocksdb.table import open_table
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.raw_state import InFlightState
 from state_pipelines.snapshot.snapshot import Snapshot
@@ -22,7 +21,7 @@ from tests.robustness.mutations import mutate
 from tests.snapshots import OWN, Case
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from random import Random
 
     from state_pipelines.metadata import CheckpointMetadata
@@ -36,7 +35,6 @@ TABLE_ENDS = (bytes.fromhex("f7cff485b741e288"), bytes.fromhex("88e241b785f4cff7
 """Last bytes of tables of RocksDB: the magic number of those with block-based indexes, both ways round."""
 
 
-_REPLAY = manifest._replay
 _MOST_KEPT = 512
 
 
@@ -45,10 +43,28 @@ def _keep_results(function: Callable[..., object], _forged: bool) -> Callable[..
     return lru_cache(_MOST_KEPT)(function)
 
 
-def _keep_sound_files(stack: ExitStack, forged: bool = False) -> None:
-    """Read files of RocksDB with the same bytes once: of each attempt only what is damaged, not the files beside it."""
-    stack.enter_context(patch.object(manifest, "_replay", _keep_results(_REPLAY, forged)))
-    stack.enter_context(patch.object(rocksdb_cache, "open_table", _keep_results(open_table, forged)))
+@contextmanager
+def _use_kept_files(forged: bool = False) -> Iterator[None]:
+    """Read files of RocksDB with the same bytes once: an attempt reads what is damaged, not the files beside it.
+
+    Args:
+        forged: checksums are not compared.
+    """
+    changes: list[tuple[Any, str, object]] = [
+        (manifest, "_replay", _keep_results(manifest._replay, forged)),
+        (rocksdb_cache, "open_table", _keep_results(table.open_table, forged)),
+    ]
+    if forged:
+        changes += [(blocks, "find_wrong_block", lambda *_: -1), (table, "_check_footer", lambda *_: None)]
+    # By hand: `unittest.mock.patch` takes longer than what is kept.
+    before = [getattr(module, name) for module, name, _ in changes]
+    for module, name, function in changes:
+        setattr(module, name, function)
+    try:
+        yield
+    finally:
+        for (module, name, _), function in zip(changes, before, strict=True):
+            setattr(module, name, function)
 
 
 @dataclass(frozen=True)
@@ -95,11 +111,7 @@ class SnapshotReader:
             # The size of a file is known from elsewhere, so that another one would be all that is noticed.
             size = len(target.content)
             damaged = damaged[:size].ljust(size, b"\0")
-        with ExitStack() as stack:
-            _keep_sound_files(stack, self.forged)
-            if self.forged:
-                stack.enter_context(patch("state_pipelines.rocksdb.blocks.find_wrong_block", lambda *_: -1))
-                stack.enter_context(patch("state_pipelines.rocksdb.table._check_footer", lambda *_: None))
+        with _use_kept_files(self.forged):
             self._read(open_damaged(target, damaged), target.others, chance)
 
     def _read(self, snapshot: Snapshot, others: frozenset[str], chance: Random) -> None:
@@ -134,8 +146,7 @@ class HandleReading:
         _, donor = chance.choice(self.cases)
         damaged = mutate(content, chance, donor)
         metadata = read_metadata(damaged, "_metadata")
-        with ExitStack() as stack:
-            _keep_sound_files(stack)
+        with _use_kept_files():
             damaged_snapshot = Snapshot(sound.location, metadata, sound.path_mapping, sound.declarations)
             inspect(damaged_snapshot, count=chance.random() < 0.5)
 
