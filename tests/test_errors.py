@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import pickle
+from typing import TYPE_CHECKING
 
 import pytest
 
 from state_pipelines.errors import StateError, StorageError, Where, at
 from state_pipelines.redaction import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(
@@ -39,6 +43,30 @@ def test_secrets_are_removed_from_texts(text: str, shown: str) -> None:
 def test_long_names_take_time_in_proportion_to_their_length(text: str) -> None:
     assert redact(text) == text
     assert redact(f"{text} password=hunter2 https://host/a?sig=hunter2") == f"{text} password=… https://host/a?…"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "secret",
+        "password",
+        "passwd",
+        "token",
+        "signature",
+        "credential",
+        "access_key",
+        "accountkey",
+        "sas_key",
+        "accesskey",
+        "account_key",
+        "saskey",
+        "authorization",
+    ],
+)
+@pytest.mark.parametrize("change", [str.lower, str.upper, lambda name: f"x_{name}_y"])
+def test_each_name_of_a_secret_option_is_known(name: str, change: Callable[[str], str]) -> None:
+    assert redact(f"{change(name)}=hunter2") == f"{change(name)}=…"
+    assert redact(f"'{change(name)}': 'hunter2'") == f"'{change(name)}': '…'"
 
 
 def test_errors_say_no_secrets() -> None:
