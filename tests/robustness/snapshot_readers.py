@@ -141,14 +141,14 @@ class HandleReading:
     cases: tuple[tuple[Snapshot, bytes], ...]
 
     def attempt(self, chance: Random) -> None:
-        """Damage a `_metadata` and inspect the snapshot, half of the times with counts."""
+        """Damage a `_metadata` and inspect the snapshot, one time in four with counts."""
         sound, content = chance.choice(self.cases)
         _, donor = chance.choice(self.cases)
         damaged = mutate(content, chance, donor)
         metadata = read_metadata(damaged, "_metadata")
         with _use_kept_files():
             damaged_snapshot = Snapshot(sound.location, metadata, sound.path_mapping, sound.declarations)
-            inspect(damaged_snapshot, count=chance.random() < 0.5)
+            inspect(damaged_snapshot, count=chance.random() < 0.25)
 
     def read_sound(self) -> None:
         """Inspect all snapshots as they are."""
