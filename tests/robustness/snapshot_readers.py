@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from state_pipelines.errors import StateError
 from state_pipelines.metadata import compute_operator_id, read_metadata
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.operations.dump import dump_state
@@ -210,40 +211,39 @@ def _renew(snapshot: Snapshot, metadata: CheckpointMetadata) -> Snapshot:
 def _add_targets(targets: list[Target], snapshot: Snapshot, wanted: Callable[[State], bool]) -> int:
     """Add the streams that are read for the wanted states of the only subtask; returns how many rows these have."""
     opened: dict[StreamStateHandle, StateStream] = {}
-    states: dict[StreamId, set[str]] = {}
-    names = {each.name for each in snapshot.operators[0].survey(in_flight=True).states if wanted(each)}
-    rows = 0
-    for name in names:
-        fresh = _renew(snapshot, snapshot.metadata)
-        sound = fresh.handles.open_stream
+    fresh = _renew(snapshot, snapshot.metadata)
+    sound = fresh.handles.open_stream
 
-        def note(
-            handle: StreamStateHandle,
-            sound: Callable[[StreamStateHandle], StateStream] = sound,
-            name: str = name,
-        ) -> StateStream:
-            stream = opened[handle] = sound(handle)
-            states.setdefault((stream.name, stream.start), set()).add(name)
-            return stream
+    def note(handle: StreamStateHandle) -> StateStream:
+        stream = opened[handle] = sound(handle)
+        return stream
 
-        with patch.object(fresh.handles, "open_stream", note):
-            rows += sum(
-                batch.num_rows
-                for state in fresh.operators[0].survey(in_flight=True).states
-                if state.name == name and wanted(state)
-                for batch in state.batches()
-            )
+    with patch.object(fresh.handles, "open_stream", note):
+        rows = {
+            state.name: sum(batch.num_rows for batch in state.batches())
+            for state in fresh.operators[0].survey(in_flight=True).states
+            if wanted(state)
+        }
     streams = {(each.name, each.start): _read_content(each) for each in opened.values() if each.size}
     held = {
         handle: (key, _hold(stream, streams[key]))
         for handle, stream in opened.items()
         if (key := (stream.name, stream.start)) in streams
     }
-    targets += (
-        Target(_renew(snapshot, snapshot.metadata), key, content, held, frozenset(names - states[key]))
-        for key, content in streams.items()
-    )
-    return rows
+    for key, content in streams.items():
+        target = Target(_renew(snapshot, snapshot.metadata), key, content, held, frozenset())
+        targets.append(replace(target, others=_find_others(target, rows)) if len(streams) > 1 else target)
+    return sum(rows.values())
+
+
+def _find_others(target: Target, rows: Mapping[str, int]) -> frozenset[str]:
+    """The states that have their rows although the stream holds zeros only; none where these are all of them."""
+    found = set()
+    for state in open_damaged(target, bytes(len(target.content))).operators[0].survey(in_flight=True).states:
+        with suppress(StateError):
+            if state.name in rows and sum(batch.num_rows for batch in state.batches()) == rows[state.name]:
+                found.add(state.name)
+    return frozenset(found) if found != set(rows) else frozenset()
 
 
 def _hold(stream: StateStream, content: bytes) -> StateStream:
