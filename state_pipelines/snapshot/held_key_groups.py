@@ -136,7 +136,7 @@ def check_held_key_groups(operator: OperatorState, file: str, *, raw: bool = Fal
     check_parallelism(operator, file)
     held = _find_raw(operator) if raw else find_held_key_groups(operator)
     stored = held if raw else _find_stored(operator)
-    end = max(operator.max_parallelism, *(each.end + 1 for each in (*held.values(), *stored.values())))
+    end = max([operator.max_parallelism, *(each.end + 1 for each in (*held.values(), *stored.values()))])
     counts = np.zeros(min(end, MAX_PARALLELISM) + 1, np.int64)
     for groups in held.values():
         counts[groups.start : groups.end + 1] += 1

@@ -57,7 +57,7 @@ def _use_kept_files(forged: bool = False) -> Iterator[None]:
     ]
     if forged:
         changes += [(blocks, "find_wrong_block", lambda *_: -1), (table, "_check_footer", lambda *_: None)]
-    # By hand: `unittest.mock.patch` takes longer than what is kept.
+    # By hand, because `unittest.mock.patch` takes a thirtieth of an attempt.
     before = [getattr(module, name) for module, name, _ in changes]
     for module, name, function in changes:
         setattr(module, name, function)
