@@ -18,13 +18,25 @@ from tests.operations.rescaling.test_rescaling import Entries, gather
 from tests.snapshots import MADE, OWN, RESCALING, Case
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from state_pipelines.snapshot import Snapshot
 
 CASES = [case for case in [*OWN, *RESCALING, *MADE] if not case.drained]
+FORMATS = [each.value for each in Format]
 UNDESCRIBED = [case for case in [*OWN, *MADE] if case.drained or case in MADE or "types-2.2" in case.name]
 """Snapshots with records in flight, and with classes that they do not describe."""
+
+
+def pair(cases: Iterable[Case], values: Sequence[str], most: int) -> list[Any]:
+    """Parameters of tests: each snapshot of this tree with all values, each of the larger ones with some, in turn."""
+    return [
+        pytest.param(case, value, id=f"{case}-{value}")
+        for number, case in enumerate(cases)
+        for turn, value in enumerate(values)
+        if case not in MADE or (turn - number * most) % len(values) < most
+    ]
 
 
 @cache
@@ -41,8 +53,7 @@ def make_request(snapshot: Snapshot, name: str) -> dict[str, Any]:
     }[name]
 
 
-@pytest.mark.parametrize("request_name", ["parallelism", "max-parallelism"])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("case", "request_name"), pair(CASES, ["parallelism", "max-parallelism"], 1))
 def test_every_snapshot_is_rescaled(case: Case, request_name: str, tmp_path: Path) -> None:
     snapshot = case.open_told()
     content = make_request(snapshot, request_name)
@@ -57,17 +68,8 @@ def test_every_snapshot_is_rescaled(case: Case, request_name: str, tmp_path: Pat
             assert operator.max_parallelism == content.get("max_parallelism", operator.max_parallelism)
 
 
-def list_conversions() -> list[Any]:
-    # Those of this tree are converted by `tests.operations.test_converting`.
-    return [
-        pytest.param(case, each.value, id=f"{case}-{each.value}")
-        for case in MADE
-        if not case.drained
-        for each in Format
-    ]
-
-
-@pytest.mark.parametrize(("case", "format"), list_conversions())
+# Those of this tree are converted by `tests.operations.test_converting`.
+@pytest.mark.parametrize(("case", "format"), pair([case for case in CASES if case in MADE], FORMATS, 2))
 def test_every_snapshot_is_converted(case: Case, format: str, tmp_path: Path) -> None:
     snapshot = case.open_told()
     target = str(tmp_path / "new")
@@ -75,8 +77,7 @@ def test_every_snapshot_is_converted(case: Case, format: str, tmp_path: Path) ->
     assert gather(dump(open_snapshot(result.path, snapshot.declarations))) == entries_of(case.name)
 
 
-@pytest.mark.parametrize("request_name", ["parallelism", "fewer-key-groups"])
-@pytest.mark.parametrize("case", UNDESCRIBED, ids=str)
+@pytest.mark.parametrize(("case", "request_name"), pair(UNDESCRIBED, ["parallelism", "fewer-key-groups"], 1))
 def test_what_a_dry_run_accepts_the_run_does(case: Case, request_name: str, tmp_path: Path) -> None:
     """Without the declarations of `open_told`: some snapshots hold classes that they do not describe."""
     snapshot = case.open()

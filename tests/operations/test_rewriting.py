@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext, Runs
     from state_pipelines.keyed.record_layout import KeyedRecords
 
+HALF = [each for each in ALL_TYPES if ("rocksdb" in str(each)) == ("2.2" in str(each))]
+"""Of each release the savepoints of one backend: canonical files are the same from both."""
+
 KEYED = [
     ("state-kinds", "value"),
     ("state-kinds", "sum"),
@@ -178,7 +181,7 @@ def rows(table: pa.Table) -> list[str]:
     return sorted(str(row) for row in table.to_pylist())
 
 
-@pytest.mark.parametrize("savepoint", ALL_TYPES, ids=str)
+@pytest.mark.parametrize("savepoint", HALF, ids=str)
 def test_every_state_reads_back_as_it_was(savepoint: Savepoint, tmp_path: Path) -> None:
     for number, state in enumerate(load_states(savepoint)):
         directory = tmp_path / str(number)

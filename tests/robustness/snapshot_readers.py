@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -77,14 +77,26 @@ class Target:
         stream: which of its streams.
         content: the sound bytes.
         held: its streams in memory, so that an attempt opens no file.
-        others: names of the states that are read without the stream.
+        rows: how many each of the wanted states of the subtask has, by name.
     """
 
     snapshot: Snapshot
     stream: StreamId
     content: bytes
     held: Mapping[StreamStateHandle, tuple[StreamId, StateStream]]
-    others: frozenset[str]
+    rows: Mapping[str, int]
+
+    @cached_property
+    def others(self) -> frozenset[str]:
+        """Names of the states that have their rows although the stream holds zeros only; none where all have them."""
+        if len(self.held) == 1:
+            return frozenset()
+        found = set()
+        for state in open_damaged(self, bytes(len(self.content))).operators[0].survey(in_flight=True).states:
+            with suppress(StateError):
+                if state.name in self.rows and _count_state(state) == self.rows[state.name]:
+                    found.add(state.name)
+        return frozenset(found) if found != set(self.rows) else frozenset()
 
 
 @dataclass(frozen=True)
@@ -179,8 +191,12 @@ def _count_rows(snapshot: Snapshot, wanted: Callable[[State], bool]) -> int:
     for operator in snapshot.operators:
         for state in operator.survey(in_flight=True).states:
             if wanted(state):
-                found += sum(batch.num_rows for batch in state.batches())
+                found += _count_state(state)
     return found
+
+
+def _count_state(state: State) -> int:
+    return sum(batch.num_rows for batch in state.batches())
 
 
 def find_targets(cases: list[Case], wanted: Callable[[State], bool], uids: tuple[str, ...] = ()) -> tuple[Target, ...]:
@@ -220,7 +236,7 @@ def _add_targets(targets: list[Target], snapshot: Snapshot, wanted: Callable[[St
 
     with patch.object(fresh.handles, "open_stream", note):
         rows = {
-            state.name: sum(batch.num_rows for batch in state.batches())
+            state.name: _count_state(state)
             for state in fresh.operators[0].survey(in_flight=True).states
             if wanted(state)
         }
@@ -231,19 +247,8 @@ def _add_targets(targets: list[Target], snapshot: Snapshot, wanted: Callable[[St
         if (key := (stream.name, stream.start)) in streams
     }
     for key, content in streams.items():
-        target = Target(_renew(snapshot, snapshot.metadata), key, content, held, frozenset())
-        targets.append(replace(target, others=_find_others(target, rows)) if len(streams) > 1 else target)
+        targets.append(Target(_renew(snapshot, snapshot.metadata), key, content, held, rows))
     return sum(rows.values())
-
-
-def _find_others(target: Target, rows: Mapping[str, int]) -> frozenset[str]:
-    """The states that have their rows although the stream holds zeros only; none where these are all of them."""
-    found = set()
-    for state in open_damaged(target, bytes(len(target.content))).operators[0].survey(in_flight=True).states:
-        with suppress(StateError):
-            if state.name in rows and sum(batch.num_rows for batch in state.batches()) == rows[state.name]:
-                found.add(state.name)
-    return frozenset(found) if found != set(rows) else frozenset()
 
 
 def _hold(stream: StateStream, content: bytes) -> StateStream:

@@ -137,7 +137,7 @@ def test_many_requests_are_in_flight_where_all_is_read(
     snapshot, _ = put(directories[format])
     batches = snapshot.operator(OPERATOR).batches_by_state()
     # Readers begin with few requests, so that those who stop early have not read much.
-    rows = sum(len(batch) for _, batch in islice(batches, 4))
+    rows = sum(len(batch) for _, batch in islice(batches, 8))
     CountedFileSystem.gather = {"read": 8}
     rows += sum(len(batch) for _, batch in batches)
     assert rows == 2 * KEYS

@@ -95,3 +95,9 @@ def test_raw_keyed_state_is_checked_likewise() -> None:
 )
 def test_subtasks_without_state_leave_gaps(handles: tuple[KeyedStateHandle | None, ...]) -> None:
     check_held_key_groups(operator(*handles), "_metadata")
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_handles_of_no_key_group_are_no_state(raw: bool) -> None:
+    state = operator(sections(0, -1), sections(0, -1), raw=raw)
+    check_held_key_groups(state, "_metadata", raw=raw)

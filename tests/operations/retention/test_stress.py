@@ -96,7 +96,7 @@ class TestKilled:
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("again", "quarantine", "every"),
-        [("the same fingerprint", False, 1), ("a new plan", False, 3), ("the same fingerprint", True, 3)],
+        [("the same fingerprint", False, 3), ("a new plan", False, 9), ("the same fingerprint", True, 9)],
         ids=["same fingerprint", "new plans", "quarantine"],
     )
     def test_at_deletions(
