@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections import Counter
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 # Without a deadline: how long one example takes says nothing about it. In CI the examples are the same each time.
 settings.register_profile("tests", deadline=None, derandomize="CI" in os.environ, print_blob=True)
 settings.load_profile("tests")
+
+# A process of the tests holds a million objects that stay; by default the collector walks through them each second.
+gc.set_threshold(10_000, 20, 20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
