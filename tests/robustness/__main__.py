@@ -17,7 +17,9 @@ def main() -> int:
         "--executions", type=int, default=None, help="attempts of each reader (default: 1000, or each byte)"
     )
     parser.add_argument(
-        "--every-byte", action="store_true", help="flip each byte of small snapshots once, instead of random damage"
+        "--every-byte",
+        action="store_true",
+        help="flip each byte of small snapshots, and end their files before it, instead of random damage",
     )
     parser.add_argument("--reader", action="append", choices=sorted(READERS), help="may be repeated; default: all")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,9 +1,11 @@
-"""Every byte of small snapshots, one after the other, with one of its bits flipped."""
+"""Every byte of small snapshots, one after the other: one of its bits is flipped, or its file ends before it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import accumulate
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import StateError
@@ -15,6 +17,7 @@ from tests.robustness.snapshot_readers import (
     find_targets,
     is_keyed,
     is_operator_state,
+    open_cut,
     open_damaged,
 )
 from tests.snapshots import OWN
@@ -35,7 +38,7 @@ Rows = dict[tuple[str | None, str], list[str]]
 
 
 class WrongRowsError(Exception):
-    """Rows differ although the format has a checksum of the byte that was flipped."""
+    """Rows differ although the format has a checksum of the byte that was flipped, or although the file is cut."""
 
 
 @dataclass(frozen=True)
@@ -53,29 +56,33 @@ class Reading:
 
 @dataclass(frozen=True)
 class Stream:
-    """Bytes that are flipped.
+    """Bytes that are flipped or cut.
 
     Attributes:
         content: the sound bytes.
         read: reads the states from such bytes that need them.
+        read_cut: reads them from a file that ends where these bytes do; None where the stream is part of `_metadata`.
         checked_from: first byte from which on the format has checksums; as many as there are bytes where it has none.
     """
 
     content: bytes
     read: Callable[[bytes], Reading]
+    read_cut: Callable[[bytes], Reading] | None
     checked_from: int
 
 
 @dataclass(frozen=True)
 class EveryByte:
-    """A reader of which one attempt flips one bit; as many attempts as there are bytes reach each byte once.
+    """A reader of which one attempt damages one byte; as many attempts as there are bytes reach each byte once.
 
     Attributes:
-        streams: what is flipped.
+        streams: what is damaged.
+        cuts: files end before the byte, instead of a flipped bit.
         sound: rows of each stream as it is.
     """
 
     streams: tuple[Stream, ...]
+    cuts: bool = False
     sound: list[Rows] = field(default_factory=list)
 
     @property
@@ -91,15 +98,15 @@ class EveryByte:
                 raise reading.error
             self.sound.append(reading.rows)
 
-    def flip(self, seed: int, number: int) -> bool:
-        """Flip one bit of a byte and read all states.
+    def damage(self, seed: int, number: int) -> bool:
+        """Flip one bit of a byte, or cut its file, and read all states.
 
         Returns:
             Whether the rows are other ones than before.
 
         Raises:
             StateError: A state could not be read.
-            WrongRowsError: Rows of a state that was read differ, where the format has a checksum.
+            WrongRowsError: Rows of a state that was read differ, where the format has a checksum or the file is cut.
         """
         self.read_sound()
         turn, number = divmod(number, self.count)
@@ -108,13 +115,17 @@ class EveryByte:
         index = next(index for index, end in enumerate(ends) if at < end)
         stream, sound = self.streams[index], self.sound[index]
         at -= ends[index] - len(stream.content)
-        damaged = bytearray(stream.content)
-        damaged[at] ^= 1 << (seed + turn + at) % 8
-        reading = stream.read(bytes(damaged))
+        if self.cuts:
+            assert stream.read_cut is not None
+            reading = stream.read_cut(stream.content[:at])
+        else:
+            flipped = bytearray(stream.content)
+            flipped[at] ^= 1 << (seed + turn + at) % 8
+            reading = stream.read(bytes(flipped))
         changed = any(rows != sound.get(name) for name, rows in reading.rows.items())
         changed |= reading.error is None and reading.rows.keys() != sound.keys()
-        if changed and at >= stream.checked_from:
-            raise WrongRowsError(f"byte {at} of {len(damaged)} in stream {index}")
+        if changed and (self.cuts or at >= stream.checked_from):
+            raise WrongRowsError(f"byte {at} of {len(stream.content)} in stream {index}")
         if reading.error:
             raise reading.error
         return changed
@@ -146,7 +157,18 @@ def _make_stream(target: Target, wanted: Callable[[State], bool]) -> Stream:
     def is_read(state: State) -> bool:
         return wanted(state) and state.name not in target.others
 
-    return Stream(content, lambda damaged: _read(open_damaged(target, damaged), is_read), checked_from)
+    def read_cut(cut: bytes) -> Reading:
+        with NamedTemporaryFile() as file:
+            file.write(cut)
+            file.flush()
+            return _read(open_cut(target, file.name), is_read)
+
+    return Stream(
+        content,
+        lambda damaged: _read(open_damaged(target, damaged), is_read),
+        read_cut if target.sound.location else None,
+        checked_from,
+    )
 
 
 def _make_streams(
@@ -167,7 +189,7 @@ def _make_metadata_stream(case: Case, uids: tuple[str, ...]) -> Stream:
         snapshot = Snapshot(sound.location, metadata, sound.path_mapping, sound.declarations)
         return _read(snapshot, lambda state: is_keyed(state) or is_operator_state(state))
 
-    return Stream(content, read, len(content))
+    return Stream(content, read, read, len(content))
 
 
 def _make_metadata() -> EveryByte:
@@ -182,7 +204,7 @@ def _choose(names: tuple[str, ...]) -> list[Case]:
 _WINDOWS = ("tumbling-windows",)
 _FEW = ("few-states",)
 
-EVERY_BYTE: dict[str, Callable[[], EveryByte]] = {
+_FLIPS: dict[str, Callable[[], EveryByte]] = {
     "bytes-metadata": _make_metadata,
     "bytes-canonical": lambda: _make_streams(("heap 1.2", "heap 2.2", "rocksdb 2.2"), _WINDOWS),
     "bytes-canonical-snappy": lambda: _make_streams(
@@ -206,5 +228,21 @@ EVERY_BYTE: dict[str, Callable[[], EveryByte]] = {
         ("changelog-heap-files 2.2", "changelog-rocksdb-files 2.2", "changelog-heap-materialized 2.2"), _FEW
     ),
     "bytes-operator-state": lambda: _make_streams(("heap 2.2",), (), is_operator_state),
+}
+
+
+@cache
+def _make_flips(name: str) -> EveryByte:
+    return _FLIPS[name]()
+
+
+def _make_cuts(name: str) -> EveryByte:
+    return EveryByte(tuple(each for each in _make_flips(name).streams if each.read_cut is not None), cuts=True)
+
+
+EVERY_BYTE: dict[str, Callable[[], EveryByte]] = {
+    **{name: partial(_make_flips, name) for name in _FLIPS},
+    # Those savepoints of the heap with compression hold all state in `_metadata`.
+    **{name.replace("bytes", "cuts"): partial(_make_cuts, name) for name in _FLIPS if name != "bytes-heap-snappy"},
 }
 """By name: makes the reader."""

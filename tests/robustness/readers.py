@@ -81,7 +81,7 @@ def attempt(name: str, seed: int, number: int) -> Result | Finding:
     try:
         reader = make_reader(name)
         if isinstance(reader, EveryByte):
-            return Result.CHANGED if reader.flip(seed, number) else Result.READ
+            return Result.CHANGED if reader.damage(seed, number) else Result.READ
         reader.attempt(Random(f"{seed} {name} {number}"))
     except StateError:
         return Result.REFUSED

@@ -18,6 +18,7 @@ from state_pipelines.rocksdb import cache as rocksdb_cache
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.raw_state import InFlightState
 from state_pipelines.snapshot.snapshot import Snapshot
+from state_pipelines.storage import resolve
 from tests.robustness.mutations import mutate
 from tests.snapshots import OWN, Case
 
@@ -77,6 +78,7 @@ class Target:
         stream: which of its streams.
         content: the sound bytes.
         held: its streams in memory, so that an attempt opens no file.
+        sound: the stream as the snapshot names it.
         rows: how many each of the wanted states of the subtask has, by name.
     """
 
@@ -84,6 +86,7 @@ class Target:
     stream: StreamId
     content: bytes
     held: Mapping[StreamStateHandle, tuple[StreamId, StateStream]]
+    sound: StateStream
     rows: Mapping[str, int]
 
     @cached_property
@@ -171,6 +174,16 @@ class HandleReading:
 
 def open_damaged(target: Target, damaged: bytes) -> Snapshot:
     """The snapshot of a target with other bytes in the place of its stream."""
+    return _open_with(target, lambda stream: _hold(stream, damaged))
+
+
+def open_cut(target: Target, file: str) -> Snapshot:
+    """The snapshot of a target with another file in the place of its stream, whose handle gives the size as before."""
+    stream = replace(target.sound, location=resolve(file), start=0, is_segment=False)
+    return _open_with(target, lambda _: stream)
+
+
+def _open_with(target: Target, damage: Callable[[StateStream], StateStream]) -> Snapshot:
     snapshot = target.snapshot.with_declarations(target.snapshot.declarations)
     sound = snapshot.handles.open_stream
 
@@ -179,7 +192,7 @@ def open_damaged(target: Target, damaged: bytes) -> Snapshot:
         if known is None:
             return sound(handle)
         name, stream = known
-        return _hold(stream, damaged) if name == target.stream else stream
+        return damage(stream) if name == target.stream else stream
 
     # The snapshot is of this attempt alone.
     snapshot.handles.open_stream = open_stream  # type: ignore[method-assign]
@@ -240,14 +253,15 @@ def _add_targets(targets: list[Target], snapshot: Snapshot, wanted: Callable[[St
             for state in fresh.operators[0].survey(in_flight=True).states
             if wanted(state)
         }
-    streams = {(each.name, each.start): _read_content(each) for each in opened.values() if each.size}
+    streams = {(each.name, each.start): each for each in opened.values() if each.size}
+    contents = {key: _read_content(each) for key, each in streams.items()}
     held = {
-        handle: (key, _hold(stream, streams[key]))
+        handle: (key, _hold(stream, contents[key]))
         for handle, stream in opened.items()
         if (key := (stream.name, stream.start)) in streams
     }
-    for key, content in streams.items():
-        targets.append(Target(_renew(snapshot, snapshot.metadata), key, content, held, rows))
+    for key, content in contents.items():
+        targets.append(Target(_renew(snapshot, snapshot.metadata), key, content, held, streams[key], rows))
     return sum(rows.values())
 
 

@@ -21,9 +21,13 @@ def test_damaged_input_is_read_or_refused(name: str) -> None:
     numbers = range(FEW if name in SNAPSHOT_READERS or name in EVERY_BYTE else MANY)
     results = [attempt(name, SEED, number) for number in numbers]
     assert [each for each in results if isinstance(each, Finding)] == []
-    # Both happen, so that the damage reaches what is read and does not only break the beginning.
     assert Result.REFUSED in results
-    assert {Result.READ, Result.CHANGED} & set(results)
+    if name.startswith("cuts"):
+        # Handles give the sizes of files: one that is shorter is noticed unless nothing is read of it.
+        assert Result.CHANGED not in results
+    else:
+        # Both happen, so that the damage reaches what is read and does not only break the beginning.
+        assert {Result.READ, Result.CHANGED} & set(results)
 
 
 def test_the_same_seed_gives_the_same_damage() -> None:
