@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -84,7 +85,7 @@ def make_project(directory: Path) -> None:
             target.mkdir(parents=True)
             for file in _SAVEPOINT.iterdir():
                 if file.name != "_metadata":
-                    (target / file.name).hardlink_to(file)
+                    shutil.copy2(file, target)
             own = replace(metadata, checkpoint_id=number * SNAPSHOTS + each)
             (target / "_metadata").write_bytes(write_metadata(own))
         job = {

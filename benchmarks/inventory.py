@@ -5,6 +5,7 @@ python -m benchmarks.inventory DIRECTORY
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from dataclasses import replace
@@ -34,7 +35,7 @@ CASES = ("rocksdb-incremental", "heap-checkpoint", "rocksdb")
 
 
 def make_snapshot(root: Path, number: int) -> None:
-    """A copy of a small snapshot of Flink under a checkpoint id of its own; its data files are hard links."""
+    """A copy of a small snapshot of Flink under a checkpoint id of its own; its files of state are copies."""
     case = CASES[number % JOBS]
     source = min((TYPES / case).glob("**/_metadata"))
     job = f"{number % JOBS:032x}"
@@ -42,7 +43,7 @@ def make_snapshot(root: Path, number: int) -> None:
     target.mkdir(parents=True)
     for file in source.parent.iterdir():
         if file != source:
-            (target / file.name).hardlink_to(file)
+            shutil.copy2(file, target)
     metadata = read_metadata(source.read_bytes(), str(source))
     (target / "_metadata").write_bytes(write_metadata(replace(metadata, checkpoint_id=number)))
     shared = root / job / "shared"

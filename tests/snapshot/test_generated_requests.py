@@ -129,8 +129,8 @@ def test_one_key_takes_few_requests_and_bytes(directories: dict[str, Path], form
 def test_many_requests_are_in_flight_where_all_is_read(
     directories: dict[str, Path], format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(canonical, "WINDOW", 1 << 16)
-    monkeypatch.setattr(heap, "WINDOW", 1 << 16)
+    monkeypatch.setattr(canonical, "WINDOW", 1 << 14)
+    monkeypatch.setattr(heap, "WINDOW", 1 << 14)
     monkeypatch.setattr(rocksdb, "ColumnFamilyScans", partial(ColumnFamilyScans, window=1 << 14))
     monkeypatch.setattr(table_readers, "READ_SIZE", 1 << 14)
     monkeypatch.setattr(table_readers, "_LEAST_READ", 1 << 14)
