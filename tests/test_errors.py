@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     ("text", "shown"),
     [
         ("https://token@host/a", "https://…@host/a"),
+        ("s3:/key:secret@bucket/a", "s3:/…@bucket/a"),
         ("https://host/a#access_token=abc", "https://host/a?…"),
         ("abfs://container@account/a", "abfs://container@account/a"),
         ("{'key': 'AKIA', 'secret': 'abc', 'token': 'abc'}", "{'key': 'AKIA', 'secret': '…', 'token': '…'}"),

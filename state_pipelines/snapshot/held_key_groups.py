@@ -152,6 +152,13 @@ def check_held_key_groups(operator: OperatorState, file: str, *, raw: bool = Fal
         missing[gap.start : gap.end + 1] = True
     if missing.any():
         problems.append(f"{_name(missing)} in none (the handles hold {_name_holders(held, counts > 0)})")
+    foreign = [index for index, groups in held.items() if stored[index].number and not groups.number]
+    if foreign:
+        groups = stored[foreign[0]]
+        problems.append(
+            f"no key group of subtask {foreign[0]} in its handle ({groups.start}-{groups.end}, of a database that "
+            "another subtask has too)"
+        )
     outside = known.copy()
     outside[: operator.max_parallelism] = False
     if outside.any():

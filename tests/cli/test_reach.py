@@ -33,34 +33,50 @@ def secret(tmp_path: Path) -> Path:
 @pytest.fixture
 def crafted(broken: Path, secret: Path) -> Path:
     """The savepoint with all its files named as the secret."""
-    metadata = broken / "_metadata"
-
-    def name_secret(reference: StreamReference) -> StreamStateHandle:
-        handle = reference.handle
-        if isinstance(handle, RelativeFileStateHandle):
-            return FileStateHandle(f"file:{secret}", handle.size)
-        return handle
-
-    read = read_metadata(metadata.read_bytes(), str(metadata))
-    metadata.write_bytes(write_metadata(replace_stream_handles(read, name_secret)))
+    name_files(broken, f"file:{secret}")
     return broken
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["dump"],
-        ["read", "--operator", "orders", "--state", "quantities"],
-        ["convert", "--format", "keep", "--out", "OUT"],
-        ["convert", "--format", "keep", "--files", "link", "--out", "OUT"],
-        ["convert", "--format", "keep", "--files", "reference", "--out", "OUT"],
-        ["convert", "--out", "OUT"],
-        ["rescale", "--parallelism", "1", "--out", "OUT"],
-        ["inspect", "--count"],
-        ["verify", "--depth", "whole"],
-    ],
-    ids=" ".join,
-)
+def name_files(savepoint: Path, name: str) -> None:
+    """Give all files of a savepoint one name."""
+    metadata = savepoint / "_metadata"
+
+    def rename(reference: StreamReference) -> StreamStateHandle:
+        handle = reference.handle
+        return FileStateHandle(name, handle.size) if isinstance(handle, RelativeFileStateHandle) else handle
+
+    read = read_metadata(metadata.read_bytes(), str(metadata))
+    metadata.write_bytes(write_metadata(replace_stream_handles(read, rename)))
+
+
+COMMANDS = [
+    ["dump"],
+    ["read", "--operator", "orders", "--state", "quantities"],
+    ["convert", "--format", "keep", "--out", "OUT"],
+    ["convert", "--format", "keep", "--files", "link", "--out", "OUT"],
+    ["convert", "--format", "keep", "--files", "reference", "--out", "OUT"],
+    ["convert", "--out", "OUT"],
+    ["rescale", "--parallelism", "1", "--out", "OUT"],
+    ["inspect", "--count"],
+    ["verify", "--depth", "whole"],
+    ["verify", "--json"],
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("scheme", ["HTTP://", "https://", "s3://", "s3:/"])
+def test_names_of_files_show_no_passwords_and_no_signatures(
+    call: Callable[..., Called], broken: Path, tmp_path: Path, arguments: list[str], scheme: str
+) -> None:
+    name_files(broken, f"{scheme}user:hunter2@host/a{'' if scheme == 's3:/' else '?signature=hunter2'}")
+    command, *options = (str(tmp_path / "out") if each == "OUT" else each for each in arguments)
+    called = call(command, broken, *options)
+    text = called.out + called.err
+    assert "hunter2" not in text
+    assert "host/a" in text
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_a_file_of_somebody_else_stays_unread(
     call: Callable[..., Called], crafted: Path, tmp_path: Path, arguments: list[str]
 ) -> None:

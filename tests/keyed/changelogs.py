@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.scalar.codec import write_value
@@ -94,7 +95,7 @@ def inline(handle: StreamStateHandle) -> StateStream:
 
 
 def in_memory(changes: Sequence[StateChange], key_groups: KeyGroupRange = ALL) -> InMemoryChangelogStateHandle:
-    return InMemoryChangelogStateHandle(key_groups, 0, len(changes), tuple(changes), "log")
+    return InMemoryChangelogStateHandle(key_groups, 0, len(changes), tuple(changes), f"log {uuid4()}")
 
 
 def in_file(sets: Sequence[Sequence[StateChange]], *, compressed: bool) -> ChangelogStateHandleStream:

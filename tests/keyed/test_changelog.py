@@ -279,6 +279,16 @@ class TestReplay:
         ]
         assert read(open_log(*logs)) == {"value": {(5, key): b"\2a"}, "other": {(5, key): b"\2b"}}
 
+    @pytest.mark.parametrize("compressed", [None, False, True])
+    def test_a_change_set_counts_once_for_a_key_group(self, compressed: bool | None) -> None:
+        changes = [metadata(VALUE, 0), *(change(group, Operation.SET, long(group) + b"\0\2a") for group in (5, 70))]
+        log = in_memory(changes) if compressed is None else in_file([changes], compressed=compressed)
+        with pytest.raises(FormatError, match="a set of logged changes is listed twice for key groups 64-127"):
+            open_log(log, replace(log, key_groups=HIGH))
+        # After changes of parallelism.
+        found = read(open_log(replace(log, key_groups=LOW), replace(log, key_groups=HIGH)))
+        assert found == {"value": {(group, long(group) + b"\0"): b"\2a" for group in (5, 70)}}
+
     def test_changes_of_other_key_groups_do_not_count(self) -> None:
         changes = [change(group, Operation.SET, long(group) + b"\0\2a") for group in (3, 4, 5)]
         found = replay_one(VALUE, changes, key_groups=KeyGroupRange(4, 1))

@@ -65,10 +65,11 @@ def test_one_database_with_a_range_per_subtask_is_not_clipped() -> None:
         ((sections(0, 9), sections(8, 15)), r"key groups 8-9 in several handles \(subtask 0: 0-9, subtask 1: 8-15\)"),
         ((database("a", 0, 9), database("b", 8, 15)), r"key groups 8-9 in several handles"),
         ((sections(0, 7), sections(8, 19)), r"key groups 16-19 although there are 16 \(subtask 1: 8-19\)"),
+        ((database("a", 0, 7), database("a", 0, 7)), r"no key group of subtask 1 in its handle \(0-7, "),
         # By the formula 0-5, 6-10, 11-15: no subtask would read the last groups of a.
         ((database("a", 0, 12), database("a", 0, 12), None), r"key groups 11-12 in none"),
     ],
-    ids=["gap", "ends", "overlap", "two databases", "outside", "clipped away"],
+    ids=["gap", "ends", "overlap", "two databases", "outside", "of another subtask", "clipped away"],
 )
 def test_each_key_group_is_held_once(handles: tuple[KeyedStateHandle | None, ...], message: str) -> None:
     with pytest.raises(FormatError, match=message) as caught:

@@ -236,9 +236,11 @@ def open_change_log(
 
     Raises:
         UnsupportedError: a handle is of another kind.
+        FormatError: a change set is listed twice for a key group.
     """
     sets: list[ChangeSet] = []
     size = 0
+    _require_distinct(handles)
     for handle in handles:
         if isinstance(handle, InMemoryChangelogStateHandle):
             # One change set in one stream, so that there is one form only.
@@ -257,6 +259,29 @@ def open_change_log(
         else:
             raise UnsupportedError(f"a {type(handle).__name__} does not hold changes")
     return ChangeLog(tuple(sets), size, files or ChangeFiles())
+
+
+def _require_distinct(handles: Sequence[KeyedStateHandle]) -> None:
+    """Make sure that no change set is replayed twice for a key group.
+
+    After changes of parallelism several handles may name one change set, each for key groups of its own.
+    """
+    seen: dict[object, list[KeyGroupRange]] = {}
+    for handle in handles:
+        named: list[object] = []
+        if isinstance(handle, InMemoryChangelogStateHandle):
+            named = [(handle.state_handle_id, handle.start, handle.end)]
+        elif isinstance(handle, ChangelogStateHandleStream):
+            named = [(each.handle, each.offset) for each in handle.streams]
+        for each in named:
+            before = seen.setdefault(each, [])
+            again = next((groups for known in before if (groups := known.intersect(handle.key_groups)).number), None)
+            if again is not None:
+                raise FormatError(
+                    f"a set of logged changes is listed twice for key groups {again.start}-{again.end}",
+                    hint="`_metadata` was edited or written by a faulty tool; use an earlier snapshot",
+                )
+            before.append(handle.key_groups)
 
 
 def _read_metadata(ahead: Lookahead, data: ChangeData, offset: int) -> list[bytes]:

@@ -105,6 +105,9 @@ class MissingFiles:
             above = parent(self._snapshot.location.directory)
             directories = []
             for _ in range(_MOST_ABOVE):
+                # The root of the file system would be the path itself, which the snapshot may not name.
+                if above == parent(above):
+                    break
                 directories += [_below(above, "/".join(names[index:])) for index in range(len(names))]
                 above = parent(above)
             self._moved[key] = [

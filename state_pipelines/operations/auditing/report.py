@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import OutOfReachError, StorageError, UnsupportedError, UsageError
 from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.redaction import redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -116,6 +117,12 @@ class Finding:
     path: str | None = None
     hint: str = ""
     count: int = 1
+
+    def __post_init__(self) -> None:
+        """Names of files come out of the snapshot, and those outside its reach are URLs of any kind."""
+        for name, text in (("what", self.what), ("file", self.file), ("hint", self.hint)):
+            if text:
+                object.__setattr__(self, name, redact(text))
 
     def __str__(self) -> str:
         fields = (
