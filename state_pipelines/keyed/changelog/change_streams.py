@@ -240,7 +240,6 @@ def open_change_log(
     """
     sets: list[ChangeSet] = []
     size = 0
-    _require_distinct(handles)
     for handle in handles:
         if isinstance(handle, InMemoryChangelogStateHandle):
             # One change set in one stream, so that there is one form only.
@@ -258,30 +257,26 @@ def open_change_log(
             size += handle.size or sum(stream.size for stream in dict.fromkeys(streams))
         else:
             raise UnsupportedError(f"a {type(handle).__name__} does not hold changes")
+    _require_distinct(sets)
     return ChangeLog(tuple(sets), size, files or ChangeFiles())
 
 
-def _require_distinct(handles: Sequence[KeyedStateHandle]) -> None:
+def _require_distinct(sets: Sequence[ChangeSet]) -> None:
     """Make sure that no change set is replayed twice for a key group.
 
     After changes of parallelism several handles may name one change set, each for key groups of its own.
     """
-    seen: dict[object, list[KeyGroupRange]] = {}
-    for handle in handles:
-        named: list[object] = []
-        if isinstance(handle, InMemoryChangelogStateHandle):
-            named = [(handle.state_handle_id, handle.start, handle.end)]
-        elif isinstance(handle, ChangelogStateHandleStream):
-            named = [(each.handle, each.offset) for each in handle.streams]
-        for each in named:
-            before = seen.setdefault(each, [])
-            again = next((groups for known in before if (groups := known.intersect(handle.key_groups)).number), None)
-            if again is not None:
-                raise FormatError(
-                    f"a set of logged changes is listed twice for key groups {again.start}-{again.end}",
-                    hint="`_metadata` was edited or written by a faulty tool; use an earlier snapshot",
-                )
-            before.append(handle.key_groups)
+    seen: dict[tuple[StateStream, int], list[KeyGroupRange]] = {}
+    for each in sets:
+        before = seen.setdefault((each.stream, each.offset), [])
+        again = next((groups for known in before if (groups := known.intersect(each.key_groups)).number), None)
+        if again is not None:
+            raise FormatError(
+                f"a set of logged changes is listed twice for key groups {again.start}-{again.end}",
+                where=Where(file=each.stream.name, offset=each.offset + FLAG),
+                hint="`_metadata` was edited or written by a faulty tool; use an earlier snapshot",
+            )
+        before.append(each.key_groups)
 
 
 def _read_metadata(ahead: Lookahead, data: ChangeData, offset: int) -> list[bytes]:
