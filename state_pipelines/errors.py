@@ -11,6 +11,9 @@ from state_pipelines.redaction import redact
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+EDITED_METADATA = "`_metadata` was edited or written by a faulty tool; use an earlier snapshot"
+"""Hint of errors about handles that Flink does not write."""
+
 
 @dataclass(frozen=True)
 class Where:

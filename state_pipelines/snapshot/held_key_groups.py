@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.errors import FormatError, Where
+from state_pipelines.errors import EDITED_METADATA, FormatError, Where
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.metadata.key_groups import MAX_PARALLELISM, KeyGroupRange
 from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
@@ -74,9 +74,6 @@ def explain_older_ranges(operator: OperatorState, label: str) -> str | None:
     )
 
 
-_EDITED = "`_metadata` was edited or written by a faulty tool; use an earlier snapshot"
-
-
 def check_subtasks(operator: OperatorState, file: str) -> None:
     """Check that the subtasks of an operator are those that its parallelism gives it, each at most once.
 
@@ -89,11 +86,11 @@ def check_subtasks(operator: OperatorState, file: str) -> None:
     """
     indexes = [each.index for each in operator.subtasks]
     if len(set(indexes)) != len(indexes):
-        raise FormatError("a subtask is listed twice", where=Where(file=file), hint=_EDITED)
+        raise FormatError("a subtask is listed twice", where=Where(file=file), hint=EDITED_METADATA)
     outside = next((index for index in indexes if not 0 <= index < operator.parallelism), None)
     if outside is not None and operator.parallelism > 0:
         what = f"subtask {outside} does not exist at parallelism {operator.parallelism}"
-        raise FormatError(what, where=Where(file=file), hint=_EDITED)
+        raise FormatError(what, where=Where(file=file), hint=EDITED_METADATA)
 
 
 def check_parallelism(operator: OperatorState, file: str) -> None:
@@ -109,10 +106,10 @@ def check_parallelism(operator: OperatorState, file: str) -> None:
     """
     where = Where(file=file)
     if operator.parallelism < 1:
-        raise FormatError(f"the parallelism {operator.parallelism} is below 1", where=where, hint=_EDITED)
+        raise FormatError(f"the parallelism {operator.parallelism} is below 1", where=where, hint=EDITED_METADATA)
     if not 0 < operator.max_parallelism <= MAX_PARALLELISM:
         what = f"the max parallelism {operator.max_parallelism} is not between 1 and {MAX_PARALLELISM:,}"
-        raise FormatError(what, where=where, hint=_EDITED)
+        raise FormatError(what, where=where, hint=EDITED_METADATA)
 
 
 def check_held_key_groups(operator: OperatorState, file: str, *, raw: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.metadata.references import list_references, replace_stream_handles
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
+from state_pipelines.operations.auditing import missing_files
 from state_pipelines.snapshot import open_snapshot
 
 if TYPE_CHECKING:
@@ -74,6 +76,17 @@ def test_names_of_files_show_no_passwords_and_no_signatures(
     text = called.out + called.err
     assert "hunter2" not in text
     assert "host/a" in text
+
+
+def test_moved_files_are_not_looked_for_in_the_root_of_the_file_system(
+    call: Callable[..., Called], broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However deep the snapshot lies, the search would reach the root.
+    monkeypatch.setattr(missing_files, "_MOST_ABOVE", 50)
+    name_files(broken, f"FILE://{os.__file__}")
+    called = call("verify", broken)
+    assert "outside the directories that the snapshot may name" in called.out
+    assert "A file of this name is in" not in called.out
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.errors import FormatError, StateError, UnsupportedError, Where
+from state_pipelines.errors import EDITED_METADATA, FormatError, StateError, UnsupportedError, Where
 from state_pipelines.keyed.changelog.change_data import FLAG, Bytes, ChangeData, ChangeFiles, Lookahead, Positions
 from state_pipelines.keyed.changelog.change_groups import (
     COUNT,
@@ -274,7 +274,7 @@ def _require_distinct(sets: Sequence[ChangeSet]) -> None:
             raise FormatError(
                 f"a set of logged changes is listed twice for key groups {again.start}-{again.end}",
                 where=Where(file=each.stream.name, offset=each.offset + FLAG),
-                hint="`_metadata` was edited or written by a faulty tool; use an earlier snapshot",
+                hint=EDITED_METADATA,
             )
         before.append(each.key_groups)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import FormatError, StateError
+from state_pipelines.errors import EDITED_METADATA, FormatError, StateError
 from state_pipelines.metadata.key_groups import MAX_PARALLELISM
 from state_pipelines.metadata.keyed_handles import (
     ChangelogStateBackendHandle,
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.stream_handles import StreamStateHandle
     from state_pipelines.operations.auditing.report import Findings
     from state_pipelines.snapshot import Operator, Snapshot
-
-_EDITED = "`_metadata` was edited or written by a faulty tool; use an earlier snapshot"
 
 
 def audit_structure(snapshot: Snapshot, findings: Findings) -> None:
@@ -59,7 +57,7 @@ def _check_subtasks(operator: Operator, findings: Findings) -> bool:
     if metadata.max_parallelism > MAX_PARALLELISM:
         problems.append(f"max parallelism {metadata.max_parallelism} is above Flink's limit of {MAX_PARALLELISM}")
     for problem in problems:
-        findings.add(_find(operator, None, Property.METADATA, problem, hint=_EDITED))
+        findings.add(_find(operator, None, Property.METADATA, problem, hint=EDITED_METADATA))
     return error is None and metadata.max_parallelism <= MAX_PARALLELISM
 
 
@@ -118,7 +116,9 @@ def _check_offsets(
     wrong = smallest if smallest < -1 else largest
     size = _get_size(handle)
     text = f"{what} begins at offset {wrong:,}, outside the {size:,} bytes of state"
-    findings.add(_find(operator, subtask, Property.OFFSETS, text, handle=handle, offset=max(wrong, 0), hint=_EDITED))
+    findings.add(
+        _find(operator, subtask, Property.OFFSETS, text, handle=handle, offset=max(wrong, 0), hint=EDITED_METADATA)
+    )
 
 
 def _get_size(handle: StreamStateHandle) -> int:
@@ -137,13 +137,13 @@ def _check_changes(operator: Operator, subtask: SubtaskState, findings: Findings
     for change in handle.non_materialized:
         if not isinstance(change, ChangelogStateHandleStream | InMemoryChangelogStateHandle):
             text = f"a {type(change).__name__} is among the changes of a changelog handle, which cannot replay it"
-            findings.add(_find(operator, subtask, Property.METADATA, text, hint=_EDITED))
+            findings.add(_find(operator, subtask, Property.METADATA, text, hint=EDITED_METADATA))
         elif not change.key_groups.intersect(handle.key_groups).number and handle.key_groups.number:
             text = (
                 f"changes of key groups {change.key_groups.start}-{change.key_groups.end} are in a changelog handle of "
                 f"key groups {handle.key_groups.start}-{handle.key_groups.end}"
             )
-            findings.add(_find(operator, subtask, Property.KEY_GROUPS, text, hint=_EDITED))
+            findings.add(_find(operator, subtask, Property.KEY_GROUPS, text, hint=EDITED_METADATA))
 
 
 def _find(
