@@ -112,6 +112,8 @@ class MissingFileError(StateError):
 class StorageError(StateError):
     """The storage failed or refuses: time-outs, broken connections, damaged responses, missing credentials.
 
+    Also a file for which there is not memory.
+
     Attributes:
         transient: the same operation may succeed later.
     """

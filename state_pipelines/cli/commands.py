@@ -96,6 +96,13 @@ class CommandGroup(click.Group):
 
             click.echo(f"error: {escape_terminal(' '.join(str(error).split()))}", err=True)
             ctx.exit(ANSWER_IS_NO if isinstance(error, IncompatibleError | ProofError) else WRONG_USE)
+        except MemoryError:
+            if ctx.meta.get("debug"):
+                traceback.print_exc()
+            click.echo(
+                "error: the memory of this process does not suffice. Give it more, if the files are intact", err=True
+            )
+            ctx.exit(WRONG_USE)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)

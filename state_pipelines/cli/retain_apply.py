@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +14,7 @@ from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.retention import ApplyLimits, Outcome
 from state_pipelines.operations.retention.plan import read_planned_paths
 from state_pipelines.operations.retention.policy import parse_size
+from state_pipelines.storage.given_files import MOST_LINES, read_given_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,10 +43,7 @@ def read_plan(path: str, fingerprint: str) -> tuple[PlannedPath, ...]:
     Raises:
         UsageError: the file cannot be read, or holds another plan.
     """
-    try:
-        planned = read_planned_paths(Path(path).read_bytes(), fingerprint)
-    except OSError as error:
-        raise UsageError(f"the plan cannot be read: {error.strerror}", where=Where(file=path)) from None
+    planned = read_planned_paths(read_given_file(path, "the plan", most=MOST_LINES), fingerprint)
     if planned is None:
         raise UsageError(
             f"the file does not hold the plan {fingerprint}",

@@ -242,7 +242,7 @@ def _find_schema(pool: _Pool, own: str) -> str:
         if text.startswith("{"):
             try:
                 schema = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(schema, dict) and schema.get("name") == own.rpartition(".")[2].rpartition("$")[2]:
                 return text

@@ -15,7 +15,7 @@ from state_pipelines.codecs.kryo.field_lists import FieldLists, load_classes
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.javaclasses.classfile import parse_class, read_super_classes
 from state_pipelines.javaclasses.javaclass import JavaClass, declare
-from state_pipelines.storage import Location, exists, is_directory, join, list_files, read_file, resolve
+from state_pipelines.storage import Location, exists, is_directory, join, list_files, open_file, read_file, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +25,10 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, Runti
 """Errors of `zipfile` about jars that are damaged or in forms that it does not read."""
 
 MAX_CLASS_SIZE = 16 << 20
-"""Bytes of a class file in a jar; those of compilers have some KiB, seldom a MiB."""
+"""Bytes of a class file or a field list; class files of compilers have some KiB, seldom a MiB."""
+
+MAX_JAR_SIZE = 1 << 30
+"""Bytes of a jar, which is held whole."""
 
 _CLASS_FILE, _JAR = b"\xca\xfe\xba\xbe", b"PK\x03\x04"
 _SUFFIX = ".class"
@@ -111,7 +114,9 @@ def _open(path: str) -> ClassPathEntry | FieldLists:
     location = resolve(path)
     if is_directory(location):
         return _Directory(location)
-    raw = read_file(location)
+    with open_file(location) as file:
+        most = MAX_JAR_SIZE if file.read(len(_JAR)) == _JAR else MAX_CLASS_SIZE
+    raw = read_file(location, most=most)
     if raw.startswith(_CLASS_FILE):
         return GivenClass(parse_class(raw, path))
     if raw.startswith(_JAR):
@@ -162,12 +167,16 @@ class _Directory:
         if not names:
             return None
         file = join(self.root, *names)
-        return parse_class(read_file(file), str(file)) if exists(file) else None
+        return parse_class(_read_class(file), str(file)) if exists(file) else None
 
     def super_classes(self) -> Iterator[tuple[str, str]]:
         for entry in list_files(self.root):
             if entry.location.name.endswith(_SUFFIX):
-                yield from read_super_classes(read_file(entry.location), str(entry.location))
+                yield from read_super_classes(_read_class(entry.location), str(entry.location))
+
+
+def _read_class(file: Location) -> bytes:
+    return read_file(file, most=MAX_CLASS_SIZE)
 
 
 @dataclass(frozen=True, eq=False)

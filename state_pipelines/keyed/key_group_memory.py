@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from state_pipelines.errors import UnsupportedError, Where
-
-CHECKED_FROM = 256 << 20
-"""Size of a key group in bytes up to which the free memory of the machine is not checked."""
+from state_pipelines.storage.free_memory import CHECKED_FROM, measure_free_memory
 
 COPIES = 5
 """Memory that a key group takes, as a multiple of its bytes.
@@ -16,8 +12,6 @@ Less than the 6.1 (heap) and 6.5 (RocksDB) that were measured for records of 70 
 may fit.
 """
 
-_MEMINFO = Path("/proc/meminfo")
-_CGROUP = Path("/sys/fs/cgroup")
 _GIB = 1 << 30
 
 
@@ -42,17 +36,3 @@ def require_memory(size: int, key_group: int, file: str) -> None:
             where=Where(file=file),
             hint="Write canonical, which holds no key group; or first rescale to a larger max parallelism",
         )
-
-
-def measure_free_memory() -> int | None:
-    """Bytes that the machine, or the control group of this process, has left; None where it is unknown."""
-    limits = []
-    if _MEMINFO.exists():
-        lines = dict(line.split(":", 1) for line in _MEMINFO.read_text(encoding="ascii").splitlines())
-        limits.append(1024 * sum(int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree") if name in lines))
-    if (_CGROUP / "memory.max").exists() and (most := (_CGROUP / "memory.max").read_text().strip()) != "max":
-        # The page cache counts as used, and is given back when memory is short.
-        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
-        used = int((_CGROUP / "memory.current").read_text()) - int(stat["inactive_file"])
-        limits.append(int(most) - used)
-    return min(limits, default=None)

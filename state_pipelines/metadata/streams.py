@@ -184,10 +184,15 @@ def read_whole_stream(stream: StateStream) -> bytes:
     """
     if stream.location is None or stream.is_segment:
         return read_stream_range(stream, 0, stream.size)
-    with _hinting(stream):
-        if is_local(stream.location):
-            _require_no_other(stream, file_size(stream.location))
-        data = read_file(stream.location)
+    most = 2 * stream.size + _MOST_UNDECLARED
+    try:
+        with _hinting(stream):
+            data = read_file(stream.location, most=most)
+    except FormatError:
+        what = f"the file has more than {most} bytes, but its handle declares {stream.size}"
+        raise FormatError(
+            what, where=Where(file=stream.name, offset=stream.size), hint="The file was changed"
+        ) from None
     _require_size(stream, len(data), data)
     return data
 
@@ -211,13 +216,6 @@ def read_together(streams: Sequence[StateStream]) -> Callable[[StateStream], byt
         return read_whole_stream(stream) if found is None else found
 
     return read
-
-
-def _require_no_other(stream: StateStream, size: int) -> None:
-    """Refuse to hold a file in memory that is far longer than its handle declares."""
-    if size > 2 * stream.size + _MOST_UNDECLARED:
-        what = f"the file has {size} bytes, but its handle declares {stream.size}"
-        raise FormatError(what, where=Where(file=stream.name, offset=stream.size), hint="The file was changed")
 
 
 def read_stream_range(stream: StateStream, start: int, end: int) -> bytes:

@@ -131,9 +131,7 @@ class RequestFile:
         """
         where = Where(file=str(self.location))
         with at(file=str(self.location)):
-            data = read_file(self.location)
-            if len(data) > _LARGEST:
-                raise UsageError(f"a request has at most {_LARGEST:,} bytes, this one {len(data):,}", where=where)
+            data = read_file(self.location, most=_LARGEST)
             try:
                 content = parse_yaml(data.decode())
             except UnicodeDecodeError as error:

@@ -25,12 +25,29 @@ from state_pipelines.codecs.columns import Decoded, plan_columns
 from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.codecs.programs.program import smallest_size
 from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues, derive_layout
-from state_pipelines.errors import FormatError, NotFoundError, StateError, UsageError, Where, at
+from state_pipelines.errors import (
+    EDITED_METADATA,
+    FormatError,
+    NotFoundError,
+    StateError,
+    UsageError,
+    Where,
+    at,
+)
 from state_pipelines.metadata.operator_handles import OperatorStateMetaInfo, OperatorStateMode
+from state_pipelines.operatorstate.element_offsets import (
+    Offsets,
+    Spans,
+    bound_elements,
+    check_inside,
+    find_open_ends,
+    join_offsets,
+    order_offsets,
+)
 from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header, write_operator_header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -38,8 +55,6 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 Bytes = npt.NDArray[np.uint8]
-Offsets = npt.NDArray[np.int64]
-Spans = tuple[Offsets, Offsets]
 
 RAW_STATE = "_default_"
 """The one state name of raw operator state (`OperatorStateBackend.DEFAULT_OPERATOR_STATE_NAME`)."""
@@ -57,8 +72,9 @@ class OperatorStateFile:
         header: as read.
         data: u8; the file itself, or the decompressed stream.
         spans: per state that the handle names, i64[n] starts and ends in `data`, in the order of the handle.
-            An end is a bound: elements that the handle leaves out may precede it.
         chunks: of a compressed file, i64[m] where chunks begin in `data` and in the file; None of a plain file.
+        open_ends: states of which the last end is a bound only: a broadcast state that no handle names follows. (Every
+            subtask has a copy of it, so that a rescaling leaves some out.)
     """
 
     name: str
@@ -66,6 +82,7 @@ class OperatorStateFile:
     data: Bytes = field(repr=False)
     spans: Mapping[str, Spans] = field(repr=False)
     chunks: Spans | None = field(default=None, repr=False)
+    open_ends: frozenset[str] = frozenset()
 
     def elements(self, state: str) -> tuple[Bytes, Offsets, Offsets]:
         """Return elements of a list state: (data, i64[n] starts, i64[n] ends); none when the handle does not name it.
@@ -112,7 +129,11 @@ class OperatorStateFile:
 
 
 def read_operator_file(
-    data: bytes, handle: OperatorStateHandle, name: str, known: tuple[OperatorHeader, int] | None = None
+    data: bytes,
+    handle: OperatorStateHandle,
+    name: str,
+    known: tuple[OperatorHeader, int] | None = None,
+    shared: Sequence[OperatorStateMetaInfo] = (),
 ) -> OperatorStateFile:
     """Find the elements that a handle names.
 
@@ -121,10 +142,12 @@ def read_operator_file(
         handle: its states and offsets are used.
         name: file or handle name, for errors.
         known: the header and its end, where they were read before.
+        shared: the states of all handles over the stream, where it has several; after a rescaling the copies of a
+            broadcast state may be in one file.
 
     Raises:
-        FormatError: the header is invalid, an offset is outside the payload or not at a chunk, or the handle names
-            a state that the file does not have.
+        FormatError: the header is invalid, an offset is outside the payload or not at a chunk, the handle names a state
+            that the file does not have, or two handles the elements of one, or bytes belong to no element.
         UnsupportedError, UnknownSerializerError: see `read_operator_header`.
     """
     if not data and not handle.states:
@@ -134,19 +157,17 @@ def read_operator_file(
         reader = Reader(data, name)
         known = read_operator_header(reader), reader.position
     header, end = known
-    names = [info.name for info in (*header.lists, *header.broadcasts)]
-    offsets: dict[str, Offsets] = {}
-    for state in handle.states:
-        _check_offsets(state, header, end, len(data), name)
-        offsets[state.state_name] = np.array(state.offsets, np.int64)
-    # States without elements in the order of the header, so that of two states at one position the first is empty.
-    ordered = {state: offsets[state] for state in names if state in offsets}
+    ordered = order_offsets(shared or handle.states, header, end, len(data), name)
+    own = {state.state_name for state in handle.states}
+    open_ends = find_open_ends(ordered, header)
     if not header.compressed:
-        return OperatorStateFile(name, header, np.frombuffer(data, np.uint8), _bound(ordered, len(data)))
+        spans = {state: span for state, span in bound_elements(ordered, len(data)).items() if state in own}
+        return OperatorStateFile(name, header, np.frombuffer(data, np.uint8), spans, open_ends=open_ends)
     plain, chunks = _decompress(data, end, name)
     whole = (np.append(chunks[0], len(plain)), np.append(chunks[1], len(data)))
     moved = {state: _find_chunks(framed, whole, name, state) for state, framed in ordered.items()}
-    return OperatorStateFile(name, header, np.frombuffer(plain, np.uint8), _bound(moved, len(plain)), chunks)
+    spans = {state: span for state, span in bound_elements(moved, len(plain)).items() if state in own}
+    return OperatorStateFile(name, header, np.frombuffer(plain, np.uint8), spans, chunks, open_ends)
 
 
 def write_operator_file(
@@ -185,22 +206,20 @@ def write_operator_file(
     return writer.getvalue(), tuple(states)
 
 
-def read_list_state(
-    file: OperatorStateFile, info: StateMetaInfo, context: LayoutContext, *, exact: bool = False
-) -> pa.Array:
+def read_list_state(file: OperatorStateFile, info: StateMetaInfo, context: LayoutContext) -> pa.Array:
     """Read the elements of a list state as one Arrow array.
 
     Args:
         file: the file.
         info: one of the list states of its header.
         context: context of the layout.
-        exact: elements use up their spans; so they do when the handle names every element of the file.
 
     Raises:
         UnsupportedError: an element cannot be decoded; `OperatorStateFile.elements` gives their bytes.
-        FormatError: the bytes do not fit the serializer; names file, offset, state and field.
+        FormatError: the bytes do not fit the serializer, or elements do not use up their spans, so that the handle
+            leaves out others; names file, offset, state and field.
     """
-    return decode_list_state(file, info, context, exact=exact).array
+    return decode_list_state(file, info, context).array
 
 
 def decode_list_state(
@@ -208,7 +227,6 @@ def decode_list_state(
     info: StateMetaInfo,
     context: LayoutContext,
     *,
-    exact: bool = False,
     lenient: bool = False,
 ) -> Decoded:
     """Decode the elements of a list state; with `lenient`, report those that cannot be decoded.
@@ -219,11 +237,16 @@ def decode_list_state(
     """
     with _at_state(file, info.name):
         columns = plan_columns(derive_layout(info.element, context))
-        return columns.decode(*file.elements(info.name), exact=exact, lenient=lenient)
+        data, starts, ends = file.elements(info.name)
+        is_open = info.name in file.open_ends
+        decoded = columns.decode(data, starts, ends, exact=not is_open, lenient=lenient)
+        if is_open:
+            columns.decode(data, starts[:-1], ends[:-1], lenient=lenient)
+        return decoded
 
 
 def read_broadcast_state(
-    file: OperatorStateFile, info: StateMetaInfo, context: LayoutContext, *, exact: bool = False
+    file: OperatorStateFile, info: StateMetaInfo, context: LayoutContext
 ) -> tuple[pa.Array, pa.Array]:
     """Read the entries of a broadcast state as two Arrow arrays, keys and values, in the order of the file.
 
@@ -231,13 +254,12 @@ def read_broadcast_state(
         file: the file.
         info: one of the broadcast states of its header.
         context: context of the layouts.
-        exact: the entries use up their span; so they do when the handle names every element of the file.
 
     Raises:
         UnsupportedError: keys or values have no Arrow type; `OperatorStateFile.broadcast` gives their bytes.
         FormatError: the bytes do not fit the serializers; names file, offset, state and field.
     """
-    entries, _ = _decode_entries(file, info, context, exact=exact)
+    entries, _ = _decode_entries(file, info, context)
     return entries.field("key"), entries.field("value")
 
 
@@ -249,7 +271,7 @@ def find_entries(
     Raises:
         UnsupportedError, FormatError: as `read_broadcast_state`; only the serializers determine the end of an entry.
     """
-    _, ends = _decode_entries(file, info, context, exact=False)
+    _, ends = _decode_entries(file, info, context)
     data, start, _, _ = file.broadcast(info.name)
     return data, np.append(np.int64(start), ends)[:-1], ends
 
@@ -270,9 +292,7 @@ def lay_out_entry(info: StateMetaInfo, key: LayoutContext, value: LayoutContext)
     return lay.Struct(fields)
 
 
-def _decode_entries(
-    file: OperatorStateFile, info: StateMetaInfo, context: LayoutContext, *, exact: bool
-) -> tuple[pa.Array, Offsets]:
+def _decode_entries(file: OperatorStateFile, info: StateMetaInfo, context: LayoutContext) -> tuple[pa.Array, Offsets]:
     """Return the entries as structs, and where each of them ends."""
     data, start, end, count = file.broadcast(info.name)
     with _at_state(file, info.name):
@@ -282,7 +302,7 @@ def _decode_entries(
             raise FormatError(f"{count} entries do not fit in {end - start} bytes", where=Where(offset=start))
         entries, stops = columns.decode_sequence(data, start, end, count)
         stop = int(stops[-1]) if count else start
-        if exact and stop != end:
+        if stop != end and info.name not in file.open_ends:
             raise FormatError(f"{end - stop} bytes are left over after {count} entries", where=Where(offset=stop))
         return entries, stops
 
@@ -296,11 +316,16 @@ def read_raw_partitions(data: bytes, handle: OperatorStateHandle, name: str) -> 
         name: file or handle name, for errors.
 
     Raises:
-        FormatError: an offset is outside the stream.
+        FormatError: an offset is outside the stream, or bytes belong to no partition.
     """
     for state in handle.states:
-        _check_inside(state, 0, len(data), name)
-    spans = _bound({state.state_name: np.array(state.offsets, np.int64) for state in handle.states}, len(data))
+        check_inside(state, 0, len(data), name)
+    offsets = {state: np.array(each, np.int64) for state, each in join_offsets(handle.states, name).items()}
+    first = min((int(each.min()) for each in offsets.values() if len(each)), default=len(data))
+    if first:
+        what = f"bytes 0 to {first} belong to no partition that the handle names"
+        raise FormatError(what, where=Where(file=name, offset=0), hint=EDITED_METADATA)
+    spans = bound_elements(offsets, len(data))
     empty = np.zeros(0, np.int64)
     starts = np.concatenate([empty, *(span[0] for span in spans.values())])
     return np.frombuffer(data, np.uint8), starts, np.concatenate([empty, *(span[1] for span in spans.values())])
@@ -333,37 +358,6 @@ def _at_state(file: OperatorStateFile, state: str) -> Iterator[None]:
         offset = None if error.where.offset is None else file.locate(error.where.offset)
         error.where = replace(error.where, file=file.name, offset=offset)
         raise
-
-
-def _check_offsets(state: OperatorStateMetaInfo, header: OperatorHeader, start: int, end: int, name: str) -> None:
-    where = Where(file=name, state=state.state_name)
-    if any(info.name == state.state_name for info in header.broadcasts):
-        if len(state.offsets) != 1:
-            raise FormatError(f"a broadcast state has one offset, not {len(state.offsets)}", where=where)
-    elif all(info.name != state.state_name for info in header.lists):
-        raise FormatError("the handle names a state that its file does not have", where=where)
-    _check_inside(state, start, end, name)
-
-
-def _check_inside(state: OperatorStateMetaInfo, start: int, end: int, name: str) -> None:
-    for offset in state.offsets:
-        if not start <= offset <= end:
-            raise FormatError(
-                f"an offset of {offset} is outside the payload, bytes {start} to {end}",
-                where=Where(file=name, offset=offset, state=state.state_name),
-            )
-
-
-def _bound(offsets: dict[str, Offsets], size: int) -> dict[str, Spans]:
-    """Return the spans from each offset to the next one of any state, or to the end; so no two of them overlap."""
-    if not offsets:
-        return {}
-    starts = np.concatenate(list(offsets.values()))
-    order = np.argsort(starts, kind="stable")
-    ends = np.empty_like(starts)
-    ends[order] = np.append(starts[order][1:], size)
-    stops = np.cumsum([len(each) for each in offsets.values()])[:-1]
-    return dict(zip(offsets, zip(offsets.values(), np.split(ends, stops), strict=True), strict=True))
 
 
 def _decompress(data: bytes, start: int, name: str) -> tuple[bytes, Spans]:

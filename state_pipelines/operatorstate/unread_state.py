@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.errors import StateError, UnsupportedError
+from state_pipelines.metadata.header_bytes import read_header_bytes
 from state_pipelines.metadata.kept_streams import KeptStreams
-from state_pipelines.metadata.streams import read_stream_range
+from state_pipelines.operatorstate.element_offsets import order_offsets
 from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header, settle_operator_header
 from state_pipelines.operatorstate.state_files import read_operator_file
 
 if TYPE_CHECKING:
-    from state_pipelines.metadata.operator_handles import OperatorStateHandle
+    from state_pipelines.metadata.operator_handles import OperatorStateHandle, OperatorStateMetaInfo
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.operatorstate.state_files import OperatorStateFile
     from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
@@ -35,6 +36,7 @@ class UnreadOperatorState:
         header: as read.
         header_end: offset of the first byte after the header.
         kept: reads the stream, and keeps it for the other states in it.
+        shared: the states of all handles over the stream, where it has several.
     """
 
     stream: StateStream
@@ -42,6 +44,7 @@ class UnreadOperatorState:
     header: OperatorHeader
     header_end: int
     kept: KeptStreams = field(default_factory=KeptStreams, compare=False, repr=False)
+    shared: tuple[OperatorStateMetaInfo, ...] = field(default=(), repr=False)
 
     @property
     def name(self) -> str:
@@ -51,7 +54,17 @@ class UnreadOperatorState:
     def read(self) -> OperatorStateFile:
         """Read the whole state; errors as in `read_operator_file`."""
         data = self.kept.read_whole(self.stream)
-        return read_operator_file(data, self.handle, self.stream.name, (self.header, self.header_end))
+        return read_operator_file(data, self.handle, self.stream.name, (self.header, self.header_end), self.shared)
+
+    def check(self) -> None:
+        """Check what the handles say of the file without reading it further.
+
+        Raises:
+            FormatError: as of `order_offsets`.
+        """
+        order_offsets(
+            self.shared or self.handle.states, self.header, self.header_end, self.stream.size, self.stream.name
+        )
 
 
 @lru_cache(maxsize=64)
@@ -105,9 +118,8 @@ def open_operator_state(
     if 0 < header_end < end:
         end = header_end
     size = min(first_read, end)
-    read = kept.read if stream.size <= first_read else read_stream_range
     while True:
-        data = read(stream, 0, size)
+        data = kept.read(stream, 0, size) if stream.size <= first_read else read_header_bytes(stream, size)
         try:
             return UnreadOperatorState(stream, handle, *_parse_header(data), kept)
         except StateError as error:

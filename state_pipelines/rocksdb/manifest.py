@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.streams import StateStream
 
 CURRENT = "CURRENT"
+MOST_MANIFEST = 1 << 30
+"""Bytes that a MANIFEST may have: RocksDB begins a new one before (`max_manifest_file_size`)."""
+
 BYTEWISE = "leveldb.BytewiseComparator"
 RANGE_BOUND_TRAILER = b"\x0f" + b"\xff" * 7
 """Trailer of a largest key that only ends a range tombstone: the key itself is not in the table."""
@@ -131,7 +134,15 @@ def is_database_file(name: str) -> bool:
 def find_manifest(files: Mapping[str, StateStream]) -> list[StateStream]:
     """The files that `read_database` reads, where their names show them: CURRENT, and the only MANIFEST."""
     manifests = [stream for name, stream in files.items() if name.startswith("MANIFEST-")]
-    return [*(files[each] for each in (CURRENT,) if each in files), *(manifests if len(manifests) == 1 else ())]
+    named = [*(files[each] for each in (CURRENT,) if each in files), *(manifests if len(manifests) == 1 else ())]
+    return [each for each in named if each.size <= MOST_MANIFEST]
+
+
+def _require_short(stream: StateStream) -> StateStream:
+    if stream.size > MOST_MANIFEST:
+        what = f"the file has {stream.size:,} bytes, and a MANIFEST has {MOST_MANIFEST >> 20:,} MiB at most"
+        raise FormatError(what, where=Where(file=stream.name), hint="The file was changed")
+    return stream
 
 
 def read_database(
@@ -149,9 +160,9 @@ def read_database(
         UnsupportedError: keys are not ordered by their bytes, the MANIFEST has parts that must be understood but are
             not, or entries wait in a write-ahead log.
     """
-    current = _find(files, CURRENT)
+    current = _require_short(_find(files, CURRENT))
     name = read(current).decode("utf-8", "replace").rstrip("\n")
-    manifest = _find(files, name)
+    manifest = _require_short(_find(files, name))
     column_families = _replay(read(manifest), manifest.name)
     for log, stream in files.items():
         if log.endswith(".log") and stream.size:

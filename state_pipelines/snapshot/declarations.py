@@ -20,6 +20,7 @@ from state_pipelines.serializers.python_types import PythonDeclaration, parse_py
 from state_pipelines.serializers.registry import is_registered
 from state_pipelines.serializers.text import parse
 from state_pipelines.storage import read_file, resolve
+from state_pipelines.storage.given_files import MOST_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -161,7 +162,9 @@ def parse_protos(texts: Iterable[str]) -> tuple[bytes, ...]:
     found = []
     for text in texts:
         with at(file=text):
-            raw = compile_proto(text) if text.endswith(".proto") else read_file(resolve(text))
+            raw = read_file(resolve(text), most=MOST_TEXT)
+            if text.endswith(".proto"):
+                raw = compile_proto(text)
             MessageTypes(protobuf=(raw,)).check()
         found.append(raw)
     return tuple(found)
@@ -178,7 +181,7 @@ def parse_thrifts(texts: Iterable[str]) -> tuple[str, ...]:
     for text in texts:
         with at(file=text):
             try:
-                content = read_file(resolve(text)).decode()
+                content = read_file(resolve(text), most=MOST_TEXT).decode()
             except UnicodeDecodeError:
                 raise UsageError("the file is not text, so it is none of Thrift") from None
             MessageTypes(thrift=(content,)).check()
@@ -217,7 +220,7 @@ def _read_python_types(path: str) -> dict[str, dict[str, PythonDeclaration]]:
     hint = "Write operators, below each its states, and after each its type, such as {py-op: {typed: 'ROW<n BIGINT>'}}"
     with at(file=path):
         try:
-            content = parse_yaml(read_file(resolve(path)).decode())
+            content = parse_yaml(read_file(resolve(path), most=MOST_TEXT).decode())
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise UsageError(f"the file is not YAML: {error}", hint=hint) from None
         if not isinstance(content, dict) or not all(isinstance(types, dict) for types in content.values()):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -25,6 +26,7 @@ from state_pipelines.metadata.keyed_handles import (
     KeyedStateHandle,
     KeyGroupsSavepointStateHandle,
 )
+from state_pipelines.metadata.operator_handles import OperatorStateMode
 from state_pipelines.metadata.stream_handles import EmptySegmentFileStateHandle, KeyGroupsStateHandle
 from state_pipelines.metadata.streams import open_stream, read_stream_range
 from state_pipelines.operatorstate.unread_state import UnreadOperatorState, open_operator_state
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata import CheckpointMetadata
-    from state_pipelines.metadata.operator_handles import OperatorStateHandle
+    from state_pipelines.metadata.operator_handles import OperatorStateHandle, OperatorStateMetaInfo
     from state_pipelines.metadata.stream_handles import StreamStateHandle
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
@@ -65,6 +67,7 @@ class HandleReader:
         declared: snapshot classes that the user declares.
         header_ends: smallest offset of a section or element in each stream that several handles share.
         first_bases: materialized handles of changelog state that begin with key group 0.
+        operator_handles: handles of operator state, of which several may name elements of one stream.
         copies: by URL of a file, a copy that is read instead; errors still name the file.
     """
 
@@ -75,6 +78,7 @@ class HandleReader:
         declared: tuple[DeclaredSerializer, ...] = (),
         header_ends: Mapping[StreamStateHandle, int] = MappingProxyType({}),
         first_bases: tuple[_SectionHandle, ...] = (),
+        operator_handles: tuple[OperatorStateHandle, ...] = (),
         copies: Mapping[str, Location] = MappingProxyType({}),
     ) -> None:
         self.directory = directory
@@ -83,6 +87,7 @@ class HandleReader:
         self.declared = declared
         self.header_ends = dict(header_ends)
         self.first_bases = first_bases
+        self.operator_handles = operator_handles
         self.kept = KeptStreams()
         self.change_files = ChangeFiles(self.kept)
         self._base_header_ends: dict[StreamStateHandle, int] = {}
@@ -213,14 +218,26 @@ class HandleReader:
         if handle is None or isinstance(handle.delegate, EmptySegmentFileStateHandle):
             return None
         if handle not in self._operator_states:
-            self._operator_states[handle] = open_operator_state(
-                self.open_stream(handle.delegate),
+            stream = self.open_stream(handle.delegate)
+            opened = open_operator_state(
+                stream,
                 handle,
                 self.kept,
                 header_end=self.header_ends.get(handle.delegate, 0),
                 declared=self.declared,
             )
+            self._operator_states[handle] = replace(opened, shared=self._shared_elements.get(_identify(stream), ()))
         return self._operator_states[handle]
+
+    @cached_property
+    def _shared_elements(self) -> dict[object, tuple[OperatorStateMetaInfo, ...]]:
+        """The states of all handles over each stream of operator state that has several."""
+        found: dict[object, list[OperatorStateHandle]] = {}
+        for handle in self.operator_handles:
+            with suppress(StateError):
+                # What cannot be located is an error of its own when it is read.
+                found.setdefault(_identify(self.open_stream(handle.delegate)), []).append(handle)
+        return {key: _join_states(handles) for key, handles in found.items() if len(handles) > 1}
 
     def _open_base(self, handle: KeyedStateHandle) -> KeyedFile | None:
         """Open a materialized handle of changelog state; its stream may hold key groups that no handle names any more.
@@ -264,6 +281,19 @@ class HandleReader:
         return HeaderReading(self.declared, end)
 
 
+def _join_states(handles: Sequence[OperatorStateHandle]) -> tuple[OperatorStateMetaInfo, ...]:
+    states = [state for handle in handles for state in handle.states]
+    lists = (each for each in states if each.mode is not OperatorStateMode.BROADCAST)
+    # Thousands of subtasks may name one copy.
+    copies = dict.fromkeys(each for each in states if each.mode is OperatorStateMode.BROADCAST)
+    return (*lists, *copies)
+
+
+def _identify(stream: StateStream) -> object:
+    """A key that is the same for the same bytes of a file, however a handle names it."""
+    return stream if stream.location is None else (stream.location.url, stream.start)
+
+
 _SectionHandle: TypeAlias = KeyGroupsStateHandle | KeyGroupsSavepointStateHandle
 
 
@@ -281,6 +311,13 @@ def find_header_ends(metadata: CheckpointMetadata) -> dict[StreamStateHandle, in
     return {
         stream: min((each for each in firsts if each), default=0) for stream, firsts in found.items() if len(firsts) > 1
     }
+
+
+def list_operator_handles(metadata: CheckpointMetadata) -> tuple[OperatorStateHandle, ...]:
+    """The handles of managed operator state of all subtasks."""
+    subtasks = (subtask for operator in metadata.operator_states for subtask in operator.subtasks)
+    handles = (each.managed_operator_state for each in subtasks)
+    return tuple(each for each in handles if each and not isinstance(each.delegate, EmptySegmentFileStateHandle))
 
 
 def find_first_bases(metadata: CheckpointMetadata) -> tuple[_SectionHandle, ...]:

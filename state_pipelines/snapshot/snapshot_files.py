@@ -17,7 +17,12 @@ from state_pipelines.metadata import (
 )
 from state_pipelines.metadata.properties import SnapshotKind, find_snapshot_kind
 from state_pipelines.snapshot.declarations import Declarations
-from state_pipelines.snapshot.handle_readers import HandleReader, find_first_bases, find_header_ends
+from state_pipelines.snapshot.handle_readers import (
+    HandleReader,
+    find_first_bases,
+    find_header_ends,
+    list_operator_handles,
+)
 from state_pipelines.snapshot.keyed_files import KeyedFiles
 
 if TYPE_CHECKING:
@@ -61,6 +66,7 @@ class SnapshotFiles:
             self.declarations.serializers,
             find_header_ends(metadata),
             find_first_bases(metadata),
+            list_operator_handles(metadata),
             copies,
         )
         keys = {find_operator_id(name): key for name, key in self.declarations.key_serializers.items()}

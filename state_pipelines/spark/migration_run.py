@@ -29,6 +29,7 @@ from state_pipelines.operations.write.unclipped_counts import check_source_whole
 from state_pipelines.snapshot import Operator, Snapshot
 from state_pipelines.snapshot.held_key_groups import explain_older_ranges
 from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.snapshot.operator_elements import check_elements
 from state_pipelines.spark.analysis import analyse_plans
 from state_pipelines.spark.expectations import check_expectations
 from state_pipelines.spark.flows import StateReader
@@ -227,10 +228,15 @@ def _read_copies(
 
 
 def note_plans(snapshot: Snapshot, plans: Sequence[tuple[Operator, OperatorPlan]]) -> tuple[str, ...]:
-    """Notes for users before a migration: key groups of an older rule, and notes of the plans."""
+    """Notes for users before a migration: key groups of an older rule, missing elements, and notes of the plans.
+
+    Raises:
+        FormatError: `_metadata` does not fit files of operator state.
+    """
+    elements = [note for operator in snapshot.operators for note in check_elements(operator)]
     older = (explain_older_ranges(operator.metadata, operator.label) for operator in snapshot.operators)
     planned = (f"operator {operator.label}: {note}" for operator, plan in plans for note in plan.notes)
-    return (*(note for note in older if note is not None), *planned)
+    return (*(note for note in older if note is not None), *elements, *planned)
 
 
 def plan_snapshot(snapshot: Snapshot, chain: Chain) -> list[tuple[Operator, OperatorPlan]]:

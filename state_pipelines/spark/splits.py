@@ -307,7 +307,7 @@ def _split_list(text: str, option: str) -> list[str]:
         return [each for each in text.split(",") if each]
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise UsageError(f"the option {option} is no JSON list of texts", hint='Write ["a","b"], or a,b')

@@ -34,6 +34,7 @@ from state_pipelines.spark.expectations import (
     sample_rows,
 )
 from state_pipelines.spark.state_rows import read_rows
+from state_pipelines.storage.given_files import read_given_text
 from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
@@ -118,9 +119,9 @@ def _read_file(path: Path) -> Iterator[Suite]:
         content: object = run_python_file(path, "SUITES", hint="SUITES = [{operator, state, expect}, …]")
     else:
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_given_text(path, "the suite")
             content = json.loads(text) if path.suffix == ".json" else parse_yaml(text)
-        except (ValueError, yaml.YAMLError) as error:
+        except (ValueError, RecursionError, yaml.YAMLError) as error:
             raise UsageError(f"the file cannot be read: {error}") from None
     for each in content if isinstance(content, list) else [content]:
         if not isinstance(each, dict):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
-from state_pipelines.errors import MissingFileError, StateError, TargetExistsError, Where
+from state_pipelines.errors import FormatError, MissingFileError, StateError, TargetExistsError, Where
 from state_pipelines.storage.azure_blocks import copy_blob
-from state_pipelines.storage.faults import request, translating
+from state_pipelines.storage.faults import client_errors, find_status, request, translating
+from state_pipelines.storage.free_memory import require_memory
 from state_pipelines.storage.locations import Location, has_directories, is_azure, is_local, is_s3, join, parent
 from state_pipelines.storage.part_uploads import is_refusal, warn_of_refusal
 from state_pipelines.storage.request_counts import add_requests
@@ -102,18 +105,78 @@ def find_entry(location: Location) -> FileEntry:
     return to_entry(location.filesystem, info)
 
 
-def read_file(location: Location) -> bytes:
+def read_file(location: Location, *, most: int | None = None) -> bytes:
     """Read the whole content of a file.
 
+    Args:
+        location: the file.
+        most: bytes that it may have; None stands for as many as there is memory for.
+
     Raises:
-        MissingFileError: no such file.
-        StorageError: the storage fails.
+        FormatError: it has more.
+        MissingFileError: no such file, or it is a device or a pipe.
+        StorageError: the storage fails, or there is not memory for it.
     """
-    # Without the limit s3fs asks for the size first.
-    options = {"max_concurrency": 1} if is_s3(location.filesystem) else {}
-    content = request(location, "read the file", lambda: bytes(location.filesystem.cat_file(location.path, **options)))
+    if is_local(location):
+        content = request(location, "read the file", lambda: _read_local(location, most))
+    elif most is None:
+        # Without the limit s3fs asks for the size first.
+        options = {"max_concurrency": 1} if is_s3(location.filesystem) else {}
+        content = request(
+            location, "read the file", lambda: bytes(location.filesystem.cat_file(location.path, **options))
+        )
+    else:
+        content = request(location, "read the file", lambda: _read_beginning(location, most + 1))
+    if most is not None and len(content) > most:
+        raise _too_large(location, most)
     add_requests(0, len(content))
     return content
+
+
+def _read_local(location: Location, most: int | None) -> bytes:
+    size = require_regular(location).st_size
+    if most is not None and size > most:
+        raise _too_large(location, most)
+    require_memory(size, str(location))
+    chunks: list[bytes] = []
+    with Path(location.path).open("rb", buffering=0) as file:
+        # Files of the kernel have more bytes than they say.
+        wanted = size + 1
+        while (most is None or sum(map(len, chunks)) <= most) and (chunk := file.read(wanted)):
+            chunks.append(chunk)
+            wanted = COPY_SIZE
+    return b"".join(chunks)
+
+
+def _read_beginning(location: Location, size: int) -> bytes:
+    """The first bytes of a file that is not local, or all of a smaller one."""
+    try:
+        return bytes(location.filesystem.cat_file(location.path, start=0, end=size))
+    except client_errors() as error:
+        # Nothing begins at the first byte of an empty object.
+        if find_status(error) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and not location.filesystem.size(
+            location.path
+        ):
+            return b""
+        raise
+
+
+def _too_large(location: Location, most: int) -> FormatError:
+    limit = f"{most >> 20:,} MiB" if most >= 1 << 20 else f"{most:,} bytes"
+    return FormatError(f"the file has more than {limit}, which none of its kind has", where=Where(file=str(location)))
+
+
+def require_regular(location: Location) -> os.stat_result:
+    """Status of a local file, links followed.
+
+    Raises:
+        MissingFileError: there is none, or it is a device or a pipe, of which reading may never end.
+    """
+    with translating(location, "measure the file"):
+        status = Path(location.path).stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise MissingFileError("this is a device or pipe, not a file", where=Where(file=str(location)))
+    return status
 
 
 def list_directory(location: Location) -> list[FileEntry]:
@@ -140,8 +203,10 @@ def open_file(location: Location) -> IO[bytes]:
     """Open a file for reading, seekable; the caller closes it.
 
     Raises:
-        MissingFileError: no such file.
+        MissingFileError: no such file, or it is a device or a pipe.
     """
+    if is_local(location):
+        require_regular(location)
     return request(location, "open the file", lambda: cast("IO[bytes]", location.filesystem.open(location.path, "rb")))
 
 

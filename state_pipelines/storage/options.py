@@ -10,7 +10,6 @@ import json
 import os
 import re
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -82,14 +81,18 @@ def load_storage_options(text: str) -> dict[str, dict[str, Any]]:
     """
     where = Where() if text.lstrip().startswith("{") else Where(file=text)
     try:
-        content = text if where.file is None else Path(text).read_text()
-        loaded = parse_yaml(content)
-    except OSError as error:
-        raise UsageError(f"the storage options cannot be read: {error.strerror}", where=where) from None
+        loaded = parse_yaml(text if where.file is None else _read_options(text))
     except (yaml.YAMLError, UnicodeDecodeError):
         # The message of the parser would quote the text, which may hold secrets.
         raise UsageError("the storage options are neither YAML nor JSON", where=where) from None
     return _check(loaded, "the storage options", where)
+
+
+def _read_options(path: str) -> str:
+    # Imported late: reading a file of a storage takes its options.
+    from state_pipelines.storage.given_files import read_given_text
+
+    return read_given_text(path, "the storage options")
 
 
 def find_storage_options(path: str) -> dict[str, Any]:

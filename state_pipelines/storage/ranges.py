@@ -8,6 +8,7 @@ from http import HTTPStatus
 from state_pipelines.errors import FormatError, MissingFileError, StorageError, UsageError, Where
 from state_pipelines.storage.faults import ShortBodyError, find_status, request
 from state_pipelines.storage.files import file_size
+from state_pipelines.storage.free_memory import require_memory
 from state_pipelines.storage.locations import Location, is_local
 from state_pipelines.storage.request_counts import add_requests
 
@@ -50,7 +51,7 @@ def read_range(location: Location, start: int, end: int) -> bytes:
     Raises:
         FormatError: the range is not inside the file.
         MissingFileError: no such file.
-        StorageError: the storage fails.
+        StorageError: the storage fails, or there is not memory for it.
     """
     if not 0 <= start <= end:
         raise FormatError(f"{start} to {end} is not a range of bytes", where=Where(file=str(location), offset=start))
@@ -58,6 +59,7 @@ def read_range(location: Location, start: int, end: int) -> bytes:
         return b""
     if end - start > _TRUSTED_SIZE:
         _require_range(location, start, end)
+        require_memory(end - start, str(location), start)
     in_flight = 1 if is_local(location) else read_setting(REQUESTS_VARIABLE, REQUESTS)
     requests = _RangeRequests(location, start, end, count_requests(location, end - start) if in_flight > 1 else 1)
 

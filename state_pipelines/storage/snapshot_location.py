@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import stat
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from state_pipelines.errors import MissingFileError, NotFoundError, Where
 from state_pipelines.storage.faults import NO_BUCKET
 from state_pipelines.storage.files import exists, is_directory, read_file
-from state_pipelines.storage.locations import Location, is_local, join, parent
+from state_pipelines.storage.locations import Location, join, parent
 from state_pipelines.storage.resolution import resolve
 
 METADATA_FILE = "_metadata"
 """Name of the file that makes a directory a snapshot (`AbstractFsCheckpointStorageAccess.METADATA_FILE_NAME`)."""
+
+MOST_METADATA = 2 << 30
+"""Bytes that a `_metadata` file may have: 10,000 handles in the state of each of 100 operators take a tenth of it."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,8 @@ def read_metadata_bytes(location: Location) -> bytes:
     """Read a `_metadata` file.
 
     Raises:
+        FormatError: it has more than `MOST_METADATA` bytes.
         MissingFileError: there is none, or it is a device, a pipe or a link to one.
         StorageError: the storage fails.
     """
-    if is_local(location):
-        with suppress(OSError, ValueError):
-            kind = Path(location.path).stat().st_mode
-            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-                # Reading one may never end.
-                raise MissingFileError("this is a device or pipe, not a file", where=Where(file=str(location)))
-    return read_file(location)
+    return read_file(location, most=MOST_METADATA)

@@ -9,6 +9,11 @@ import yaml
 MAX_DEPTH = 64
 """Mappings and lists in each other."""
 
+MOST_BYTES = 8 << 20
+"""Bytes, or characters, of a document; the parser takes seconds for it."""
+
+_MOST_DIGITS = 1000
+
 
 class _Bounded:
     """A composer that counts how deep it is; to be mixed into a loader of PyYAML.
@@ -45,6 +50,15 @@ class _Bounded:
 class _SafeLoader(_Bounded, yaml.SafeLoader):
     """Values of YAML's own types."""
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """An integer that Python can also write in decimal digits, which has a limit for longer ones."""
+        if len(node.value) > _MOST_DIGITS:
+            raise yaml.YAMLError(f"a number has {len(node.value):,} digits, more than {_MOST_DIGITS:,}")
+        return int(super().construct_yaml_int(node))
+
+
+_SafeLoader.add_constructor("tag:yaml.org,2002:int", _SafeLoader.construct_yaml_int)
+
 
 class _TextLoader(_Bounded, yaml.BaseLoader):
     """Texts only."""
@@ -58,9 +72,11 @@ def parse_yaml(text: str | bytes, *, as_texts: bool = False) -> Any:
         as_texts: scalars stay texts, so that `no` and `1.10` are what they look like.
 
     Raises:
-        yaml.YAMLError: it is not YAML, nests deeper than `MAX_DEPTH`, an alias is inside of what it names, or a value
-            is not one of its tag, such as a date that does not exist.
+        yaml.YAMLError: it has more than `MOST_BYTES`, is not YAML, nests deeper than `MAX_DEPTH`, an alias is inside of
+            what it names, or a value is not one of its tag, such as a date that does not exist.
     """
+    if len(text) > MOST_BYTES:
+        raise yaml.YAMLError(f"the document has {len(text):,} bytes, more than {MOST_BYTES:,}")
     try:
         return yaml.load(text, Loader=_TextLoader if as_texts else _SafeLoader)
     except (ValueError, OverflowError) as error:

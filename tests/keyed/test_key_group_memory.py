@@ -12,6 +12,7 @@ from benchmarks.shapes import Shape
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed import key_group_memory
 from state_pipelines.operations.write import keyed_rewrite
+from state_pipelines.storage.free_memory import CHECKED_FROM
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,35 +54,6 @@ def test_a_canonical_savepoint_becomes_another_one_without_holding_key_groups(
 
 def test_small_key_groups_do_not_ask_for_the_memory_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_group_memory, "measure_free_memory", lambda: 0)
-    key_group_memory.require_memory(key_group_memory.CHECKED_FROM, 0, "file")
+    key_group_memory.require_memory(CHECKED_FROM, 0, "file")
     with pytest.raises(UnsupportedError):
-        key_group_memory.require_memory(key_group_memory.CHECKED_FROM + 1, 0, "file")
-
-
-class TestFreeMemory:
-    """Memory that a process may still take."""
-
-    @pytest.fixture(autouse=True)
-    def _files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(key_group_memory, "_MEMINFO", tmp_path / "meminfo")
-        monkeypatch.setattr(key_group_memory, "_CGROUP", tmp_path)
-
-    def test_nobody_says(self) -> None:
-        assert key_group_memory.measure_free_memory() is None
-        key_group_memory.require_memory(1 << 50, 0, "file")
-
-    def test_the_machine(self, tmp_path: Path) -> None:
-        (tmp_path / "meminfo").write_text("MemTotal:  9 kB\nMemAvailable:   5 kB\nSwapFree:   2 kB\n")
-        assert key_group_memory.measure_free_memory() == 7 << 10
-
-    def test_a_control_group(self, tmp_path: Path) -> None:
-        (tmp_path / "meminfo").write_text("MemAvailable:   500 kB\n")
-        (tmp_path / "memory.max").write_text("10000\n")
-        (tmp_path / "memory.current").write_text("8000\n")
-        (tmp_path / "memory.stat").write_text("anon 3000\ninactive_file 4500\n")
-        assert key_group_memory.measure_free_memory() == 6500
-
-    def test_a_control_group_without_a_limit(self, tmp_path: Path) -> None:
-        (tmp_path / "meminfo").write_text("MemAvailable:   500 kB\n")
-        (tmp_path / "memory.max").write_text("max\n")
-        assert key_group_memory.measure_free_memory() == 500 << 10
+        key_group_memory.require_memory(CHECKED_FROM + 1, 0, "file")

@@ -130,9 +130,9 @@ def test_states_are_read_as_arrow_arrays(
     data: bytes, states: tuple[OperatorStateMetaInfo, ...], header: OperatorHeader
 ) -> None:
     file = read_operator_file(data, make_handle(*states), "f")
-    assert read_list_state(file, NAMES, CONTEXT, exact=True).to_pylist() == ["a", "bc"]
-    assert read_list_state(file, COUNTS, CONTEXT, exact=True).to_pylist() == [7]
-    keys, values = read_broadcast_state(file, RULES, CONTEXT, exact=True)
+    assert read_list_state(file, NAMES, CONTEXT).to_pylist() == ["a", "bc"]
+    assert read_list_state(file, COUNTS, CONTEXT).to_pylist() == [7]
+    keys, values = read_broadcast_state(file, RULES, CONTEXT)
     assert (keys.to_pylist(), values.to_pylist()) == ([5], ["x"])
 
 
@@ -175,7 +175,7 @@ def test_elements_may_have_no_bytes(compressed: bool) -> None:
     data, states = write_operator_file(header, {"nothing": empty, "names": LISTS["names"]}, {})
     file = read_operator_file(data, make_handle(*states[::-1]), "f")
     assert spans(file, "nothing") == [b"", b"", b""]
-    assert read_list_state(file, nothing, CONTEXT, exact=True).to_pylist() == [None, None, None]
+    assert read_list_state(file, nothing, CONTEXT).to_pylist() == [None, None, None]
     assert spans(file, "names") == [b"\x02a", b"\x03bc"]
 
 
@@ -184,7 +184,7 @@ def test_an_element_of_several_chunks_is_read_whole() -> None:
     text = "long text " * 20_000
     data, states = write_operator_file(header, {"names": encode(basic("String"), [text, "b"])}, {})
     file = read_operator_file(data, make_handle(*states), "f")
-    assert read_list_state(file, NAMES, CONTEXT, exact=True).to_pylist() == [text, "b"]
+    assert read_list_state(file, NAMES, CONTEXT).to_pylist() == [text, "b"]
 
 
 def test_file_merging_may_leave_no_file() -> None:
@@ -211,9 +211,9 @@ def test_what_is_written_is_read(names: list[str], counts: list[int], rules: dic
     header = replace(HEADER, compressed=compressed)
     data, states = write_operator_file(header, lists, {"rules": (len(rules), b"".join(pairs))})
     file = read_operator_file(data, make_handle(*states), "f")
-    assert read_list_state(file, NAMES, CONTEXT, exact=True).to_pylist() == names
-    assert read_list_state(file, COUNTS, CONTEXT, exact=True).to_pylist() == counts
-    keys, values = read_broadcast_state(file, RULES, CONTEXT, exact=True)
+    assert read_list_state(file, NAMES, CONTEXT).to_pylist() == names
+    assert read_list_state(file, COUNTS, CONTEXT).to_pylist() == counts
+    keys, values = read_broadcast_state(file, RULES, CONTEXT)
     assert dict(zip(keys.to_pylist(), values.to_pylist(), strict=True)) == rules
 
 
@@ -240,8 +240,15 @@ WRONG_HANDLES = {
     "behind the end": ((lies_at("names", len(FILE) + 1),), r"is outside the payload"),
     "negative": ((lies_at("names", -1),), "is outside the payload"),
     "unknown": ((lies_at("ages", START),), r"names a state that its file does not have \[file f, state ages\]"),
-    "two broadcasts": ((lies_at("rules", START, START + 2),), "a broadcast state has one offset, not 2"),
-    "no broadcast": ((lies_at("rules"),), "a broadcast state has one offset, not 0"),
+    "two broadcasts": (
+        (lies_at("rules", START, START + 2, mode=OperatorStateMode.BROADCAST),),
+        "a broadcast state has one offset, not 2",
+    ),
+    "another kind": ((lies_at("rules", START),), "the handle says .* SPLIT_DISTRIBUTE, but the file says BROADCAST"),
+    "a gap after the header": (STATES[1:], rf"bytes {START} to {START + 5}, after the header, belong to no element"),
+    "no list elements": ((lies_at("names"), STATES[2]), rf"bytes {START} to {START + 13}, after the header"),
+    "twice": ((*STATES, STATES[0]), "two handles, or one twice, name elements of this state"),
+    "no broadcast": ((lies_at("rules", mode=OperatorStateMode.BROADCAST),), "a broadcast state has one offset, not 0"),
 }
 
 
@@ -265,16 +272,54 @@ def test_a_compressed_file_must_have_a_framed_stream() -> None:
 
 @pytest.mark.parametrize("second", [START, START + 1])
 def test_elements_that_overlap_are_refused(second: int) -> None:
-    file = read_operator_file(FILE, make_handle(lies_at("names", START, second)), "f")
-    with pytest.raises(FormatError, match=rf"record 0: .* \[file f, offset {START}, state names"):
+    file = read_operator_file(FILE, make_handle(lies_at("names", START, second), *STATES[1:]), "f")
+    with pytest.raises(FormatError, match=r"record 0: .* \[file f, offset \d+, state names"):
         read_list_state(file, NAMES, CONTEXT)
 
 
-def test_bytes_that_are_left_over_are_refused_when_told_so() -> None:
+def test_bytes_that_are_left_over_are_refused() -> None:
     file = read_operator_file(FILE + b"\0", make_handle(*STATES), "f")
-    read_broadcast_state(file, RULES, CONTEXT)
     with pytest.raises(FormatError, match=rf"1 bytes are left over .*\[file f, offset {len(FILE)}, state rules\]"):
-        read_broadcast_state(file, RULES, CONTEXT, exact=True)
+        read_broadcast_state(file, RULES, CONTEXT)
+
+
+LEFT_OUT = {
+    "first element": (0, lies_at("names", START + 2), "bytes .* belong to no element"),
+    "last element": (0, lies_at("names", START), "record 0"),
+    "all of a later state": (1, lies_at("counts", mode=OperatorStateMode.UNION), "record 1"),
+}
+
+
+@pytest.mark.parametrize(("index", "left", "message"), LEFT_OUT.values(), ids=LEFT_OUT)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_elements_that_a_handle_leaves_out_are_noticed(
+    index: int, left: OperatorStateMetaInfo, message: str, compressed: bool
+) -> None:
+    places = dict(zip((START, START + 2, START + 5, START + 13), POSITIONS, strict=True))
+    states = [*(COMPRESSED_STATES if compressed else STATES)]
+    states[index] = replace(left, offsets=tuple(places[each] for each in left.offsets)) if compressed else left
+    with pytest.raises(FormatError, match=message):
+        read_list_state(
+            read_operator_file(COMPRESSED_FILE if compressed else FILE, make_handle(*states), "f"), NAMES, CONTEXT
+        )
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_copy_of_broadcast_state_may_be_left_out_or_named_alone(compressed: bool) -> None:
+    data, states = (COMPRESSED_FILE, COMPRESSED_STATES) if compressed else (FILE, STATES)
+    file = read_operator_file(data, make_handle(*states[:2]), "f")
+    assert read_list_state(file, NAMES, CONTEXT).to_pylist() == ["a", "bc"]
+    assert read_list_state(file, COUNTS, CONTEXT).to_pylist() == [7]
+    with pytest.raises(FormatError, match="record 0"):
+        read_list_state(
+            read_operator_file(data, make_handle(lies_at("names", states[0].offsets[0]), states[1]), "f"),
+            NAMES,
+            CONTEXT,
+        )
+    alone = read_operator_file(data, make_handle(states[2]), "f", shared=states)
+    assert alone.elements("names")[1].tolist() == []
+    keys, values = read_broadcast_state(alone, RULES, CONTEXT)
+    assert (keys.to_pylist(), values.to_pylist()) == ([5], ["x"])
 
 
 def test_errors_in_a_compressed_file_name_the_chunk() -> None:
@@ -288,7 +333,7 @@ def test_errors_in_a_compressed_file_name_the_chunk() -> None:
 @pytest.mark.parametrize("count", ["7fffffff", "ffffffff", "00000003", "00"])
 def test_a_number_of_entries_that_does_not_fit_is_refused(count: str) -> None:
     data = make_header(HEADER) + bytes.fromhex(count) + (b"\0" * 20 if len(count) > 2 else b"")
-    file = read_operator_file(data, make_handle(lies_at("rules", START)), "f")
+    file = read_operator_file(data, make_handle(lies_at("rules", START, mode=OperatorStateMode.BROADCAST)), "f")
     with pytest.raises(FormatError, match=r"entries do not fit in .*\[file f, offset \d+, state rules"):
         read_broadcast_state(file, RULES, CONTEXT)
 
@@ -424,6 +469,6 @@ def test_elements_that_flink_wrote_use_up_their_bytes(path: Path) -> None:
         for info in (*file.header.lists, *file.header.broadcasts):
             read = read_list_state if info in file.header.lists else read_broadcast_state
             try:
-                read(file, info, context, exact=True)
+                read(file, info, context)
             except UnsupportedError:
                 continue

@@ -161,7 +161,7 @@ def _has_result(file: RequestFile) -> bool:
     """Return whether there is a result of this content already, as after the cursor was cleared."""
     try:
         content = json.loads(read_file(file.result))
-    except (MissingFileError, ValueError):
+    except (MissingFileError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and content.get("mark") == file.mark
 

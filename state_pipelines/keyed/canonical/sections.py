@@ -17,6 +17,7 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.snappy_frames import decompress, decompress_into, iter_chunks, measure_chunks
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, Where
 from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, settle_keyed_header
+from state_pipelines.metadata.header_bytes import read_header_bytes
 from state_pipelines.metadata.streams import StateStream, read_stream_range
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class HeaderReading:
         """The bytes of the stream up to `end`."""
         if end <= len(self.beginning):
             return self.beginning[:end]
-        return read_stream_range(stream, 0, end)
+        return read_header_bytes(stream, end)
 
 
 PLAIN = HeaderReading()

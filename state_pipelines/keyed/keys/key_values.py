@@ -49,7 +49,7 @@ class KeyText:
             return field if isinstance(field, Mapping) else {"row_kind": "+I", "f0": field}
         try:
             value: object = json.loads(self.text)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             if pa.types.is_string(kind):
                 return self.text
             raise UsageError(

@@ -20,6 +20,7 @@ from state_pipelines.keyed.header import name_states
 from state_pipelines.keyed.key_group_prefix import decode_prefixes, encode_prefix
 from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat, gather_key_groups
 from state_pipelines.keyed.record_layout import KeyedRecords
+from state_pipelines.metadata.header_bytes import check_header_size
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import read_together
 from state_pipelines.rocksdb.cache import TableCache
@@ -220,6 +221,7 @@ def open_rocksdb(
         FormatError: the states of the header and the column families of the database are not the same.
         MissingFileError: a table that is live is not among the files.
     """
+    check_header_size(meta, meta.size)
     read = read_together([meta, *find_manifest(files)])
     header = parse_header(read(meta), meta.name, declared)
     database = read_database(files, read)

@@ -17,6 +17,7 @@ from state_pipelines.operations.auditing.file_listings import THREADS
 from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
 from state_pipelines.rocksdb.verifying import verify_table
 from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.snapshot.list_state import NonKeyedState
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.reading import count_together
 
@@ -212,10 +213,27 @@ def _read_other(state: State, amounts: ReadAmounts, *, whole: bool) -> Iterator[
     """Read operator state, raw state or data in flight: whole files, as nothing smaller can be read of them."""
     if state.undecoded:
         yield _note_undecoded(state.operator, state, state.undecoded)
+    if isinstance(state, NonKeyedState):
+        yield from _read_elements(state, amounts, whole=whole)
+        return
     for batch in state.batches():
         amounts.add(records=batch.num_rows)
         if not whole:
             return
+
+
+def _read_elements(state: NonKeyedState, amounts: ReadAmounts, *, whole: bool) -> Iterator[Finding]:
+    """Check the offsets of all subtasks, and decode the elements in files, in a sample only in small ones and one."""
+    table = state.make_table()
+    for index, subtask_state in enumerate(state.subtask_states):
+        subject = _Subject(Property.RECORDS, state.operator.label, subtask_state.subtask, state.label)
+        try:
+            subtask_state.unread.check()
+            if whole or index == 0 or subtask_state.unread.stream.size <= _SMALL_FILE:
+                for batch in table.batches([subtask_state]):
+                    amounts.add(records=batch.num_rows)
+        except StateError as error:
+            yield subject.fail(error)
 
 
 @dataclass(frozen=True)

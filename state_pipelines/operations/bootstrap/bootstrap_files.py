@@ -10,6 +10,7 @@ from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetFiles
 from state_pipelines.storage import join, parent, read_file, resolve
+from state_pipelines.storage.given_files import MOST_TEXT
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.resolution import normalize
 from state_pipelines.storage.yaml_documents import parse_yaml
@@ -38,7 +39,7 @@ def load_bootstrap(path: str) -> list[NewOperator]:
     """
     with at(file=path):
         try:
-            content = parse_yaml(read_file(resolve(path)))
+            content = parse_yaml(read_file(resolve(path), most=MOST_TEXT))
         except yaml.YAMLError as error:
             raise UsageError(f"the file is no YAML: {' '.join(str(error).split())}") from None
         _check(content, {"operators": list}, ("operators",), "the description")

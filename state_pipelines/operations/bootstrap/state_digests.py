@@ -200,8 +200,8 @@ class SubtaskDigests:
             file = self.subtask_state.read()
             keys: pa.Array | None = None
             if info.backend_type is BackendStateType.BROADCAST:
-                keys, values = read_broadcast_state(file, info, self.context, exact=True)
+                keys, values = read_broadcast_state(file, info, self.context)
             else:
-                values = read_list_state(file, info, self.context, exact=True)
+                values = read_list_state(file, info, self.context)
             subtasks = np.full(len(values), self.subtask_state.subtask, np.int32)
             return digest_elements(subtasks, keys, values, self.parallelism)

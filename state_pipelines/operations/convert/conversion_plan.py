@@ -31,6 +31,7 @@ from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.snapshot.file_scans import count_scans
 from state_pipelines.snapshot.held_key_groups import check_held_key_groups, explain_older_ranges
+from state_pipelines.snapshot.operator_elements import check_elements
 from state_pipelines.storage.snapshot_writer import require_free, require_outside
 
 _DATABASES = 8
@@ -144,6 +145,7 @@ def plan_conversion(
     for operator in snapshot.operators:
         if (older := explain_older_ranges(operator.metadata, operator.label)) is not None:
             notes.append(older)
+        notes += check_elements(operator)
         if format is Format.KEEP:
             notes += _note_key_groups(operator)
             continue

@@ -15,6 +15,7 @@ import yaml
 
 from state_pipelines.errors import UsageError, at
 from state_pipelines.storage import read_file, resolve
+from state_pipelines.storage.given_files import MOST_TEXT
 from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def load_flink_options(path: str) -> dict[str, Any]:
     """
     with at(file=path):
         try:
-            content = parse_yaml(read_file(resolve(path)).decode())
+            content = parse_yaml(read_file(resolve(path), most=MOST_TEXT).decode())
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise UsageError(f"the configuration of Flink is not YAML: {error}") from None
         if content is not None and not isinstance(content, dict):

@@ -53,6 +53,7 @@ from state_pipelines.operations.jobs.retyped_job import (
 from state_pipelines.serializers import build
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.tree import Avro, MapOf, Serializer
+from state_pipelines.storage.given_files import read_given_text
 from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
@@ -88,10 +89,8 @@ def load_job(path: str | Path, old: Job, release: tuple[int, int], classes: Clas
     """
     try:
         # Every scalar stays text: a type may be called `null`, and 1.20 is not a number.
-        content = parse_yaml(Path(path).read_text(encoding="utf-8"), as_texts=True)
-    except OSError as error:
-        raise UsageError(f"the description cannot be read: {error.strerror}", where=Where(file=str(path))) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        content = parse_yaml(read_given_text(path, "the description"), as_texts=True)
+    except yaml.YAMLError as error:
         raise UsageError(f"the description is not YAML: {error}", where=Where(file=str(path))) from None
     try:
         return _Description(_check_names(content, _JOB, "the description"), Path(path), old, release, classes).job()

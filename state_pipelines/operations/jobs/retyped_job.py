@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, is_dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.codecs.kryo.field_lists import JavaType, parse_type
@@ -35,9 +34,11 @@ from state_pipelines.serializers.tree import (
     Tuple,
 )
 from state_pipelines.snapshot.python_states import PREFIX
+from state_pipelines.storage.given_files import read_given_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from state_pipelines.javaclasses.classpath import ClassPath
 
@@ -160,12 +161,10 @@ def read_schema(path: str | Path) -> str:
     Raises:
         UsageError: there is no such file, or it is no JSON.
     """
+    text = read_given_text(path, "the schema")
     try:
-        text = Path(path).read_text(encoding="utf-8")
         json.loads(text)
-    except OSError as error:
-        raise UsageError(f"the schema cannot be read: {error.strerror}", where=Where(file=str(path))) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"the schema is not JSON: {error}", where=Where(file=str(path))) from None
     return text
 

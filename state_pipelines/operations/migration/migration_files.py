@@ -18,6 +18,7 @@ from state_pipelines.operations.migration.step_parser import parse_step, take_te
 from state_pipelines.operations.migration.step_texts import dump_step
 from state_pipelines.operations.migration.steps import Direction, Key, Step
 from state_pipelines.operations.python_files import run_python_file
+from state_pipelines.storage.given_files import read_given_file
 from state_pipelines.storage.yaml_documents import parse_yaml
 
 _CHANGE = ("operator", "state", "upgrade", "downgrade", "loss", "expect")
@@ -152,11 +153,9 @@ def load_migration(path: str | Path, *, allow_python: bool = False) -> Migration
     if is_python and not allow_python:
         hint = "Python can do anything on this machine; if you trust the file, allow it with --allow-python"
         raise MigrationError("the migration file is Python, which is not run by itself", where=where, hint=hint)
+    raw = read_given_file(path, "the migration file", kind=MigrationError)
     try:
-        raw = Path(path).read_bytes()
         content = run_python_file(path, "MIGRATION", kind=MigrationError) if is_python else parse_yaml(raw)
-    except OSError as error:
-        raise MigrationError(f"the migration file cannot be read: {error.strerror}", where=where) from None
     except yaml.YAMLError as error:
         raise MigrationError(f"the migration file is not YAML: {error}", where=where) from None
     if not isinstance(content, dict):

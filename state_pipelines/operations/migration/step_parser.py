@@ -18,6 +18,7 @@ from state_pipelines.serializers.python_types import parse_python_type
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import parse
 from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.storage.given_files import read_given_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,10 +178,11 @@ def _read_avro(body: _Body) -> tree.Serializer:
     given = body.content["avro"]
     try:
         text = given if isinstance(given, str) and given.lstrip().startswith("{") else None
-        schema = text if text is not None else (body.directory / str(given)).read_text(encoding="utf-8")
+        schema = text if text is not None else read_given_text(body.directory / str(given), f"the schema {given}")
+    except StateError as error:
+        raise body.error(error.what) from None
+    try:
         parse_avro_schema(schema)
-    except OSError as error:
-        raise body.error(f"the schema {given} cannot be read: {error.strerror}") from None
     except StateError as error:
         raise body.error(f"{given} is not an Avro schema: {error.what}") from None
     return avro(body.maybe("class") or "org.apache.avro.generic.GenericRecord", compact_schema(schema))

@@ -13,6 +13,7 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.snappy_frames import STREAM_ID
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, UnknownSerializerError, UnsupportedError, Where, at
+from state_pipelines.metadata.header_bytes import read_header_bytes
 from state_pipelines.metadata.operator_handles import (
     OperatorStateHandle,
     OperatorStateMetaInfo,
@@ -20,7 +21,7 @@ from state_pipelines.metadata.operator_handles import (
     OperatorStreamStateHandle,
 )
 from state_pipelines.metadata.stream_handles import EmptySegmentFileStateHandle
-from state_pipelines.metadata.streams import StateStream, StreamRange, read_stream_range
+from state_pipelines.metadata.streams import StateStream, StreamRange
 from state_pipelines.operations.rescale.redistribution import Share, redistribute
 from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header, write_operator_header
 from state_pipelines.operatorstate.unread_state import FIRST_READ
@@ -65,7 +66,7 @@ class ElementFile:
         """
         size = min(FIRST_READ, self.first)
         while True:
-            reader = Reader(read_stream_range(self.stream, 0, size), self.stream.name)
+            reader = Reader(read_header_bytes(self.stream, size), self.stream.name)
             try:
                 header = read_operator_header(reader)
                 return header, reader.position + len(STREAM_ID) * header.compressed
@@ -84,7 +85,7 @@ class ElementFile:
             end = self.parsed[1]
         except UnknownSerializerError:
             end = self.first
-        return read_stream_range(self.stream, 0, end)
+        return read_header_bytes(self.stream, end)
 
     @cached_property
     def ranks(self) -> Mapping[str, int]:
@@ -130,10 +131,11 @@ def assemble_operator(
 ) -> list[OperatorStateHandle | None]:
     """Operator state of one operator for new subtasks, distributed as `redistribute` says.
 
-    Shares in one old file become a handle over it with fewer elements, as long as no other new subtask has elements of
-    the same state in that file: Flink, when it redistributes state, puts the handles of a subtask together by stream
-    and state, and would lose all but the last (`RoundRobinOperatorStateRepartitioner.repartitionSplitState`). Other
-    shares are copied into a new file after a header.
+    An old file is reused by the new subtask that has all of its list elements, and by those that have nothing but
+    copies of broadcast state from it. Other shares are copied into a new file after a header, so that every list
+    element of a file has a handle, and of one state in one file only one: Flink, when it redistributes state, puts the
+    handles of a subtask together by stream and state, and would lose all but the last
+    (`RoundRobinOperatorStateRepartitioner.repartitionSplitState`).
 
     Args:
         handles: (old subtask, its handle), ascending.
@@ -142,7 +144,7 @@ def assemble_operator(
         reader: of the old snapshot.
         assembler: takes the new files.
         raw: the state is raw operator state.
-        narrow: reuse files of which a new subtask needs a range; otherwise that part is copied into a new file.
+        narrow: reuse files also where copies of broadcast state in them are left out; otherwise the rest is copied.
         dropped: names of states that go, also out of headers.
         left_out: (old subtask, name) of states of which another file has all.
 
@@ -174,14 +176,26 @@ def assemble_operator(
         )
         for index, each in full.items()
     ]
-    taken: set[tuple[StreamStateHandle, str]] = set()
-    found: list[OperatorStateHandle | None] = []
-    for shares in redistribute(left, parallelism, old_parallelism=old_parallelism):
-        present = [share for share in shares if share.offsets]
-        kept = None
-        if present and changed.isdisjoint(share.subtask for share in present):
-            kept = _keep(present, full, taken, narrow=narrow and not raw)
-        found.append(kept or (_assemble(present, files, assembler, dropped) if present else None))
+    dealt = redistribute(left, parallelism, old_parallelism=old_parallelism)
+    present = [[share for share in shares if share.offsets] for shares in dealt]
+    found: list[OperatorStateHandle | None] = [
+        None if not changed.isdisjoint(share.subtask for share in shares) else _keep(shares, full, files, narrow=narrow)
+        for shares in present
+    ]
+    whole = {handle.delegate for handle, shares in zip(found, present, strict=True) if handle and _has_lists(shares)}
+    copied: dict[tuple[Share, ...], OperatorStateHandle] = {}
+    for index, shares in enumerate(present):
+        kept = found[index]
+        if not shares:
+            continue
+        if kept and (_has_lists(shares) or _can_share(files[shares[0].subtask], kept.delegate, whole)):
+            continue
+        if _has_lists(shares):
+            found[index] = _assemble(shares, files, assembler, dropped)
+            continue
+        if tuple(shares) not in copied:
+            copied[tuple(shares)] = _assemble(shares, files, assembler, dropped)
+        found[index] = copied[tuple(shares)]
     if left and not any(found):
         # There is no element at all, but there are states and their serializers.
         index, handle = left[0]
@@ -196,28 +210,45 @@ def assemble_operator(
 def _keep(
     shares: Sequence[Share],
     handles: Mapping[int, OperatorStateHandle],
-    taken: set[tuple[StreamStateHandle, str]],
+    files: Mapping[int, ElementFile],
     *,
     narrow: bool,
 ) -> OperatorStateHandle | None:
     """A handle over the one old file of some shares; None when they are to be copied."""
-    first = handles[shares[0].subtask]
+    if not shares:
+        return None
+    first, file = handles[shares[0].subtask], files[shares[0].subtask]
     if any(handles[share.subtask].delegate != first.delegate for share in shares):
         return None
-    own = {(first.delegate, share.state_name) for share in shares if share.mode is not OperatorStateMode.BROADCAST}
     states = _list_states(shares)
-    complete = sorted(states) == sorted(state for state in _plain(first.states) if state[2])
-    if own & taken or not (narrow or complete):
+    if _has_lists(shares) and sorted(_select_lists(states)) != sorted(_select_lists(_name_states(file.states))):
         return None
-    taken |= own
-    return first if complete else replace(first, states=tuple(OperatorStateMetaInfo(*state) for state in states))
+    if sorted(states) == sorted(_name_states(first.states)):
+        return first
+    if not narrow or file.raw:
+        return None
+    return replace(first, states=tuple(OperatorStateMetaInfo(*state) for state in states))
+
+
+def _can_share(file: ElementFile, delegate: StreamStateHandle, whole: Set[StreamStateHandle]) -> bool:
+    """Whether copies of broadcast state may stay in a file: its list elements have a handle, or there are none."""
+    return delegate in whole or not _select_lists(_name_states(file.states))
+
+
+def _has_lists(shares: Sequence[Share]) -> bool:
+    return any(share.mode is not OperatorStateMode.BROADCAST for share in shares)
+
+
+def _select_lists(states: Sequence[_State]) -> list[_State]:
+    return [state for state in states if state[1] is not OperatorStateMode.BROADCAST]
 
 
 _State = tuple[str, OperatorStateMode, tuple[int, ...]]
 
 
-def _plain(states: Sequence[OperatorStateMetaInfo]) -> list[_State]:
-    return [(state.state_name, state.mode, state.offsets) for state in states]
+def _name_states(states: Sequence[OperatorStateMetaInfo]) -> list[_State]:
+    """States with elements; of several handles over one file, each once."""
+    return list(dict.fromkeys((state.state_name, state.mode, state.offsets) for state in states if state.offsets))
 
 
 def _list_states(shares: Sequence[Share]) -> list[_State]:

@@ -26,6 +26,7 @@ from state_pipelines.operations.rescale.stored_elements import digest_pairs, mea
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.held_key_groups import check_subtasks, follows_formula
+from state_pipelines.snapshot.operator_elements import check_elements
 from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RAW_OPERATOR_NAME
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ class _Planner:
         compute_key_group_range(0, self.parallelism, self.max_parallelism)
         self._check_states()
         self._check_splits()
+        for source in self._sources:
+            self.notes += check_elements(source)
         if self.metadata.fully_finished:
             return self._plan_finished()
         resized = (self.parallelism, self.max_parallelism) != (self.metadata.parallelism, self.metadata.max_parallelism)

@@ -36,6 +36,7 @@ import yaml
 from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.metadata.operator_ids import parse_operator_id
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule
+from state_pipelines.storage.given_files import MOST_LINES, read_given_text
 from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
@@ -149,10 +150,8 @@ def read_request(path: str | Path) -> tuple[dict[str, Any], Path]:
         UsageError: the file cannot be read, or is no mapping.
     """
     try:
-        content = parse_yaml(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"the request cannot be read: {error.strerror}", where=Where(file=str(path))) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        content = parse_yaml(read_given_text(path, "the request"))
+    except yaml.YAMLError as error:
         raise UsageError(f"the request is not YAML: {error}", where=Where(file=str(path))) from None
     with at(file=str(path)):
         return dict(_open(content, None, "the request")), Path(path).parent
@@ -289,18 +288,15 @@ def read_keys(path: str | Path) -> list[object]:
     Raises:
         UsageError: the file cannot be read, or a line is not JSON.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the keys cannot be read: {error}", where=Where(file=str(path))) from None
+    lines = read_given_text(path, "the keys", most=MOST_LINES).splitlines()
     keys = []
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 keys.append(json.loads(line))
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:
                 hint = 'One JSON value per line, text in quotes: "alice"'
                 raise UsageError(
-                    f"line {number} is not JSON: {error.msg}", where=Where(file=str(path)), hint=hint
+                    f"line {number} is not JSON: {error}", where=Where(file=str(path)), hint=hint
                 ) from None
     return keys

@@ -137,7 +137,7 @@ class AuditRun:
         location = join(self.directory, self._files[0])
         try:
             header: dict[str, Any] = json.loads(read_file(location).decode().partition("\n")[0])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _refuse_line(error, location, 1) from None
         return header
 
@@ -261,7 +261,7 @@ def _parse_line(line: str, location: Location, number: int) -> AuditRecord | Non
             time=datetime.fromisoformat(fields["time"]),
             detail=str(fields.get("detail", "")),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise _refuse_line(error, location, number) from None
 
 

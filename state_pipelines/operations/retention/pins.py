@@ -11,6 +11,7 @@ import yaml
 from state_pipelines.errors import FormatError, MissingFileError, StateError, UsageError, Where
 from state_pipelines.storage import Location, exists, join, read_file
 from state_pipelines.storage.files import replace_file
+from state_pipelines.storage.given_files import MOST_TEXT
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
 from state_pipelines.storage.yaml_documents import parse_yaml
 
@@ -58,7 +59,7 @@ def read_pins(root: Location) -> tuple[Pin, ...]:
     """
     location = locate_pins(root)
     try:
-        data = read_file(location)
+        data = read_file(location, most=MOST_TEXT)
     except MissingFileError:
         if exists(location):
             raise

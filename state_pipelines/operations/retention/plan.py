@@ -246,5 +246,5 @@ def read_planned_paths(content: bytes | str, fingerprint: str) -> tuple[PlannedP
             )
             for each in plan["delete"]
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None

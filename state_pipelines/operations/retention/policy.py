@@ -7,17 +7,18 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.storage.given_files import read_given_text
 from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from state_pipelines.operations.retention.path_keys import Equalities
 
@@ -193,10 +194,8 @@ def load_policy(path: str | Path) -> RetentionPolicy:
     """
     with at(file=str(path)):
         try:
-            content = parse_yaml(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UsageError(f"the policy cannot be read: {error.strerror}") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            content = parse_yaml(read_given_text(path, "the policy"))
+        except yaml.YAMLError as error:
             raise UsageError(f"the policy is not YAML: {error}") from None
         return parse_policy(content)
 

@@ -38,6 +38,7 @@ from state_pipelines.operatorstate.header import OperatorHeader
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.snapshot.operator_elements import check_offsets
 from state_pipelines.storage import Location, join
 
 if TYPE_CHECKING:
@@ -217,6 +218,7 @@ def plan_savepoint(
         format: of their keyed state.
 
     Raises:
+        FormatError: `_metadata` of the base does not fit files of its operator state.
         UsageError: the descriptions lack what the base does not know, or contradict it or each other.
         UnsupportedError: the base holds keyed state of a format that cannot be rewritten, or a serializer has no
             layout.
@@ -224,6 +226,8 @@ def plan_savepoint(
     require_distinct_names(operators)
     if format is Format.KEEP:
         raise UsageError("new state has no format to keep", hint="Choose canonical, heap or rocksdb")
+    for operator in () if base is None else base.operators:
+        check_offsets(operator)
     metadata = CheckpointMetadata(NEW_METADATA_VERSION, 1) if base is None else base.metadata
     context = base.layout_context if base is not None else LayoutContext()
     planned = []

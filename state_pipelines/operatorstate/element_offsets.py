@@ -1,0 +1,148 @@
+"""Offsets of elements that handles of operator state name in a file, and whether they name all of them.
+
+Flink writes the elements of a subtask back to back after the header, and names each of them in one handle
+(`DefaultOperatorStateBackendSnapshotStrategy`). So does `rescale`, but for copies of broadcast state: every subtask has
+one, so that some are left out, and several handles may name the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from state_pipelines.binary.snappy_frames import STREAM_ID
+from state_pipelines.errors import EDITED_METADATA, FormatError, Where
+from state_pipelines.metadata.operator_handles import OperatorStateMode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from state_pipelines.metadata.operator_handles import OperatorStateMetaInfo
+    from state_pipelines.operatorstate.header import OperatorHeader
+
+Offsets = npt.NDArray[np.int64]
+Spans = tuple[Offsets, Offsets]
+
+
+def join_offsets(states: Sequence[OperatorStateMetaInfo], name: str) -> dict[str, tuple[int, ...]]:
+    """Offsets that all handles over a stream name, by state.
+
+    Args:
+        states: of the handles.
+        name: of the stream, for errors.
+
+    Raises:
+        FormatError: elements of a list state are named twice, or a broadcast state at two offsets.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for state in states:
+        known = found.get(state.state_name, ())
+        if known and state.offsets and (state.mode is not OperatorStateMode.BROADCAST or known != state.offsets):
+            raise FormatError(
+                "two handles, or one twice, name elements of this state in this file",
+                where=Where(file=name, offset=state.offsets[0], state=state.state_name),
+                hint=EDITED_METADATA,
+            )
+        found[state.state_name] = known or state.offsets
+    return found
+
+
+def order_offsets(
+    states: Sequence[OperatorStateMetaInfo], header: OperatorHeader, start: int, end: int, name: str
+) -> dict[str, Offsets]:
+    """Check what handles say of a file, and return the offsets of each state that they name.
+
+    The states are in the order of the header, so that of two states at one position the first is empty.
+
+    Args:
+        states: of all handles over the file.
+        header: of the file.
+        start: where the header ends.
+        end: of the file.
+        name: of the file.
+
+    Raises:
+        FormatError: the file does not have a state, or as another kind; an offset is outside; elements are named twice;
+            or bytes after the header belong to no element.
+    """
+    for state in states:
+        _check_state(state, header, start, end, name)
+    offsets = join_offsets(states, name)
+    names = [info.name for info in (*header.lists, *header.broadcasts)]
+    ordered = {state: np.array(offsets[state], np.int64) for state in names if state in offsets}
+    _check_beginning(ordered, header, start, end, name)
+    return ordered
+
+
+def _check_beginning(ordered: Mapping[str, Offsets], header: OperatorHeader, start: int, end: int, name: str) -> None:
+    """Refuse bytes between the header and the first element, unless they are a broadcast state that is left out."""
+    start += len(STREAM_ID) * header.compressed
+    first = min((int(each.min()) for each in ordered.values() if len(each)), default=end)
+    has_lists = any(len(ordered.get(info.name, ())) for info in header.lists)
+    if first <= start or header.raw or (not has_lists and _find_absent(ordered, header)):
+        return
+    raise FormatError(
+        f"bytes {start} to {first}, after the header, belong to no element that a handle names",
+        where=Where(file=name, offset=start),
+        hint=EDITED_METADATA,
+    )
+
+
+def _find_absent(ordered: Mapping[str, Offsets], header: OperatorHeader) -> set[str]:
+    """Broadcast states that no handle names."""
+    return {info.name for info in header.broadcasts} - ordered.keys()
+
+
+def find_open_ends(ordered: Mapping[str, Offsets], header: OperatorHeader) -> frozenset[str]:
+    """States that a broadcast state follows which no handle names; see `OperatorStateFile.open_ends`."""
+    absent = _find_absent(ordered, header)
+    found = set()
+    last = ""
+    for info in (*header.lists, *header.broadcasts):
+        if info.name in absent and last:
+            found.add(last)
+        elif len(ordered.get(info.name, ())):
+            last = info.name
+    return frozenset(found)
+
+
+def _check_state(state: OperatorStateMetaInfo, header: OperatorHeader, start: int, end: int, name: str) -> None:
+    where = Where(file=name, state=state.state_name)
+    infos = (*header.lists, *header.broadcasts)
+    info = next((each for each in infos if each.name == state.state_name), None)
+    if info is None:
+        raise FormatError("the handle names a state that its file does not have", where=where)
+    if info.distribution_mode not in (None, state.mode.name):
+        what = f"the handle says that the state is {state.mode.name}, but the file says {info.distribution_mode}"
+        raise FormatError(what, where=where, hint=EDITED_METADATA)
+    if state.mode is OperatorStateMode.BROADCAST and len(state.offsets) != 1:
+        raise FormatError(f"a broadcast state has one offset, not {len(state.offsets)}", where=where)
+    check_inside(state, start, end, name)
+
+
+def check_inside(state: OperatorStateMetaInfo, start: int, end: int, name: str) -> None:
+    """Check that elements begin at bytes `start` to `end` of a file.
+
+    Raises:
+        FormatError: an offset is outside.
+    """
+    for offset in state.offsets:
+        if not start <= offset <= end:
+            raise FormatError(
+                f"an offset of {offset} is outside the payload, bytes {start} to {end}",
+                where=Where(file=name, offset=offset, state=state.state_name),
+            )
+
+
+def bound_elements(offsets: Mapping[str, Offsets], size: int) -> dict[str, Spans]:
+    """Return the spans from each offset to the next one of any state, or to the end; so no two of them overlap."""
+    if not offsets:
+        return {}
+    starts = np.concatenate(list(offsets.values()))
+    order = np.argsort(starts, kind="stable")
+    ends = np.empty_like(starts)
+    ends[order] = np.append(starts[order][1:], size)
+    stops = np.cumsum([len(each) for each in offsets.values()])[:-1]
+    return dict(zip(offsets, zip(offsets.values(), np.split(ends, stops), strict=True), strict=True))
