@@ -6,10 +6,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+import state_pipelines as sp
 from state_pipelines.binary.reader import Reader
+from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.programs.execution import Encoded
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError
 from state_pipelines.keyed.canonical.reader import CanonicalFile
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
@@ -27,6 +31,7 @@ from state_pipelines.operatorstate.state_files import read_operator_file, write_
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list
 from state_pipelines.snapshot import Operator, handle_readers
+from state_pipelines.snapshot.operator_elements import check_elements
 from state_pipelines.storage import read_file, resolve
 from tests.flink.harness import diff_entries
 from tests.operations.rescaling.reassigning import Reassigned, plan_parallelism, reassign
@@ -239,6 +244,54 @@ def test_no_two_subtasks_have_elements_of_a_state_in_one_file(tmp_path: Path) ->
     snapshot = build_snapshot(tmp_path, list_operator("a", "offsets", [b"1", b"22", b"333", b"4444"]), uids=["a"])
     handles = operator_handles(plan(snapshot, "a", 4))
     assert len({each.delegate.handle_name for each in handles if isinstance(each.delegate, ByteStreamStateHandle)}) == 4
+
+
+def write_texts(index: int, *, compressed: bool) -> OperatorStreamStateHandle:
+    """Two list states with three texts each, and a broadcast state with one entry."""
+    header = OperatorHeader(
+        compressed=compressed,
+        lists=tuple(operator_list(name, basic("String")) for name in ("a", "b")),
+        broadcasts=(broadcast_state("rules", basic("Byte"), basic("Byte")),),
+    )
+    columns = plan_columns(derive_layout(basic("String"), LayoutContext()))
+    lists = {
+        name: columns.encode(pa.array([f"{name}{index}{number}" * number for number in range(3)]))
+        for name in ("a", "b")
+    }
+    data, states = write_operator_file(header, lists, {"rules": (1, b"\1\2")})
+    return OperatorStreamStateHandle(states, ByteStreamStateHandle(f"texts {index}", data))
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("files", ["copy", "link", "reference"])
+def test_handles_name_every_list_element_of_their_files(compressed: bool, files: str, tmp_path: Path) -> None:
+    subtasks = (
+        SubtaskState(index, managed_operator_state=write_texts(index, compressed=compressed)) for index in range(2)
+    )
+    snapshot = build_snapshot(tmp_path / "old", operator("op", *subtasks), uids=["op"])
+    wanted = sorted(line for line in map(str, _list_elements(snapshot)))
+    for parallelism in (5, 1, 3, 2, 7):
+        target = tmp_path / str(parallelism)
+        sp.rescale(snapshot, str(target), parallelism=parallelism, files=files)
+        snapshot = sp.open_snapshot(str(target), uids=["op"], allow_roots=[str(tmp_path)])
+        (found,) = snapshot.operators
+        assert check_elements(found) == []
+        assert sorted(map(str, _list_elements(snapshot))) == wanted
+        assert len(found.state("rules").to_arrow()) == parallelism
+
+
+def _list_elements(snapshot: Snapshot) -> list[object]:
+    (found,) = snapshot.operators
+    return [value for name in ("a", "b") for value in found.state(name).to_arrow()["value"].to_pylist()]
+
+
+def test_copies_of_broadcast_state_are_in_one_new_file(tmp_path: Path) -> None:
+    subtasks = (SubtaskState(index, managed_operator_state=write_texts(index, compressed=False)) for index in range(2))
+    snapshot = build_snapshot(tmp_path, operator("op", *subtasks), uids=["op"])
+    handles = operator_handles(plan(snapshot, "op", 40))
+    alone = [each for each in handles if len(each.states) == 1]
+    assert len(alone) > 10
+    assert len({each.delegate for each in alone}) <= 2
 
 
 def test_more_subtasks_than_elements_have_no_state(tmp_path: Path) -> None:
