@@ -18,19 +18,59 @@ _MARKDOWN = {each: f"\\{each}" for each in "\\`*_{}[]#!"} | {
     "~": "&#126;",
 }
 
-# Control characters but for tab and line feed, those that turn the direction of what follows, and halves of characters,
-# which Java's texts can have and UTF-8 cannot.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# GitHub looks for URLs before it replaces entities, but for names of users and numbers of issues afterwards, also in
+# HTML (cmark-gfm, issues 181 and 278). These take an empty comment, which is not shown and ends the text that is
+# searched.
+_COMMENT = "<!-- -->"
+_MENTION = r"@|#(?=\d)"
+_MENTION_IN_HTML = re.compile(_MENTION)
+_SPECIAL = re.compile(
+    rf"(?P<mention>{_MENTION})|(?P<url>:(?=//)|(?<=www)\.)|[{re.escape(''.join(_MARKDOWN))}]", re.IGNORECASE
+)
+
+# Characters of the categories Cc (but for tab and line feed), Cf, Co, Cs, Zl and Zp, and all others that Unicode calls
+# Default_Ignorable_Code_Point: what moves the cursor, turns the direction of what follows, or makes two names look
+# alike. Cs are halves of characters, which Java's texts can have and UTF-8 cannot.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
+    "\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\uf8ff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "\U000f0000-\U0010ffff]"
+)
+# Those of them that are ASCII, which takes a fifth of the time.
+_HIDDEN_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
+# Invisible characters that writing needs: joiners inside words of scripts from Arabic to Mongolian and between emoji,
+# and one selector after a symbol.
+_JOINED = "\u0620-\u06dc\u06de-\u06ff\u0710-\u088f\u0892-\u08e1\u08e3-\u10ff\u1161-\u17b3\u17b6-\u180a\u1810-\u1cff"
+_SYMBOLS = "\xa9\xae\u203c\u2049\u2122\u2139\u2190-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
+_NEEDED = re.compile(
+    f"(?<=[{_JOINED}{_SYMBOLS}\ufe0f])[\u200c\u200d](?=[{_JOINED}{_SYMBOLS}])|(?<=[{_SYMBOLS}])[\ufe0e\ufe0f]"
+)
 
 
 def escape_terminal(text: str) -> str:
-    r"""Return a text with its control characters visible, such as `\x1b`; tabs and line feeds stay."""
-    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    r"""Return a text with control and invisible characters as their escapes, such as `\x1b`.
+
+    Tabs, line feeds, and invisible characters that words and emoji are written with stay.
+    """
+    return (_HIDDEN_ASCII if text.isascii() else _HIDDEN).sub(_escape_hidden, text)
+
+
+def _escape_hidden(match: re.Match[str]) -> str:
+    if _NEEDED.match(match.string, match.start()):
+        return match[0]
+    return match[0].encode("unicode_escape").decode()
 
 
 def escape_markdown(text: str) -> str:
-    """Return a text of one line that Markdown shows as it is."""
-    return "".join(_MARKDOWN.get(each, each) for each in _join_lines(text))
+    """Return a text of one line that Markdown shows as it is, without links and without notifying anybody."""
+    return _SPECIAL.sub(_escape_special, _join_lines(text))
+
+
+def _escape_special(match: re.Match[str]) -> str:
+    if match["url"]:
+        return f"&#{ord(match[0])};"
+    return _MARKDOWN.get(match[0], match[0]) + (_COMMENT if match["mention"] else "")
 
 
 def quote_markdown(text: str) -> str:
@@ -39,8 +79,8 @@ def quote_markdown(text: str) -> str:
 
 
 def escape_html(text: str) -> str:
-    """Return a text of one line for the content of an HTML element, also inside Markdown."""
-    return html.escape(_join_lines(text))
+    """Return a text of one line for the content of an HTML element, also in Markdown, where it notifies nobody."""
+    return _MENTION_IN_HTML.sub(rf"\g<0>{_COMMENT}", html.escape(_join_lines(text)))
 
 
 def _join_lines(text: str) -> str:

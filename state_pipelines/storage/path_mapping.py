@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UsageError
 from state_pipelines.storage.locations import is_below
-from state_pipelines.storage.resolution import normalize
+from state_pipelines.storage.resolution import normalize, require_valid_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,11 +34,14 @@ class PathMapping:
         """Return the mapping with further allowed roots.
 
         Raises:
-            UsageError: a root is empty, which would be the working directory.
+            UsageError: a root is empty, which would be the working directory, or is a URL whose host or port is not
+                valid.
         """
         roots = tuple(roots)
         if not all(each.rpartition("://")[2].strip() for each in roots):
             raise UsageError("an allowed root is empty", hint="Name a directory; the working directory is `.`")
+        for each in roots:
+            require_valid_host(each)
         return replace(self, roots=tuple(dict.fromkeys((*self.roots, *roots))))
 
     def apply(self, path: str) -> str:
@@ -57,7 +60,7 @@ def parse_path_mapping(texts: Iterable[str]) -> PathMapping:
     """A mapping from texts `FROM=TO`; the first `=` separates.
 
     Raises:
-        UsageError: a text has another form.
+        UsageError: a text has another form, or the host or port of a URL is not valid.
     """
     rules = []
     for text in texts:
@@ -66,6 +69,7 @@ def parse_path_mapping(texts: Iterable[str]) -> PathMapping:
             raise UsageError(
                 f"{text!r} is not a path mapping", hint="Write FROM=TO, for example file:/old=s3://bucket/new"
             )
+        require_valid_host(new)
         rules.append((old, new))
     return PathMapping(tuple(rules))
 

@@ -28,7 +28,7 @@ from state_pipelines.errors import FormatError, OutOfReachError, Where
 from state_pipelines.redaction import redact
 from state_pipelines.storage.locations import Location, is_below, is_local, is_plain_name, join, parent, protocols
 from state_pipelines.storage.options import canonicalize
-from state_pipelines.storage.resolution import find_scheme, normalize, resolve, resolve_beside
+from state_pipelines.storage.resolution import find_scheme, has_valid_host, normalize, resolve, resolve_beside
 from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY
 
 if TYPE_CHECKING:
@@ -64,21 +64,51 @@ def locate_named(path: str, directory: Location, path_mapping: PathMapping, *, r
         OutOfReachError: the file is outside all allowed directories, or is a device.
         UsageError: the storage of an allowed root cannot be reached.
     """
-    if "\0" in path or not path or (not relative and "::" in path):
-        # No file system takes the one; fsspec would take the other for a chain of file systems.
-        raise FormatError("the path of a state handle is not one of Flink's", where=Where(file=path))
     try:
+        if "\0" in path or not path or not _is_encodable(path, directory) or (not relative and "::" in path):
+            # No file system takes the first ones; fsspec would take the last for a chain of file systems.
+            raise _Malformed
         location = _find_file(path, directory, path_mapping, relative=relative)
         if is_local(location):
             _require_file(location, directory, path_mapping)
+    except _Malformed:
+        raise FormatError("the path of a state handle is not one of Flink's", where=Where(file=path)) from None
     except _Refused as refused:
         what = f"a {handle} names {refused.args[0]}"
         raise OutOfReachError(what, where=Where(file=redact(path)), hint=refused.args[1]) from None
     return location
 
 
+def _is_encodable(path: str, directory: Location) -> bool:
+    """Return whether a path can be sent to a file system: Java's texts can have halves of characters."""
+    if path.isascii():
+        return True
+    try:
+        # Python reads bytes of local names that are not UTF-8 as some of these halves.
+        path.encode(errors="surrogateescape" if is_local(directory) else "strict")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class _Malformed(Exception):
+    """A path that no file system takes."""
+
+
 class _Refused(Exception):
     """A path that is out of reach: how it is, and a hint for the user."""
+
+
+def stays_below(directory: Location, roots: Iterable[Location]) -> bool:
+    """Return whether a directory is one of some roots or below one, after symbolic links are followed."""
+    if _has_parents(directory.path, directory):
+        return False
+    path = os.path.realpath(directory.path) if is_local(directory) else directory.path
+    return any(
+        root.filesystem is directory.filesystem
+        and is_below(path, os.path.realpath(root.path) if is_local(root) else root.path)
+        for root in roots
+    )
 
 
 def name_named(path: str, directory: Location, path_mapping: PathMapping, *, relative: bool) -> Location | None:
@@ -117,6 +147,8 @@ def _find_directory(above: str, directory: Location, path_mapping: PathMapping) 
 def _find(path: str, directory: Location, path_mapping: PathMapping) -> Location:
     """The location of an absolute path; refused here where it is not local, for local ones `_require_file` decides."""
     normal = normalize(path_mapping.apply(path))
+    if not has_valid_host(normal):
+        raise _Malformed
     own = directory.filesystem
     if find_scheme(normal) not in protocols(own):
         if find_scheme(normal) not in _LOCAL:

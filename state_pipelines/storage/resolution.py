@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import Any
+from urllib.parse import urlsplit
 
 from fsspec.core import url_to_fs
 
@@ -28,6 +29,13 @@ _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", 
 _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs"})
 """Schemes whose URLs begin with the name of a bucket."""
 
+_HOSTS = frozenset(
+    {"abfs", "abfss", "az", "arrow_hdfs", "ftp", "hdfs", "http", "https", "sftp", "smb", "ssh", "webhdfs", "webHDFS"}
+)
+"""Schemes whose URLs begin with a host and a port."""
+
+_CREDENTIALS = "Give credentials by the environment or among the storage options (docs/storage.md)"
+
 
 def resolve(path: str, **storage_options: Any) -> Location:
     """Find the location of a URL or path.
@@ -38,21 +46,18 @@ def resolve(path: str, **storage_options: Any) -> Location:
             those of `use_storage_options` for the directory.
 
     Raises:
-        UsageError: fsspec does not know the scheme, the package for it is not installed, or the URL of a bucket has a
-            password.
+        UsageError: fsspec does not know the scheme, the package for it is not installed, the URL of a bucket has a
+            password, or the host or port of a URL is not valid.
         StorageError: the storage refuses the options.
     """
     normal = normalize(path)
     options = find_storage_options(normal) | storage_options
     scheme = normal.partition("://")[0]
     where = Where(file=redact(path))
-    if scheme in _BUCKETS and "@" in normal.partition("://")[2].partition("/")[0]:
+    if scheme in _BUCKETS and _has_user(normal):
         # Clients would take it for the name of the bucket, and quote it in errors and requests.
-        raise UsageError(
-            f"a URL of {scheme}:// has no user and no password",
-            where=where,
-            hint="Give credentials by the environment or among the storage options (docs/storage.md)",
-        )
+        raise UsageError(f"a URL of {scheme}:// has no user and no password", where=where, hint=_CREDENTIALS)
+    require_valid_host(path)
     if scheme in GOOGLE_SCHEMES:
         options = choose_token(options)
     try:
@@ -87,9 +92,53 @@ def resolve_beside(path: str, location: Location) -> Location:
         UsageError: see `resolve`.
     """
     normal = normalize(path)
+    require_valid_host(path)
     if find_scheme(normal) in protocols(location.filesystem):
         return Location(location.filesystem, str(location.filesystem._strip_protocol(normal)))
     return resolve(normal)
+
+
+def require_valid_host(path: str) -> None:
+    """Refuse a URL whose host or port no client takes; their errors are no `OSError`, and may quote a password.
+
+    Raises:
+        UsageError: the host or the port of the URL is not valid.
+    """
+    if not has_valid_host(path):
+        raise UsageError(
+            "the host or port of the URL is not valid",
+            where=Where(file=redact(path)),
+            hint=f"Write scheme://host:port/path, with a port of at most 65535. {_CREDENTIALS}",
+        )
+
+
+def has_valid_host(path: str) -> bool:
+    """Return whether clients can take the host and port of a URL apart; true for paths and other URLs."""
+    normal = normalize(path)
+    scheme = find_scheme(normal)
+    if scheme not in _HOSTS:
+        return True
+    try:
+        # The port is parsed when it is asked for.
+        urlsplit(normal).port  # noqa: B018
+        if scheme in ("http", "https"):
+            # What fsspec parses URLs of HTTP with. Imported late: most snapshots are elsewhere.
+            from yarl import URL
+
+            URL(normal)
+    except ImportError:
+        # Without the package the file system cannot be made either.
+        return True
+    except ValueError:
+        return False
+    return True
+
+
+def _has_user(url: str) -> bool:
+    """Return whether there is something else than the name of a bucket where it should be."""
+    bucket = url.partition("://")[2].partition("/")[0]
+    # A password with a slash ends the name of the bucket for clients. Names of access points have colons.
+    return "@" in bucket or (":" in bucket and not bucket.startswith("arn:"))
 
 
 def find_scheme(path: str) -> str:

@@ -65,6 +65,50 @@ def test_a_storage_that_cannot_be_reached_is_named(
     assert not (tmp_path / "out").exists()
 
 
+SECRETS = (
+    "s3://AKIA:SEC/RET@bucket/x",
+    "gs://AKIA:SEC/RET@bucket/x",
+    "s3://SECRET@bucket/x",
+    "https://u:SEC/RET@127.0.0.1:9/x",
+    "abfss://u:SEC/RET@account/x",
+    "ftp://u:SEC/RET@127.0.0.1:9/x",
+    "webhdfs://u:SEC/RET@127.0.0.1:9/x",
+    "hdfs://SECRET@127.0.0.1:9/x",
+)
+"""URLs with a password, or a token in place of a user."""
+
+
+@pytest.mark.parametrize("url", SECRETS)
+@pytest.mark.parametrize("command", SNAPSHOTS)
+def test_the_error_about_a_url_does_not_show_its_secret(
+    call: Callable[..., Called], tmp_path: Path, command: str, url: str
+) -> None:
+    places = {"URL": url, "OUT": str(tmp_path / "out")}
+    called = call(command, *(places.get(each, each) for each in SNAPSHOTS[command]))
+    require_wrong_use(called, f"{url.partition('://')[0]}://")
+    assert "SEC" not in called.err
+    assert "RET" not in called.err
+
+
+@pytest.mark.parametrize("url", ["http://h:99999/x", "http://h:port/x", "https://[::1/x", *SECRETS])
+@pytest.mark.parametrize("command", ["convert", "rescale"])
+def test_a_target_that_no_client_takes_is_named(
+    call: Callable[..., Called], savepoint: Path, command: str, url: str
+) -> None:
+    places = {"URL": str(savepoint), "OUT": url}
+    called = call(command, *(places.get(each, each) for each in SNAPSHOTS[command]))
+    require_wrong_use(called, url.partition("SEC")[0].partition("u:")[0].partition("AKIA")[0])
+    assert "SEC" not in called.err
+    assert "RET" not in called.err
+
+
+@pytest.mark.parametrize("option", ["--allow-root", "--map"])
+def test_a_root_that_no_client_takes_is_named(call: Callable[..., Called], savepoint: Path, option: str) -> None:
+    url = "https://u:SEC/RET@127.0.0.1:9/x"
+    called = call("inspect", savepoint, option, url if option == "--allow-root" else f"/old={url}")
+    require_wrong_use(called, "host or port", "https://…@127.0.0.1:9/x")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_option_that_does_not_exist_is_named(call: Callable[..., Called], command: str) -> None:
     require_wrong_use(call(command, "--no-such-option"), "--no-such-option")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def write_list_state(name: str, elements: Sequence[bytes], serializer: Serialize
     stops = np.array([*accumulate(map(len, elements))], np.int64)
     encoded = Encoded(np.frombuffer(b"".join(elements), np.uint8), stops)
     data, states = write_operator_file(OperatorHeader(lists=(operator_list(name, serializer),)), {name: encoded}, {})
-    return OperatorStreamStateHandle(states, ByteStreamStateHandle(f"list state {name}", data))
+    return OperatorStreamStateHandle(states, ByteStreamStateHandle(str(uuid4()), data))
 
 
 def write_raw_keyed(sections: Mapping[int, bytes], key_groups: KeyGroupRange) -> KeyGroupsStateHandle:

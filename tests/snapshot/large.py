@@ -45,8 +45,10 @@ def write_keyed_savepoint(directory: Path, operators: int, subtasks: int, *, siz
     """
     directory.mkdir()
     keyed = [_write_operator(directory, number, subtasks, size) for number in range(operators)]
-    lists = write_list_state("SourceReaderState", [b"split"])
-    readers = tuple(SubtaskState(index, managed_operator_state=lists) for index in range(subtasks))
+    readers = tuple(
+        SubtaskState(index, managed_operator_state=write_list_state("SourceReaderState", [b"split"]))
+        for index in range(subtasks)
+    )
     source = OperatorState(compute_operator_id("source"), subtasks, MAX_PARALLELISM, readers, "Source", "source")
     properties = make_savepoint_properties(SavepointFormatType.CANONICAL)
     metadata = CheckpointMetadata(6, 1, (), (source, *keyed), properties)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from state_pipelines.errors import FormatError, OutOfReachError, UsageError
-from state_pipelines.storage import Location, PathMapping, join, resolve
+from state_pipelines.storage import Location, PathMapping, join, parse_path_mapping, resolve
 from state_pipelines.storage.reach import locate_named
 
 JOB = "0123456789abcdef" * 2
@@ -224,6 +224,47 @@ def test_on_object_stores_paths_decide(path: str, allowed: bool) -> None:
 def test_chains_of_file_systems_are_no_paths_of_flink(checkpoint: Location) -> None:
     with pytest.raises(FormatError, match=r"not one of Flink's"):
         absolute("simplecache::http://127.0.0.1/a", checkpoint, "/")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "http://host:99999/s/a",
+        "https://user:pass/word@host/s/a",
+        "http://host:x/s/a",
+        "http://[::1/s/a",
+        "hdfs://h:x/a",
+    ],
+)
+@pytest.mark.parametrize("directory", ["http://host/s", "memory://s"])
+def test_urls_that_no_client_takes_are_no_paths_of_flink(directory: str, path: str) -> None:
+    with pytest.raises(FormatError, match=r"not one of Flink's") as caught:
+        absolute(path, resolve(directory))
+    assert "pass" not in str(caught.value)
+    assert "word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a\ud800", "\udfff"])
+def test_halves_of_characters_are_in_no_path(checkpoint: Location, name: str) -> None:
+    for directory in (checkpoint, resolve("memory://flink")):
+        with pytest.raises(FormatError, match=r"not one of Flink's"):
+            relative(name, directory)
+
+
+def test_local_names_that_are_not_utf_8_may_be_named(checkpoint: Location) -> None:
+    name = os.fsdecode(b"a\xff")
+    Path(checkpoint.path, name).write_bytes(b"")
+    assert relative(name, checkpoint) == f"{checkpoint.path}/{name}"
+
+
+@pytest.mark.parametrize("url", ["http://host:99999/a", "https://user:pass/word@host/a", "webhdfs://host:x/a"])
+def test_roots_and_mappings_have_valid_hosts(url: str) -> None:
+    with pytest.raises(UsageError, match="host or port of the URL is not valid") as caught:
+        PathMapping().allow([url])
+    assert "word" not in str(caught.value)
+    with pytest.raises(UsageError, match="host or port of the URL is not valid") as caught:
+        parse_path_mapping([f"/old={url}"])
+    assert "word" not in str(caught.value)
 
 
 @pytest.mark.parametrize("root", ["", " "])

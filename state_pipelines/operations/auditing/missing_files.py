@@ -10,6 +10,7 @@ from state_pipelines.metadata.references import StreamRole
 from state_pipelines.operations.auditing.report import Finding, Property, Severity
 from state_pipelines.storage import Location
 from state_pipelines.storage.locations import parent
+from state_pipelines.storage.reach import stays_below
 from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, SAVEPOINT_DIRECTORY
 
 if TYPE_CHECKING:
@@ -25,11 +26,16 @@ _MOST_SEARCHED = 256
 _MOST_ABOVE = 4
 """Directories above a snapshot below which the rest of the path of a missing file is looked for."""
 
+_MOST_NAMES = 64
+"""Last names of the path of a missing file that are looked for there."""
+
 _RESTORED = "Use an earlier snapshot, or restore the file from a backup"
 
 
 class MissingFiles:
     """Searches the directories around a snapshot for files that its handles reference and that do not exist there.
+
+    Symbolic links, which may come with a snapshot of somebody else, lead out of none of these directories.
 
     Args:
         snapshot: the snapshot.
@@ -101,14 +107,15 @@ class MissingFiles:
         """Find the directory of a file in a tree that was moved as a whole: the last names of its path are the same."""
         key = str(file.directory)
         if key not in self._moved:
-            names = file.directory.path.strip("/").split("/")
+            names = file.directory.path.strip("/").split("/")[-_MOST_NAMES:]
             above = parent(self._snapshot.location.directory)
-            directories = []
+            directories: list[Location] = []
             for _ in range(_MOST_ABOVE):
                 # The root of the file system would be the path itself, which the snapshot may not name.
                 if above == parent(above):
                     break
-                directories += [_below(above, "/".join(names[index:])) for index in range(len(names))]
+                below = (_below(above, "/".join(names[index:])) for index in range(len(names)))
+                directories += [each for each in below if stays_below(each, [above])]
                 above = parent(above)
             self._moved[key] = [
                 each for each in directories if each != file.directory and file.name in self._listings.list(each)
@@ -121,12 +128,15 @@ class MissingFiles:
         if self._found is None:
             self._found = {}
             waiting = deque(self._iter_directories())
+            roots = [*self._directories, *self._list_above()]
             seen: set[str] = set()
             while waiting and len(seen) < _MOST_SEARCHED:
                 directory = waiting.popleft()
                 if directory.path in seen:
                     continue
                 seen.add(directory.path)
+                if not stays_below(directory, roots):
+                    continue
                 for name, size in self._listings.list(directory).items():
                     if size >= 0:
                         self._found.setdefault(name, []).append((directory, size))
@@ -137,11 +147,18 @@ class MissingFiles:
     def _iter_directories(self) -> Iterator[Location]:
         """Directories that are given, then those beside the snapshot and, for a checkpoint, beside its job."""
         yield from self._directories
-        job = parent(self._snapshot.location.directory)
-        for above in (job, parent(job)):
+        for above in self._list_above():
             for name, size in self._listings.list(above).items():
                 if size < 0:
                     yield _below(above, name)
+
+    def _list_above(self) -> list[Location]:
+        """List the directory that holds the snapshot and the one above that: of a checkpoint, what holds its job.
+
+        The root of a file system is not one of them: directories in it, or buckets, have nothing to do with each other.
+        """
+        job = parent(self._snapshot.location.directory)
+        return [each for each in (job, parent(job)) if each.path.strip("/")]
 
 
 def _below(directory: Location, name: str) -> Location:

@@ -13,6 +13,7 @@ from state_pipelines.operations.auditing.snapshot_audit import audit_snapshot, p
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve, resolve_snapshot
 from state_pipelines.storage.files import find_entry, is_directory
+from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.snapshot_listing import SnapshotEntry, find_snapshots
 
 if TYPE_CHECKING:
@@ -99,9 +100,10 @@ def audit_paths(
     listings = Listings()
     reports = []
     for entry in entries.values():
-        path = str(entry.location.metadata)
+        metadata = entry.location.metadata
         try:
-            snapshot = open(path)
+            # The text of one elsewhere has no secrets, with which it is opened.
+            snapshot = open(str(metadata) if is_local(metadata) else metadata.url)
         except (FormatError, UnsupportedError) as error:
             reports.append(report_unreadable(entry.location, depth, error, entry.modified))
         else:

@@ -7,6 +7,7 @@ the root>`. The path alone says when a file was moved, by which plan, and where 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -179,8 +180,10 @@ def _references(file: QuarantinedFile) -> Iterable[str]:
             continue
         path = normalize(reference.handle.path)
         if find_scheme(path) in protocols(file.original.filesystem):
-            # Others are not in this quarantine, and their storage is not for a snapshot to choose.
-            yield resolve_beside(path, file.original).path
+            # Others are not in this quarantine, and their storage is not for a snapshot to choose; nor is one that no
+            # URL can name.
+            with suppress(StateError):
+                yield resolve_beside(path, file.original).path
 
 
 def _is_metadata(file: QuarantinedFile) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +20,7 @@ from tests.operations.auditing.damage import Copy, copy_case
 from tests.snapshots import CASES, RESCALING, SQL, UNKNOWN, Case
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.metadata.references import StreamReference
@@ -346,3 +348,84 @@ def test_the_hint_about_a_moved_tree_helps(name: str) -> None:
     mappings = {each.hint.rpartition("--map ")[2] for each in found if each.severity is Severity.ERROR}
     assert len(mappings) == 1
     assert audit_snapshot(open_snapshot(path, path_mapping=mappings), "files").restorable
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Directories that are listed, after links are followed."""
+    from state_pipelines.storage import listing
+
+    found: list[str] = []
+    plain = listing._scan_directory
+
+    def record(path: str) -> dict[str, int] | None:
+        found.append(os.path.realpath(path))
+        return plain(path)
+
+    monkeypatch.setattr(listing, "_scan_directory", record)
+    return found
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A directory that is not below any of the directories above a snapshot that are searched."""
+    with TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+@pytest.mark.parametrize("link", ["beside", "../beside", "NAME/chk-7", "NAME/savepoint-0f97df-9299503c1252"])
+def test_missing_files_are_not_looked_for_behind_links(
+    checkpoint: Copy, elsewhere: Path, listed: list[str], link: str
+) -> None:
+    gone = checkpoint.files()[0]
+    for directory in (elsewhere, elsewhere / "chk-1"):
+        directory.mkdir(exist_ok=True)
+        shutil.copy(gone, directory / gone.name)
+    gone.unlink()
+    place = Path(os.path.normpath(checkpoint.path.parent / link.replace("NAME", checkpoint.path.name)))
+    place.symlink_to(elsewhere)
+    (finding,) = errors(checkpoint.audit("files"))
+    assert finding.file == str(gone)
+    assert "of this name" not in finding.hint
+    assert listed
+    assert not [each for each in listed if each.startswith(str(elsewhere))]
+
+
+def test_links_between_directories_of_the_job_are_followed(checkpoint: Copy) -> None:
+    gone = checkpoint.files()[0]
+    kept = checkpoint.path.parent / "kept" / "deep"
+    kept.mkdir(parents=True)
+    shutil.move(gone, kept / gone.name)
+    (checkpoint.path.parent / "beside").symlink_to(kept)
+    (finding,) = errors(checkpoint.audit("files"))
+    assert f"in {checkpoint.path.parent / 'beside'}" in finding.hint
+
+
+def _replace_shared(handle: FileStateHandle, reference: StreamReference) -> StreamStateHandle:
+    return handle if is_shared(reference) else reference.handle
+
+
+@pytest.mark.parametrize("form", ["s3://x/{}/a", "file:/x/{}/a", "http://x/{}/a"])
+def test_a_path_that_a_snapshot_names_leads_the_search_nowhere_else(
+    checkpoint: Copy, elsewhere: Path, listed: list[str], form: str
+) -> None:
+    (elsewhere / "a").write_bytes(b"secret")
+    (checkpoint.path.parent / "linked").symlink_to(elsewhere)
+    for path in ("../" * 20 + str(elsewhere).lstrip("/"), "linked"):
+        handle = FileStateHandle(form.format(path), 6)
+        checkpoint.edit_handles(partial(_replace_shared, handle))
+        report = checkpoint.audit("files")
+        assert report.verdict != "restorable"
+        assert not [each for each in report.findings if "of this name" in each.hint]
+    assert not [each for each in listed if each.startswith(str(elsewhere))]
+
+
+def test_the_root_of_a_file_system_is_not_searched(
+    savepoint: Copy, listed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from state_pipelines.operations.auditing import missing_files
+
+    savepoint.files()[0].unlink()
+    monkeypatch.setattr(missing_files, "parent", lambda location: replace(location, path="/"))
+    savepoint.audit("files")
+    assert "/" not in listed
