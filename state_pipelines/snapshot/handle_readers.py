@@ -27,7 +27,13 @@ from state_pipelines.metadata.keyed_handles import (
     KeyGroupsSavepointStateHandle,
 )
 from state_pipelines.metadata.operator_handles import OperatorStateMode
-from state_pipelines.metadata.stream_handles import EmptySegmentFileStateHandle, KeyGroupsStateHandle
+from state_pipelines.metadata.stream_handles import (
+    EmptySegmentFileStateHandle,
+    FileStateHandle,
+    KeyGroupsStateHandle,
+    RelativeFileStateHandle,
+    SegmentFileStateHandle,
+)
 from state_pipelines.metadata.streams import open_stream, read_stream_range
 from state_pipelines.operatorstate.unread_state import UnreadOperatorState, open_operator_state
 from state_pipelines.rocksdb.manifest import is_database_file
@@ -232,8 +238,12 @@ class HandleReader:
     @cached_property
     def _shared_elements(self) -> dict[object, tuple[OperatorStateMetaInfo, ...]]:
         """The states of all handles over each stream of operator state that has several."""
-        found: dict[object, list[OperatorStateHandle]] = {}
+        named: dict[object, list[OperatorStateHandle]] = {}
         for handle in self.operator_handles:
+            named.setdefault(_find_name(handle.delegate), []).append(handle)
+        found: dict[object, list[OperatorStateHandle]] = {}
+        # Of thousands of handles, few have the name of another one and need their location.
+        for handle in (each for same in named.values() if len(same) > 1 for each in same):
             with suppress(StateError):
                 # What cannot be located is an error of its own when it is read.
                 found.setdefault(_identify(self.open_stream(handle.delegate)), []).append(handle)
@@ -287,6 +297,15 @@ def _join_states(handles: Sequence[OperatorStateHandle]) -> tuple[OperatorStateM
     # Thousands of subtasks may name one copy.
     copies = dict.fromkeys(each for each in states if each.mode is OperatorStateMode.BROADCAST)
     return (*lists, *copies)
+
+
+def _find_name(handle: StreamStateHandle) -> object:
+    """A key that is the same for handles that may name the same bytes of a file."""
+    if isinstance(handle, RelativeFileStateHandle):
+        return handle.relative_path.rpartition("/")[2], 0
+    if isinstance(handle, FileStateHandle | SegmentFileStateHandle):
+        return handle.path.rpartition("/")[2], handle.start if isinstance(handle, SegmentFileStateHandle) else 0
+    return handle
 
 
 def _identify(stream: StateStream) -> object:
