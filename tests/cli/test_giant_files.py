@@ -6,19 +6,24 @@ import os
 import shutil
 import signal
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from state_pipelines.errors import StateError
 from state_pipelines.javaclasses.classpath import open_class_path
+from state_pipelines.metadata.references import StateCategory, StreamRole
+from state_pipelines.storage import free_memory
 from state_pipelines.storage.written_names import MANIFEST_FILE
 from tests.cli.test_wrong_use import require_wrong_use
+from tests.operations.auditing.damage import copy_case
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from state_pipelines.metadata.references import StreamReference
     from tests.cli.conftest import Called
 
 GIANT = 20 << 30
@@ -144,3 +149,27 @@ def test_a_manifest_beside_a_snapshot_is_bounded(call: Callable[..., Called], sa
     called = call("verify", tmp_path / "savepoint")
     assert called.code in (1, 2)
     assert "more than one can have" in called.out + called.err
+
+
+@pytest.mark.parametrize(
+    ("role", "message"), [("META", "256 MiB at most"), ("MANIFEST", "1,024 MiB at most"), ("OPERATOR", "at once")]
+)
+def test_a_giant_data_file_is_refused(
+    call: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str, message: str
+) -> None:
+    monkeypatch.setattr(free_memory, "measure_free_memory", lambda: 4 << 30)
+    copy = copy_case("made-2.2.1-files-rocksdb-checkpoint", tmp_path)
+
+    def is_wanted(each: StreamReference) -> bool:
+        if role == "OPERATOR":
+            return each.category is StateCategory.MANAGED_OPERATOR
+        return each.role is StreamRole.META_DATA if role == "META" else (each.local_path or "").startswith("MANIFEST")
+
+    for file in copy.files(is_wanted):
+        with file.open("r+b") as content:
+            content.truncate(GIANT)
+    copy.edit_handles(lambda each: replace(each.handle, size=GIANT) if is_wanted(each) else each.handle)  # type: ignore[call-arg]
+    mapping = f"--map=file:{copy.case.written}={copy.folder}"
+    called = call("dump", copy.path, mapping)
+    assert called.code == 2
+    assert message in called.err
