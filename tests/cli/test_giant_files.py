@@ -168,7 +168,7 @@ def test_a_giant_data_file_is_refused(
     for file in copy.files(is_wanted):
         with file.open("r+b") as content:
             content.truncate(GIANT)
-    copy.edit_handles(lambda each: replace(each.handle, size=GIANT) if is_wanted(each) else each.handle)  # type: ignore[call-arg]
+    copy.edit_handles(lambda each: replace(each.handle, size=GIANT) if is_wanted(each) else each.handle)  # type: ignore[arg-type]
     mapping = f"--map=file:{copy.case.written}={copy.folder}"
     called = call("dump", copy.path, mapping)
     assert called.code == 2

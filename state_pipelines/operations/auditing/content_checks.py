@@ -102,7 +102,11 @@ def audit_contents(snapshot: Snapshot, depth: Depth, findings: Findings) -> Read
         findings: receives what cannot be read.
     """
     amounts = ReadAmounts()
-    known = {each.file for each in findings if each.property in (Property.FILES, Property.SIZES)}
+    known = {
+        each.file
+        for each in findings
+        if each.property in (Property.FILES, Property.SIZES) and each.severity is not Severity.WARNING
+    }
     whole = depth is Depth.WHOLE
     tasks: list[Task] = []
     for operator in snapshot.operators:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from state_pipelines.operations.auditing.missing_files import MissingFiles
 from state_pipelines.operations.auditing.ownership import find_owner
 from state_pipelines.operations.auditing.report import Finding, Property, Severity, from_error
 from state_pipelines.storage import read_range
+from state_pipelines.storage.manifest import find_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 _CUT_OFF = "The file was cut off; use an earlier snapshot, or restore the file from a backup"
 _GROWN = "Flink never changes a file that it has written: something else did"
+_APPENDED = (
+    "The state is in front of the rest; but Flink never changes a file that it has written: something else did, "
+    "or a rescaling has handed on a part of the file and its manifest is gone"
+)
 
 
 @dataclass(frozen=True)
@@ -73,13 +78,14 @@ def audit_files(
             continue
         size += found
         count += 1
-        _check_size(file, found, findings)
+        _check_size(snapshot, file, found, findings)
         _check_segments(file, found, findings)
     _check_owners(snapshot, referenced, findings)
     return FoundFiles(count, size, len(by_directory))
 
 
-def _check_size(file: ReferencedFile, size: int, findings: Findings) -> None:
+def _check_size(snapshot: Snapshot, file: ReferencedFile, size: int, findings: Findings) -> None:
+    is_warned = False
     for use in file.uses:
         expected = use.handle.size
         if isinstance(use.handle, SegmentFileStateHandle) or expected == size:
@@ -87,6 +93,13 @@ def _check_size(file: ReferencedFile, size: int, findings: Findings) -> None:
         if use.holds_changes and (size == expected + 1 or (size and _is_compressed(file))):
             continue
         what = f"the file has {size:,} bytes, its handle records {expected:,}"
+        if size > expected and use.has_sections:
+            # Key groups are found by their offsets, so that what follows them does no harm.
+            if not is_warned and not _has_manifest(snapshot):
+                finding = _find(use, file, Property.SIZES, what, offset=expected, hint=_APPENDED)
+                findings.add(replace(finding, severity=Severity.WARNING))
+            is_warned = True
+            continue
         findings.add(
             _find(
                 use,
@@ -98,6 +111,15 @@ def _check_size(file: ReferencedFile, size: int, findings: Findings) -> None:
             )
         )
         return
+
+
+def _has_manifest(snapshot: Snapshot) -> bool:
+    """Return whether this package wrote the snapshot: `rescale` hands on the first key groups of a file alone."""
+    try:
+        return find_manifest(snapshot.location.directory, snapshot.path_mapping) is not None
+    except StateError:
+        # A finding of `audit_manifest`.
+        return False
 
 
 def _is_compressed(file: ReferencedFile) -> bool:

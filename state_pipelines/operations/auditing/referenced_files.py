@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import OutOfReachError, StateError
 from state_pipelines.metadata import format_operator_id, list_references
-from state_pipelines.metadata.references import StreamRole
+from state_pipelines.metadata.references import StateCategory, StreamRole
 from state_pipelines.metadata.stream_handles import (
     ByteStreamStateHandle,
     EmptySegmentFileStateHandle,
@@ -55,6 +55,12 @@ class FileUse:
     def subtask(self) -> int | None:
         """Index of the subtask; None for coordinator state."""
         return self.reference.subtask_index
+
+    @property
+    def has_sections(self) -> bool:
+        """Whether the bytes are key groups that the handle locates: canonical, heap and raw keyed state."""
+        keyed = (StateCategory.MANAGED_KEYED, StateCategory.RAW_KEYED)
+        return self.reference.category in keyed and self.reference.role is StreamRole.STATE
 
     @property
     def holds_changes(self) -> bool:

@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.metadata.references import StreamRole
+from state_pipelines.metadata.references import StateCategory, StreamRole, list_references
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
-from state_pipelines.operations.auditing import Finding, Listings, Property, Severity, audit_snapshot, is_restorable
+from state_pipelines.operations.auditing import (
+    Finding,
+    Listings,
+    Property,
+    Severity,
+    audit_snapshot,
+    is_restorable,
+)
+from state_pipelines.operations.rescale.rescale import rescale
 from state_pipelines.snapshot import open_snapshot
 from tests.operations.auditing.damage import Copy, copy_case
 from tests.snapshots import CASES, RESCALING, SQL, UNKNOWN, Case
@@ -75,12 +83,36 @@ def test_a_missing_shared_file_is_named_with_its_name_in_the_database(checkpoint
 
 @pytest.mark.parametrize(("change", "offset"), [(-7, -7), (9, 0)], ids=["cut off", "grown"])
 def test_a_file_of_another_size_is_named(savepoint: Copy, change: int, offset: int) -> None:
-    file = savepoint.files()[0]
+    file = savepoint.files(lambda each: change < 0 or each.category is StateCategory.MANAGED_OPERATOR)[0]
     size = file.stat().st_size
     os.truncate(file, size + change)
     (error,) = errors(savepoint.audit("files"))
     assert (error.property, error.file, error.offset) == (Property.SIZES, str(file), size + offset)
     assert f"{size + change:,} bytes, its handle records {size:,}" in error.what
+
+
+def test_bytes_after_key_groups_do_no_harm(savepoint: Copy) -> None:
+    file = savepoint.files(lambda each: each.category is StateCategory.MANAGED_KEYED)[0]
+    size = file.stat().st_size
+    os.truncate(file, size + 9)
+    report = savepoint.audit("whole")
+    (warning,) = [each for each in report.findings if each.property is Property.SIZES]
+    assert (warning.severity, warning.file, warning.offset) == (Severity.WARNING, str(file), size)
+    assert report.restorable
+
+
+@pytest.mark.parametrize("files", ["link", "reference"])
+def test_a_rescaling_that_hands_on_parts_of_files_is_restorable(savepoint: Copy, tmp_path: Path, files: str) -> None:
+    target = str(tmp_path / "rescaled")
+    rescale(savepoint.open(), target, parallelism=7, files=files)
+    rescaled = open_snapshot(target, path_mapping=[f"file:{savepoint.folder}={savepoint.folder}"])
+    keyed = [each.handle for each in list_references(rescaled.metadata) if each.category is StateCategory.MANAGED_KEYED]
+    names = [getattr(each, "path", "") or getattr(each, "relative_path", "") for each in keyed]
+    assert len(set(names)) < len(names)
+    for depth in ("files", "whole"):
+        report = audit_snapshot(rescaled, depth)
+        assert report.restorable
+        assert not [each for each in report.findings if each.property is Property.SIZES]
 
 
 def test_an_empty_file_of_changes_is_named(tmp_path: Path) -> None:
