@@ -74,6 +74,38 @@ def explain_older_ranges(operator: OperatorState, label: str) -> str | None:
     )
 
 
+def explain_missing_handles(operator: OperatorState) -> str | None:
+    """Text for key groups in no handle although other subtasks of the operator have one; None where there are none.
+
+    That is legal: a subtask that has registered no state, because it has seen no record yet, has no handle
+    (`HeapSnapshotStrategy`, `RocksDBSnapshotStrategyBase`, `ChangelogKeyedStateBackend.buildSnapshotResult`). A handle
+    that was removed from `_metadata` looks the same, unless subtasks beside each other show it
+    (`check_held_key_groups`). Subtasks that have finished have no state in any case.
+
+    Args:
+        operator: metadata of an operator that `check_held_key_groups` accepts.
+    """
+    held = find_held_key_groups(operator)
+    if not held:
+        return None
+    finished = {each.index for each in operator.subtasks if each.finished}
+    missing = np.ones(operator.max_parallelism, np.bool_)
+    for groups in held.values():
+        missing[groups.start : groups.end + 1] = False
+    for index in finished - held.keys() if operator.parallelism <= operator.max_parallelism else ():
+        groups = _compute(operator, index)
+        missing[groups.start : groups.end + 1] = False
+    if not missing.any():
+        return None
+    without = [str(index) for index in range(operator.parallelism) if index not in held and index not in finished]
+    more = f" and {len(without) - _LISTED} more" if len(without) > _LISTED else ""
+    subtasks = f"subtask{'s' if len(without) > 1 else ''} {', '.join(without[:_LISTED])}{more}"
+    return (
+        f"{_name(missing)} in no handle: {subtasks} without keyed state. Flink writes it so where a subtask has "
+        "registered no state; nothing shows whether a handle was lost"
+    )
+
+
 def check_subtasks(operator: OperatorState, file: str) -> None:
     """Check that the subtasks of an operator are those that its parallelism gives it, each at most once.
 

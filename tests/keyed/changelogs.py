@@ -101,7 +101,13 @@ def in_memory(changes: Sequence[StateChange], key_groups: KeyGroupRange = ALL) -
 def in_file(sets: Sequence[Sequence[StateChange]], *, compressed: bool) -> ChangelogStateHandleStream:
     data, offsets = write_change_stream(sets, compressed=compressed)
     streams = tuple(ChangelogStream(offset, ByteStreamStateHandle("dstl/file", data)) for offset in offsets)
-    return ChangelogStateHandleStream(ALL, streams, len(data), len(data), "log", "filesystem")
+    size = measure(sets)
+    return ChangelogStateHandleStream(ALL, streams, size, size, "log", "filesystem")
+
+
+def measure(sets: Sequence[Sequence[StateChange]]) -> int:
+    """Bytes of change sets as Flink counts them (`StateChangeSet.getSize`)."""
+    return sum(len(each.change) for changes in sets for each in changes)
 
 
 def open_log(

@@ -43,6 +43,7 @@ from tests.keyed.changelogs import (
     encode,
     in_file,
     long,
+    measure,
     metadata,
     open_log,
     read,
@@ -64,11 +65,13 @@ class TestStreams:
             [change(group, Operation.SET, long(group) + b"\0" + value) for group, value in enumerate(values)]
             for _ in range(3)
         ]
-        data, offsets = write_change_stream([[metadata(VALUE, 0)], *sets], compressed=compressed)
+        sets = [[metadata(VALUE, 0)], *sets]
+        data, offsets = write_change_stream(sets, compressed=compressed)
         path = folder / "changes"
         path.write_bytes(data)
         streams = tuple(ChangelogStream(each, FileStateHandle(str(path), len(data) - 1)) for each in offsets)
-        log = ChangelogStateHandleStream(ALL, streams, len(data), len(data), "log", "filesystem")
+        size = measure(sets)
+        log = ChangelogStateHandleStream(ALL, streams, size, size, "log", "filesystem")
         handle = ChangelogStateBackendHandle(ALL, 0, (), (log,), 1, "backend", 1)
         return path, open_changelog(
             handle, [], lambda each: open_stream(each, resolve(str(folder))), key_serializer=LONG

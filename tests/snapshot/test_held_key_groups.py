@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from state_pipelines.errors import FormatError
@@ -11,7 +13,12 @@ from state_pipelines.metadata.keyed_handles import (
     KeyGroupsSavepointStateHandle,
 )
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
-from state_pipelines.snapshot.held_key_groups import check_held_key_groups, find_held_key_groups, follows_formula
+from state_pipelines.snapshot.held_key_groups import (
+    check_held_key_groups,
+    explain_missing_handles,
+    find_held_key_groups,
+    follows_formula,
+)
 
 STREAM = ByteStreamStateHandle("stream", b"")
 
@@ -96,6 +103,31 @@ def test_raw_keyed_state_is_checked_likewise() -> None:
 )
 def test_subtasks_without_state_leave_gaps(handles: tuple[KeyedStateHandle | None, ...]) -> None:
     check_held_key_groups(operator(*handles), "_metadata")
+
+
+@pytest.mark.parametrize(
+    ("handles", "text"),
+    [
+        ((None, None), None),
+        ((sections(0, 7), sections(8, 15)), None),
+        ((None, sections(8, 15)), "key groups 0-7 in no handle: subtask 0 without keyed state"),
+        ((sections(0, 5), None, sections(11, 15)), "key groups 6-10 in no handle: subtask 1 without keyed state"),
+        ((None, sections(4, 7), None, None), "key groups 0-3, 8-15 in no handle: subtasks 0, 2, 3 without keyed state"),
+        ((None, database("a", 6, 15), database("a", 6, 15)), "key groups 0-5 in no handle: subtask 0 without"),
+    ],
+    ids=["no state", "all", "first", "between", "several", "shared"],
+)
+def test_key_groups_of_subtasks_without_state_are_named(
+    handles: tuple[KeyedStateHandle | None, ...], text: str | None
+) -> None:
+    found = explain_missing_handles(operator(*handles))
+    assert found is None if text is None else found is not None and found.startswith(text)
+
+
+def test_subtasks_that_have_finished_have_no_state() -> None:
+    state = operator(sections(0, 5), None, sections(11, 15))
+    finished = replace(state, subtasks=(state.subtasks[0], SubtaskState(1, finished=True), state.subtasks[2]))
+    assert explain_missing_handles(finished) is None
 
 
 @pytest.mark.parametrize("raw", [False, True])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.snappy_frames import decompress, decompress_into, iter_chunks, measure_chunks
-from state_pipelines.errors import FormatError, StateError, UnsupportedError, Where
+from state_pipelines.errors import EDITED_METADATA, FormatError, StateError, UnsupportedError, Where
 from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, settle_keyed_header
 from state_pipelines.metadata.header_bytes import read_header_bytes
 from state_pipelines.metadata.streams import StateStream, read_stream_range
@@ -126,7 +127,7 @@ def open_sections(
         reading: what helps to read the header.
 
     Raises:
-        FormatError: an offset is outside the stream, or the header is malformed.
+        FormatError: an offset is outside the stream or that of two key groups, or the header is malformed.
     """
     present = sorted((offset, key_group) for offset, key_group in zip(offsets, key_groups, strict=True) if offset)
     for offset, key_group in present:
@@ -134,6 +135,13 @@ def open_sections(
             raise FormatError(
                 f"the offset {offset} of key group {key_group} is outside the {stream.size} bytes of the file",
                 where=Where(file=stream.name, offset=offset),
+            )
+    for (offset, before), (other, key_group) in pairwise(present):
+        if offset == other:
+            raise FormatError(
+                f"key groups {before} and {key_group} have the same offset {offset}",
+                where=Where(file=stream.name, offset=offset),
+                hint=EDITED_METADATA,
             )
     # A state without any record still has a header; it then fills the stream.
     header_end = present[0][0] if present else stream.size

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 _FIRST_READ = 1 << 16
 """Bytes that are read at once in search of metadata changes."""
 
+_LENGTH = 4
+"""Bytes of the length of a change."""
+
 
 @dataclass(frozen=True)
 class ChangeSet:
@@ -64,6 +67,21 @@ class ChangeSet:
     stream: StateStream
     offset: int
     key_groups: KeyGroupRange
+
+
+@dataclass(frozen=True)
+class StatedSize:
+    """Bytes of changes that a handle states for its change sets.
+
+    Attributes:
+        sets: numbers of its change sets.
+        size: as stated.
+        stored: bytes of its streams.
+    """
+
+    sets: range
+    size: int
+    stored: int
 
 
 @dataclass(frozen=True)
@@ -106,15 +124,17 @@ class ChangeLog:
     Attributes:
         sets: the change sets.
         size: bytes of changes, about.
+        stated: sizes that handles state, to be compared when the change sets are read.
         files: reads the streams; logs of one snapshot share it.
     """
 
     sets: tuple[ChangeSet, ...]
     size: int
+    stated: tuple[StatedSize, ...] = ()
     files: ChangeFiles = field(default_factory=ChangeFiles, compare=False, repr=False)
 
-    def __reduce__(self) -> tuple[type[ChangeLog], tuple[tuple[ChangeSet, ...], int]]:
-        return ChangeLog, (self.sets, self.size)
+    def __reduce__(self) -> tuple[type[ChangeLog], tuple[tuple[ChangeSet, ...], int, tuple[StatedSize, ...]]]:
+        return ChangeLog, (self.sets, self.size, self.stated)
 
     def metadata(self, declared: Sequence[DeclaredSerializer] = ()) -> list[list[MetadataChange]]:
         """The metadata changes of every change set.
@@ -208,16 +228,35 @@ class ChangeLog:
     def _groups(self) -> Positions:
         """i64[g, 5], ascending by key group, then by change set: see `GROUP` to `COUNT`."""
         found = [np.zeros((0, COUNT + 1), np.int64)]
+        sizes = [0] * len(self.sets)
         for data, numbers in self._streams:
             ahead = Lookahead(data.read, data.size)
             for number in numbers:
                 each = self.sets[number]
                 for groups in read_groups(ahead, data, each.offset):
                     groups[:, SET] = number
+                    sizes[number] += int((groups[:, END] - groups[:, START] - _LENGTH * groups[:, COUNT]).sum())
                     wanted = each.key_groups.start <= groups[:, GROUP], groups[:, GROUP] <= each.key_groups.end
                     found.append(groups[wanted[0] & wanted[1] & (groups[:, GROUP] != METADATA_KEY_GROUP)])
+        self._check_sizes(sizes)
         table = np.concatenate(found)
         return table[np.lexsort((table[:, START], table[:, SET], table[:, GROUP]))]
+
+    def _check_sizes(self, sizes: Sequence[int]) -> None:
+        """Make sure that no change set of a handle is missing or has been replaced by another one.
+
+        Flink states the bytes of all changes without their lengths (`StateChangeSet.getSize`), the DataStream functions
+        of this package state the bytes of the stream.
+        """
+        for each in self.stated:
+            found = sum(sizes[number] for number in each.sets)
+            if each.size not in (found, each.stored):
+                raise FormatError(
+                    f"the logged changes of a handle are {found:,} bytes, and it states {each.size:,}: a set of "
+                    "changes is missing or is not its own",
+                    where=Where(file=self.sets[each.sets.start].stream.name),
+                    hint=EDITED_METADATA,
+                )
 
 
 def open_change_log(
@@ -239,6 +278,7 @@ def open_change_log(
         FormatError: a change set is listed twice for a key group.
     """
     sets: list[ChangeSet] = []
+    stated: list[StatedSize] = []
     size = 0
     for handle in handles:
         if isinstance(handle, InMemoryChangelogStateHandle):
@@ -254,11 +294,14 @@ def open_change_log(
                 ChangeSet(stream, each.offset, wanted) for stream, each in zip(streams, handle.streams, strict=True)
             ]
             # After a change of parallelism the handle says 0; then the files are the best guess.
-            size += handle.size or sum(stream.size for stream in dict.fromkeys(streams))
+            stored = sum(stream.size for stream in dict.fromkeys(streams))
+            size += handle.size or stored
+            if handle.size and streams:
+                stated.append(StatedSize(range(len(sets) - len(streams), len(sets)), handle.size, stored))
         else:
             raise UnsupportedError(f"a {type(handle).__name__} does not hold changes")
     _require_distinct(sets)
-    return ChangeLog(tuple(sets), size, files or ChangeFiles())
+    return ChangeLog(tuple(sets), size, tuple(stated), files or ChangeFiles())
 
 
 def _require_distinct(sets: Sequence[ChangeSet]) -> None:

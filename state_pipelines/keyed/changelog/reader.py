@@ -18,6 +18,7 @@ import numpy as np
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, Where, at
 from state_pipelines.keyed.changelog.change_streams import ChangeLog, Changes, locate, open_change_log
 from state_pipelines.keyed.changelog.changed_states import ChangedState, derive_replay_layout, state_ids_of
+from state_pipelines.keyed.changelog.handle_checks import check_changelog_handle
 from state_pipelines.keyed.changelog.replay import replay
 from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_run
 from state_pipelines.keyed.digests.stored_bytes import digest_changes
@@ -318,9 +319,10 @@ def open_changelog(
 
     Raises:
         UnsupportedError: a handle does not hold changes, or several bases hold the same key groups.
-        FormatError: the bytes are not change sets.
+        FormatError: the bytes are not change sets, or changes are missing.
     """
     name = f"changelog {handle.state_handle_id}"
+    check_changelog_handle(handle, name)
     _require_disjoint(bases, handle.key_groups, name)
     log = open_change_log(handle.non_materialized, handle.key_groups, open_stream, files)
     states: dict[str, StateMetaInfo] = {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from state_pipelines.errors import FormatError, Where, at
+from state_pipelines.errors import EDITED_METADATA, FormatError, Where, at
 from state_pipelines.keyed.canonical.sections import (
     PLAIN,
     WINDOW,
@@ -188,7 +188,12 @@ def open_heap(
         reading: what helps to read the header.
 
     Raises:
-        FormatError: an offset is outside the stream, or the header is malformed.
+        FormatError: an offset is outside the stream or that of two key groups, a key group has none, or the header is
+            malformed.
     """
     header, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed, reading=reading)
+    if len(sections) < len(key_groups):
+        # Flink reads the number of each key group of the handle at its offset (`HeapRestoreOperation`).
+        missing = min(set(key_groups) - {each.key_group for each in sections})
+        raise FormatError(f"key group {missing} has no offset", where=Where(file=stream.name), hint=EDITED_METADATA)
     return HeapFile(stream, header, key_groups, sections)

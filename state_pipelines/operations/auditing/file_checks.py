@@ -28,7 +28,7 @@ _CUT_OFF = "The file was cut off; use an earlier snapshot, or restore the file f
 _GROWN = "Flink never changes a file that it has written: something else did"
 _APPENDED = (
     "The state is in front of the rest; but Flink never changes a file that it has written: something else did, "
-    "or a rescaling has handed on a part of the file and its manifest is gone"
+    "or a rescaling has reused a part of the file and its manifest is gone"
 )
 
 
@@ -114,7 +114,7 @@ def _check_size(snapshot: Snapshot, file: ReferencedFile, size: int, findings: F
 
 
 def _has_manifest(snapshot: Snapshot) -> bool:
-    """Return whether this package wrote the snapshot: `rescale` hands on the first key groups of a file alone."""
+    """Return whether this package wrote the snapshot: `rescale` reuses the first key groups of a file."""
     try:
         return find_manifest(snapshot.location.directory, snapshot.path_mapping) is not None
     except StateError:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import EDITED_METADATA, FormatError, StateError
+from state_pipelines.keyed.changelog.handle_checks import find_missing_base, find_missing_changes
+from state_pipelines.metadata.channel_handles import MergedChannelStateHandle
 from state_pipelines.metadata.key_groups import MAX_PARALLELISM
 from state_pipelines.metadata.keyed_handles import (
     ChangelogStateBackendHandle,
@@ -19,7 +22,12 @@ from state_pipelines.metadata.stream_handles import (
 )
 from state_pipelines.metadata.streams import open_stream
 from state_pipelines.operations.auditing.report import Finding, Property, Severity, from_error
-from state_pipelines.snapshot.held_key_groups import check_held_key_groups, check_subtasks, explain_older_ranges
+from state_pipelines.snapshot.held_key_groups import (
+    check_held_key_groups,
+    check_subtasks,
+    explain_missing_handles,
+    explain_older_ranges,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,13 +71,17 @@ def _check_subtasks(operator: Operator, findings: Findings) -> bool:
 
 def _check_key_groups(operator: Operator, findings: Findings) -> None:
     file = str(operator.snapshot.location.metadata)
+    failed = False
     for raw in (False, True):
         try:
             check_held_key_groups(operator.metadata, file, raw=raw)
         except StateError as error:
+            failed = True
             findings.add(from_error(error, Property.KEY_GROUPS, operator=operator.label))
-    note = explain_older_ranges(operator.metadata, operator.label)
-    if note:
+    notes = [explain_older_ranges(operator.metadata, operator.label)]
+    if not failed:
+        notes.append(explain_missing_handles(operator.metadata))
+    for note in filter(None, notes):
         findings.add(Finding(Severity.WARNING, Property.KEY_GROUPS, note, file=file, operator=operator.label))
 
 
@@ -86,7 +98,7 @@ def _iter_offsets(subtask: SubtaskState) -> Iterator[Offsets]:
             assert lists is not None
             yield lists.delegate, state.offsets, f"an element of state {state.state_name}"
     for channel in (*subtask.input_channel_state, *subtask.result_subpartition_state):
-        states = getattr(channel, "states", None) or (channel.state,)  # type: ignore[union-attr]
+        states = channel.states if isinstance(channel, MergedChannelStateHandle) else (channel.state,)
         for each in states:
             yield channel.delegate, each.offsets, "a buffer in flight"
 
@@ -144,6 +156,12 @@ def _check_changes(operator: Operator, subtask: SubtaskState, findings: Findings
                 f"key groups {handle.key_groups.start}-{handle.key_groups.end}"
             )
             findings.add(_find(operator, subtask, Property.KEY_GROUPS, text, hint=EDITED_METADATA))
+    for problem in find_missing_changes(handle):
+        findings.add(_find(operator, subtask, Property.METADATA, problem, hint=EDITED_METADATA))
+    missing = find_missing_base(handle)
+    if missing is not None:
+        found = _find(operator, subtask, Property.METADATA, missing, hint=EDITED_METADATA)
+        findings.add(replace(found, severity=Severity.WARNING))
 
 
 def _find(

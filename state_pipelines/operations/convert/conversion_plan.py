@@ -11,6 +11,8 @@ from state_pipelines.keyed.combined_file import combine_files
 from state_pipelines.keyed.heap.entries import make_entry_codecs
 from state_pipelines.keyed.heap.null_timestamps import may_hold_timestamps
 from state_pipelines.keyed.keyed_file import FileFormat
+from state_pipelines.keyed.section_file import SectionFile
+from state_pipelines.keyed.section_starts import check_section_starts
 from state_pipelines.metadata import CheckpointMetadata, CheckpointProperties
 from state_pipelines.metadata.keyed_handles import KeyedStateHandle, KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
@@ -192,11 +194,14 @@ def _plan_operator(
     if format is Format.ROCKSDB:
         in_flight = min(in_flight, _DATABASES)
     tasks = []
+    copied: list[SectionFile] = []
     for index, files in by_subtask.items():
         source = combine_files(sorted(files, key=lambda file: file.holds_raw_timers))
         compressed = source.header.compressed if compress is None else compress
         header = replace(source.header, compressed=compressed and format is not Format.ROCKSDB)
         if source.header == header and index not in foreign and _is_written(subtasks[index], source, format):
+            if isinstance(source, SectionFile):
+                copied.append(source)
             continue
         for info in header.states:
             if info.backend_type not in (BackendStateType.KEY_VALUE, BackendStateType.PRIORITY_QUEUE):
@@ -222,6 +227,7 @@ def _plan_operator(
                 in_flight=in_flight,
             )
         )
+    check_section_starts(copied, operator.record_context.prefix, operator.snapshot.location.directory)
     return tasks
 
 

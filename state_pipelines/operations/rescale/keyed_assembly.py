@@ -88,6 +88,8 @@ def assemble_keyed(
     .getIntersection`); its stream ends, by the size that the handle states, where its last section does. A range over
     several files becomes a new file: one copy of the header and the sections. A range inside one RocksDB database
     becomes the old handle, which Flink clips (`RocksDBIncrementalRestoreOperation`), as `keyed_files.KeyedFiles` does.
+    Key groups of an old subtask without a handle belong to the range of the new subtask nevertheless, as in what Flink
+    writes: a handle that lacks some between others says that they were lost (`check_held_key_groups`).
 
     Args:
         handles: (key groups of the subtask, its handle) of the old subtasks that have state, ascending by subtask. A
@@ -108,6 +110,7 @@ def assemble_keyed(
     ranges = [compute_key_group_range(index, parallelism, max_parallelism) for index in range(parallelism)]
     found: dict[int, KeyedStateHandle | None] = {}
     pending: dict[int, list[_SectionHandle]] = {}
+    databases: dict[IncrementalRemoteKeyedStateHandle, list[int]] = {}
     for number, own in enumerate(ranges):
         covered: dict[KeyedStateHandle, int] = {}
         for held, each in handles:
@@ -121,7 +124,7 @@ def assemble_keyed(
             found[number] = old[0] if old else None
             continue
         if isinstance(old[0], IncrementalRemoteKeyedStateHandle) and len(old) == 1:
-            found[number] = old[0]
+            databases.setdefault(old[0], []).append(number)
             continue
         sections = [each for each in old if isinstance(each, _SectionHandle)]
         if len(sections) < len(old) or len({type(each) for each in old}) > 1:
@@ -135,7 +138,17 @@ def assemble_keyed(
         if isinstance(handle, NeedsRecords):
             return handle
         found[number] = handle
+    for database, numbers in databases.items():
+        # One handle for all subtasks, by which readers know that they share the database.
+        shared = replace(database, key_groups=_join([database.key_groups, *(ranges[each] for each in numbers)]))
+        found.update((each, shared) for each in numbers)
     return [found[number] for number in range(parallelism)]
+
+
+def _join(ranges: Sequence[KeyGroupRange]) -> KeyGroupRange:
+    """The range of several that overlap."""
+    start = min(each.start for each in ranges)
+    return KeyGroupRange(start, max(each.end for each in ranges) + 1 - start)
 
 
 def _explain(handles: Sequence[KeyedStateHandle]) -> str:
@@ -174,7 +187,6 @@ def _assemble(
     intersections = [file.handle.key_groups.intersect(own) for file in files]
     if any(before.end >= after.start for before, after in pairwise(intersections)):
         return NeedsRecords("two old subtasks hold the same key group")
-    groups = KeyGroupRange(intersections[0].start, intersections[-1].end + 1 - intersections[0].start)
     wanted = [
         (file, file.sections[group])
         for file, intersection in zip(files, intersections, strict=True)
@@ -184,15 +196,14 @@ def _assemble(
     if raw and not wanted:
         return None
     first = files[0]
-    if len(files) == 1 and groups == first.handle.key_groups:
-        return first.handle
-    if not raw and isinstance(first.handle, KeyGroupsStateHandle) and sum(map(len, intersections)) < len(groups):
-        return NeedsRecords("some key groups between those of the old subtasks have no state")
-    offsets = dict.fromkeys(groups, NEVER_STARTED if raw else NO_SECTION)
+    if not raw and isinstance(first.handle, KeyGroupsStateHandle) and sum(map(len, intersections)) < len(own):
+        # The heap backend reads a section of each key group of the handle.
+        return NeedsRecords("some key groups of a new subtask have no state")
+    offsets = dict.fromkeys(own, NEVER_STARTED if raw else NO_SECTION)
     shared = _share(files, [section for _, section in wanted]) if narrow else None
     if shared is not None:
         offsets |= {section.key_group: section.start for _, section in wanted}
-        return _make_handle(first.handle, groups, tuple(offsets.values()), shared)
+        return _make_handle(first.handle, own, tuple(offsets.values()), shared)
     if len({file.header for file in files}) > 1:
         return NeedsRecords("the old subtasks have different states, or have them in another order")
     position = first.header_end
@@ -201,7 +212,7 @@ def _assemble(
         offsets[section.key_group] = position
         ranges.append(StreamRange(file.stream, section.start, section.end))
         position += section.end - section.start
-    return _make_handle(first.handle, groups, tuple(offsets.values()), assembler.make_handle(ranges))
+    return _make_handle(first.handle, own, tuple(offsets.values()), assembler.make_handle(ranges))
 
 
 def _share(files: Sequence[SectionFile], sections: Sequence[Section]) -> StreamStateHandle | None:

@@ -34,7 +34,7 @@ def source(tmp_path: Path) -> Snapshot:
     operator = list_operator(
         "source", "SourceReaderState", read[:1], read[1:], coordinator=i32(1) + versioned(3, enumerator.data)
     )
-    other = list_operator("other", "elements", [b"abc"])
+    other = list_operator("other", "elements", [b"\0\0\0\3abc"])
     return build_snapshot(tmp_path, operator, other, uids=["source", "other"])
 
 
