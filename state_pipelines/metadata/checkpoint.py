@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import (
+    EDITED_METADATA,
     FormatError,
     StateError,
     UnsupportedError,
@@ -137,8 +138,8 @@ def read_metadata(data: bytes, name: str | None = None) -> CheckpointMetadata:
         name: path or URL of the file, for errors.
 
     Raises:
-        FormatError: the bytes are not a `_metadata` file, end early or go on after its end; also when a text conversion
-            has destroyed the file.
+        FormatError: the bytes are not a `_metadata` file, end early or go on after its end, or an operator is listed
+            twice; also when a text conversion has destroyed the file.
         UnsupportedError: the version is 1 or one not known.
     """
     try:
@@ -169,7 +170,14 @@ def _read_metadata(data: bytes, name: str | None) -> CheckpointMetadata:
     if checkpoint_id < 0:
         raise reader.error(f"checkpoint id {checkpoint_id} is negative", position)
     master_states = tuple(_read_master_state(reader) for _ in range(reader.count(8)))
+    position = reader.position
     operator_states = tuple(_read_operator_state(reader, version) for _ in range(reader.count(28)))
+    known: set[bytes] = set()
+    for each in operator_states:
+        if each.operator_id in known:
+            # Of two, Flink takes the last one without a word (`Checkpoints.loadAndValidateCheckpoint`).
+            raise reader.error(f"the operator {each.operator_id.hex()} is listed twice", position, EDITED_METADATA)
+        known.add(each.operator_id)
     properties = read_properties(reader) if version >= 4 else None
     reader.expect_end("the metadata")
     return CheckpointMetadata(version, checkpoint_id, master_states, operator_states, properties)

@@ -11,7 +11,15 @@ from state_pipelines.codecs.json.json_lines import Json, to_json, value_json
 from state_pipelines.codecs.pickles import Pickled, is_pickle
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.subclasses import complete
-from state_pipelines.errors import FormatError, StateError, StorageError, UnsupportedError, at
+from state_pipelines.errors import (
+    EDITED_METADATA,
+    FormatError,
+    StateError,
+    StorageError,
+    UnsupportedError,
+    Where,
+    at,
+)
 from state_pipelines.keyed.record_layout import KeyedRecords, blame_declared
 from state_pipelines.operations.dump_lines import (
     Line,
@@ -145,6 +153,15 @@ def _dump_file(
 
 
 def _find_show(state: KeyedState, subtask_state: KeyedSubtaskState) -> _Show:
+    own = subtask_state.file.header.states[subtask_state.state_id]
+    first = state.stored_info
+    if (own.backend_type, own.state_type) != (first.backend_type, first.state_type):
+        raise FormatError(
+            f"subtasks have this state as {first.state_type or first.backend_type.name} and as "
+            f"{own.state_type or own.backend_type.name}",
+            where=Where(file=subtask_state.file.name),
+            hint=EDITED_METADATA,
+        )
     # The subtask's own layout: the state as a whole has none where one subtask has a namespace that nothing reads.
     layout, _ = state.find_subtask_layout(subtask_state) if state.kind == StateKind.TIMER else (None, "")
     return _show_entries(state, subtask_state) if layout is None else _show_timers(state, subtask_state, layout)

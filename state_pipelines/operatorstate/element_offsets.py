@@ -1,8 +1,8 @@
 """Offsets of elements that handles of operator state name in a file, and whether they name all of them.
 
 Flink writes the elements of a subtask back to back after the header, and names each of them in one handle
-(`DefaultOperatorStateBackendSnapshotStrategy`). So does `rescale`, but for copies of broadcast state: every subtask has
-one, so that some are left out, and several handles may name the same.
+(`DefaultOperatorStateBackendSnapshotStrategy`). So does `rescale`, but for broadcast state, of which every subtask has
+the same: further handles may name it in a file whose list elements another handle names.
 """
 
 from __future__ import annotations
@@ -50,65 +50,57 @@ def join_offsets(states: Sequence[OperatorStateMetaInfo], name: str) -> dict[str
 
 
 def order_offsets(
-    states: Sequence[OperatorStateMetaInfo], header: OperatorHeader, start: int, end: int, name: str
+    handle: Sequence[OperatorStateMetaInfo],
+    shared: Sequence[OperatorStateMetaInfo],
+    header: OperatorHeader,
+    bounds: tuple[int, int],
+    name: str,
 ) -> dict[str, Offsets]:
     """Check what handles say of a file, and return the offsets of each state that they name.
 
     The states are in the order of the header, so that of two states at one position the first is empty.
 
     Args:
-        states: of all handles over the file.
+        handle: states of one handle.
+        shared: of all handles over the file, where it has several.
         header: of the file.
-        start: where the header ends.
-        end: of the file.
+        bounds: where the header ends, and the file.
         name: of the file.
 
     Raises:
         FormatError: the file does not have a state, or as another kind; an offset is outside; elements are named twice;
-            or bytes after the header belong to no element.
+            bytes after the header belong to no element; or the handle leaves out a broadcast state.
     """
-    for state in states:
-        _check_state(state, header, start, end, name)
-    offsets = join_offsets(states, name)
+    for state in (*handle, *shared):
+        _check_state(state, header, bounds, name)
+    own = {state.state_name for state in handle}
+    for info in header.broadcasts:
+        if info.name not in own:
+            # A subtask has all its broadcast state in one file.
+            what = "the file has a broadcast state that its handle does not name"
+            raise FormatError(what, where=Where(file=name, state=info.name), hint=EDITED_METADATA)
+    offsets = join_offsets(shared or handle, name)
     names = [info.name for info in (*header.lists, *header.broadcasts)]
     ordered = {state: np.array(offsets[state], np.int64) for state in names if state in offsets}
-    _check_beginning(ordered, header, start, end, name)
+    start = bounds[0] + len(STREAM_ID) * header.compressed
+    first = min((int(each.min()) for each in ordered.values() if len(each)), default=bounds[1])
+    if first > start and not header.raw:
+        raise FormatError(
+            f"bytes {start} to {first}, after the header, belong to no element that a handle names",
+            where=Where(file=name, offset=start),
+            hint=EDITED_METADATA,
+        )
     return ordered
 
 
-def _check_beginning(ordered: Mapping[str, Offsets], header: OperatorHeader, start: int, end: int, name: str) -> None:
-    """Refuse bytes between the header and the first element, unless they are a broadcast state that is left out."""
-    start += len(STREAM_ID) * header.compressed
-    first = min((int(each.min()) for each in ordered.values() if len(each)), default=end)
-    has_lists = any(len(ordered.get(info.name, ())) for info in header.lists)
-    if first <= start or header.raw or (not has_lists and _find_absent(ordered, header)):
-        return
-    raise FormatError(
-        f"bytes {start} to {first}, after the header, belong to no element that a handle names",
-        where=Where(file=name, offset=start),
-        hint=EDITED_METADATA,
-    )
+def select_own(ordered: Mapping[str, Spans], handle: Sequence[OperatorStateMetaInfo]) -> dict[str, Spans]:
+    """Return the spans of the elements that one handle names, out of those of all handles over its file."""
+    none = np.zeros(0, np.int64)
+    named = {state.state_name: state.offsets for state in handle}
+    return {state: span if named[state] else (none, none) for state, span in ordered.items() if state in named}
 
 
-def _find_absent(ordered: Mapping[str, Offsets], header: OperatorHeader) -> set[str]:
-    """Broadcast states that no handle names."""
-    return {info.name for info in header.broadcasts} - ordered.keys()
-
-
-def find_open_ends(ordered: Mapping[str, Offsets], header: OperatorHeader) -> frozenset[str]:
-    """States that a broadcast state follows which no handle names; see `OperatorStateFile.open_ends`."""
-    absent = _find_absent(ordered, header)
-    found = set()
-    last = ""
-    for info in (*header.lists, *header.broadcasts):
-        if info.name in absent and last:
-            found.add(last)
-        elif len(ordered.get(info.name, ())):
-            last = info.name
-    return frozenset(found)
-
-
-def _check_state(state: OperatorStateMetaInfo, header: OperatorHeader, start: int, end: int, name: str) -> None:
+def _check_state(state: OperatorStateMetaInfo, header: OperatorHeader, bounds: tuple[int, int], name: str) -> None:
     where = Where(file=name, state=state.state_name)
     infos = (*header.lists, *header.broadcasts)
     info = next((each for each in infos if each.name == state.state_name), None)
@@ -119,7 +111,7 @@ def _check_state(state: OperatorStateMetaInfo, header: OperatorHeader, start: in
         raise FormatError(what, where=where, hint=EDITED_METADATA)
     if state.mode is OperatorStateMode.BROADCAST and len(state.offsets) != 1:
         raise FormatError(f"a broadcast state has one offset, not {len(state.offsets)}", where=where)
-    check_inside(state, start, end, name)
+    check_inside(state, *bounds, name)
 
 
 def check_inside(state: OperatorStateMetaInfo, start: int, end: int, name: str) -> None:

@@ -40,9 +40,9 @@ from state_pipelines.operatorstate.element_offsets import (
     Spans,
     bound_elements,
     check_inside,
-    find_open_ends,
     join_offsets,
     order_offsets,
+    select_own,
 )
 from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header, write_operator_header
 
@@ -73,8 +73,6 @@ class OperatorStateFile:
         data: u8; the file itself, or the decompressed stream.
         spans: per state that the handle names, i64[n] starts and ends in `data`, in the order of the handle.
         chunks: of a compressed file, i64[m] where chunks begin in `data` and in the file; None of a plain file.
-        open_ends: states of which the last end is a bound only: a broadcast state that no handle names follows. (Every
-            subtask has a copy of it, so that a rescaling leaves some out.)
     """
 
     name: str
@@ -82,7 +80,6 @@ class OperatorStateFile:
     data: Bytes = field(repr=False)
     spans: Mapping[str, Spans] = field(repr=False)
     chunks: Spans | None = field(default=None, repr=False)
-    open_ends: frozenset[str] = frozenset()
 
     def elements(self, state: str) -> tuple[Bytes, Offsets, Offsets]:
         """Return elements of a list state: (data, i64[n] starts, i64[n] ends); none when the handle does not name it.
@@ -157,17 +154,15 @@ def read_operator_file(
         reader = Reader(data, name)
         known = read_operator_header(reader), reader.position
     header, end = known
-    ordered = order_offsets(shared or handle.states, header, end, len(data), name)
-    own = {state.state_name for state in handle.states}
-    open_ends = find_open_ends(ordered, header)
+    ordered = order_offsets(handle.states, shared, header, (end, len(data)), name)
     if not header.compressed:
-        spans = {state: span for state, span in bound_elements(ordered, len(data)).items() if state in own}
-        return OperatorStateFile(name, header, np.frombuffer(data, np.uint8), spans, open_ends=open_ends)
+        spans = select_own(bound_elements(ordered, len(data)), handle.states)
+        return OperatorStateFile(name, header, np.frombuffer(data, np.uint8), spans)
     plain, chunks = _decompress(data, end, name)
     whole = (np.append(chunks[0], len(plain)), np.append(chunks[1], len(data)))
     moved = {state: _find_chunks(framed, whole, name, state) for state, framed in ordered.items()}
-    spans = {state: span for state, span in bound_elements(moved, len(plain)).items() if state in own}
-    return OperatorStateFile(name, header, np.frombuffer(plain, np.uint8), spans, chunks, open_ends)
+    spans = select_own(bound_elements(moved, len(plain)), handle.states)
+    return OperatorStateFile(name, header, np.frombuffer(plain, np.uint8), spans, chunks)
 
 
 def write_operator_file(
@@ -237,12 +232,7 @@ def decode_list_state(
     """
     with _at_state(file, info.name):
         columns = plan_columns(derive_layout(info.element, context))
-        data, starts, ends = file.elements(info.name)
-        is_open = info.name in file.open_ends
-        decoded = columns.decode(data, starts, ends, exact=not is_open, lenient=lenient)
-        if is_open:
-            columns.decode(data, starts[:-1], ends[:-1], lenient=lenient)
-        return decoded
+        return columns.decode(*file.elements(info.name), lenient=lenient)
 
 
 def read_broadcast_state(
@@ -302,7 +292,7 @@ def _decode_entries(file: OperatorStateFile, info: StateMetaInfo, context: Layou
             raise FormatError(f"{count} entries do not fit in {end - start} bytes", where=Where(offset=start))
         entries, stops = columns.decode_sequence(data, start, end, count)
         stop = int(stops[-1]) if count else start
-        if stop != end and info.name not in file.open_ends:
+        if stop != end:
             raise FormatError(f"{end - stop} bytes are left over after {count} entries", where=Where(offset=stop))
         return entries, stops
 

@@ -62,9 +62,8 @@ class UnreadOperatorState:
         Raises:
             FormatError: as of `order_offsets`.
         """
-        order_offsets(
-            self.shared or self.handle.states, self.header, self.header_end, self.stream.size, self.stream.name
-        )
+        bounds = self.header_end, self.stream.size
+        order_offsets(self.handle.states, self.shared, self.header, bounds, self.stream.name)
 
 
 @lru_cache(maxsize=64)

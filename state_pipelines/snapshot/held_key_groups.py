@@ -173,7 +173,12 @@ def check_held_key_groups(operator: OperatorState, file: str, *, raw: bool = Fal
     for groups in stored.values():
         known[groups.start : groups.end + 1] = True
     kind = "raw keyed state" if raw else "keyed state"
-    problems = []
+    handles = {} if raw else {each.index: each.managed_keyed_state for each in operator.subtasks}
+    problems = [
+        f"no key group in the handle of subtask {index}, which names a database"
+        for index, handle in handles.items()
+        if isinstance(handle, IncrementalRemoteKeyedStateHandle) and not handle.key_groups.number
+    ]
     if (counts > 1).any():
         problems.append(f"{_name(counts > 1)} in several handles ({_name_holders(held, counts > 1)})")
     missing = known & (counts == 0)

@@ -16,6 +16,7 @@ from state_pipelines.keyed.changelog.key_serializer_search import (
 )
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.raw_timers import NotTimersError
+from state_pipelines.snapshot.file_owners import Owners, check_owner, find_shared_files
 from state_pipelines.snapshot.held_key_groups import check_held_key_groups, find_held_key_groups
 from state_pipelines.storage import METADATA_FILE, join
 
@@ -169,7 +170,12 @@ class KeyedFiles:
             metadata = str(join(self._handles.directory, METADATA_FILE))
             for raw in (False, True):
                 check_held_key_groups(operator, metadata, raw=raw)
+            check_owner(self._shared_files, operator.operator_id)
             self._checked.add(operator.operator_id)
+
+    @cached_property
+    def _shared_files(self) -> Owners:
+        return find_shared_files(self._metadata)
 
     def _open_managed(self, operator: OperatorState) -> tuple[Files, Mapping[int, StateError]]:
         if operator.operator_id not in self._managed:

@@ -27,6 +27,7 @@ from state_pipelines.operations.write.publication import NewFile, replace_operat
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.operations.write.unclipped_counts import check_source_whole
 from state_pipelines.snapshot import Operator, Snapshot
+from state_pipelines.snapshot.database_keys import check_database_keys
 from state_pipelines.snapshot.held_key_groups import explain_older_ranges
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.snapshot.operator_elements import check_elements
@@ -231,8 +232,10 @@ def note_plans(snapshot: Snapshot, plans: Sequence[tuple[Operator, OperatorPlan]
     """Notes for users before a migration: key groups of an older rule, missing elements, and notes of the plans.
 
     Raises:
-        FormatError: `_metadata` does not fit files of operator state.
+        FormatError: `_metadata` does not fit files of operator state or databases.
     """
+    for operator in snapshot.operators:
+        check_database_keys(operator)
     elements = [note for operator in snapshot.operators for note in check_elements(operator)]
     older = (explain_older_ranges(operator.metadata, operator.label) for operator in snapshot.operators)
     planned = (f"operator {operator.label}: {note}" for operator, plan in plans for note in plan.notes)

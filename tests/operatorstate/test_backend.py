@@ -142,22 +142,22 @@ def test_a_file_is_written(data: bytes, states: tuple[OperatorStateMetaInfo, ...
 
 
 @FORMS
-def test_a_handle_may_name_some_elements_in_any_order(
+def test_a_handle_may_name_elements_in_any_order(
     data: bytes, states: tuple[OperatorStateMetaInfo, ...], header: OperatorHeader
 ) -> None:
-    names, counts, _ = states
+    names, counts, rules = states
     backwards = replace(names, offsets=names.offsets[::-1])
-    file = read_operator_file(data, make_handle(counts, backwards), "f")
+    file = read_operator_file(data, make_handle(rules, counts, backwards), "f")
     assert read_list_state(file, NAMES, CONTEXT).to_pylist() == ["bc", "a"]
     assert read_list_state(file, COUNTS, CONTEXT).to_pylist() == [7]
-    only_the_first = read_operator_file(data, make_handle(replace(names, offsets=names.offsets[:1])), "f")
-    assert read_list_state(only_the_first, NAMES, CONTEXT).to_pylist() == ["a"]
 
 
-def test_a_state_that_the_handle_does_not_name_is_empty() -> None:
-    file = read_operator_file(FILE, make_handle(), "f")
-    assert read_list_state(file, NAMES, CONTEXT).to_pylist() == []
-    assert [each.to_pylist() for each in read_broadcast_state(file, RULES, CONTEXT)] == [[], []]
+def test_lists_of_another_handle_are_none_of_this_one() -> None:
+    for lists in ((), (lies_at("names"), lies_at("counts", mode=OperatorStateMode.UNION))):
+        file = read_operator_file(FILE, make_handle(*lists, STATES[2]), "f", shared=(*STATES, *lists))
+        assert read_list_state(file, NAMES, CONTEXT).to_pylist() == []
+        assert read_list_state(file, COUNTS, CONTEXT).to_pylist() == []
+        assert [each.to_pylist() for each in read_broadcast_state(file, RULES, CONTEXT)] == [[5], ["x"]]
 
 
 def test_a_list_without_elements_is_kept() -> None:
@@ -262,12 +262,18 @@ def test_a_handle_that_does_not_fit_its_file_is_refused(
 
 def test_a_compressed_element_must_begin_with_a_chunk() -> None:
     with pytest.raises(FormatError, match=rf"does not begin with a chunk \[file f, offset {POSITIONS[1] + 1}"):
-        read_operator_file(COMPRESSED_FILE, make_handle(lies_at("names", POSITIONS[0], POSITIONS[1] + 1)), "f")
+        read_operator_file(
+            COMPRESSED_FILE, make_handle(lies_at("names", POSITIONS[0], POSITIONS[1] + 1), COMPRESSED_STATES[2]), "f"
+        )
 
 
 def test_a_compressed_file_must_have_a_framed_stream() -> None:
     with pytest.raises(FormatError, match=rf"no snappy framed stream follows .*\[file f, offset {START}\]"):
-        read_operator_file(make_header(COMPRESSED) + PAYLOAD, make_handle(), "f")
+        read_operator_file(
+            make_header(COMPRESSED) + PAYLOAD,
+            make_handle(lies_at("rules", START, mode=OperatorStateMode.BROADCAST)),
+            "f",
+        )
 
 
 @pytest.mark.parametrize("second", [START, START + 1])
@@ -305,17 +311,10 @@ def test_elements_that_a_handle_leaves_out_are_noticed(
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_copy_of_broadcast_state_may_be_left_out_or_named_alone(compressed: bool) -> None:
+def test_broadcast_state_may_be_named_alone_but_not_left_out(compressed: bool) -> None:
     data, states = (COMPRESSED_FILE, COMPRESSED_STATES) if compressed else (FILE, STATES)
-    file = read_operator_file(data, make_handle(*states[:2]), "f")
-    assert read_list_state(file, NAMES, CONTEXT).to_pylist() == ["a", "bc"]
-    assert read_list_state(file, COUNTS, CONTEXT).to_pylist() == [7]
-    with pytest.raises(FormatError, match="record 0"):
-        read_list_state(
-            read_operator_file(data, make_handle(lies_at("names", states[0].offsets[0]), states[1]), "f"),
-            NAMES,
-            CONTEXT,
-        )
+    with pytest.raises(FormatError, match=r"a broadcast state that its handle does not name .* state rules"):
+        read_operator_file(data, make_handle(*states[:2]), "f")
     alone = read_operator_file(data, make_handle(states[2]), "f", shared=states)
     assert alone.elements("names")[1].tolist() == []
     keys, values = read_broadcast_state(alone, RULES, CONTEXT)
@@ -325,7 +324,8 @@ def test_a_copy_of_broadcast_state_may_be_left_out_or_named_alone(compressed: bo
 def test_errors_in_a_compressed_file_name_the_chunk() -> None:
     chunk = compress_chunks(b"\x04ab")
     data = make_header(COMPRESSED) + STREAM_ID + CHUNKS[0] + chunk
-    file = read_operator_file(data, make_handle(lies_at("names", *POSITIONS[:2])), "f")
+    rules = lies_at("rules", len(data), mode=OperatorStateMode.BROADCAST)
+    file = read_operator_file(data + CHUNKS[3], make_handle(lies_at("names", *POSITIONS[:2]), rules), "f")
     with pytest.raises(FormatError, match=rf"record 1.*\[file f, offset {POSITIONS[1]}, state names"):
         read_list_state(file, NAMES, CONTEXT)
 

@@ -16,6 +16,7 @@ from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle
 from state_pipelines.operations.auditing.file_listings import THREADS
 from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
 from state_pipelines.rocksdb.verifying import verify_table
+from state_pipelines.snapshot.database_keys import check_database_keys
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.list_state import NonKeyedState
 from state_pipelines.storage.locations import is_local
@@ -159,6 +160,8 @@ def _plan_operator(
             continue
         if tables[state.name].undecoded:
             findings.add(_note_undecoded(operator, state, tables[state.name].undecoded))
+    if not survey.failures:
+        yield _Subject(Property.KEY_GROUPS, operator.label), partial(_check_databases, operator)
     for subtask_state in operator.metadata.subtasks:
         handle = subtask_state.managed_keyed_state
         if isinstance(handle, ChangelogStateBackendHandle):
@@ -200,6 +203,11 @@ def _group_by_file(states: Sequence[KeyedState]) -> list[tuple[KeyedFile, int, d
 def _verify_table(table: TableFile, kept: TableCache, amounts: ReadAmounts, *, whole: bool) -> Iterable[Finding]:
     verify_table(table, kept, whole=whole)
     amounts.add(tables=1)
+    return ()
+
+
+def _check_databases(operator: Operator) -> Iterable[Finding]:
+    check_database_keys(operator)
     return ()
 
 

@@ -22,6 +22,7 @@ from state_pipelines.metadata.stream_handles import (
 )
 from state_pipelines.metadata.streams import open_stream
 from state_pipelines.operations.auditing.report import Finding, Property, Severity, from_error
+from state_pipelines.snapshot.file_owners import check_owner, find_shared_files
 from state_pipelines.snapshot.held_key_groups import (
     check_held_key_groups,
     check_subtasks,
@@ -41,7 +42,12 @@ if TYPE_CHECKING:
 
 def audit_structure(snapshot: Snapshot, findings: Findings) -> None:
     """Check `_metadata` against itself; no state is read."""
+    owners = find_shared_files(snapshot.metadata)
     for operator in snapshot.operators:
+        try:
+            check_owner(owners, operator.metadata.operator_id)
+        except FormatError as error:
+            findings.add(from_error(error, Property.METADATA, operator=operator.label))
         if _check_subtasks(operator, findings):
             _check_key_groups(operator, findings)
         for subtask in operator.metadata.subtasks:

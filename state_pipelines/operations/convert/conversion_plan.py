@@ -31,6 +31,7 @@ from state_pipelines.operations.write.publication import (
 )
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.state_meta_info import BackendStateType
+from state_pipelines.snapshot.database_keys import check_database_keys
 from state_pipelines.snapshot.file_scans import count_scans
 from state_pipelines.snapshot.held_key_groups import check_held_key_groups, explain_older_ranges
 from state_pipelines.snapshot.operator_elements import check_elements
@@ -152,6 +153,7 @@ def plan_conversion(
             notes += _note_key_groups(operator)
             continue
         with at(operator=operator.label):
+            check_database_keys(operator)
             converted = _plan_operator(operator, target, format, compress, verify=verify)
             notes += _note_operator(operator, converted, format)
             metadata = _drop_raw_timers(metadata, operator, converted)

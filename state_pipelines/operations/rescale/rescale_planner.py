@@ -25,6 +25,7 @@ from state_pipelines.operations.rescale.source_splits import count_splits
 from state_pipelines.operations.rescale.stored_elements import digest_pairs, measure_union
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot.broadcast_state import BroadcastState
+from state_pipelines.snapshot.database_keys import check_database_keys
 from state_pipelines.snapshot.held_key_groups import check_subtasks, follows_formula
 from state_pipelines.snapshot.operator_elements import check_elements
 from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RAW_OPERATOR_NAME
@@ -117,6 +118,7 @@ class _Planner:
         self._check_splits()
         for source in self._sources:
             self.notes += check_elements(source)
+            check_database_keys(source)
         if self.metadata.fully_finished:
             return self._plan_finished()
         resized = (self.parallelism, self.max_parallelism) != (self.metadata.parallelism, self.metadata.max_parallelism)

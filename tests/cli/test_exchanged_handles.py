@@ -1,0 +1,228 @@
+"""`_metadata` with handles exchanged, repeated, emptied or listed twice: `verify` finds it, the others refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from state_pipelines.errors import FormatError
+from state_pipelines.metadata import read_metadata, write_metadata
+from state_pipelines.metadata.channel_handles import MergedChannelStateHandle
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.operator_handles import OperatorStateMode
+from tests.operations.auditing.damage import copy_case
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from state_pipelines.metadata import CheckpointMetadata, OperatorState
+    from tests.cli.conftest import Called
+    from tests.operations.auditing.damage import Copy
+
+Subtasks = tuple[Any, ...]
+
+
+def edit_operators(copy: Copy, change: Callable[[Subtasks], Subtasks | None]) -> str:
+    """Change the subtasks of the first operator for which `change` gives any; returns its id in hexadecimal digits."""
+    changed: list[OperatorState] = []
+
+    def edit(metadata: CheckpointMetadata) -> CheckpointMetadata:
+        operators = []
+        for operator in metadata.operator_states:
+            subtasks = None if changed else change(operator.subtasks)
+            operators.append(operator if subtasks is None else replace(operator, subtasks=subtasks))
+            if subtasks is not None:
+                changed.append(operator)
+        return replace(metadata, operator_states=tuple(operators))
+
+    copy.edit(edit)
+    (operator,) = changed
+    return operator.operator_id.hex()
+
+
+def require_refused(call: Callable[..., Called], copy: Copy, target: Path, message: str) -> None:
+    mapping = f"--map=file:{copy.case.written}={copy.folder}"
+    verified = call("verify", copy.path, mapping)
+    assert verified.code == 1, verified.out + verified.err
+    for command in (("convert",), ("convert", "--format", "heap"), ("rescale", "--parallelism", "3")):
+        called = call(*command, copy.path, "--out", target, mapping)
+        assert called.code == 2, command
+        assert message in called.err, (command, called.err)
+        assert not target.exists()
+
+
+def find_databases(subtasks: Subtasks) -> list[IncrementalRemoteKeyedStateHandle] | None:
+    handles = [each.managed_keyed_state for each in subtasks]
+    if len(handles) < 2 or not all(isinstance(each, IncrementalRemoteKeyedStateHandle) for each in handles):
+        return None
+    # Of a database without records nothing shows whose it is.
+    return handles if all(len(each.shared_state) + len(each.private_state) > 3 for each in handles) else None
+
+
+def put(subtasks: Subtasks, handles: list[Any]) -> Subtasks:
+    return tuple(replace(each, managed_keyed_state=handle) for each, handle in zip(subtasks, handles, strict=True))
+
+
+def exchange_key_groups(subtasks: Subtasks) -> Subtasks | None:
+    if (handles := find_databases(subtasks)) is None:
+        return None
+    one, other = handles[0].key_groups, handles[1].key_groups
+    return put(subtasks, [replace(handles[0], key_groups=other), replace(handles[1], key_groups=one), *handles[2:]])
+
+
+def move_border(subtasks: Subtasks) -> Subtasks | None:
+    if (handles := find_databases(subtasks)) is None:
+        return None
+    end = handles[1].key_groups.end
+    first = KeyGroupRange(0, 1)
+    second = KeyGroupRange(1, end)
+    return put(subtasks, [replace(handles[0], key_groups=first), replace(handles[1], key_groups=second), *handles[2:]])
+
+
+def exchange_files(subtasks: Subtasks) -> Subtasks | None:
+    if (handles := find_databases(subtasks)) is None:
+        return None
+    files = [(each.shared_state, each.private_state) for each in handles]
+    files[0], files[1] = files[1], files[0]
+    return put(
+        subtasks,
+        [
+            replace(each, shared_state=shared, private_state=private)
+            for each, (shared, private) in zip(handles, files, strict=True)
+        ],
+    )
+
+
+def repeat_files(subtasks: Subtasks) -> Subtasks | None:
+    if (handles := find_databases(subtasks)) is None:
+        return None
+    first = replace(handles[0], shared_state=handles[1].shared_state, private_state=handles[1].private_state)
+    return put(subtasks, [first, *handles[1:]])
+
+
+def empty_range(subtasks: Subtasks) -> Subtasks | None:
+    if (handles := find_databases(subtasks)) is None:
+        return None
+    return put(subtasks, [replace(handles[0], key_groups=KeyGroupRange(0, 0)), *handles[1:]])
+
+
+DATABASES: dict[str, tuple[Callable[[Subtasks], Subtasks | None], str]] = {
+    "key groups exchanged": (exchange_key_groups, "the database holds records of key group"),
+    "the border between two subtasks moved": (move_border, "the database holds records of key group"),
+    "files exchanged": (exchange_files, "the database holds records of key group"),
+    "files of another subtask": (repeat_files, "the database holds records of key group"),
+    "no key groups": (empty_range, "no key group in the handle of subtask 0"),
+}
+
+
+@pytest.mark.parametrize("name", ["types-2.2-rocksdb-incremental", "types-1.20-rocksdb-native", "types-2.2-forst"])
+@pytest.mark.parametrize("edit", DATABASES)
+def test_databases_with_other_key_groups(call: Callable[..., Called], tmp_path: Path, name: str, edit: str) -> None:
+    copy = copy_case(name, tmp_path)
+    change, message = DATABASES[edit]
+    edit_operators(copy, change)
+    require_refused(call, copy, tmp_path / "out", message)
+
+
+def test_a_database_of_another_operator(call: Callable[..., Called], tmp_path: Path) -> None:
+    copy = copy_case("types-2.2-rocksdb-incremental", tmp_path)
+    found: list[list[IncrementalRemoteKeyedStateHandle]] = []
+
+    def change(subtasks: Subtasks) -> Subtasks | None:
+        handles = [each.managed_keyed_state for each in subtasks]
+        if all(isinstance(each, IncrementalRemoteKeyedStateHandle) for each in handles):
+            found.append(handles)
+        return put(subtasks, [found[0][0], *found[1][1:]]) if len(found) == 2 else None
+
+    edit_operators(copy, change)
+    require_refused(call, copy, tmp_path / "out", "the file is among the keyed state of operator")
+
+
+def test_an_operator_that_is_listed_twice(call: Callable[..., Called], tmp_path: Path) -> None:
+    copy = copy_case("types-2.2-heap", tmp_path)
+    metadata = read_metadata(copy.metadata.read_bytes())
+    twice = replace(metadata, operator_states=(*metadata.operator_states, metadata.operator_states[0]))
+    with pytest.raises(FormatError, match=r"the operator [0-9a-f]{32} is listed twice"):
+        read_metadata(write_metadata(twice))
+    copy.metadata.write_bytes(write_metadata(twice))
+    require_refused(call, copy, tmp_path / "out", "is listed twice")
+
+
+def test_files_of_two_operators_exchanged_so_that_kinds_differ(call: Callable[..., Called], tmp_path: Path) -> None:
+    copy = copy_case("types-2.2-heap", tmp_path)
+
+    def edit(metadata: CheckpointMetadata) -> CheckpointMetadata:
+        operators = list(metadata.operator_states)
+        keyed = [each.subtasks[0].managed_keyed_state for each in operators]
+        for index, other in ((6, 9), (9, 6)):
+            first, *others = operators[index].subtasks
+            subtasks = (replace(first, managed_keyed_state=keyed[other]), *others)
+            operators[index] = replace(operators[index], subtasks=subtasks)
+        return replace(metadata, operator_states=tuple(operators))
+
+    copy.edit(edit)
+    called = call("dump", copy.path, f"--map=file:{copy.case.written}={copy.folder}")
+    assert "subtasks have this state as" in called.out + called.err
+
+
+def test_a_handle_without_elements_over_the_file_of_another_one(call: Callable[..., Called], tmp_path: Path) -> None:
+    copy = copy_case("types-2.2-finished", tmp_path)
+    mapping = f"--map=file:{copy.case.written}={copy.folder}"
+    before = call("dump", copy.path, mapping).out
+
+    def change(subtasks: Subtasks) -> Subtasks | None:
+        handles = [each.managed_operator_state for each in subtasks]
+        if len(handles) < 2 or handles[0] is None or handles[1] is None:
+            return None
+        if not handles[0].states[0].offsets or handles[1].states[0].offsets:
+            return None
+        first, second, *others = subtasks
+        return (
+            first,
+            replace(second, managed_operator_state=replace(handles[1], delegate=handles[0].delegate)),
+            *others,
+        )
+
+    edit_operators(copy, change)
+    assert call("dump", copy.path, mapping).out == before
+
+
+def test_a_broadcast_state_that_one_handle_leaves_out(call: Callable[..., Called], tmp_path: Path) -> None:
+    copy = copy_case("types-2.2-heap", tmp_path)
+
+    def change(subtasks: Subtasks) -> Subtasks | None:
+        first, *others = subtasks
+        handle = first.managed_operator_state
+        if handle is None or all(each.mode is not OperatorStateMode.BROADCAST for each in handle.states):
+            return None
+        last = next(each for each in reversed(handle.states) if each.mode is OperatorStateMode.BROADCAST)
+        states = tuple(each for each in handle.states if each is not last)
+        return (replace(first, managed_operator_state=replace(handle, states=states)), *others)
+
+    edit_operators(copy, change)
+    require_refused(call, copy, tmp_path / "out", "the file has a broadcast state that its handle does not name")
+
+
+def test_channels_without_buffers_in_a_merged_handle(call: Callable[..., Called], tmp_path: Path) -> None:
+    copy = copy_case("types-2.2-unaligned", tmp_path)
+
+    def empty(channel: object) -> object:
+        return replace(channel, states=()) if isinstance(channel, MergedChannelStateHandle) else channel
+
+    def change(subtasks: Subtasks) -> Subtasks | None:
+        changed = tuple(
+            replace(
+                each,
+                input_channel_state=tuple(map(empty, each.input_channel_state)),
+                result_subpartition_state=tuple(map(empty, each.result_subpartition_state)),
+            )
+            for each in subtasks
+        )
+        return None if changed == subtasks else changed
+
+    edit_operators(copy, change)
+    assert call("verify", copy.path, f"--map=file:{copy.case.written}={copy.folder}").code in (0, 1, 3)
