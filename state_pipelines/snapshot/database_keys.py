@@ -79,7 +79,7 @@ def _find_first(column_family: ColumnFamily, low: bytes, high: bytes | None) -> 
 
 
 def _list_databases(operator: Operator) -> Iterator[tuple[object, RocksFile, KeyGroupRange]]:
-    """What identifies the database of each handle, the opened database, and the key groups of the handle."""
+    """Yield a key of the database of each handle, the opened database, and the key groups of the handle."""
     handles = {each.index: each.managed_keyed_state for each in operator.metadata.subtasks}
     # What cannot be opened is an error elsewhere.
     files, _ = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)

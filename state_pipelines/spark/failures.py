@@ -50,8 +50,8 @@ def translate_failures(what: str, kind: type[StateError] = MigrationError) -> It
         first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
         raise kind(f"{what}: Spark says {first.strip()}") from error
     except Py4JJavaError as error:
-        lines = str(error.java_exception.getMessage()).splitlines()
-        raise kind(f"{what}: Spark says {lines[0].strip()}") from error
+        message = error.java_exception.getMessage() or error.java_exception.getClass().getName()
+        raise kind(f"{what}: Spark says {str(message).splitlines()[0].strip()}") from error
 
 
 def _summarize(traceback: str) -> str:

@@ -34,6 +34,8 @@ def read_given_file(
     Raises:
         StateError: of `kind`: it cannot be read, is a device or a pipe, or has more bytes.
     """
+    if "\0" in str(path):
+        raise kind(f"{what} cannot be read: no file has such a name", where=Where(file=str(path)))
     try:
         return read_file(Location(LocalFileSystem(), str(path)), most=most)
     except StateError as error:

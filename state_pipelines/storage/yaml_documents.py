@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -13,6 +14,7 @@ MOST_BYTES = 8 << 20
 """Bytes, or characters, of a document; the parser takes seconds for it."""
 
 _MOST_DIGITS = 1000
+_IMPOSSIBLE = re.compile("[\0\ud800-\udfff]")
 
 
 class _Bounded:
@@ -40,6 +42,8 @@ class _Bounded:
         around, self._deepest = self._deepest, self._depth + height
         self._depth += 1
         node: yaml.Node | None = super().compose_node(parent, index)  # type: ignore[misc]
+        if isinstance(node, yaml.ScalarNode) and _IMPOSSIBLE.search(node.value):
+            raise yaml.YAMLError(f"a text has a character that names and UTF-8 cannot have: {node.value!a}")
         self._depth -= 1
         if event.anchor is not None and not isinstance(event, yaml.AliasEvent):
             heights[event.anchor] = self._deepest - self._depth

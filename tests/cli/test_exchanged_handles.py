@@ -10,6 +10,7 @@ import pytest
 from state_pipelines.errors import FormatError
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.metadata.channel_handles import MergedChannelStateHandle
+from state_pipelines.metadata.checkpoint import MasterState
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.operator_handles import OperatorStateMode
@@ -226,3 +227,54 @@ def test_channels_without_buffers_in_a_merged_handle(call: Callable[..., Called]
 
     edit_operators(copy, change)
     assert call("verify", copy.path, f"--map=file:{copy.case.written}={copy.folder}").code in (0, 1, 3)
+
+
+def list_twice(handles: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*handles, handles[0])
+
+
+def name_twice(handles: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(
+        replace(each, states=(*each.states, *each.states)) if isinstance(each, MergedChannelStateHandle) else each
+        for each in handles
+    )
+
+
+def name_another_subtask(handles: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(replace(each, subtask_index=each.subtask_index + 1) for each in handles)
+
+
+IN_FLIGHT = {"handles": list_twice, "channels": name_twice, "subtasks": name_another_subtask}
+
+
+@pytest.mark.parametrize("field", ["input_channel_state", "result_subpartition_state"])
+@pytest.mark.parametrize("edit", IN_FLIGHT)
+def test_in_flight_data_that_is_listed_twice(
+    call: Callable[..., Called], tmp_path: Path, edit: str, field: str
+) -> None:
+    copy = copy_case("types-2.2-unaligned", tmp_path)
+
+    def change(subtasks: Subtasks) -> Subtasks | None:
+        changed = tuple(
+            replace(each, **{field: IN_FLIGHT[edit](getattr(each, field))}) if getattr(each, field) else each
+            for each in subtasks
+        )
+        return None if changed == subtasks else changed
+
+    edit_operators(copy, change)
+    mapping = f"--map=file:{copy.case.written}={copy.folder}"
+    verified = call("verify", copy.path, mapping)
+    assert verified.code == 1
+    assert "in-flight" in verified.out
+    keep = ("convert", copy.path, "--format", "keep", "--in-flight", "keep", "--out", tmp_path / "out", mapping)
+    called = call(*keep)
+    assert called.code == 2
+    assert "in-flight" in called.err
+
+
+def test_a_master_state_that_is_listed_twice(call: Callable[..., Called], tmp_path: Path) -> None:
+    copy = copy_case("types-2.2-heap", tmp_path)
+    copy.edit(lambda metadata: replace(metadata, master_states=2 * (MasterState("hook", 1, b"1"),)))
+    verified = call("verify", copy.path, f"--map=file:{copy.case.written}={copy.folder}")
+    assert verified.code == 1
+    assert "the state of the master hook hook is listed twice" in verified.out

@@ -65,6 +65,30 @@ def field_types(*steps: Step) -> dict[str, tree.Serializer | None]:
     return {each.name: each.serializer for each in fields_after(*steps)}
 
 
+@pytest.mark.parametrize("file", ["{outside}/order.avsc", "../order.avsc", "link/order.avsc", "order.avsc"])
+def test_a_schema_is_below_the_migration_file(tmp_path: Path, file: str) -> None:
+    (tmp_path / "order.avsc").write_text('{"type": "record", "name": "Order", "fields": []}')
+    folder = tmp_path / "migrations"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    (folder / "order.avsc").symlink_to("../order.avsc")
+    step = {"convert": {"avro": file.format(outside=tmp_path)}}
+    path = write(folder, {**GOOD, "upgrade": [step], "downgrade": {"impossible": "no"}})
+    with pytest.raises(MigrationError, match="is not below the directory of the migration file"):
+        load_migration(path)
+    (folder / "order.avsc").unlink()
+    (folder / "order.avsc").write_text('{"type": "record", "name": "Order", "fields": []}')
+    if file == "order.avsc":
+        load_migration(path)
+
+
+@pytest.mark.parametrize("name", ["\x1b[31m", "a\u202eb", ""])
+def test_a_field_cannot_have_a_name_that_nobody_sees(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, {**GOOD, "upgrade": [{"rename": {"note": name}}]})
+    with pytest.raises(MigrationError, match="is not a name"):
+        load_migration(path)
+
+
 def test_the_migration_of_the_example_is_read() -> None:
     migration = load_migration(ORDERS / "migrations" / "0001_amount_as_double.yaml")
     assert (migration.revision, migration.operator, migration.state) == ("0001", "orders", "order")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from state_pipelines.storage.yaml_documents import MAX_DEPTH, parse_yaml
+from state_pipelines.storage.yaml_documents import MAX_DEPTH, MOST_BYTES, parse_yaml
 
 
 def test_values_and_texts() -> None:
@@ -47,3 +47,21 @@ def test_an_alias_is_as_deep_as_what_it_names() -> None:
 
 def test_aliases_beside_each_other_are_values() -> None:
     assert parse_yaml("a: &x {y: 1}\nb: *x\nc: {<<: *x, z: 2}") == {"a": {"y": 1}, "b": {"y": 1}, "c": {"y": 1, "z": 2}}
+
+
+@pytest.mark.parametrize("text", [r'"\ud800"', r'"a\0b"', r'{a: ["\udfff"]}', r'{"\0": 1}'])
+@pytest.mark.parametrize("as_texts", [False, True])
+def test_texts_that_no_file_can_have_as_a_name_are_refused(text: str, as_texts: bool) -> None:
+    with pytest.raises(yaml.YAMLError, match="a character that names and UTF-8 cannot have"):
+        parse_yaml(text, as_texts=as_texts)
+
+
+def test_a_document_that_is_too_long_is_refused() -> None:
+    with pytest.raises(yaml.YAMLError, match=r"the document has 8,388,609 bytes, more than 8,388,608"):
+        parse_yaml(" " * (MOST_BYTES + 1))
+
+
+def test_digits_are_bounded() -> None:
+    assert parse_yaml("0x" + "f" * 900) == 16**900 - 1
+    with pytest.raises(yaml.YAMLError, match="1,002 digits"):
+        parse_yaml("0x" + "f" * 1000)

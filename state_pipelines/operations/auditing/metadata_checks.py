@@ -29,6 +29,7 @@ from state_pipelines.snapshot.held_key_groups import (
     explain_missing_handles,
     explain_older_ranges,
 )
+from state_pipelines.snapshot.in_flight_checks import find_wrong_channels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,6 +43,12 @@ if TYPE_CHECKING:
 
 def audit_structure(snapshot: Snapshot, findings: Findings) -> None:
     """Check `_metadata` against itself; no state is read."""
+    names = [each.name for each in snapshot.metadata.master_states]
+    for name in sorted({each for each in names if names.count(each) > 1}):
+        # Each hook has one state (`MasterHooks.restoreMasterHooks`).
+        what = f"the state of the master hook {name} is listed twice"
+        file = str(snapshot.location.metadata)
+        findings.add(Finding(Severity.ERROR, Property.METADATA, what, file=file, hint=EDITED_METADATA))
     owners = find_shared_files(snapshot.metadata)
     for operator in snapshot.operators:
         try:
@@ -54,6 +61,8 @@ def audit_structure(snapshot: Snapshot, findings: Findings) -> None:
             for handle, offsets, what in _iter_offsets(subtask):
                 _check_offsets(operator, subtask, handle, offsets, what, findings)
             _check_changes(operator, subtask, findings)
+            for problem in find_wrong_channels(subtask):
+                findings.add(_find(operator, subtask, Property.METADATA, problem, hint=EDITED_METADATA))
 
 
 def _check_subtasks(operator: Operator, findings: Findings) -> bool:

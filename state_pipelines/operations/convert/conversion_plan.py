@@ -34,6 +34,7 @@ from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.snapshot.database_keys import check_database_keys
 from state_pipelines.snapshot.file_scans import count_scans
 from state_pipelines.snapshot.held_key_groups import check_held_key_groups, explain_older_ranges
+from state_pipelines.snapshot.in_flight_checks import check_channels
 from state_pipelines.snapshot.operator_elements import check_elements
 from state_pipelines.storage.snapshot_writer import require_free, require_outside
 
@@ -345,6 +346,8 @@ def _plan_in_flight(snapshot: Snapshot, choice: InFlight, notes: list[str]) -> C
             "--in-flight drop",
         )
     if choice is InFlight.KEEP:
+        for operator in snapshot.operators:
+            check_channels(operator)
         notes.append(f"{of} is kept as it is; the result is a checkpoint, not a savepoint")
         return snapshot.metadata
     notes.append(f"{of} is dropped: these records are lost")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
@@ -126,6 +128,9 @@ class _Body:
 def _rename(body: _Body) -> st.Step:
     if not body.content:
         raise body.error("`rename` names no field")
+    for new in map(str, body.content.values()):
+        if not new or not new.isprintable():
+            raise body.error(f"{new!a} is not a name")
     return st.Rename(tuple((str(old), str(new)) for old, new in body.content.items()))
 
 
@@ -178,7 +183,7 @@ def _read_avro(body: _Body) -> tree.Serializer:
     given = body.content["avro"]
     try:
         text = given if isinstance(given, str) and given.lstrip().startswith("{") else None
-        schema = text if text is not None else read_given_text(body.directory / str(given), f"the schema {given}")
+        schema = text if text is not None else read_given_text(_locate_schema(body), f"the schema {given}")
     except StateError as error:
         raise body.error(error.what) from None
     try:
@@ -186,6 +191,15 @@ def _read_avro(body: _Body) -> tree.Serializer:
     except StateError as error:
         raise body.error(f"{given} is not an Avro schema: {error.what}") from None
     return avro(body.maybe("class") or "org.apache.avro.generic.GenericRecord", compact_schema(schema))
+
+
+def _locate_schema(body: _Body) -> Path:
+    """Return the file of a schema, which is below the directory of the migration file: others are not its to read."""
+    given = str(body.content["avro"])
+    file = body.directory / given
+    if not os.path.realpath(file).startswith(os.path.realpath(body.directory).rstrip("/") + "/"):
+        raise body.error(f"the schema {given} is not below the directory of the migration file", "Copy it there")
+    return file
 
 
 def _rename_class(body: _Body) -> st.Step:
@@ -428,7 +442,7 @@ def make_literal(value: object, where: str) -> str:
         case int():
             return str(value)
         case float():
-            return f"{value!r}D"
+            return f"{value!r}D" if math.isfinite(value) else f"CAST('{value}' AS DOUBLE)"
         case str():
             escaped = value.replace("\\", "\\\\").replace("'", "\\'")
             return f"'{escaped}'"
