@@ -6,7 +6,9 @@ that there is no definite answer: with --strict also that something could not be
 
 from __future__ import annotations
 
+import errno
 import gc
+import io
 import os
 import sys
 import traceback
@@ -77,6 +79,9 @@ class CommandGroup(click.Group):
         # What is read of a snapshot are values without cycles, of which there may be hundreds of thousands: looking
         # through them again and again finds nothing.
         gc.set_threshold(_NEW_OBJECTS)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # A terminal may have fewer characters than the names in a snapshot.
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             with keep_interrupts():
                 return super().invoke(ctx)
@@ -104,8 +109,19 @@ class CommandGroup(click.Group):
             )
             ctx.exit(WRONG_USE)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             ctx.exit(0)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            _drop_output()
+            click.echo("error: the output cannot be written: no space is left", err=True)
+            ctx.exit(WRONG_USE)
+
+
+def _drop_output() -> None:
+    """Let the rest of the standard output, which may be in a buffer, go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

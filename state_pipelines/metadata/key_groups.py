@@ -53,6 +53,10 @@ class KeyGroupRange:
         return KeyGroupRange(start, number) if number > 0 else KeyGroupRange(0, 0)
 
 
+_LONGEST = 1000
+"""Characters of a range of key groups; Python takes no number of several thousand digits."""
+
+
 def parse_key_groups(text: str) -> KeyGroupRange:
     """Return key groups from `a-b` (both included) or `a`.
 
@@ -61,8 +65,10 @@ def parse_key_groups(text: str) -> KeyGroupRange:
     """
     first, dash, last = text.partition("-")
     last = last if dash else first
-    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+    if not (first.isdecimal() and last.isdecimal() and len(text) < _LONGEST and int(first) <= int(last)):
         raise UsageError(f"{text!r} is not a range of key groups", hint="Write it as a-b, both ends included")
+    if int(last) >= MAX_PARALLELISM:
+        raise UsageError(f"there is no key group {last[:20]}", hint=f"Key groups are 0 to {MAX_PARALLELISM - 1}")
     return KeyGroupRange(int(first), int(last) - int(first) + 1)
 
 

@@ -7,6 +7,7 @@ the same: further handles may name it in a file whose list elements another hand
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.metadata.operator_handles import OperatorStateMetaInfo
     from state_pipelines.operatorstate.header import OperatorHeader
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 Offsets = npt.NDArray[np.int64]
 Spans = tuple[Offsets, Offsets]
@@ -71,8 +73,12 @@ def order_offsets(
         FormatError: the file does not have a state, or as another kind; an offset is outside; elements are named twice;
             bytes after the header belong to no element; or the handle leaves out a broadcast state.
     """
+    if shared and not header.broadcasts:
+        # Only copies of broadcast state are in the file of another subtask.
+        what = "two handles name this file, which has no broadcast state"
+        raise FormatError(what, where=Where(file=name), hint=EDITED_METADATA)
     for state in (*handle, *shared):
-        _check_state(state, header, bounds, name)
+        _check_state(state, header.by_name.get(state.state_name), bounds, name)
     own = {state.state_name for state in handle}
     for info in header.broadcasts:
         if info.name not in own:
@@ -80,8 +86,7 @@ def order_offsets(
             what = "the file has a broadcast state that its handle does not name"
             raise FormatError(what, where=Where(file=name, state=info.name), hint=EDITED_METADATA)
     offsets = join_offsets(shared or handle, name)
-    names = [info.name for info in (*header.lists, *header.broadcasts)]
-    ordered = {state: np.array(offsets[state], np.int64) for state in names if state in offsets}
+    ordered = {state: np.array(offsets[state], np.int64) for state in header.by_name if state in offsets}
     start = bounds[0] + len(STREAM_ID) * header.compressed
     first = min((int(each.min()) for each in ordered.values() if len(each)), default=bounds[1])
     if first > start and not header.raw:
@@ -100,10 +105,8 @@ def select_own(ordered: Mapping[str, Spans], handle: Sequence[OperatorStateMetaI
     return {state: span if named[state] else (none, none) for state, span in ordered.items() if state in named}
 
 
-def _check_state(state: OperatorStateMetaInfo, header: OperatorHeader, bounds: tuple[int, int], name: str) -> None:
+def _check_state(state: OperatorStateMetaInfo, info: StateMetaInfo | None, bounds: tuple[int, int], name: str) -> None:
     where = Where(file=name, state=state.state_name)
-    infos = (*header.lists, *header.broadcasts)
-    info = next((each for each in infos if each.name == state.state_name), None)
     if info is None:
         raise FormatError("the handle names a state that its file does not have", where=where)
     if info.distribution_mode not in (None, state.mode.name):
@@ -112,6 +115,8 @@ def _check_state(state: OperatorStateMetaInfo, header: OperatorHeader, bounds: t
     if state.mode is OperatorStateMode.BROADCAST and len(state.offsets) != 1:
         raise FormatError(f"a broadcast state has one offset, not {len(state.offsets)}", where=where)
     check_inside(state, *bounds, name)
+    if any(after < before for before, after in pairwise(state.offsets)):
+        raise FormatError("elements are not in the order of the file", where=where, hint=EDITED_METADATA)
 
 
 def check_inside(state: OperatorStateMetaInfo, start: int, end: int, name: str) -> None:

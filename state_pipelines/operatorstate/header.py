@@ -6,6 +6,7 @@ Source: `OperatorBackendSerializationProxy`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.snappy_frames import STREAM_ID
@@ -50,6 +51,19 @@ class OperatorHeader:
     lists: tuple[StateMetaInfo, ...] = ()
     broadcasts: tuple[StateMetaInfo, ...] = ()
     raw: bytes = field(default=b"", repr=False)
+
+    @cached_property
+    def by_name(self) -> dict[str, StateMetaInfo]:
+        """The states by name, lists first; of two of one name the first."""
+        found: dict[str, StateMetaInfo] = {}
+        for info in (*self.lists, *self.broadcasts):
+            found.setdefault(info.name, info)
+        return found
+
+    def has_list(self, name: str) -> bool:
+        """Return whether there is a list state of a name."""
+        info = self.by_name.get(name)
+        return info is not None and info.backend_type is not BackendStateType.BROADCAST
 
 
 def read_operator_header(reader: Reader) -> OperatorHeader:

@@ -87,7 +87,7 @@ class OperatorStateFile:
         Raises:
             NotFoundError: the file has no list state of this name.
         """
-        self._require(state, self.header.lists, "list")
+        self._require(state, "list")
         starts, ends = self.spans.get(state, (np.zeros(0, np.int64), np.zeros(0, np.int64)))
         return self.data, starts, ends
 
@@ -98,7 +98,7 @@ class OperatorStateFile:
             NotFoundError: the file has no broadcast state of this name.
             FormatError: the number of entries does not fit in the bytes.
         """
-        self._require(state, self.header.broadcasts, "broadcast")
+        self._require(state, "broadcast")
         if state not in self.spans:
             return self.data, 0, 0, 0
         start, end = (int(bound[0]) for bound in self.spans[state])
@@ -117,8 +117,24 @@ class OperatorStateFile:
         plain, framed = self.chunks
         return int(framed[max(0, int(np.searchsorted(plain, position, "right")) - 1)])
 
-    def _require(self, state: str, states: tuple[StateMetaInfo, ...], kind: str) -> None:
-        if all(info.name != state for info in states):
+    def refill(self, data: bytes, start: int) -> OperatorStateFile:
+        """Return the file after its bytes were read again.
+
+        Args:
+            data: all bytes of the stream.
+            start: where the header ends.
+
+        Raises:
+            FormatError: a chunk is damaged.
+        """
+        if self.chunks is None:
+            return replace(self, data=np.frombuffer(data, np.uint8))
+        plain, _ = _decompress(data, start, self.name)
+        return replace(self, data=np.frombuffer(plain, np.uint8))
+
+    def _require(self, state: str, kind: str) -> None:
+        if state not in self.header.by_name or self.header.has_list(state) != (kind == "list"):
+            states = self.header.lists if kind == "list" else self.header.broadcasts
             names = ", ".join(info.name for info in states) or "none"
             raise NotFoundError(
                 f"there is no {kind} state {state!r} (there are: {names})", where=Where(file=self.name, state=state)

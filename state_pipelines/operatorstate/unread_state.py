@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.errors import StateError, UnsupportedError
@@ -54,7 +56,13 @@ class UnreadOperatorState:
     def read(self) -> OperatorStateFile:
         """Read the whole state; errors as in `read_operator_file`."""
         data = self.kept.read_whole(self.stream)
-        return read_operator_file(data, self.handle, self.stream.name, (self.header, self.header_end), self.shared)
+        # Where elements are is found once, since each of thousands of states reads the file again.
+        size, located = cast("tuple[int, OperatorStateFile | None]", self.__dict__.get("_located", (-1, None)))
+        if located is not None and size == len(data):
+            return located.refill(data, self.header_end)
+        file = read_operator_file(data, self.handle, self.stream.name, (self.header, self.header_end), self.shared)
+        self.__dict__["_located"] = len(data), replace(file, data=np.zeros(0, np.uint8))
+        return file
 
     def check(self) -> None:
         """Check what the handles say of the file without reading it further.
@@ -62,8 +70,14 @@ class UnreadOperatorState:
         Raises:
             FormatError: as of `order_offsets`.
         """
-        bounds = self.header_end, self.stream.size
-        order_offsets(self.handle.states, self.shared, self.header, bounds, self.stream.name)
+        if "_is_checked" not in self.__dict__:
+            bounds = self.header_end, self.stream.size
+            order_offsets(self.handle.states, self.shared, self.header, bounds, self.stream.name)
+            self.__dict__["_is_checked"] = True
+
+    def __getstate__(self) -> dict[str, object]:
+        # What was found once is found again elsewhere.
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 @lru_cache(maxsize=64)

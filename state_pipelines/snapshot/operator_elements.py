@@ -49,8 +49,15 @@ def check_offsets(operator: Operator) -> None:
 
     Raises:
         FormatError: it does not fit the files (see `operatorstate.element_offsets`).
+        StateError: a file cannot be read.
     """
-    for state in _find_states(operator):
+    states, failures = survey_operator(operator)
+    for failure in failures:
+        if failure.is_damage:
+            # Others are in a form that nothing reads, and are copied as they are.
+            raise failure.error
+    for state in states:
+        assert isinstance(state, NonKeyedState)
         with at(operator=operator.label):
             for subtask_state in state.subtask_states:
                 subtask_state.unread.check()
@@ -64,7 +71,7 @@ def _find_states(operator: Operator) -> list[NonKeyedState]:
 def _find_problem(state: NonKeyedState, subtask_state: NonKeyedSubtaskState) -> FormatError | None:
     """The error of list elements that do not use up their bytes."""
     # Copies of broadcast state are as many as subtasks, and any of them does.
-    if subtask_state.info not in subtask_state.unread.header.lists:
+    if not subtask_state.unread.header.has_list(subtask_state.info.name):
         return None
     if subtask_state.unread.stream.size > LARGEST_DECODED:
         return None

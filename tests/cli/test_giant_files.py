@@ -158,7 +158,7 @@ def test_a_giant_data_file_is_refused(
     call: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str, message: str
 ) -> None:
     monkeypatch.setattr(free_memory, "measure_free_memory", lambda: 4 << 30)
-    copy = copy_case("made-2.2.1-files-rocksdb-checkpoint", tmp_path)
+    copy = copy_case("types-2.2-rocksdb-incremental", tmp_path)
 
     def is_wanted(each: StreamReference) -> bool:
         if role == "OPERATOR":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Called
     from tests.operations.auditing.damage import Copy
 
-CASES = ("made-2.2.1-main-rocksdb-canonical", "made-2.2.1-compressed-hashmap-native", "types-1.20-heap")
+CASES = ("types-2.2-rocksdb-incremental", "types-2.2-heap-native-snappy", "types-1.20-heap")
 
 
 def edit_lists(

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,8 @@ from state_pipelines.metadata.stream_handles import (
     EmptySegmentFileStateHandle,
     RelativeFileStateHandle,
 )
+from state_pipelines.metadata.streams import StateStream
+from state_pipelines.operatorstate import element_offsets, state_files
 from state_pipelines.operatorstate.header import OperatorHeader, write_operator_header
 from state_pipelines.operatorstate.state_files import (
     OperatorStateFile,
@@ -42,6 +45,7 @@ from state_pipelines.operatorstate.state_files import (
     write_operator_file,
     write_raw_partitions,
 )
+from state_pipelines.operatorstate.unread_state import open_operator_state
 from state_pipelines.serializers.build import basic, pojo
 from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list
 from state_pipelines.serializers.tree import ClassBound, ClassBoundKind
@@ -142,14 +146,15 @@ def test_a_file_is_written(data: bytes, states: tuple[OperatorStateMetaInfo, ...
 
 
 @FORMS
-def test_a_handle_may_name_elements_in_any_order(
+def test_elements_are_in_the_order_of_the_file(
     data: bytes, states: tuple[OperatorStateMetaInfo, ...], header: OperatorHeader
 ) -> None:
     names, counts, rules = states
     backwards = replace(names, offsets=names.offsets[::-1])
-    file = read_operator_file(data, make_handle(rules, counts, backwards), "f")
-    assert read_list_state(file, NAMES, CONTEXT).to_pylist() == ["bc", "a"]
-    assert read_list_state(file, COUNTS, CONTEXT).to_pylist() == [7]
+    file = read_operator_file(data, make_handle(rules, counts, names), "f")
+    assert read_list_state(file, NAMES, CONTEXT).to_pylist() == ["a", "bc"]
+    with pytest.raises(FormatError, match="elements are not in the order of the file"):
+        read_operator_file(data, make_handle(rules, counts, backwards), "f")
 
 
 def test_lists_of_another_handle_are_none_of_this_one() -> None:
@@ -472,3 +477,23 @@ def test_elements_that_flink_wrote_use_up_their_bytes(path: Path) -> None:
                 read(file, info, context)
             except UnsupportedError:
                 continue
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_the_offsets_of_a_file_are_checked_once(monkeypatch: pytest.MonkeyPatch, compressed: bool) -> None:
+    data, states = (COMPRESSED_FILE, COMPRESSED_STATES) if compressed else (FILE, STATES)
+    calls: list[str] = []
+
+    def order(*given: Any) -> Any:
+        calls.append(given[-1])
+        return element_offsets.order_offsets(*given)
+
+    monkeypatch.setattr(state_files, "order_offsets", order)
+    unread = open_operator_state(StateStream("f", len(data), data=data), make_handle(*states))
+    for _ in range(3):
+        file = unread.read()
+        assert read_list_state(file, NAMES, CONTEXT).to_pylist() == ["a", "bc"]
+        assert read_broadcast_state(file, RULES, CONTEXT)[0].to_pylist() == [5]
+    assert calls == ["f"]
+    sent = pickle.loads(pickle.dumps(unread))
+    assert read_list_state(sent.read(), NAMES, CONTEXT).to_pylist() == ["a", "bc"]

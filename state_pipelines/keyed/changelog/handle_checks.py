@@ -45,6 +45,13 @@ def check_changelog_handle(handle: ChangelogStateBackendHandle, file: str) -> No
 def find_missing_changes(handle: ChangelogStateBackendHandle) -> Iterator[str]:
     """Yield what contradicts itself in a handle and in the handles of its changes; no change is read."""
     found = [problem for change in handle.non_materialized for problem in _find_own(change)]
+    # A base without key groups of the handle would not be in it (`IncrementalRemoteKeyedStateHandle.getIntersection`).
+    found += [
+        f"the materialized state of key groups {base.key_groups.start}-{base.key_groups.end} is in a changelog "
+        f"handle of key groups {handle.key_groups.start}-{handle.key_groups.end}"
+        for base in handle.materialized
+        if handle.key_groups.number and not base.key_groups.intersect(handle.key_groups).number
+    ]
     # A change that is missing in its handle shows in the size of all, too.
     yield from found or _compare_persisted_size(handle)
 
@@ -64,6 +71,7 @@ def _find_own(change: KeyedStateHandle) -> Iterator[str]:
         yield from _compare_sequence_numbers(change)
     elif isinstance(change, ChangelogStateHandleStream):
         yield from _compare_sizes(change)
+        yield from _compare_order(change)
 
 
 def _compare_sequence_numbers(change: InMemoryChangelogStateHandle) -> Iterator[str]:
@@ -89,6 +97,16 @@ def _compare_sizes(change: ChangelogStateHandleStream) -> Iterator[str]:
             f"a changelog handle of {change.size:,} bytes says that the checkpoint added {change.persisted_size:,} "
             "bytes to it"
         )
+
+
+def _compare_order(change: ChangelogStateHandleStream) -> Iterator[str]:
+    """Compare the order of change sets in one file with that of their replay: both are that of their numbers."""
+    last: dict[StreamStateHandle, int] = {}
+    for each in change.streams:
+        if last.get(each.handle, -1) >= each.offset:
+            yield "a changelog handle names sets of changes in another order than that of their file, or one twice"
+            return
+        last[each.handle] = each.offset
 
 
 def _compare_persisted_size(handle: ChangelogStateBackendHandle) -> Iterator[str]:
