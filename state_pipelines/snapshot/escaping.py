@@ -16,6 +16,8 @@ _MARKDOWN = {each: f"\\{each}" for each in "\\`*_{}[]#!"} | {
     "&": "&amp;",
     "|": "&#124;",
     "~": "&#126;",
+    # GitHub shows what is between two of them as a formula.
+    "$": "&#36;",
 }
 
 # GitHub looks for URLs before it replaces entities, but for names of users and numbers of issues afterwards, also in

@@ -124,3 +124,7 @@ def test_html_holds_no_tag(text: str) -> None:
     assert "<" not in escape_html(text)
     assert "\n" not in escape_html(text)
     assert html.unescape(escape_html(text)) == text.replace("\n", " ")
+
+
+def test_names_of_inner_classes_are_no_formulas() -> None:
+    assert escape_markdown("a.B$C$D") == "a.B&#36;C&#36;D"
