@@ -1,7 +1,7 @@
 """Files, and state inside of `_metadata`, that handles of two operators name, which Flink never writes.
 
-Logs of changes and in-flight data, which tasks write for all their operators, are not among them, nor are slices of
-merged files.
+Logs of changes and in-flight data, which tasks write for all their operators, are not among them. Of merged files the
+slices count.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import EDITED_METADATA, FormatError, Where
 from state_pipelines.metadata.operator_ids import format_operator_id
 from state_pipelines.metadata.references import StateCategory, StreamRole, list_references
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, FileStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.stream_handles import (
+    ByteStreamStateHandle,
+    FileStateHandle,
+    RelativeFileStateHandle,
+    SegmentFileStateHandle,
+)
 
 if TYPE_CHECKING:
     from state_pipelines.metadata import CheckpointMetadata
@@ -49,6 +54,8 @@ def _find_name(handle: StreamStateHandle) -> str | None:
             return name
         case ByteStreamStateHandle(handle_name=name):
             return name
+        case SegmentFileStateHandle(path=path, start=start):
+            return f"{path}, bytes from {start} on"
     return None
 
 

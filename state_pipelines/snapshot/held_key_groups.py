@@ -14,7 +14,7 @@ import numpy as np
 from state_pipelines.errors import EDITED_METADATA, FormatError, Where
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.metadata.key_groups import MAX_PARALLELISM, KeyGroupRange
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -175,9 +175,10 @@ def check_held_key_groups(operator: OperatorState, file: str, *, raw: bool = Fal
     kind = "raw keyed state" if raw else "keyed state"
     handles = {} if raw else {each.index: each.managed_keyed_state for each in operator.subtasks}
     problems = [
-        f"no key group in the handle of subtask {index}, which names a database"
+        f"no key group in the handle of subtask {index}, which names state"
         for index, handle in handles.items()
-        if isinstance(handle, IncrementalRemoteKeyedStateHandle) and not handle.key_groups.number
+        if isinstance(handle, IncrementalRemoteKeyedStateHandle | ChangelogStateBackendHandle)
+        and not handle.key_groups.number
     ]
     if (counts > 1).any():
         problems.append(f"{_name(counts > 1)} in several handles ({_name_holders(held, counts > 1)})")

@@ -289,6 +289,11 @@ CHANGELOGS: dict[str, tuple[str, Callable[[Any, Any], Any], str]] = {
         lambda own, _: replace(own, streams=(*own.streams, replace(own.streams[0], offset=0))),
         "in another order than that of their file",
     ),
+    "key groups left out": (
+        "types-2.2-changelog-heap-files",
+        lambda own, _: replace(own, key_groups=replace(own.key_groups, number=1)),
+        "are in a log of key groups",
+    ),
     "changes left out": (
         "types-2.2-changelog-heap-memory",
         lambda own, _: replace(own, changes=own.changes[:-5]),

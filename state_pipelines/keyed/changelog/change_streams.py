@@ -229,6 +229,8 @@ class ChangeLog:
         """i64[g, 5], ascending by key group, then by change set: see `GROUP` to `COUNT`."""
         found = [np.zeros((0, COUNT + 1), np.int64)]
         sizes = [0] * len(self.sets)
+        # A handle that a change of parallelism has cut states no size, and leaves out the rest of its sets.
+        whole = {number for each in self.stated for number in each.sets}
         for data, numbers in self._streams:
             ahead = Lookahead(data.read, data.size)
             for number in numbers:
@@ -236,8 +238,16 @@ class ChangeLog:
                 for groups in read_groups(ahead, data, each.offset):
                     groups[:, SET] = number
                     sizes[number] += int((groups[:, END] - groups[:, START] - _LENGTH * groups[:, COUNT]).sum())
-                    wanted = each.key_groups.start <= groups[:, GROUP], groups[:, GROUP] <= each.key_groups.end
-                    found.append(groups[wanted[0] & wanted[1] & (groups[:, GROUP] != METADATA_KEY_GROUP)])
+                    groups = groups[groups[:, GROUP] != METADATA_KEY_GROUP]
+                    wanted = (each.key_groups.start <= groups[:, GROUP]) & (groups[:, GROUP] <= each.key_groups.end)
+                    if number in whole and not wanted.all():
+                        raise FormatError(
+                            f"the changes of key group {groups[~wanted][0, GROUP]} are in a log of key groups "
+                            f"{each.key_groups.start}-{each.key_groups.end}",
+                            where=Where(file=each.stream.name, offset=each.offset),
+                            hint=EDITED_METADATA,
+                        )
+                    found.append(groups[wanted])
         self._check_sizes(sizes)
         table = np.concatenate(found)
         return table[np.lexsort((table[:, START], table[:, SET], table[:, GROUP]))]
