@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.redaction import redact
+from state_pipelines.redaction import redact, redact_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ class Where:
 
     def __post_init__(self) -> None:
         if self.file is not None:
-            object.__setattr__(self, "file", redact(self.file))
+            object.__setattr__(self, "file", redact_path(self.file))
 
     def __str__(self) -> str:
         fields = (

@@ -26,12 +26,28 @@ _ACCESS_POINT = re.compile(r"arn:aws[a-z-]*:s3[a-z-]*:[^@]*")
 _CLOSERS = "'\")]}>,;:."
 """Characters after a URL in a sentence."""
 
-# Options of storages: secret=…, 'aws_session_token': '…'.
-_OPTION = re.compile(
-    r"((?<!\w)(?=\w*?(?:secret|password|passwd|token|signature|credential|access_?key|account_?key|sas_?key"
-    r"|authorization))\w++(?:=|['\"]\s*[:=]\s*)['\"]?)[^\s'\",;&}\]]+",
-    re.IGNORECASE,
+_NAME = r"[\w.-]"
+# Names of options whose values are secrets; abbreviations only as whole words of a name.
+_SECRET_NAME = (
+    r"(?:secret|password|passwd|passphrase|token|signature|credential|authorization|connection_?string"
+    r"|(?:access|account|api|private|sas)[_.-]?key|(?<![^\W_])(?:sas|sig|pwd)(?![^\W_]))"
 )
+_SECRET_OPTION = re.compile(_SECRET_NAME, re.IGNORECASE)
+# Where Flink and Hadoop configure storages. Other names may be those of states and operators: `token: may be missing`.
+_CONFIGURATION = r"(?:aws|azure|cos|dfs|flink|fs|gs|hadoop|hive|oss|presto|s3[anp]?|security|spark)\."
+_AUTHENTICATION = r"(?:Basic|Bearer|Digest|Negotiate|SharedKey|Token)"
+# secret=…, 'aws_session_token': '…', "secret": "…" in a text that is quoted itself, s3.access.key: …,
+# Authorization: Bearer …. Every name is looked at once, and what was replaced is not looked at again.
+_OPTION = re.compile(
+    rf"(?<!{_NAME})(?:"
+    rf"(?P<option>(?={_NAME}*?{_SECRET_NAME}){_NAME}++(?:=|\\*+['\"]\s*+[:=]\s*+)(?:b(?=['\"]))?\\*+)"
+    rf"|(?P<setting>(?={_CONFIGURATION}{_NAME}*?{_SECRET_NAME}){_NAME}++\s?:\s*+)"
+    rf"|(?P<header>(?={_NAME}*?authorization){_NAME}++\s?:\s?(?={_AUTHENTICATION}\s))"
+    rf")(?:(?P<single>')(?:[^'\\]|\\.)*+|(?P<double>\")(?:[^\"\\]|\\.)*+"
+    rf"|(?:{_AUTHENTICATION}\s++)?[^\s'\",;&}}\]]++)",
+    re.IGNORECASE | re.DOTALL,
+)
+_SHOWN = r"\g<option>\g<setting>\g<header>\g<single>\g<double>…"
 
 
 def redact(text: str) -> str:
@@ -49,15 +65,31 @@ def redact(text: str) -> str:
     Therefore, a user or token that has a slash itself is shown.
 
     Elsewhere, secrets are the values of options whose names say so.
+
+    Args:
+        text: text for people; a path or URL that may have blanks is redacted by `redact_path` first.
     """
     if ":/" in text:
-        text = _WORD.sub(_redact_urls, text)
-    return _OPTION.sub(r"\1…", text) if "=" in text or ":" in text else text
+        text = _WORD.sub(lambda match: _redact_urls(match[0]), text)
+    return _redact_options(text)
 
 
-def _redact_urls(match: re.Match[str]) -> str:
-    """Return a text without blanks with the secrets of the URLs in it replaced."""
-    word = match[0]
+def redact_path(path: str) -> str:
+    """Replace secrets in a path or URL as `redact` does; blanks are characters of it, also in its password."""
+    return _redact_options(_redact_urls(path))
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether the value of an option of this name is a secret."""
+    return _SECRET_OPTION.search(name) is not None
+
+
+def _redact_options(text: str) -> str:
+    return _OPTION.sub(_SHOWN, text) if "=" in text or ":" in text else text
+
+
+def _redact_urls(word: str) -> str:
+    """Return a text that is one word with the secrets of the URLs in it replaced."""
     if ":/" not in word:
         return word
     closers = word[len(word.rstrip(_CLOSERS)) :]

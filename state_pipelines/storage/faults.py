@@ -7,17 +7,18 @@ import random
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fsspec.implementations.local import LocalFileSystem
 
 from state_pipelines.errors import MissingFileError, StateError, StorageError, Where
 from state_pipelines.redaction import redact
 from state_pipelines.storage.client_retries import is_repeated, leave_retries_to_us
+from state_pipelines.storage.option_secrets import hide_option_values
 from state_pipelines.storage.request_counts import add_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from state_pipelines.storage.locations import Location
 
@@ -94,6 +95,9 @@ _CREDENTIAL_CLASSES = frozenset(
         "TokenRetrievalError",
     }
 )
+# What clients raise for options that they do not take, some of them not before the first request. Their texts may quote
+# the options.
+_WRONG_OPTIONS = (AttributeError, KeyError, TypeError, ValueError)
 
 Result = TypeVar("Result")
 
@@ -136,20 +140,24 @@ def request(location: Location, operation: str, call: Callable[[], Result], *, w
 
     Raises:
         MissingFileError: there is no such file, or it cannot be opened.
-        StorageError: the storage failed at every attempt, or refuses.
+        StorageError: the storage failed at every attempt, or refuses; or its client does not take its options.
     """
     attempts = 1 if isinstance(location.filesystem, LocalFileSystem) else ATTEMPTS
-    leave_retries_to_us(location.filesystem)
     for attempt in range(1, attempts + 1):
         add_requests(1)
         repeated = is_repeated.set(True)
         try:
+            leave_retries_to_us(location.filesystem)
             return call()
         except client_errors() as error:
             if attempt < attempts and is_transient(error):
                 time.sleep(_FIRST_WAIT * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
                 continue
             raise translate(location, operation, error, attempts=attempt, writes=writes) from error
+        except _WRONG_OPTIONS as error:
+            if not is_about_options(location, error):
+                raise
+            raise _refuse_options(location, operation, error) from error
         finally:
             is_repeated.reset(repeated)
     raise AssertionError("the last attempt returns or raises")
@@ -162,6 +170,23 @@ def translating(location: Location, operation: str, *, writes: bool = False) -> 
         yield
     except client_errors() as error:
         raise translate(location, operation, error, writes=writes) from error
+    except _WRONG_OPTIONS as error:
+        if not is_about_options(location, error):
+            raise
+        raise _refuse_options(location, operation, error) from error
+
+
+def is_about_options(location: Location, error: BaseException) -> bool:
+    """Return whether an exception that no client documents is about its options: it is no error of this package."""
+    if isinstance(location.filesystem, LocalFileSystem) or isinstance(error, StateError):
+        return False
+    # Errors of Arrow, which reads files through a client, are about the content.
+    return isinstance(error, _WRONG_OPTIONS) and type(error).__module__.partition(".")[0] != "pyarrow"
+
+
+def _refuse_options(location: Location, operation: str, error: BaseException) -> StorageError:
+    what = f"cannot {operation}: the client does not take its options ({type(error).__name__})"
+    return StorageError(what, where=Where(file=str(location)), hint=_OPTIONS)
 
 
 def translate(
@@ -171,7 +196,7 @@ def translate(
     where = Where(file=str(location))
     if isinstance(error, StateError):
         return error
-    reason = explain(error)
+    reason = _explain_at(location, error)
     if _is_about_credentials(error):
         return StorageError(f"cannot {operation}: {reason}", where=where, hint=_OPTIONS)
     if is_transient(error) and not isinstance(location.filesystem, LocalFileSystem):
@@ -191,11 +216,31 @@ def translate(
     return StorageError(f"cannot {operation}: {reason}", where=where, hint=_OPTIONS)
 
 
-def explain(error: BaseException) -> str:
-    """The reason of a fault in a few lines, without secrets; clients may tell about every attempt and every package."""
-    text = " ".join(redact(str(error)).split())
+def _explain_at(location: Location, error: BaseException) -> str:
+    if isinstance(location.filesystem, LocalFileSystem):
+        return explain(error)
+    # A client may quote the URL, in which a password may have blanks.
+    return explain(
+        error, getattr(location.filesystem, "storage_options", None) or {}, urls={location.url: str(location)}
+    )
+
+
+def explain(
+    error: BaseException, options: Mapping[str, Any] | None = None, urls: Mapping[str, str] | None = None
+) -> str:
+    """The reason of a fault in a few lines, without secrets; clients may tell about every attempt and every package.
+
+    Args:
+        error: the fault.
+        options: of the file system, besides those that are remembered (`option_secrets`).
+        urls: URLs that the reason may quote, and what is shown of them.
+    """
+    text = str(error)
     if isinstance(error, OSError) and error.errno and error.strerror and not error.filename:
-        text = " ".join(redact(str(error.strerror)).split())
+        text = str(error.strerror)
+    for url, shown in (urls or {}).items():
+        text = text.replace(url, shown)
+    text = " ".join(redact(hide_option_values(text, options)).split())
     if len(text) > _LONG_REASON:
         text = text[:_LONG_REASON].rpartition(" ")[0] + " …"
     return text.rstrip(".") or type(error).__name__

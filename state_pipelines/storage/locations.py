@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fsspec.implementations.local import LocalFileSystem
 
-from state_pipelines.redaction import redact
+from state_pipelines.redaction import redact_path
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -33,7 +33,7 @@ class Location:
 
     def __str__(self) -> str:
         """The path for people and for error messages, without secrets."""
-        return self.path if isinstance(self.filesystem, LocalFileSystem) else redact(self.url)
+        return self.path if isinstance(self.filesystem, LocalFileSystem) else redact_path(self.url)
 
     @property
     def url(self) -> str:

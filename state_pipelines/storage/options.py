@@ -16,6 +16,7 @@ import yaml
 
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.storage.locations import complete_scheme
+from state_pipelines.storage.option_secrets import remember_secrets
 from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
@@ -110,7 +111,10 @@ def find_storage_options(path: str) -> dict[str, Any]:
         return {}
     root = max(fitting, key=len)
     found = _expand(known[root], root)
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    remember_secrets(found)
+    return found
 
 
 @cache

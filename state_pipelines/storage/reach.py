@@ -25,7 +25,6 @@ from urllib.parse import unquote
 from fsspec.implementations.local import LocalFileSystem
 
 from state_pipelines.errors import FormatError, OutOfReachError, Where
-from state_pipelines.redaction import redact
 from state_pipelines.storage.locations import Location, is_below, is_local, is_plain_name, join, parent, protocols
 from state_pipelines.storage.options import canonicalize
 from state_pipelines.storage.resolution import find_scheme, has_valid_host, normalize, resolve, resolve_beside
@@ -75,7 +74,7 @@ def locate_named(path: str, directory: Location, path_mapping: PathMapping, *, r
         raise FormatError("the path of a state handle is not one of Flink's", where=Where(file=path)) from None
     except _Refused as refused:
         what = f"a {handle} names {refused.args[0]}"
-        raise OutOfReachError(what, where=Where(file=redact(path)), hint=refused.args[1]) from None
+        raise OutOfReachError(what, where=Where(file=path), hint=refused.args[1]) from None
     return location
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 from urllib.parse import urlsplit
 
 from fsspec.core import url_to_fs
 
 from state_pipelines.errors import StorageError, UsageError, Where
-from state_pipelines.redaction import redact
+from state_pipelines.redaction import redact, redact_path
 from state_pipelines.storage.client_retries import leave_retries_to_us
 from state_pipelines.storage.faults import client_errors, explain
 from state_pipelines.storage.google_credentials import SCHEMES as GOOGLE_SCHEMES
@@ -34,6 +35,8 @@ _HOSTS = frozenset(
 )
 """Schemes whose URLs begin with a host and a port."""
 
+_CHAIN = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*:/)")
+
 _CREDENTIALS = "Give credentials by the environment or among the storage options (docs/storage.md)"
 
 
@@ -53,31 +56,35 @@ def resolve(path: str, **storage_options: Any) -> Location:
     normal = normalize(path)
     options = find_storage_options(normal) | storage_options
     scheme = normal.partition("://")[0]
-    where = Where(file=redact(path))
-    if scheme in _BUCKETS and _has_user(normal):
-        # Clients would take it for the name of the bucket, and quote it in errors and requests.
-        raise UsageError(f"a URL of {scheme}:// has no user and no password", where=where, hint=_CREDENTIALS)
+    where = Where(file=path)
+    for each in _split_chain(normal):
+        if find_scheme(each) in _BUCKETS and _has_user(each):
+            # Clients would take it for the name of the bucket, and quote it in errors and requests.
+            what = f"a URL of {find_scheme(each)}:// has no user and no password"
+            raise UsageError(what, where=where, hint=_CREDENTIALS)
     require_valid_host(path)
     if scheme in GOOGLE_SCHEMES:
         options = choose_token(options)
+    shown = {each: redact_path(each) for each in (path, normal)}
     try:
         filesystem, inner = url_to_fs(normal, **options)
+        leave_retries_to_us(filesystem)
     except ImportError as error:
         extra = _EXTRAS.get(scheme)
         install = (
             f"Install it: pip install 'state-pipelines[{extra}]'" if extra else "Install the package that it names"
         )
         raise UsageError(f"cannot reach {scheme}://: {redact(str(error))}", where=where, hint=install) from None
-    except (ValueError, TypeError, KeyError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         hint = "Check the scheme and the storage options; docs/storage.md lists them"
-        raise UsageError(f"cannot reach {redact(path)!r}: {explain(error)}", where=where, hint=hint) from None
+        reason = explain(error, options, shown)
+        raise UsageError(f"cannot reach {redact_path(path)!r}: {reason}", where=where, hint=hint) from None
     except client_errors() as error:
         raise StorageError(
-            f"cannot reach the storage: {explain(error)}",
+            f"cannot reach the storage: {explain(error, options, shown)}",
             where=where,
             hint="Credentials and options of each storage: docs/storage.md",
         ) from error
-    leave_retries_to_us(filesystem)
     if is_s3(filesystem):
         parse_times_fast(filesystem)
     return Location(filesystem, str(inner))
@@ -107,14 +114,22 @@ def require_valid_host(path: str) -> None:
     if not has_valid_host(path):
         raise UsageError(
             "the host or port of the URL is not valid",
-            where=Where(file=redact(path)),
+            where=Where(file=path),
             hint=f"Write scheme://host:port/path, with a port of at most 65535. {_CREDENTIALS}",
         )
 
 
 def has_valid_host(path: str) -> bool:
-    """Return whether clients can take the host and port of a URL apart; true for paths and other URLs."""
-    normal = normalize(path)
+    """Return whether clients can take the hosts and ports of a URL apart; true for paths and other URLs."""
+    return all(_has_valid_host(normalize(each)) for each in _split_chain(path))
+
+
+def _split_chain(path: str) -> list[str]:
+    """The URLs of a chain of file systems of fsspec, such as `simplecache::s3://bucket/a`; hosts may have `::` too."""
+    return _CHAIN.split(path)
+
+
+def _has_valid_host(normal: str) -> bool:
     scheme = find_scheme(normal)
     if scheme not in _HOSTS:
         return True

@@ -201,3 +201,63 @@ def test_the_plan_of_a_file_must_have_the_fingerprint(call: Callable[..., Called
         called = call("retain", root, "--apply", "0123456789abcdef", "--plan", path)
         assert (called.code, str(path) in called.err) == (2, True)
     assert call("retain", root, "--plan", tmp_path / "plan.json").code == 2
+
+
+@pytest.mark.parametrize("name", ["_retention", "_retention/quarantine"])
+@pytest.mark.parametrize("arguments", [("--purge", "1d"), ("--restore", "0123456789abcdef")])
+def test_a_quarantine_that_is_a_link_is_wrong_use(
+    call: Callable[..., Called], root: Path, tmp_path: Path, name: str, arguments: tuple[str, ...]
+) -> None:
+    inner = "quarantine/20200101T000000Z-0123456789abcdef/x/precious"
+    precious = put(tmp_path / "victim" / inner if name == "_retention" else tmp_path / "victim" / inner[11:])
+    (root / name).parent.mkdir(exist_ok=True)
+    (root / name).symlink_to(tmp_path / "victim")
+    called = call("retain", root, *arguments)
+    assert (called.code, called.out) == (2, "")
+    assert f"symbolic link, and retention follows none to its own files [file {root / name}]" in called.err
+    assert precious.exists()
+    assert not list(root.rglob("precious"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff\xfe",
+        b"[]\n",
+        b'{"event": "started"}\n{"kind": "no kind"}\n',
+        b'{"path": "/a", "bytes": 1e400, "kind": "shared", "reason": "", "modified": null}\n',
+        b'{"path": "/a", "bytes": 1, "kind": "quarantined", "reason": "", "modified": null, "outcome": "intended",'
+        b' "fingerprint": "0123456789abcdef", "time": "2020-01-01T00:00:00"}\n',
+    ],
+)
+def test_a_damaged_audit_log_is_one_error(call: Callable[..., Called], root: Path, content: bytes) -> None:
+    run = root / "_retention" / "log" / "20200101T000000000000Z-0123456789abcdef"
+    put(run / "000000-started.jsonl", content)
+    before = sorted(root.rglob("*"))
+    called = call("retain", root, "--apply", "0123456789abcdef")
+    assert (called.code, called.out) == (2, "")
+    assert "out of the audit log" in called.err
+    assert sorted(root.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"path": ["a"]},
+        {"path": None},
+        {"bytes": "7"},
+        {"bytes": 1.5},
+        {"reason": {}},
+        {"kind": "no kind"},
+        {"modified": 5},
+    ],
+)
+def test_a_damaged_plan_is_wrong_use(
+    call: Callable[..., Called], root: Path, tmp_path: Path, change: dict[str, object]
+) -> None:
+    plan = call("retain", root, "--json").json
+    plan["delete"][0] |= change
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    called = call("retain", root, "--apply", plan["fingerprint"], "--plan", tmp_path / "plan.json")
+    assert called.code == 2
+    assert f"does not hold the plan {plan['fingerprint']}" in called.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,9 @@ import click
 import pytest
 
 from state_pipelines.cli.commands import COMMANDS
+from state_pipelines.storage import faults
+from state_pipelines.storage import options as storage_options
+from state_pipelines.storage.resolution import has_valid_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,3 +144,64 @@ def _required() -> list[str]:
 @pytest.mark.parametrize("command", _required())
 def test_what_is_missing_is_named(call: Callable[..., Called], command: str) -> None:
     require_wrong_use(call(command), "Missing")
+
+
+WRONG_OPTIONS = {
+    "endpoint": ("s3://b", {"client_kwargs": {"endpoint_url": "S3CR3T"}}),
+    "endpoint without a scheme": ("s3://b", {"client_kwargs": {"endpoint_url": "user:S3CR3T@minio:9000"}}),
+    "settings that are no mapping": ("s3://b", {"client_kwargs": "S3CR3T"}),
+    "unknown setting": ("s3://b", {"client_kwargs": {"S3CR3T": 1}}),
+    "unknown setting of botocore": ("s3://b", {"config_kwargs": {"S3CR3T": 1}}),
+    "token that is a list": ("s3://b", {"token": ["S3CR3T"]}),
+    "unknown option": ("http://127.0.0.1:1", {"S3CR3T": 1}),
+    "time-out": ("http://127.0.0.1:1", {"timeout": "S3CR3T"}),
+    "proxy": ("http://127.0.0.1:1", {"proxy": "S3CR3T"}),
+    "connection string": ("abfs://c", {"connection_string": "AccountName=S3CR3T AccountKey S3CR3T"}),
+    "account key": ("abfs://c", {"account_name": "a", "account_key": "no base64 S3CR3T!"}),
+}
+"""Root and options that no client takes, or that lead nowhere."""
+
+
+@pytest.mark.parametrize("case", WRONG_OPTIONS)
+def test_storage_options_that_no_client_takes_are_named_without_their_values(
+    call: Callable[..., Called], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: str
+) -> None:
+    root, options = WRONG_OPTIONS[case]
+    pytest.importorskip({"s3": "s3fs", "http": "aiohttp", "abfs": "adlfs"}[root.partition("://")[0]])
+    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(storage_options, "_registered", {})
+    monkeypatch.delenv(storage_options.VARIABLE, raising=False)
+    file = tmp_path / "storage.yaml"
+    file.write_text(json.dumps({root: options}))
+    called = call("inspect", f"{root}/x", "--storage-options", file)
+    require_wrong_use(called, f"{root}/x", "storage")
+    assert "s3cr3t" not in called.err.lower()
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("simplecache::http://u:S3CR3T@h:99999/x", "host or port"),
+        ("zip://a::simplecache::ftp://u:S3CR3T@h:port/x", "host or port"),
+        ("simplecache::s3://AKIA:S3CR3T@bucket/x", "no user and no password"),
+    ],
+)
+def test_the_last_url_of_a_chain_is_checked(call: Callable[..., Called], url: str, named: str) -> None:
+    called = call("inspect", url)
+    require_wrong_use(called, named)
+    assert "S3CR3T" not in called.err
+
+
+def test_addresses_with_two_colons_are_no_chain() -> None:
+    assert has_valid_host("http://[::1]:9000/x")
+    assert has_valid_host("simplecache::http://[::1]:9000/x")
+    assert not has_valid_host("https://[::1/x")
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "\u00a0", "\u2028"])
+@pytest.mark.parametrize("scheme", ["http", "hdfs", "ftp"])
+def test_a_password_with_a_blank_is_not_shown(call: Callable[..., Called], scheme: str, blank: str) -> None:
+    called = call("inspect", f"{scheme}://u:SEC{blank}RET@127.0.0.1:1/x")
+    require_wrong_use(called, f"{scheme}://…@127.0.0.1:1")
+    assert "SEC" not in called.err
+    assert "RET" not in called.err

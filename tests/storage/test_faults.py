@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from state_pipelines.errors import FormatError, MissingFileError, StorageError
@@ -22,7 +23,7 @@ from state_pipelines.storage import (
     read_range,
     resolve,
 )
-from state_pipelines.storage.faults import ATTEMPTS, is_transient, request
+from state_pipelines.storage.faults import ATTEMPTS, is_transient, request, translating
 from state_pipelines.storage.files import remove_file
 from tests.storages import CountedFileSystem, empty_counted
 
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 class HttpFault(Exception):
     """As clients raise one for an answer that is an error."""
 
-    def __init__(self, status: int) -> None:
-        super().__init__(f"the server answered {status}")
+    def __init__(self, status: int, text: str = "") -> None:
+        super().__init__(text or f"the server answered {status}")
         self.status = status
 
 
@@ -148,6 +149,51 @@ def test_errors_of_programs_are_not_translated(root: Location) -> None:
     CountedFileSystem.faults.append(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         read_file(join(root, "d", "a"))
+
+
+@pytest.mark.parametrize(
+    "error", [AttributeError("S3CR3T"), KeyError("S3CR3T"), TypeError("S3CR3T"), ValueError("Invalid endpoint: S3CR3T")]
+)
+@pytest.mark.parametrize(("operation", "call", "result"), OPERATIONS)
+def test_options_that_a_client_does_not_take_are_one_error_without_its_text(
+    root: Location, operation: str, call: Callable[[Location], object], result: object, error: Exception
+) -> None:
+    CountedFileSystem.faults.append(error)
+    with pytest.raises(StorageError) as caught:
+        call(join(root, "d", "a"))
+    name = type(error).__name__
+    assert caught.value.what == f"cannot {operation}: the client does not take its options ({name})"
+    assert caught.value.__cause__ is error
+    assert "S3CR3T" not in str(caught.value)
+    assert len(CountedFileSystem.requests) == 1
+
+
+def test_options_that_a_client_does_not_take_for_a_stream_are_one_error(root: Location) -> None:
+    with pytest.raises(StorageError, match="does not take its options"), translating(root, "write the file"):
+        raise TypeError("S3CR3T")
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), TypeError("x"), KeyError("x"), AttributeError("x")])
+def test_errors_of_programs_with_local_files_are_not_translated(tmp_path: object, error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        request(resolve(str(tmp_path)), "read the file", fail)
+    assert caught.value is error
+
+
+def test_errors_of_arrow_are_not_about_options(root: Location) -> None:
+    with pytest.raises(pa.ArrowInvalid), translating(root, "read the file"):
+        raise pa.ArrowInvalid("not Parquet")
+
+
+def test_a_client_that_quotes_a_url_shows_no_password_with_a_blank(root: Location) -> None:
+    location = Location(root.filesystem, "u:hunt er2@h/x")
+    CountedFileSystem.faults.append(HttpFault(403, f"refused {location.url}"))
+    with pytest.raises(StorageError) as caught:
+        read_file(location)
+    assert "er2" not in str(caught.value)
 
 
 def test_the_error_can_be_sent_to_another_process() -> None:

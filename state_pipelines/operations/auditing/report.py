@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import OutOfReachError, StorageError, UnsupportedError, UsageError
 from state_pipelines.metadata.properties import SnapshotKind
-from state_pipelines.redaction import redact
+from state_pipelines.redaction import redact, redact_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -120,9 +120,13 @@ class Finding:
 
     def __post_init__(self) -> None:
         """Names of files come out of the snapshot, and those outside its reach are URLs of any kind."""
-        for name, text in (("what", self.what), ("file", self.file), ("hint", self.hint)):
+        for name, text, clean in (
+            ("what", self.what, redact),
+            ("file", self.file, redact_path),
+            ("hint", self.hint, redact),
+        ):
             if text:
-                object.__setattr__(self, name, redact(text))
+                object.__setattr__(self, name, clean(text))
 
     def __str__(self) -> str:
         fields = (

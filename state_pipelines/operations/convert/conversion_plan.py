@@ -149,10 +149,10 @@ def plan_conversion(
     for operator in snapshot.operators:
         if (older := explain_older_ranges(operator.metadata, operator.label)) is not None:
             notes.append(older)
-        notes += check_elements(operator)
         if format is Format.KEEP:
             notes += _note_key_groups(operator)
             continue
+        notes += check_elements(operator)
         with at(operator=operator.label):
             check_database_keys(operator)
             converted = _plan_operator(operator, target, format, compress, verify=verify)

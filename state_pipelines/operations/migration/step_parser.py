@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
@@ -195,10 +194,9 @@ def _read_avro(body: _Body) -> tree.Serializer:
 
 def _locate_schema(body: _Body) -> Path:
     """Return the file of a schema, which is below the directory of the migration file: others are not its to read."""
-    given = str(body.content["avro"])
-    file = body.directory / given
-    if not os.path.realpath(file).startswith(os.path.realpath(body.directory).rstrip("/") + "/"):
-        raise body.error(f"the schema {given} is not below the directory of the migration file", "Copy it there")
+    file = body.directory / str(body.content["avro"])
+    if not file.resolve().is_relative_to(body.directory.resolve()):
+        raise body.error(f"the schema {file} is not below the directory of the migration file", "Copy it there")
     return file
 
 

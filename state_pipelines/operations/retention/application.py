@@ -13,9 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines import snapshot
-from state_pipelines.errors import IncompatibleError, UsageError, Where
+from state_pipelines.errors import FormatError, IncompatibleError, UsageError, Where
 from state_pipelines.operations.retention.apply_context import ApplyContext, ApplyLimits
 from state_pipelines.operations.retention.audit_log import (
+    QUARANTINED,
     AuditLog,
     AuditRecord,
     AuditRun,
@@ -29,6 +30,7 @@ from state_pipelines.operations.retention.kept_snapshots import require_restorab
 from state_pipelines.operations.retention.path_keys import PathKeys
 from state_pipelines.operations.retention.plan import PathKind, PlannedPath
 from state_pipelines.operations.retention.planner import open_policy, plan_retention
+from state_pipelines.operations.retention.quarantine import require_own_quarantine
 from state_pipelines.operations.retention.references import ReferenceReader
 from state_pipelines.operations.retention.snapshot_watch import SnapshotWatch
 from state_pipelines.operations.retention.survey import open_roots
@@ -148,7 +150,8 @@ def apply_plan(
     Raises:
         PlanChangedError: the plan of now has another fingerprint.
         IncompatibleError: the newest snapshot of a job that would stay is damaged, or was removed meanwhile.
-        UsageError: the policy is wrong, or the audit log is where files are deleted.
+        UsageError: the policy is wrong, the audit log is where files are deleted, or the audit log or the quarantine of
+            a root is a symbolic link.
         StateError: a root cannot be read, or the audit log cannot be written.
     """
     clock = now or (lambda: datetime.now(UTC))
@@ -196,6 +199,9 @@ class Application(ApplyContext):
         """Plan again and apply, or continue an interrupted run of the same fingerprint; see `apply_plan`."""
         began = time.monotonic()
         since = self.clock()
+        if self.quarantine:
+            for root in self.roots:
+                require_own_quarantine(root.location)
         run = next(
             (each for each in reversed(self._find_runs()) if each.name == fingerprint and not each.finished), None
         )
@@ -254,6 +260,12 @@ class Application(ApplyContext):
 
 
 def _to_planned(record: AuditRecord) -> PlannedPath:
+    if record.kind == QUARANTINED:
+        raise FormatError(
+            "a run of the audit log that deletes files of a root has a file of the quarantine",
+            where=Where(file=record.path),
+            hint="Move the directory of this run out of the audit log and plan again",
+        )
     return PlannedPath(record.path, record.bytes, PathKind(record.kind), record.reason, record.modified)
 
 

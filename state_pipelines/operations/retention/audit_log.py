@@ -16,10 +16,12 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.errors import FormatError, Where
+from state_pipelines.errors import FormatError, UsageError, Where
+from state_pipelines.operations.retention.own_directory import locate_own, require_no_link
+from state_pipelines.operations.retention.plan import PathKind
 from state_pipelines.storage import exists, join, list_directory, read_file
 from state_pipelines.storage.files import create_file_at_once
-from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
+from state_pipelines.storage.given_files import MOST_LINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,6 +36,12 @@ _STARTED = "started"
 _FINISHED = "finished"
 _TIME_FORMAT = "%Y%m%dT%H%M%S%fZ"
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
+
+QUARANTINED = "quarantined"
+"""Kind of files in quarantine, whose role in the root is not known any more."""
+
+_LONG_REASON = 300
+_KINDS = frozenset({QUARANTINED, *PathKind})
 
 
 class Outcome(StrEnum):
@@ -62,7 +70,7 @@ class AuditRecord:
     Attributes:
         path: the file.
         bytes: its size.
-        kind: what it is, a value of `PathKind`.
+        kind: what it is, a value of `PathKind`, or `QUARANTINED`.
         reason: why it was planned.
         modified: its time in the plan, None when the storage gives none.
         fingerprint: of the plan.
@@ -133,23 +141,28 @@ class AuditRun:
         self._write(f"-{_FINISHED}", [{"time": time.isoformat(), "event": _FINISHED, **summary}])
 
     def read_header(self) -> dict[str, Any]:
-        """The first line of the run, about the run itself."""
+        """The first line of the run, about the run itself.
+
+        Raises:
+            FormatError: the line is not one of this log.
+        """
         location = join(self.directory, self._files[0])
+        line = next(_read_lines(location), "")
         try:
-            header: dict[str, Any] = json.loads(read_file(location).decode().partition("\n")[0])
+            return _parse_object(line)
         except (ValueError, RecursionError) as error:
             raise _refuse_line(error, location, 1) from None
-        return header
 
     def read(self) -> Iterator[AuditRecord]:
         """Every record of the run, in the order in which it was written.
 
         Raises:
-            FormatError: a line is not one of this log.
+            FormatError: a line is not one of this log, or a file is too large for one.
+            UsageError: a file is a symbolic link.
         """
         for name in self._files:
             location = join(self.directory, name)
-            for number, line in enumerate(read_file(location).decode().splitlines(), 1):
+            for number, line in enumerate(_read_lines(location), 1):
                 record = _parse_line(line, location, number)
                 if record is not None:
                     yield record
@@ -168,8 +181,15 @@ class AuditRun:
         if not lines:
             return
         name = f"{len(self._files):06}{suffix}.jsonl"
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        create_file_at_once(join(self.directory, name), text.encode())
+        location = join(self.directory, name)
+        content = b"".join(_format_line(line) for line in lines)
+        if len(content) > MOST_LINES:
+            raise UsageError(
+                f"a file of the audit log would have {len(content):,} bytes, more than {MOST_LINES:,} that are read",
+                where=Where(file=str(location)),
+                hint="Nothing of this was deleted or moved; give fewer roots at a time",
+            )
+        create_file_at_once(location, content)
         self._files.append(name)
 
 
@@ -224,8 +244,12 @@ class AuditLog:
 
 
 def open_audit_log(root: Location, directory: Location | None = None) -> AuditLog:
-    """The audit log in a directory, by default `_retention/log` below the first root."""
-    return AuditLog(directory or join(root, RETENTION_DIRECTORY, "log"))
+    """The audit log in a directory, by default `_retention/log` below the first root.
+
+    Raises:
+        UsageError: the default directory, or the one above it, is a symbolic link.
+    """
+    return AuditLog(directory or locate_own(root, "log"))
 
 
 def is_fingerprint(name: str) -> bool:
@@ -243,20 +267,53 @@ def find_leftovers(log: AuditLog) -> Leftovers:
     )
 
 
+def _format_line(line: dict[str, Any]) -> bytes:
+    try:
+        return f"{json.dumps(line, ensure_ascii=False)}\n".encode()
+    except UnicodeEncodeError:
+        # Names of files on this machine need not be UTF-8.
+        return f"{json.dumps(line)}\n".encode()
+
+
+def _read_lines(location: Location) -> Iterator[str]:
+    require_no_link(location)
+    content = read_file(location, most=MOST_LINES)
+    try:
+        # Names of files may have other characters at which Python splits lines; JSON escapes this one only.
+        lines = content.decode().removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise _refuse_line(error, location, content.count(b"\n", 0, error.start) + 1) from None
+    yield from lines
+
+
+def _parse_object(line: str) -> dict[str, Any]:
+    fields = json.loads(line)
+    if not isinstance(fields, dict):
+        raise ValueError("it is not an object")
+    return fields
+
+
 def _parse_line(line: str, location: Location, number: int) -> AuditRecord | None:
     """The record of a line, None for a line about the run itself."""
     try:
-        fields = json.loads(line)
+        fields = _parse_object(line)
         if "event" in fields:
             return None
+        for name in ("path", "kind", "reason", "fingerprint"):
+            if not isinstance(fields[name], str):
+                raise TypeError(f"{name} is not a text")
+        if type(fields["bytes"]) is not int or fields["bytes"] < 0:
+            raise ValueError("bytes is not a number of bytes")
+        if fields["kind"] not in _KINDS:
+            raise ValueError(f"{fields['kind']!r} is not a kind of path")
         modified = fields["modified"]
         return AuditRecord(
-            path=str(fields["path"]),
-            bytes=int(fields["bytes"]),
-            kind=str(fields["kind"]),
-            reason=str(fields["reason"]),
+            path=fields["path"],
+            bytes=fields["bytes"],
+            kind=fields["kind"],
+            reason=fields["reason"],
             modified=None if modified is None else datetime.fromisoformat(modified),
-            fingerprint=str(fields["fingerprint"]),
+            fingerprint=fields["fingerprint"],
             outcome=Outcome(fields["outcome"]),
             time=datetime.fromisoformat(fields["time"]),
             detail=str(fields.get("detail", "")),
@@ -266,8 +323,10 @@ def _parse_line(line: str, location: Location, number: int) -> AuditRecord | Non
 
 
 def _refuse_line(error: Exception, location: Location, number: int) -> FormatError:
+    # Errors of decoding hold all bytes that they are about.
+    reason = error.reason if isinstance(error, UnicodeDecodeError) else repr(error)
     return FormatError(
-        f"not a line of an audit log: {error!r}",
+        f"not a line of an audit log: {reason if len(reason) <= _LONG_REASON else reason[:_LONG_REASON] + ' …'}",
         where=Where(file=str(location), path=f"line {number}"),
         hint="Move the directory of this run out of the audit log and plan again",
     )

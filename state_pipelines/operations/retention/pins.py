@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from state_pipelines.errors import FormatError, MissingFileError, StateError, UsageError, Where
+from state_pipelines.operations.retention.own_directory import locate_own
 from state_pipelines.storage import Location, exists, join, read_file
 from state_pipelines.storage.files import replace_file
 from state_pipelines.storage.given_files import MOST_TEXT
-from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
 from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
@@ -46,8 +46,12 @@ class Pin:
 
 
 def locate_pins(root: Location) -> Location:
-    """The pin file of a root; it need not exist."""
-    return join(root, RETENTION_DIRECTORY, PINS_FILE)
+    """The pin file of a root; it need not exist.
+
+    Raises:
+        UsageError: it, or the directory of retention, is a symbolic link.
+    """
+    return locate_own(root, PINS_FILE)
 
 
 def read_pins(root: Location) -> tuple[Pin, ...]:
@@ -56,6 +60,7 @@ def read_pins(root: Location) -> tuple[Pin, ...]:
     Raises:
         FormatError: the file is not a pin file; nothing may be deleted on a guess.
         MissingFileError: the file is there and cannot be read.
+        UsageError: the file, or the directory of retention, is a symbolic link.
     """
     location = locate_pins(root)
     try:
@@ -68,8 +73,9 @@ def read_pins(root: Location) -> tuple[Pin, ...]:
         content = parse_yaml(data)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _wrong(location, f"it is not YAML: {error}") from None
-    entries = (content or {}).get("pins", []) if isinstance(content, dict | None) else None
-    if not isinstance(entries, list) or (content and set(content) != {"pins"}):
+    # An empty file is what a full disk may leave of one with pins; without any it says `pins: []`.
+    entries = content["pins"] if isinstance(content, dict) and set(content) == {"pins"} else None
+    if not isinstance(entries, list):
         raise _wrong(location, "it is not a mapping with a list under pins")
     return tuple(_parse_pin(entry, location, index) for index, entry in enumerate(entries))
 

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -236,15 +236,13 @@ def read_planned_paths(content: bytes | str, fingerprint: str) -> tuple[PlannedP
         plan = json.loads(content)
         if plan["fingerprint"] != fingerprint:
             return None
-        return tuple(
-            PlannedPath(
-                each["path"],
-                each["bytes"],
-                PathKind(each["kind"]),
-                each["reason"],
-                None if each["modified"] is None else datetime.fromisoformat(each["modified"]),
-            )
-            for each in plan["delete"]
-        )
+        return tuple(map(_parse_planned, plan["delete"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def _parse_planned(each: dict[str, Any]) -> PlannedPath:
+    if not (isinstance(each["path"], str) and isinstance(each["reason"], str) and type(each["bytes"]) is int):
+        raise TypeError("not the path of a plan")
+    modified = None if each["modified"] is None else datetime.fromisoformat(each["modified"])
+    return PlannedPath(each["path"], each["bytes"], PathKind(each["kind"]), each["reason"], modified)

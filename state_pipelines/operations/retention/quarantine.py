@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import NotFoundError, StateError, Where
 from state_pipelines.metadata import list_references, read_metadata
 from state_pipelines.metadata.stream_handles import FileStateHandle, SegmentFileStateHandle
-from state_pipelines.operations.retention.audit_log import AuditLog, AuditRecord, Outcome
-from state_pipelines.storage import METADATA_FILE, Location, exists, join, read_file, resolve_beside
+from state_pipelines.operations.retention.audit_log import QUARANTINED, AuditLog, AuditRecord, Outcome
+from state_pipelines.operations.retention.own_directory import locate_own, refuse_link
+from state_pipelines.storage import METADATA_FILE, Location, exists, join, resolve_beside
 from state_pipelines.storage.deletion import delete_files, move_file, remove_empty_directory
 from state_pipelines.storage.locations import is_below, parent, protocols
+from state_pipelines.storage.reach import stays_below
 from state_pipelines.storage.resolution import find_scheme, normalize
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
+from state_pipelines.storage.snapshot_location import read_metadata_bytes
 from state_pipelines.storage.trees import list_tree
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 _DIRECTORY = "quarantine"
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
-_NAME = re.compile(r"(\d{8}T\d{6}Z)-([0-9a-f]+)")
+_NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-([0-9a-f]+)")
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class QuarantinedFile:
     """A file in the quarantine.
 
     Attributes:
+        root: the root that it belongs to.
         location: where it is now.
         original: where it belongs.
         bytes: its size.
@@ -43,6 +47,7 @@ class QuarantinedFile:
         since: when the run began that moved it.
     """
 
+    root: Location
     location: Location
     original: Location
     bytes: int
@@ -51,10 +56,27 @@ class QuarantinedFile:
 
 
 def quarantine_location(root: Location, location: Location, fingerprint: str, since: datetime) -> Location:
-    """The location in the quarantine for a file below a root."""
+    """The location in the quarantine for a file below a root.
+
+    Raises:
+        UsageError: a symbolic link leads out of the root, or is the directory of the quarantine or above it.
+    """
     relative = location.path[len(root.path.rstrip("/")) + 1 :]
     stamp = since.astimezone(UTC).strftime(_TIME_FORMAT)
-    return join(root, RETENTION_DIRECTORY, _DIRECTORY, f"{stamp}-{fingerprint}", relative)
+    found = join(locate_own(root, _DIRECTORY, f"{stamp}-{fingerprint}"), relative)
+    # Somebody may have made directories of this name before.
+    if not stays_below(parent(found), [root]):
+        raise refuse_link(str(parent(found)))
+    return found
+
+
+def require_own_quarantine(root: Location) -> None:
+    """Refuse a quarantine that is somewhere else; it need not exist.
+
+    Raises:
+        UsageError: its directory, or the one above it, is a symbolic link.
+    """
+    locate_own(root, _DIRECTORY)
 
 
 def list_quarantine(roots: Iterable[Location]) -> list[QuarantinedFile]:
@@ -62,21 +84,28 @@ def list_quarantine(roots: Iterable[Location]) -> list[QuarantinedFile]:
 
     Raises:
         MissingFileError: a directory cannot be listed.
+        UsageError: the quarantine of a root is a symbolic link.
     """
     found = [file for root in roots for file in _list_quarantine(root)]
     return sorted(found, key=lambda file: (file.since, file.location.path))
 
 
 def _list_quarantine(root: Location) -> Iterable[QuarantinedFile]:
-    directory = join(root, RETENTION_DIRECTORY, _DIRECTORY)
+    directory = locate_own(root, _DIRECTORY)
     if not exists(directory):
         return
     for entry in list_tree(directory):
         name, _, relative = entry.name.partition("/")
         match = _NAME.fullmatch(name)
-        if match and relative and not entry.is_directory:
-            since = datetime.strptime(match[1], _TIME_FORMAT).replace(tzinfo=UTC)
-            yield QuarantinedFile(join(directory, entry.name), join(root, relative), entry.size, match[2], since)
+        # Retention moves neither directories nor links into it.
+        if match and relative and not (entry.is_directory or entry.is_link):
+            try:
+                since = datetime.strptime(match[1], _TIME_FORMAT).replace(tzinfo=UTC)
+            except ValueError:
+                # Only the digits look like a time: somebody else's directory.
+                continue
+            location, original = join(directory, entry.name), join(root, relative)
+            yield QuarantinedFile(root, location, original, entry.size, match[2], since)
 
 
 def restore_quarantined(
@@ -115,6 +144,8 @@ def restore_quarantined(
                 raise StateError("kept in quarantine, because a file before it could not be restored")
             if exists(file.original):
                 raise StateError("kept in quarantine, because a file of this name exists again")
+            if not stays_below(parent(file.original), [file.root]):
+                raise StateError("kept in quarantine, because a link leads from its directory out of the root")
             move_file(file.location, file.original)
         except StateError as error:
             blocked.add(file.original.path)
@@ -136,7 +167,7 @@ def purge_quarantine(
         the lines of the log.
     """
     now = now or datetime.now(UTC)
-    due = [file for file in list_quarantine(roots) if file.since + keep <= now]
+    due = [file for file in list_quarantine(roots) if now - file.since >= keep]
     if not due:
         return []
     run = log.start_run("purge", [_to_record(file, Outcome.INTENDED, now) for file in due], time=now)
@@ -171,7 +202,7 @@ def _choose(files: Sequence[QuarantinedFile], what: str) -> list[QuarantinedFile
 
 def _references(file: QuarantinedFile) -> Iterable[str]:
     try:
-        metadata = read_metadata(read_file(file.location), str(file.location))
+        metadata = read_metadata(read_metadata_bytes(file.location), str(file.location))
     except StateError:
         # It is restored as it is; what it references is not known.
         return
@@ -194,7 +225,7 @@ def _to_record(file: QuarantinedFile, outcome: Outcome, now: datetime, detail: s
     return AuditRecord(
         path=str(file.original),
         bytes=file.bytes,
-        kind="quarantined",
+        kind=QUARANTINED,
         reason=f"in quarantine since {file.since.isoformat()}",
         modified=None,
         fingerprint=file.fingerprint,

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from state_pipelines.errors import MissingFileError
+from state_pipelines.errors import FormatError, MissingFileError
 from state_pipelines.metadata.properties import SnapshotKind
 from state_pipelines.operations.retention.policy import SnapshotFormat
 from state_pipelines.operations.retention.references import KnownReferences, SnapshotReferences
 from state_pipelines.storage import read_file, replace_file
+from state_pipelines.storage.given_files import MOST_LINES
 from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
@@ -68,8 +69,9 @@ class StoredReferences:
     def load(self) -> None:
         """Read the file; one that does not exist, is damaged, or was written with other settings has no references."""
         try:
-            table = pq.read_table(pa.BufferReader(read_file(self._location)))
-        except (MissingFileError, pa.ArrowException):
+            table = pq.read_table(pa.BufferReader(read_file(self._location, most=MOST_LINES)))
+        except (FormatError, MissingFileError, pa.ArrowException, OSError):
+            # Arrow raises `OSError` for pages that it cannot decode.
             return
         if (table.schema.metadata or {}).get(_SETTINGS_KEY) == self._settings and table.schema == _SCHEMA:
             rows = table.to_pylist()

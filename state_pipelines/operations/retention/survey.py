@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import StateError, UsageError, Where
+from state_pipelines.operations.retention.own_directory import refuse_link
 from state_pipelines.operations.retention.pins import PINS_FILE, Pin, read_pins
 from state_pipelines.operations.retention.references import (
     Gone,
@@ -178,6 +179,7 @@ def survey(
 
     Raises:
         NotFoundError: a root does not exist.
+        UsageError: the directory of retention of a root, or its pin file, is a symbolic link.
         StateError: a directory cannot be listed, or the roots change too fast.
     """
     for _ in range(ATTEMPTS):
@@ -204,6 +206,9 @@ def _add_entries(result: Survey, root: Root, entries: Sequence[TreeEntry]) -> No
         file = FoundFile(root, entry, key, directory_key, name)
         if RETENTION_DIRECTORY in entry.name and RETENTION_DIRECTORY in (names := entry.name.split("/")):
             # At any depth: a directory inside this root may be a root of another plan.
+            if entry.is_link and names[-1] == RETENTION_DIRECTORY:
+                # Its pins are not known.
+                raise refuse_link(file.path)
             if names[-2:] == [RETENTION_DIRECTORY, PINS_FILE]:
                 result.pin_files.append(file)
             continue

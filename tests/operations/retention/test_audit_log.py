@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.errors import FormatError, TargetExistsError
-from state_pipelines.operations.retention.audit_log import AuditLog, AuditRecord, AuditRun, Outcome
+from state_pipelines.errors import FormatError, TargetExistsError, UsageError
+from state_pipelines.operations.retention import audit_log
+from state_pipelines.operations.retention.audit_log import AuditLog, AuditRecord, AuditRun, Outcome, find_leftovers
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
@@ -106,3 +107,68 @@ def test_a_run_whose_first_line_is_damaged_says_what_to_do(log: AuditLog, tmp_pa
         FormatError, match=r"out of the audit log.*000000-started\.jsonl|000000-started\.jsonl.*out of the"
     ):
         run.read_header()
+
+
+LINE = make_record("/data/a").to_json()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff\xfe",
+        b'{"event": "started"}\n\xff',
+        b"[]",
+        b"5",
+        b'"event"',
+        b"null",
+        b"",
+        b"[" * 100_000,
+        json.dumps(LINE | {"kind": "no kind"}).encode(),
+        json.dumps(LINE | {"kind": ["shared"]}).encode(),
+        json.dumps(LINE | {"outcome": "no outcome"}).encode(),
+        json.dumps(LINE | {"path": ["a"]}).encode(),
+        json.dumps(LINE | {"path": None}).encode(),
+        json.dumps(LINE | {"bytes": -1}).encode(),
+        json.dumps(LINE | {"bytes": True}).encode(),
+        json.dumps(LINE | {"bytes": "7"}).encode(),
+        json.dumps(LINE).replace(": 7,", ": 1e400,").encode(),
+        json.dumps(LINE).replace(": 7,", f": {'9' * 5000},").encode(),
+        json.dumps(LINE | {"modified": "9" * 1_000_000}).encode(),
+        json.dumps(LINE | {"time": 5}).encode(),
+    ],
+    ids=range(20),
+)
+def test_files_that_are_not_of_a_log_are_one_error(log: AuditLog, tmp_path: Path, content: bytes) -> None:
+    run = start(log, "/data/a")
+    (file,) = tmp_path.rglob("*.jsonl")
+    file.write_bytes(content)
+    for call in (lambda: list(log.read()), lambda: find_leftovers(log), lambda: list(run.read())):
+        with pytest.raises(FormatError, match=r"000000-started\.jsonl") as caught:
+            call()
+        assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[]", b"5", b'"roots"', b""])
+def test_first_lines_that_are_not_of_a_log_are_one_error(log: AuditLog, tmp_path: Path, content: bytes) -> None:
+    run = start(log, "/data/a")
+    (file,) = tmp_path.rglob("*.jsonl")
+    file.write_bytes(content)
+    with pytest.raises(FormatError, match=r"000000-started\.jsonl"):
+        run.read_header()
+
+
+def test_files_that_are_too_large_are_neither_read_nor_written(log: AuditLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start(log, "/data/a")
+    monkeypatch.setattr(audit_log, "MOST_LINES", 100)
+    with pytest.raises(FormatError, match="more than 100 bytes"):
+        list(log.read())
+    with pytest.raises(FormatError, match="more than 100 bytes"):
+        run.read_header()
+    with pytest.raises(UsageError, match="fewer roots"):
+        run.append([make_record("/data/a", Outcome.DELETED)])
+
+
+@pytest.mark.parametrize("name", ["a\u2028b", "a\x0bb", "a\x85b", "a\x1cb", "a\rb", "a\nb", "a\udcffb"])
+def test_names_with_any_characters_are_read_back(log: AuditLog, name: str) -> None:
+    start(log, name)
+    assert list(log.read()) == [make_record(name)]

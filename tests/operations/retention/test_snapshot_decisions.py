@@ -326,7 +326,20 @@ def test_a_pin_of_what_is_gone_is_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["pins: {", "pin: []", "- a", "pins: [{path: ../a}]", "pins: [{reason: x}]", "pins: [5]"]
+    "text",
+    [
+        "",
+        "# none",
+        "\ufeff",
+        "{}",
+        "pins:",
+        "pins: {",
+        "pin: []",
+        "- a",
+        "pins: [{path: ../a}]",
+        "pins: [{reason: x}]",
+        "pins: [5]",
+    ],
 )
 def test_a_damaged_pin_file_stops_the_plan(tmp_path: Path, text: str) -> None:
     add_savepoints(tmp_path, *days(1, 2))
