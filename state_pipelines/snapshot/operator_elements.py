@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import FormatError, UnsupportedError, at
 from state_pipelines.operatorstate.state_files import read_list_state
+from state_pipelines.snapshot.held_key_groups import check_subtasks
 from state_pipelines.snapshot.list_state import NonKeyedState
 from state_pipelines.snapshot.survey import survey_operator
 
@@ -51,6 +52,7 @@ def check_offsets(operator: Operator) -> None:
         FormatError: it does not fit the files (see `operatorstate.element_offsets`).
         StateError: a file cannot be read.
     """
+    check_subtasks(operator.metadata, str(operator.snapshot.location.metadata))
     states, failures = survey_operator(operator)
     for failure in failures:
         if failure.is_damage:

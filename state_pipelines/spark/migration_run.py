@@ -191,6 +191,7 @@ def migrate(
         _require_readable(operator, plan.keyed)
     require_permitted(spark, planned, allow_sql=allow_sql, allow_python=allow_python)
     analyse_plans(spark, planned)
+    notes = note_plans(snapshot, planned)
     is_shared, location, run = uses_other_machines(spark), resolve(target), partial(run_tasks, spark)
     works: list[_Work] = []
     try:
@@ -214,7 +215,7 @@ def migrate(
         for work in works:
             work.reader.release()
     plans = {work.operator.label: work.whole for work in works}
-    seconds, notes = time.monotonic() - started, note_plans(snapshot, planned)
+    seconds = time.monotonic() - started
     return MigrationResult(result.path, result, rows, plans, proof, seconds, proofs, notes)
 
 
