@@ -49,10 +49,13 @@ def resolve(path: str, **storage_options: Any) -> Location:
             those of `use_storage_options` for the directory.
 
     Raises:
-        UsageError: fsspec does not know the scheme, the package for it is not installed, the URL of a bucket has a
-            password, or the host or port of a URL is not valid.
+        UsageError: the path is empty, fsspec does not know the scheme, the package for it is not installed, the URL of
+            a bucket has a password, or the host or port of a URL is not valid.
         StorageError: the storage refuses the options.
     """
+    if not path.strip():
+        # fsspec would take it for the working directory.
+        raise UsageError("the path is empty", hint="Name a directory or a file; the working directory is `.`")
     normal = normalize(path)
     options = find_storage_options(normal) | storage_options
     scheme = normal.partition("://")[0]

@@ -14,6 +14,7 @@ from state_pipelines.metadata.checkpoint import MasterState
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.operator_handles import OperatorStateMode
+from state_pipelines.metadata.stream_handles import SegmentFileStateHandle
 from tests.operations.auditing.damage import copy_case
 
 if TYPE_CHECKING:
@@ -330,3 +331,17 @@ def test_the_materialized_state_of_another_subtask(call: Callable[..., Called], 
 
     edit_operators(copy, change)
     require_refused(call, copy, tmp_path / "out", "is in a changelog handle of key groups")
+
+
+def test_operator_state_that_is_no_operator_state(call: Callable[..., Called], tmp_path: Path) -> None:
+    copy = copy_case("types-2.2-rocksdb-file-merging", tmp_path)
+
+    def change(subtasks: Subtasks) -> Subtasks | None:
+        handle = subtasks[0].managed_operator_state
+        if handle is None or not isinstance(handle.delegate, SegmentFileStateHandle):
+            return None
+        moved = replace(handle, delegate=replace(handle.delegate, start=handle.delegate.start + 1))
+        return (replace(subtasks[0], managed_operator_state=moved), *subtasks[1:])
+
+    edit_operators(copy, change)
+    require_refused(call, copy, tmp_path / "out", "operator state starts with version 5 to 6")

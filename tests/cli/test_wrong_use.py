@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,10 +17,10 @@ from state_pipelines.cli.commands import COMMANDS
 from state_pipelines.storage import faults
 from state_pipelines.storage import options as storage_options
 from state_pipelines.storage.resolution import has_valid_host
+from tests.snapshot.built import build_snapshot, list_operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.cli.conftest import Called
 
@@ -205,3 +209,35 @@ def test_a_password_with_a_blank_is_not_shown(call: Callable[..., Called], schem
     require_wrong_use(called, f"{scheme}://…@127.0.0.1:1")
     assert "SEC" not in called.err
     assert "RET" not in called.err
+
+
+def test_an_empty_path_is_not_the_working_directory(
+    call: Callable[..., Called], savepoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    require_wrong_use(call("convert", savepoint, "--out", ""), "the path is empty")
+    require_wrong_use(call("inspect", ""), "the path is empty")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["inspect", "dump"])
+def test_a_full_output_is_said_in_one_line(savepoint: Path, command: str) -> None:
+    arguments = [sys.executable, "-m", "state_pipelines", command, str(savepoint)]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: the output cannot be written: no space is left\n")
+
+
+def test_a_terminal_of_ascii_shows_escapes(tmp_path: Path) -> None:
+    snapshot = build_snapshot(tmp_path, list_operator("straße", "größe", [b"\0\0\0\0"]), uids=["straße"])
+    arguments = [sys.executable, "-m", "state_pipelines", "inspect", snapshot.path, "--uid", "straße"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert r"gr\xf6\xdfe" in done.stdout
+
+
+@pytest.mark.parametrize("text", ["0-99999999999", "32768", "1" * 6000])
+def test_key_groups_that_flink_cannot_have_are_named(call: Callable[..., Called], savepoint: Path, text: str) -> None:
+    called = call("read", savepoint, "--operator", "orders", "--state", "order", "--key-groups", text)
+    require_wrong_use(called, "key group")
