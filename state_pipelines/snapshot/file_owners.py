@@ -1,7 +1,7 @@
-"""Files, and state inside of `_metadata`, that handles of two operators name, which Flink never writes.
+"""State that handles of two operators name, or two databases of one, which Flink never writes.
 
-Logs of changes and in-flight data, which tasks write for all their operators, are not among them. Of merged files the
-slices count.
+That is files, state inside of `_metadata`, slices of merged files and sets of logged changes. In-flight data, which
+tasks write for all their operators, are not among them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import EDITED_METADATA, FormatError, Where
+from state_pipelines.metadata.keyed_handles import (
+    ChangelogStateBackendHandle,
+    ChangelogStateHandleStream,
+    IncrementalRemoteKeyedStateHandle,
+    InMemoryChangelogStateHandle,
+)
 from state_pipelines.metadata.operator_ids import format_operator_id
 from state_pipelines.metadata.references import StateCategory, StreamRole, list_references
 from state_pipelines.metadata.stream_handles import (
@@ -19,7 +25,10 @@ from state_pipelines.metadata.stream_handles import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from state_pipelines.metadata import CheckpointMetadata
+    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
     from state_pipelines.metadata.stream_handles import StreamStateHandle
 
 _OWNED = (
@@ -30,22 +39,48 @@ _OWNED = (
 )
 
 Owners = dict[bytes, tuple[str, bytes]]
-"""By operator id a file of its state that another operator has, too, and the id of that."""
+"""By operator id a file of its state that another operator, or another database of its own, has, and whose."""
 
 
 def find_shared_files(metadata: CheckpointMetadata) -> Owners:
-    """Find operators that have files in common."""
-    first: dict[str, bytes] = {}
+    """Find operators that have state in common, and databases of one operator that have private files in common."""
+    first: dict[tuple[str, str], tuple[bytes, object]] = {}
     found: Owners = {}
-    for reference in list_references(metadata):
-        name = _find_name(reference.handle)
-        if name is None or reference.category not in _OWNED or reference.role is StreamRole.CHANGES:
-            continue
-        own = reference.operator.operator_id
-        other = first.setdefault(name, own)
-        if other != own:
+    for kind, name, own, database in _list_names(metadata):
+        other, known = first.setdefault((kind, name), (own, database))
+        if (other, known) != (own, database):
             found[own], found[other] = (name, other), (name, own)
     return found
+
+
+def _list_names(metadata: CheckpointMetadata) -> Iterator[tuple[str, str, bytes, object]]:
+    """Yield kind and name of all that belongs to one operator, its id, and the database of a private file."""
+    for reference in list_references(metadata):
+        name = _find_name(reference.handle)
+        if name is not None and reference.category in _OWNED and reference.role is not StreamRole.CHANGES:
+            yield "file", name, reference.operator.operator_id, None
+    for operator in metadata.operator_states:
+        for subtask in operator.subtasks:
+            yield from _list_keyed_names(subtask.managed_keyed_state, operator.operator_id)
+
+
+def _list_keyed_names(handle: KeyedStateHandle | None, own: bytes) -> Iterator[tuple[str, str, bytes, object]]:
+    match handle:
+        case IncrementalRemoteKeyedStateHandle():
+            # Several subtasks may have one database, with all of its files.
+            database = handle.backend_identifier, handle.meta_data_state
+            names = (_find_name(each.handle) for each in handle.private_state)
+            yield from (("private file", name, own, database) for name in names if name is not None)
+        case ChangelogStateBackendHandle():
+            for each in (*handle.materialized, *handle.non_materialized):
+                yield from _list_keyed_names(each, own)
+        case InMemoryChangelogStateHandle():
+            yield "changes", handle.state_handle_id, own, None
+        case ChangelogStateHandleStream():
+            for stream in handle.streams:
+                name = _find_name(stream.handle)
+                if name is not None:
+                    yield "changes", f"{name}, changes at {stream.offset}", own, None
 
 
 def _find_name(handle: StreamStateHandle) -> str | None:
@@ -68,7 +103,9 @@ def check_owner(owners: Owners, operator_id: bytes) -> None:
     if operator_id in owners:
         path, other = owners[operator_id]
         raise FormatError(
-            f"the file is among the state of operator {format_operator_id(other)}, too",
+            "two databases of the operator have the file"
+            if other == operator_id
+            else f"the file is among the state of operator {format_operator_id(other)}, too",
             where=Where(file=path),
             hint=EDITED_METADATA,
         )

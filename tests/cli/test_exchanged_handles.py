@@ -15,7 +15,8 @@ from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.operator_handles import OperatorStateMode
 from state_pipelines.metadata.stream_handles import SegmentFileStateHandle
-from tests.operations.auditing.damage import copy_case
+from state_pipelines.snapshot.file_owners import check_owner, find_shared_files
+from tests.operations.auditing.damage import BY_NAME, copy_case
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,11 +113,20 @@ def empty_range(subtasks: Subtasks) -> Subtasks | None:
     return put(subtasks, [replace(handles[0], key_groups=KeyGroupRange(0, 0)), *handles[1:]])
 
 
+def take_private_files(subtasks: Subtasks) -> Subtasks | None:
+    """Let a subtask have the private files of another one, also where no record shows whose they are."""
+    handles = [each.managed_keyed_state for each in subtasks]
+    if len(handles) < 2 or not all(isinstance(each, IncrementalRemoteKeyedStateHandle) for each in handles):
+        return None
+    return put(subtasks, [replace(handles[0], private_state=handles[1].private_state), *handles[1:]])
+
+
 DATABASES: dict[str, tuple[Callable[[Subtasks], Subtasks | None], str]] = {
     "key groups exchanged": (exchange_key_groups, "the database holds records of key group"),
     "the border between two subtasks moved": (move_border, "the database holds records of key group"),
     "files exchanged": (exchange_files, "the database holds records of key group"),
-    "files of another subtask": (repeat_files, "the database holds records of key group"),
+    "files of another subtask": (repeat_files, "error: "),
+    "private files of another subtask": (take_private_files, "error: "),
     "no key groups": (empty_range, "no key group in the handle of subtask 0"),
 }
 
@@ -295,6 +305,11 @@ CHANGELOGS: dict[str, tuple[str, Callable[[Any, Any], Any], str]] = {
         lambda own, _: replace(own, key_groups=replace(own.key_groups, number=1)),
         "are in a log of key groups",
     ),
+    "a change of another key group": (
+        "types-2.2-changelog-heap-memory",
+        lambda own, _: replace(own, changes=(*own.changes[:-1], replace(own.changes[-1], key_group=2147483647))),
+        "is in a log of key groups",
+    ),
     "changes left out": (
         "types-2.2-changelog-heap-memory",
         lambda own, _: replace(own, changes=own.changes[:-5]),
@@ -345,3 +360,34 @@ def test_operator_state_that_is_no_operator_state(call: Callable[..., Called], t
 
     edit_operators(copy, change)
     require_refused(call, copy, tmp_path / "out", "operator state starts with version 5 to 6")
+
+
+@pytest.mark.parametrize("name", ["types-2.2-changelog-heap-files", "types-2.2-changelog-heap-memory"])
+def test_changes_of_another_operator(call: Callable[..., Called], tmp_path: Path, name: str) -> None:
+    copy = copy_case(name, tmp_path)
+
+    def edit(metadata: CheckpointMetadata) -> CheckpointMetadata:
+        operators = list(metadata.operator_states)
+        keyed = next(each for each in operators if each.subtasks[0].managed_keyed_state is not None)
+        other = next(index for index, each in enumerate(operators) if each is not keyed)
+        operators[other] = replace(operators[other], subtasks=keyed.subtasks)
+        return replace(metadata, operator_states=tuple(operators))
+
+    copy.edit(edit)
+    require_refused(call, copy, tmp_path / "out", "is among the state of operator")
+
+
+def test_private_files_of_two_databases() -> None:
+    metadata = BY_NAME["types-1.20-rocksdb-native"].open().metadata
+    assert find_shared_files(metadata) == {}
+    found = 0
+    for index, operator in enumerate(metadata.operator_states):
+        subtasks = take_private_files(operator.subtasks)
+        if subtasks is not None:
+            states = list(metadata.operator_states)
+            states[index] = replace(operator, subtasks=subtasks)
+            owners = find_shared_files(replace(metadata, operator_states=tuple(states)))
+            with pytest.raises(FormatError, match="two databases of the operator have the file"):
+                check_owner(owners, operator.operator_id)
+            found += 1
+    assert found > 1

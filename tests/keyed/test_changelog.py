@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -283,11 +283,17 @@ class TestReplay:
     def test_a_change_set_counts_once_for_a_key_group(self, compressed: bool | None) -> None:
         changes = [metadata(VALUE, 0), *(change(group, Operation.SET, long(group) + b"\0\2a") for group in (5, 70))]
         log = in_memory(changes) if compressed is None else in_file([changes], compressed=compressed)
-        with pytest.raises(FormatError, match="a set of logged changes is listed twice for key groups 64-127"):
+        twice = "a set of logged changes is listed twice for key groups 64-127"
+        if compressed is None:
+            # Flink never cuts changes in memory.
+            twice = "a change of key group 5 is in a log of key groups 64-127"
+        with pytest.raises(FormatError, match=twice):
             open_log(log, replace(log, key_groups=HIGH))
+        if compressed is None:
+            return
         # After changes of parallelism, which leave no size.
-        size: Any = {} if compressed is None else {"size": 0}
-        found = read(open_log(replace(log, key_groups=LOW, **size), replace(log, key_groups=HIGH, **size)))
+        assert isinstance(log, ChangelogStateHandleStream)
+        found = read(open_log(replace(log, key_groups=LOW, size=0), replace(log, key_groups=HIGH, size=0)))
         assert found == {"value": {(group, long(group) + b"\0"): b"\2a" for group in (5, 70)}}
 
     def test_changes_of_other_key_groups_do_not_count(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import EDITED_METADATA, FormatError, Where
+from state_pipelines.keyed.changelog.changes import METADATA_KEY_GROUP
 from state_pipelines.metadata.keyed_handles import (
     ChangelogStateHandleStream,
     IncrementalRemoteKeyedStateHandle,
@@ -69,6 +70,10 @@ def find_missing_base(handle: ChangelogStateBackendHandle) -> str | None:
 def _find_own(change: KeyedStateHandle) -> Iterator[str]:
     if isinstance(change, InMemoryChangelogStateHandle):
         yield from _compare_sequence_numbers(change)
+        wrong = [each.key_group for each in change.changes if not _belongs(each.key_group, change)]
+        if wrong:
+            groups = change.key_groups
+            yield f"a change of key group {wrong[0]} is in a log of key groups {groups.start}-{groups.end}"
     elif isinstance(change, ChangelogStateHandleStream):
         yield from _compare_sizes(change)
         yield from _compare_order(change)
@@ -97,6 +102,10 @@ def _compare_sizes(change: ChangelogStateHandleStream) -> Iterator[str]:
             f"a changelog handle of {change.size:,} bytes says that the checkpoint added {change.persisted_size:,} "
             "bytes to it"
         )
+
+
+def _belongs(key_group: int, change: InMemoryChangelogStateHandle) -> bool:
+    return key_group == METADATA_KEY_GROUP or key_group in change.key_groups
 
 
 def _compare_order(change: ChangelogStateHandleStream) -> Iterator[str]:
