@@ -391,3 +391,19 @@ def test_private_files_of_two_databases() -> None:
                 check_owner(owners, operator.operator_id)
             found += 1
     assert found > 1
+
+
+def test_timers_behind_a_wrong_offset(call: Callable[..., Called], tmp_path: Path) -> None:
+    copy = copy_case("types-2.2-rocksdb-heap-timers", tmp_path)
+
+    def change(subtasks: Subtasks) -> Subtasks | None:
+        handle = subtasks[0].raw_keyed_state
+        if handle is None or not any(offset > 0 for offset in handle.offsets):
+            return None
+        moved = replace(handle, offsets=(handle.offsets[0] + 128, *handle.offsets[1:]))
+        return (replace(subtasks[0], raw_keyed_state=moved), *subtasks[1:])
+
+    edit_operators(copy, change)
+    verified = call("verify", copy.path, f"--map=file:{copy.case.written}={copy.folder}")
+    assert verified.code == 1
+    assert "the raw keyed state of subtask 1 is timers, and that of subtask 0 is not" in verified.out

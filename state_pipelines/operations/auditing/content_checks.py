@@ -144,6 +144,9 @@ def _plan_operator(
         # Key groups that are not held once are found without reading (`structure`).
         if (failure.subtask is not None or not failure.is_damage) and failure.error.where.file not in known - {None}:
             findings.add(from_error(failure.error, Property.RECORDS, operator=operator.label, subtask=failure.subtask))
+    mixed = _compare_raw_state(operator)
+    if mixed is not None:
+        findings.add(mixed)
     keyed = [state for state in survey.states if isinstance(state, KeyedState)]
     for state in survey.states:
         if not isinstance(state, KeyedState):
@@ -204,6 +207,23 @@ def _verify_table(table: TableFile, kept: TableCache, amounts: ReadAmounts, *, w
     verify_table(table, kept, whole=whole)
     amounts.add(tables=1)
     return ()
+
+
+def _compare_raw_state(operator: Operator) -> Finding | None:
+    """Return what is wrong if raw keyed state is timers in some subtasks and something else in others."""
+    files, metadata, layouts = operator.snapshot.keyed_files, operator.metadata, operator.snapshot.layout_context
+    timers = [index for index, file in files.survey(metadata, layouts)[0] if file.holds_raw_timers]
+    others = [index for index, unread in files.survey_unread(metadata, layouts).items() if not unread.is_timers]
+    if not timers or not others:
+        return None
+    return Finding(
+        Severity.ERROR,
+        Property.RECORDS,
+        f"the raw keyed state of subtask {timers[0]} is timers, and that of subtask {others[0]} is not",
+        operator=operator.label,
+        subtask=others[0],
+        hint="The file or its offsets in `_metadata` were changed; use an earlier snapshot",
+    )
 
 
 def _check_databases(operator: Operator) -> Iterable[Finding]:
