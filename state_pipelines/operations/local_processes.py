@@ -7,15 +7,17 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 from state_pipelines.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from types import FrameType
 
     from state_pipelines.keyed.keyed_file import KeyedFile
 
@@ -108,17 +110,24 @@ class Processes:
         if count <= min(getattr(task, "threads", 1) for task in tasks):
             with ThreadPoolExecutor(count) as threads:
                 return _share(threads, tasks, report)
-        if self._pool is None:
+        pool = self._pool
+        if pool is None:
+            # Started with the first process, it would let interrupts of a terminal through to that one.
+            resource_tracker.ensure_running()
             # Forked processes would share the threads of Arrow and of storage clients, which do not survive that.
-            self._pool = ProcessPoolExecutor(
+            pool = ProcessPoolExecutor(
                 self._count, mp_context=multiprocessing.get_context("spawn"), initializer=_follow_parent
             )
+        # A pool of which a task has failed is no longer there.
+        self._pool = None
         try:
-            return _share(self._pool, tasks, report)
+            results = _share(pool, tasks, report)
         except BrokenProcessPool as error:
             raise StateError(
                 f"{what}: a process died", hint="It may have run out of memory; use fewer processes"
             ) from error
+        self._pool = pool
+        return results
 
 
 def run_tasks(
@@ -145,19 +154,44 @@ def choose_runner(run: Runner | None, processes: int) -> Iterator[Runner]:
 
 
 def _share(pool: Executor, tasks: Sequence[Work[Result]], report: Report | None) -> list[Result]:
-    futures = []
     try:
-        futures += [pool.submit(_run, task) for task in tasks]
+        with _hold_interrupts():
+            futures = [pool.submit(_run, task) for task in tasks]
         for done, future in enumerate(as_completed(futures), 1):
             future.result()
             if report is not None:
                 report(done, len(tasks))
-    finally:
-        for future in futures:
-            future.cancel()
-        # Nothing may be written any more when files are removed after a failure.
-        wait(futures)
+    except BaseException:
+        # Nothing may be written any more when files are removed after a failure. The pool itself cancels and waits: it
+        # does not bear that a process dies while another one cancels its futures, and they would never be done.
+        pool.shutdown(cancel_futures=True)
+        raise
     return [future.result() for future in futures]
+
+
+@contextmanager
+def _hold_interrupts() -> Iterator[None]:
+    """Let an interrupt wait until the end of the block.
+
+    In the middle of starting a process it would leave futures without anybody who works on them. Processes and threads
+    that are started meanwhile never see interrupts of a terminal: a process would die of one before it can ignore it.
+    """
+    held: list[tuple[int, FrameType | None]] = []
+    # Without one of Python there is nothing that an interrupt could raise.
+    handler = signal.getsignal(signal.SIGINT)
+    swapped = callable(handler) and threading.current_thread() is threading.main_thread()
+    if swapped:
+        # Another thread may be given the signal, although this one blocks it: then Python calls the handler here.
+        signal.signal(signal.SIGINT, lambda *call: held.append(call))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if swapped:
+            signal.signal(signal.SIGINT, handler)
+    for call in held:
+        cast("Callable[[int, FrameType | None], object]", handler)(*call)
 
 
 def _follow_parent() -> None:

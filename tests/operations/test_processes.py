@@ -3,6 +3,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -157,3 +159,65 @@ def is_there(process: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@dataclass(frozen=True)
+class DieLater:
+    def run(self) -> None:
+        time.sleep(0.5)
+        os._exit(1)
+
+
+def test_a_process_that_dies_after_a_failure_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
+    # Those that wait are cancelled by then.
+    waiting = [Slow(str(tmp_path / "slow")) for _ in range(9)]
+    pieces: list[Work[None]] = [DieLater(), Fail(), *waiting]
+    with pytest.raises(UsageError, match="this piece fails"):
+        run_tasks(pieces, "work", processes=2)
+
+
+INTERRUPTED = """
+import os, signal, sys, time
+from concurrent.futures import ProcessPoolExecutor
+from state_pipelines.operations import local_processes
+from tests.operations.test_processes import WhereAmI
+
+def interrupt_after(call):
+    def interrupted(*arguments):
+        value = call(*arguments)
+        # The last one that was started is about to begin.
+        time.sleep(0.03)
+        os.killpg(0, signal.SIGINT)
+        return value
+    return interrupted
+
+if __name__ == "__main__":
+    PATCH
+    try:
+        local_processes.run_tasks([WhereAmI(each) for each in range(5)], "work", processes=2)
+    except KeyboardInterrupt:
+        sys.exit(signal.getsignal(signal.SIGINT) is signal.default_int_handler and 130)
+"""
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "ProcessPoolExecutor.submit = interrupt_after(ProcessPoolExecutor.submit)",
+        "local_processes.as_completed = interrupt_after(local_processes.as_completed)",
+    ],
+    ids=["in the middle of it", "before they ignore it"],
+)
+def test_an_interrupt_while_processes_start_ends_the_work(tmp_path: Path, patch: str) -> None:
+    script = tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED.replace("PATCH", patch))
+    # As of a terminal, which interrupts those that are starting, too.
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert (done.returncode, done.stderr) == (130, "")

@@ -66,25 +66,30 @@ def write_incremental_checkpoint(directory: Path, operators: int, subtasks: int,
         private = database.finish()
     writer = Writer()
     write_keyed_header(writer, header)
-    (directory / "meta").write_bytes(writer.getvalue())
+    meta = directory / "database" / "meta"
+    meta.write_bytes(writer.getvalue())
     shared = f"file:{directory}/shared"
     made = []
     for number in range(operators):
         states = []
         for subtask in range(subtasks):
             place = f"{number:04x}-{subtask:04x}"
+            own = directory / place
+            own.mkdir()
+            for path in (meta, *private):
+                (own / path.name).hardlink_to(path)
             handle = IncrementalRemoteKeyedStateHandle(
                 1,
                 f"00000000-0000-0000-{place}-000000000000",
                 compute_key_group_range(subtask, subtasks, MAX_PARALLELISM),
-                _file(directory / "meta"),
+                _file(own / meta.name),
                 tuple(
                     HandleAndLocalPath(
                         f"{file:06d}.sst", FileStateHandle(f"{shared}/{place}-0000-{file:012x}", 1 << 26)
                     )
                     for file in range(files)
                 ),
-                tuple(HandleAndLocalPath(path.name, _file(path)) for path in private),
+                tuple(HandleAndLocalPath(path.name, _file(own / path.name)) for path in private),
                 0,
                 f"handle-{place}",
             )
