@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -27,7 +28,15 @@ from state_pipelines.codecs.programs.execution import Encoded, decode_sequence
 from state_pipelines.codecs.programs.program import compile_layout, smallest_size
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, Where, older_than_promised
+from state_pipelines.errors import (
+    EDITED_METADATA,
+    FormatError,
+    StateError,
+    UnsupportedError,
+    UsageError,
+    Where,
+    older_than_promised,
+)
 from state_pipelines.keyed.canonical.sections import (
     WINDOW,
     Section,
@@ -163,7 +172,7 @@ def open_raw_timers(
         None when no key group has a timer service.
 
     Raises:
-        FormatError: an offset lies outside the stream, or the timers are damaged.
+        FormatError: an offset lies outside the stream, key groups are not in their order, or the timers are damaged.
         NotTimersError: the raw keyed state is not timers; the bytes can still be read with `read_sections`.
         UnsupportedError: the timers are in a form of releases before 1.8, or a type of theirs has no layout; likewise.
     """
@@ -175,10 +184,26 @@ def open_raw_timers(
             with _placed(stream.name, start):
                 services = read_raw_timers(data, context, section.start - start, section.end - start)
             if services:
+                _check_order(sections, stream.name)
                 states = tuple(info for service in services for info in service.states)
                 header = KeyedHeader(key_serializer=services[0].key, states=states)
                 return RawTimersFile(stream, header, key_groups, sections)
     return None
+
+
+def _check_order(sections: Sequence[Section], name: str) -> None:
+    """Check that key groups follow each other as `InternalTimeServiceManagerImpl` writes them.
+
+    Raises:
+        FormatError: one lies behind a higher one.
+    """
+    for before, section in pairwise(sections):
+        if section.key_group < before.key_group:
+            raise FormatError(
+                f"the timers of key group {section.key_group} lie behind those of key group {before.key_group}",
+                where=Where(file=name, offset=section.start),
+                hint=EDITED_METADATA,
+            )
 
 
 def find_raw_sections(stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int]) -> tuple[Section, ...]:

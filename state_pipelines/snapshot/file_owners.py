@@ -56,7 +56,7 @@ def find_shared_files(metadata: CheckpointMetadata) -> Owners:
 def _list_names(metadata: CheckpointMetadata) -> Iterator[tuple[str, str, bytes, object]]:
     """Yield kind and name of all that belongs to one operator, its id, and the database of a private file."""
     for reference in list_references(metadata):
-        name = _find_name(reference.handle)
+        name = find_name(reference.handle)
         if name is not None and reference.category in _OWNED and reference.role is not StreamRole.CHANGES:
             yield "file", name, reference.operator.operator_id, None
     for operator in metadata.operator_states:
@@ -69,7 +69,7 @@ def _list_keyed_names(handle: KeyedStateHandle | None, own: bytes) -> Iterator[t
         case IncrementalRemoteKeyedStateHandle():
             # Several subtasks may have one database, with all of its files.
             database = handle.backend_identifier, handle.meta_data_state
-            names = (_find_name(each.handle) for each in handle.private_state)
+            names = (find_name(each.handle) for each in handle.private_state)
             yield from (("private file", name, own, database) for name in names if name is not None)
         case ChangelogStateBackendHandle():
             for each in (*handle.materialized, *handle.non_materialized):
@@ -78,12 +78,13 @@ def _list_keyed_names(handle: KeyedStateHandle | None, own: bytes) -> Iterator[t
             yield "changes", handle.state_handle_id, own, None
         case ChangelogStateHandleStream():
             for stream in handle.streams:
-                name = _find_name(stream.handle)
+                name = find_name(stream.handle)
                 if name is not None:
                     yield "changes", f"{name}, changes at {stream.offset}", own, None
 
 
-def _find_name(handle: StreamStateHandle) -> str | None:
+def find_name(handle: StreamStateHandle) -> str | None:
+    """Find the name by which two handles of one stream are recognised; None for empty segments, which have none."""
     match handle:
         case FileStateHandle(path=name) | RelativeFileStateHandle(relative_path=name):
             return name

@@ -74,18 +74,20 @@ def explain_older_ranges(operator: OperatorState, label: str) -> str | None:
     )
 
 
-def explain_missing_handles(operator: OperatorState) -> str | None:
+def explain_missing_handles(operator: OperatorState, *, raw: bool = False) -> str | None:
     """Text for key groups in no handle although other subtasks of the operator have one; None where there are none.
 
     That is legal: a subtask that has registered no state, because it has seen no record yet, has no handle
     (`HeapSnapshotStrategy`, `RocksDBSnapshotStrategyBase`, `ChangelogKeyedStateBackend.buildSnapshotResult`). A handle
     that was removed from `_metadata` looks the same, unless subtasks beside each other show it
-    (`check_held_key_groups`). Subtasks that have finished have no state in any case.
+    (`check_held_key_groups`). Subtasks that have finished have no state in any case. Timers on the heap, which are raw
+    keyed state, are written by each subtask (`InternalTimeServiceManagerImpl.snapshotToRawKeyedState`).
 
     Args:
         operator: metadata of an operator that `check_held_key_groups` accepts.
+        raw: raw keyed state instead of managed keyed state.
     """
-    held = find_held_key_groups(operator)
+    held = _find_raw(operator) if raw else find_held_key_groups(operator)
     if not held:
         return None
     finished = {each.index for each in operator.subtasks if each.finished}
@@ -100,6 +102,11 @@ def explain_missing_handles(operator: OperatorState) -> str | None:
     without = [str(index) for index in range(operator.parallelism) if index not in held and index not in finished]
     more = f" and {len(without) - _LISTED} more" if len(without) > _LISTED else ""
     subtasks = f"subtask{'s' if len(without) > 1 else ''} {', '.join(without[:_LISTED])}{more}"
+    if raw:
+        return (
+            f"{_name(missing)} in no handle of raw keyed state: {subtasks} without it. Timers on the heap are there, "
+            "which Flink writes for every subtask; only an operator that writes raw keyed state itself may leave it out"
+        )
     return (
         f"{_name(missing)} in no handle: {subtasks} without keyed state. Flink writes it so where a subtask has "
         "registered no state; nothing shows whether a handle was lost"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from state_pipelines.errors import StateError
 from tests.robustness.byte_readers import BYTE_READERS
+from tests.robustness.edited_metadata import MetadataEdits, make_metadata_edits
 from tests.robustness.every_byte import EVERY_BYTE, EveryByte
 from tests.robustness.snapshot_readers import SNAPSHOT_READERS
 from tests.robustness.text_readers import TEXT_READERS
@@ -54,20 +55,24 @@ class Result(IntEnum):
     CHANGED = 2
 
 
-RANDOM: Mapping[str, Callable[[], DamagedReader]] = {
+METADATA_EDITS = "edited-metadata"
+"""Name of the reader whose damage is none to the format."""
+
+RANDOM: Mapping[str, Callable[[], DamagedReader | MetadataEdits]] = {
     **BYTE_READERS,
     **TEXT_READERS,
     **VALUE_READERS,
     **SNAPSHOT_READERS,
+    METADATA_EDITS: make_metadata_edits,
 }
 """By name: makes a reader of input with random damage."""
 
-READERS: Mapping[str, Callable[[], DamagedReader | EveryByte]] = {**RANDOM, **EVERY_BYTE}
+READERS: Mapping[str, Callable[[], DamagedReader | MetadataEdits | EveryByte]] = {**RANDOM, **EVERY_BYTE}
 """By name: makes the reader."""
 
 
 @cache
-def make_reader(name: str) -> DamagedReader | EveryByte:
+def make_reader(name: str) -> DamagedReader | MetadataEdits | EveryByte:
     """The reader of a name, made once."""
     return READERS[name]()
 
@@ -82,7 +87,10 @@ def attempt(name: str, seed: int, number: int) -> Result | Finding:
         reader = make_reader(name)
         if isinstance(reader, EveryByte):
             return Result.CHANGED if reader.damage(seed, number) else Result.READ
-        reader.attempt(Random(f"{seed} {name} {number}"))
+        chance = Random(f"{seed} {name} {number}")
+        if isinstance(reader, MetadataEdits):
+            return Result.CHANGED if reader.edit(chance) else Result.READ
+        reader.attempt(chance)
     except StateError:
         return Result.REFUSED
     except Exception as error:  # noqa: BLE001 - any other error is what is looked for

@@ -9,13 +9,18 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import StateError, at
+import numpy as np
+
+from state_pipelines.errors import FormatError, StateError, Where, at
 from state_pipelines.keyed.changelog.change_streams import open_change_log
+from state_pipelines.keyed.keys.key_filter import TIMESTAMP
+from state_pipelines.keyed.keys.key_hashes import KeyHasher
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle
 from state_pipelines.operations.auditing.file_listings import THREADS
 from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
 from state_pipelines.rocksdb.verifying import verify_table
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.database_keys import check_database_keys
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.list_state import NonKeyedState
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.keyed.tables.state_table import KeyedTable
     from state_pipelines.operations.auditing.report import Findings
     from state_pipelines.rocksdb.cache import TableCache
@@ -352,6 +358,7 @@ class _FileReader:
                         try:
                             with at(state=state.label):
                                 self.tables[state.name].make_batch(records, self.subject.subtask or 0)
+                                self._check_key_groups(state, records)
                         except StateError as error:
                             failed.add(state_id)
                             yield self.subject.fail(error)
@@ -359,3 +366,22 @@ class _FileReader:
                         return
         except StateError as error:
             yield self.subject.fail(error)
+
+    def _check_key_groups(self, state: KeyedState, records: KeyedRecords) -> None:
+        """Check that keys lie where their hash puts them; those whose hash a class of the job decides are left out."""
+        hasher = KeyHasher(self.file.header.key_serializer, self.operator.snapshot.layout_context)
+        if not hasher.has_kernel:
+            return
+        # Entries whose ends are not known come together, without a key.
+        records = records.select(np.flatnonzero(records.key_ends > records.key_starts))
+        skip = TIMESTAMP if state.kind is StateKind.TIMER else 0
+        expected = hasher.assign_keys(records, self.operator.max_parallelism, skip=skip)
+        wrong = np.flatnonzero(expected != records.key_groups)
+        if len(wrong):
+            row = int(wrong[0])
+            raise FormatError(
+                f"a key lies in key group {records.key_groups[row]}, and its hash puts it into {expected[row]}, where "
+                f"the job looks for it (also {len(wrong) - 1} others of {len(records)} that were read together)",
+                where=Where(file=records.file, offset=records.offset + int(records.key_starts[row])),
+                hint="The file, or its offsets in `_metadata`, were changed or written by a faulty tool",
+            )

@@ -15,6 +15,12 @@ from state_pipelines.metadata.keyed_handles import (
     InMemoryChangelogStateHandle,
     KeyGroupsSavepointStateHandle,
 )
+from state_pipelines.metadata.operator_ids import (
+    compute_operator_id,
+    format_operator_id,
+    is_operator_id,
+    parse_operator_id,
+)
 from state_pipelines.metadata.stream_handles import (
     ByteStreamStateHandle,
     EmptySegmentFileStateHandle,
@@ -29,12 +35,12 @@ from state_pipelines.snapshot.held_key_groups import (
     explain_missing_handles,
     explain_older_ranges,
 )
-from state_pipelines.snapshot.in_flight_checks import find_wrong_channels
+from state_pipelines.snapshot.in_flight_checks import find_wrong_channels, find_wrong_streams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from state_pipelines.metadata import SubtaskState
+    from state_pipelines.metadata import OperatorState, SubtaskState
     from state_pipelines.metadata.keyed_handles import KeyedStateHandle
     from state_pipelines.metadata.stream_handles import StreamStateHandle
     from state_pipelines.operations.auditing.report import Findings
@@ -58,11 +64,35 @@ def audit_structure(snapshot: Snapshot, findings: Findings) -> None:
         if _check_subtasks(operator, findings):
             _check_key_groups(operator, findings)
         for subtask in operator.metadata.subtasks:
-            for handle, offsets, what in _iter_offsets(subtask):
-                _check_offsets(operator, subtask, handle, offsets, what, findings)
+            for handle, offsets, begins in _iter_offsets(subtask):
+                _check_offsets(operator, subtask, handle, offsets, begins, findings)
             _check_changes(operator, subtask, findings)
-            for problem in find_wrong_channels(subtask):
-                findings.add(_find(operator, subtask, Property.METADATA, problem, hint=EDITED_METADATA))
+            for what in find_wrong_channels(subtask):
+                findings.add(_find(operator, subtask, Property.METADATA, what, hint=EDITED_METADATA))
+        for doubt in _find_foreign_names(operator.metadata):
+            findings.add(Finding(Severity.WARNING, Property.METADATA, doubt, operator=operator.label))
+    labels = {each.metadata.operator_id: each.label for each in snapshot.operators}
+    for operator_id, problem in find_wrong_streams(snapshot.metadata):
+        findings.add(from_error(problem, Property.METADATA, operator=labels[operator_id]))
+
+
+def _find_foreign_names(operator: OperatorState) -> Iterator[str]:
+    """Yield what an operator has of another one, as far as Flink stores names that it does not read."""
+    if operator.uid is not None and compute_operator_id(operator.uid) != operator.operator_id:
+        # `StreamGraphHasherV2.generateUserSpecifiedHash`; the hash of `setUidHash` is stored nowhere.
+        yield (
+            f"the operator has the id {format_operator_id(operator.operator_id)}, which is not that of its uid "
+            f"{operator.uid}. Flink restores by the id"
+        )
+    coordinator = operator.coordinator_state
+    if coordinator is not None and is_operator_id(coordinator.handle_name):
+        # `OperatorCoordinatorCheckpoints` names the state by the id of its operator.
+        other = parse_operator_id(coordinator.handle_name)
+        if other != operator.operator_id:
+            yield (
+                f"its coordinator state was written for the operator {format_operator_id(other)}. That is right where "
+                "a tool has renamed the operator since"
+            )
 
 
 def _check_subtasks(operator: Operator, findings: Findings) -> bool:
@@ -95,7 +125,7 @@ def _check_key_groups(operator: Operator, findings: Findings) -> None:
             findings.add(from_error(error, Property.KEY_GROUPS, operator=operator.label))
     notes = [explain_older_ranges(operator.metadata, operator.label)]
     if not failed:
-        notes.append(explain_missing_handles(operator.metadata))
+        notes += [explain_missing_handles(operator.metadata, raw=raw) for raw in (False, True)]
     for note in filter(None, notes):
         findings.add(Finding(Severity.WARNING, Property.KEY_GROUPS, note, file=file, operator=operator.label))
 

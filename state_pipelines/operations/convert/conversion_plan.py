@@ -346,8 +346,7 @@ def _plan_in_flight(snapshot: Snapshot, choice: InFlight, notes: list[str]) -> C
             "--in-flight drop",
         )
     if choice is InFlight.KEEP:
-        for operator in snapshot.operators:
-            check_channels(operator)
+        check_channels(snapshot)
         notes.append(f"{of} is kept as it is; the result is a checkpoint, not a savepoint")
         return snapshot.metadata
     notes.append(f"{of} is dropped: these records are lost")

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UnsupportedError, UsageError, Where
 from state_pipelines.metadata import CheckpointMetadata, list_references, replace_stream_handles, with_version
-from state_pipelines.metadata.operator_ids import compute_operator_id, find_operator_id, is_operator_id
+from state_pipelines.metadata.operator_ids import (
+    compute_operator_id,
+    find_operator_id,
+    format_operator_id,
+    is_operator_id,
+)
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
 from state_pipelines.metadata.streams import locate_file
 from state_pipelines.operations.jobs.job_state import describe_job
@@ -168,17 +173,24 @@ def _new_id(request: OperatorRequest | None, operator: Operator) -> bytes:
 def _rename(state: OperatorState, request: OperatorRequest, version: int) -> OperatorState:
     if request.uid is not None:
         stored = request.uid if version >= FIRST_VERSION_WITH_UIDS else None
-        return replace(state, operator_id=compute_operator_id(request.uid), uid=stored)
+        return _with_id(state, compute_operator_id(request.uid), stored)
     if request.operator_id is not None:
-        return replace(state, operator_id=bytes.fromhex(request.operator_id), uid=None)
+        return _with_id(state, bytes.fromhex(request.operator_id), None)
     return state
+
+
+def _with_id(state: OperatorState, operator_id: bytes, uid: str | None) -> OperatorState:
+    coordinator = state.coordinator_state
+    if coordinator is not None:
+        coordinator = replace(coordinator, handle_name=format_operator_id(operator_id))
+    return replace(state, operator_id=operator_id, uid=uid, coordinator_state=coordinator)
 
 
 def _take(take: TakeRequest, other: Snapshot, metadata: CheckpointMetadata, version: int) -> OperatorState:
     identity = other.operator(take.operator).metadata.operator_id
     state = next(each for each in metadata.operator_states if each.operator_id == identity)
     stored = take.uid if version >= FIRST_VERSION_WITH_UIDS and not is_operator_id(take.uid) else None
-    return replace(state, operator_id=find_operator_id(take.uid), uid=stored)
+    return _with_id(state, find_operator_id(take.uid), stored)
 
 
 def _check_ids(states: Sequence[OperatorState]) -> None:

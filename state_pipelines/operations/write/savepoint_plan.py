@@ -18,6 +18,7 @@ from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.keys.key_hashes import make_key_hasher
 from state_pipelines.keyed.record_layout import KeyedLayout, derive_keyed_layout
 from state_pipelines.metadata import CheckpointMetadata, OperatorState
+from state_pipelines.metadata.operator_ids import format_operator_id
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite
@@ -259,7 +260,8 @@ def _plan_operator(base: Snapshot | None, description: OperatorDescription, cont
             held = {each.index: base.handles.open_operator(each.managed_operator_state) for each in state.subtasks}
             unread = {index: each for index, each in held.items() if each is not None}
     if description.coordinator is not None:
-        name = f"coordinator-{state.operator_id.hex()}"
+        # Flink's name of it.
+        name = format_operator_id(state.operator_id)
         state = replace(state, coordinator_state=ByteStreamStateHandle(name, description.coordinator))
     layouts: dict[str, KeyedLayout] = {}
     headers: list[KeyedHeader] = []
