@@ -148,8 +148,7 @@ class RawTimersFile(SectionFile):
 
     def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All timers, one key group after the other, ascending."""
-        ordered = replace(self, sections=tuple(self.sort_sections(None)))
-        for split in ordered.split(WINDOW, context, key_groups):
+        for split in self.split(WINDOW, context, key_groups):
             chunks: dict[int, list[KeyedRecords]] = {}
             for state_id, records in split.scan(range(len(self.header.states)), context):
                 chunks.setdefault(state_id, []).append(records)

@@ -41,6 +41,7 @@ class SectionFile(KeyedFormat):
         header: key serializer and states.
         key_groups: range of the handle.
         sections: the non-empty sections, ascending by position.
+        header_end: first byte after the header; -1 where it is not known.
         runs: cached spans of states, and of some of their records, in large sections; shared by all splits.
     """
 
@@ -48,6 +49,7 @@ class SectionFile(KeyedFormat):
     header: KeyedHeader
     key_groups: KeyGroupRange
     sections: tuple[Section, ...]
+    header_end: int = -1
     runs: RunIndex = field(default_factory=RunIndex, compare=False, repr=False)
 
     @property

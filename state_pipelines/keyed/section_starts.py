@@ -1,4 +1,4 @@
-"""Checks of the offsets of a handle against the first bytes of its sections, for files that are copied unread."""
+"""Checks of the offsets of a handle against the first bytes of sections."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from state_pipelines.storage.reading import do_together
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from state_pipelines.keyed.canonical.reader import CanonicalFile
     from state_pipelines.keyed.canonical.sections import Section
     from state_pipelines.keyed.section_file import SectionFile
     from state_pipelines.storage import Location
@@ -55,6 +56,30 @@ def check_section_starts(files: Sequence[SectionFile], prefix: int, location: Lo
         if sections
     ]
     do_together(works, location)
+
+
+def check_first_section(file: CanonicalFile, prefix: int) -> None:
+    """Check that a section between the header and the first one that the handle names is not one of the handle's.
+
+    `rescale` hands a file on to several subtasks, so that sections of other key groups may stand there. The other ones
+    are not looked at. (In files of the heap backend each key group has an offset.)
+
+    Raises:
+        FormatError: it is of a key group that the handle holds, and gives no offset.
+        StateError: the file cannot be read.
+    """
+    if not file.sections or not 0 < file.header_end < file.sections[0].start:
+        return
+    size = _CHUNK if file.header.compressed else _RECORD + prefix
+    begin = read_stream_range(file.stream, file.header_end, min(file.sections[0].start, file.header_end + size))
+    with at(file=file.name):
+        found = _read_prefix(file, prefix, begin)
+    if found is not None and found in file.key_groups:
+        raise FormatError(
+            f"the handle has no offset for key group {found}, whose records begin behind the header",
+            where=Where(file=file.name, offset=file.header_end),
+            hint=EDITED_METADATA,
+        )
 
 
 def _check(file: SectionFile, sections: Sequence[Section], prefix: int) -> None:

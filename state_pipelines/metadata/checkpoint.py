@@ -138,8 +138,8 @@ def read_metadata(data: bytes, name: str | None = None) -> CheckpointMetadata:
         name: path or URL of the file, for errors.
 
     Raises:
-        FormatError: the bytes are not a `_metadata` file, end early or go on after its end, or an operator is listed
-            twice; also when a text conversion has destroyed the file.
+        FormatError: the bytes are not a `_metadata` file, end early or go on after its end, or an operator or a uid is
+            listed twice; also when a text conversion has destroyed the file.
         UnsupportedError: the version is 1 or one not known.
     """
     try:
@@ -173,11 +173,17 @@ def _read_metadata(data: bytes, name: str | None) -> CheckpointMetadata:
     position = reader.position
     operator_states = tuple(_read_operator_state(reader, version) for _ in range(reader.count(28)))
     known: set[bytes] = set()
+    uids: set[str] = set()
     for each in operator_states:
         if each.operator_id in known:
             # Of two, Flink takes the last one without a word (`Checkpoints.loadAndValidateCheckpoint`).
             raise reader.error(f"the operator {each.operator_id.hex()} is listed twice", position, EDITED_METADATA)
         known.add(each.operator_id)
+        if each.uid is not None:
+            # A job has each uid once, because the id is its hash (`StreamGraphHasherV2`).
+            if each.uid in uids:
+                raise reader.error(f"two operators have the uid {each.uid}", position, EDITED_METADATA)
+            uids.add(each.uid)
     properties = read_properties(reader) if version >= 4 else None
     reader.expect_end("the metadata")
     return CheckpointMetadata(version, checkpoint_id, master_states, operator_states, properties)

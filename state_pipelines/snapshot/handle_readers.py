@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
-from state_pipelines.errors import FormatError, StateError, UnsupportedError
+from state_pipelines.errors import EDITED_METADATA, FormatError, StateError, UnsupportedError
 from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
 from state_pipelines.keyed.canonical.sections import NO_SECTION, HeaderReading, read_first_header
 from state_pipelines.keyed.changelog.change_data import ChangeFiles
@@ -219,9 +219,15 @@ class HandleReader:
         """The operator state of a handle, of which only the header is read, once; None when there is none.
 
         Raises:
+            FormatError: the handle names states, and no file.
             StateError: the header cannot be read.
         """
-        if handle is None or isinstance(handle.delegate, EmptySegmentFileStateHandle):
+        if handle is None:
+            return None
+        if isinstance(handle.delegate, EmptySegmentFileStateHandle):
+            if handle.states:
+                what = f"a handle names the operator state {handle.states[0].state_name} and no file"
+                raise FormatError(what, hint=EDITED_METADATA)
             return None
         if handle not in self._operator_states:
             stream = self.open_stream(handle.delegate)

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import StateError, UnsupportedError, at
+from state_pipelines.keyed.canonical.reader import CanonicalFile
 from state_pipelines.keyed.changelog.key_serializer_search import (
     FoundKeySerializer,
     find_key_serializer,
     find_written_serializers,
 )
+from state_pipelines.keyed.changelog.reader import ChangelogFile
+from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.raw_timers import NotTimersError
+from state_pipelines.keyed.section_starts import check_first_section
 from state_pipelines.snapshot.file_owners import Owners, check_owner, find_shared_files
 from state_pipelines.snapshot.held_key_groups import check_held_key_groups, find_held_key_groups
 from state_pipelines.storage import METADATA_FILE, join
@@ -200,6 +204,11 @@ class KeyedFiles:
             failures: dict[int, StateError] = {}
             for subtask in operator.subtasks:
                 file = next(opened)
+                if file is not None and not isinstance(file, StateError):
+                    try:
+                        _check_first_sections(file, operator.max_parallelism)
+                    except StateError as error:
+                        file = error
                 if isinstance(file, StateError):
                     failures[subtask.index] = file
                 elif file is not None:
@@ -247,3 +256,9 @@ class KeyedFiles:
 
 def _lacks_key(file: KeyedFile) -> bool:
     return file.described_states()[0] is None
+
+
+def _check_first_sections(file: KeyedFile, max_parallelism: int) -> None:
+    for each in file.bases if isinstance(file, ChangelogFile) else (file,):
+        if isinstance(each, CanonicalFile):
+            check_first_section(each, key_group_prefix_size(max_parallelism))

@@ -223,9 +223,14 @@ def test_small_windows_give_the_same_timers() -> None:
 
 
 def test_key_groups_come_one_after_the_other() -> None:
-    file = opened(SECTION + SECTION, (len(SECTION), 0))
+    file = opened(SECTION + SECTION, (0, len(SECTION)))
     found = [(group, [state for state, _ in runs]) for group, runs in file.scan_key_groups(RECORDS, file.key_groups)]
     assert found == [(0, [0, 1]), (1, [0, 1])]
+
+
+def test_key_groups_in_another_order_are_refused() -> None:
+    with pytest.raises(FormatError, match="the timers of key group 0 lie behind those of key group 1"):
+        opened(SECTION + SECTION, (len(SECTION), 0))
 
 
 def test_parts_hold_the_key_groups_between_them() -> None:

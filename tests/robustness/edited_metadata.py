@@ -92,6 +92,7 @@ _EXCHANGED = (
     *_WHOLE,
     # The streams of two handles of the same form, by their names or with their content.
     "OperatorStreamStateHandle.delegate",
+    "FileMergingOperatorStreamStateHandle.delegate",
     "ChannelStateHandle.delegate",
     "MergedChannelStateHandle.delegate",
     "RelativeFileStateHandle.relative_path",
@@ -100,6 +101,7 @@ _EXCHANGED = (
     # Which operator or subtask has it, where nothing inside says so.
     "OperatorState.operator_id",
     "SubtaskState.index",
+    "MergedChannelStateHandle.states",
     "ChannelState.info",
     "ChannelInfo.group",
     "ChannelInfo.channel",
@@ -110,6 +112,7 @@ _EXCHANGED = (
     "InMemoryChangelogStateHandle.changes",
     "InMemoryChangelogStateHandle.changes[]",
     "ChangelogStateHandleStream.streams",
+    "ChangelogStateHandleStream.streams[]",
     "ChangelogStateBackendHandle.non_materialized",
 )
 TRACELESS = frozenset(

@@ -153,8 +153,8 @@ def open_canonical(
     Raises:
         FormatError: an offset is outside the stream, or the header is malformed.
     """
-    header, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed, reading=reading)
-    return CanonicalFile(stream, header, key_groups, sections)
+    header, end, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed, reading=reading)
+    return CanonicalFile(stream, header, key_groups, sections, header_end=end)
 
 
 def _make_window(file: CanonicalFile, group: tuple[Section, ...], raw: bytes) -> _Window:

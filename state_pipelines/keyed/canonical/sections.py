@@ -115,8 +115,10 @@ def open_sections(
     *,
     narrowed: bool = False,
     reading: HeaderReading = PLAIN,
-) -> tuple[KeyedHeader, tuple[Section, ...]]:
-    """Read the header of a stream and find its sections, ascending by position.
+) -> tuple[KeyedHeader, int, tuple[Section, ...]]:
+    """Read the header of a stream, its end, and find its sections, ascending by position.
+
+    The end is -1 where it is not known, because the header holds a snapshot without reader.
 
     Args:
         stream: the stream of the handle.
@@ -146,12 +148,12 @@ def open_sections(
     # A state without any record still has a header; it then fills the stream.
     header_end = present[0][0] if present else stream.size
     if narrowed:
-        header, _ = read_first_header(stream, header_end, reading)
+        header, header_end = read_first_header(stream, header_end, reading)
     else:
         header = parse_header(reading.read(stream, header_end), stream.name, reading.declared)
     ends = [*(offset for offset, _ in present[1:]), stream.size][: len(present)]
     sections = (Section(group, start, end, narrowed) for (start, group), end in zip(present, ends, strict=True))
-    return header, tuple(sections)
+    return header, header_end, tuple(sections)
 
 
 def read_first_header(stream: StateStream, end: int, reading: HeaderReading = PLAIN) -> tuple[KeyedHeader, int]:

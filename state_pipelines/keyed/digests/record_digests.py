@@ -106,6 +106,15 @@ def hash_bytes(seed, start, end):  # type: ignore[no-untyped-def]
     return state * _MIXER
 
 
+@njit(cache=True)
+def hash_keys(key_groups, base, key_starts, key_ends):  # type: ignore[no-untyped-def]
+    """64-bit hash of each key with its key group, u64[n]; spans are relative to the address `base`."""
+    found = np.empty(len(key_groups), np.uint64)
+    for row in range(len(key_groups)):
+        found[row] = hash_bytes(np.uint64(key_groups[row]), base + key_starts[row], base + key_ends[row])
+    return found
+
+
 @njit(cache=True, inline="always")
 def hash_number(seed, number):  # type: ignore[no-untyped-def]
     """64-bit hash of a number of as many bits, started by `seed`."""

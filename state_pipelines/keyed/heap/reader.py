@@ -191,9 +191,9 @@ def open_heap(
         FormatError: an offset is outside the stream or that of two key groups, a key group has none, or the header is
             malformed.
     """
-    header, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed, reading=reading)
+    header, end, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed, reading=reading)
     if len(sections) < len(key_groups):
         # Flink reads the number of each key group of the handle at its offset (`HeapRestoreOperation`).
         missing = min(set(key_groups) - {each.key_group for each in sections})
         raise FormatError(f"key group {missing} has no offset", where=Where(file=stream.name), hint=EDITED_METADATA)
-    return HeapFile(stream, header, key_groups, sections)
+    return HeapFile(stream, header, key_groups, sections, header_end=end)

@@ -18,6 +18,7 @@ from state_pipelines.keyed.keys.key_hashes import KeyHasher
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle
 from state_pipelines.operations.auditing.file_listings import THREADS
+from state_pipelines.operations.auditing.repeated_keys import RepeatedKeys
 from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
 from state_pipelines.rocksdb.verifying import verify_table
 from state_pipelines.serializers.registered_states import StateKind
@@ -347,6 +348,8 @@ class _FileReader:
         """Decode records; a state that fails does not hide the others."""
         chosen = list(self.states if state_ids is None else state_ids)
         context = replace(self.operator.record_context, by_block=True)
+        # A database has each key once.
+        repeated = RepeatedKeys(self.file, context) if self.file.stored_sections() else None
         failed: set[int] = set()
         try:
             with at(state=self.states[chosen[0]].label if len(chosen) == 1 else None):
@@ -358,7 +361,7 @@ class _FileReader:
                         try:
                             with at(state=state.label):
                                 self.tables[state.name].make_batch(records, self.subject.subtask or 0)
-                                self._check_key_groups(state, records)
+                                self._check_keys(state_id, records, repeated)
                         except StateError as error:
                             failed.add(state_id)
                             yield self.subject.fail(error)
@@ -367,21 +370,27 @@ class _FileReader:
         except StateError as error:
             yield self.subject.fail(error)
 
-    def _check_key_groups(self, state: KeyedState, records: KeyedRecords) -> None:
-        """Check that keys lie where their hash puts them; those whose hash a class of the job decides are left out."""
+    def _check_keys(self, state_id: int, records: KeyedRecords, repeated: RepeatedKeys | None) -> None:
+        """Check that keys are there once, and lie where their hash puts them.
+
+        The hash of some keys is that of a class of the job: they may lie anywhere.
+        """
+        # Entries whose ends are not known come together, without a key.
+        records = records.select(np.flatnonzero(records.key_ends > records.key_starts))
+        if repeated is not None:
+            repeated.check(state_id, records)
+        state = self.states[state_id]
         hasher = KeyHasher(self.file.header.key_serializer, self.operator.snapshot.layout_context)
         if not hasher.has_kernel:
             return
-        # Entries whose ends are not known come together, without a key.
-        records = records.select(np.flatnonzero(records.key_ends > records.key_starts))
         skip = TIMESTAMP if state.kind is StateKind.TIMER else 0
         expected = hasher.assign_keys(records, self.operator.max_parallelism, skip=skip)
         wrong = np.flatnonzero(expected != records.key_groups)
         if len(wrong):
             row = int(wrong[0])
             raise FormatError(
-                f"a key lies in key group {records.key_groups[row]}, and its hash puts it into {expected[row]}, where "
-                f"the job looks for it (also {len(wrong) - 1} others of {len(records)} that were read together)",
+                f"{len(wrong):,} of {len(records):,} keys lie where the job does not look for them: the first one in "
+                f"key group {records.key_groups[row]}, and its hash says {expected[row]}",
                 where=Where(file=records.file, offset=records.offset + int(records.key_starts[row])),
                 hint="The file, or its offsets in `_metadata`, were changed or written by a faulty tool",
             )

@@ -130,7 +130,7 @@ def search_below(
     open_other: Callable[[str], Snapshot] = open_snapshot,
     run: Runner | None = None,
 ) -> Iterator[KeySearch]:
-    """Search every snapshot below a directory for keys.
+    """Search every snapshot below a directory for keys, in the key groups where their hashes put them.
 
     A snapshot that cannot be read is one of the results, with the reason.
 
@@ -146,6 +146,6 @@ def search_below(
     for entry in find_snapshots(resolve(root)):
         path = str(entry.location.directory)
         try:
-            yield search_keys(open_other(path), keys, run=run)
+            yield search_keys(open_other(path), keys, run=run, everywhere=False)
         except StateError as error:
             yield KeySearch(path, None, (), (("", str(error)),))

@@ -1,6 +1,6 @@
 """Searching keyed state for keys: which states of a snapshot hold entries of them, and how many.
 
-Where the hash of a key is known without user code, only its key group is read, else all of them. No value is decoded.
+Where the hash of a key is known without user code, its key group may be all that is read. No value is decoded.
 """
 
 from __future__ import annotations
@@ -149,6 +149,8 @@ def search_keys(
     keys: Sequence[object],
     operators: Sequence[Operator] | None = None,
     run: Runner | None = None,
+    *,
+    everywhere: bool = True,
 ) -> KeySearch:
     """Search the keyed state of a snapshot for keys.
 
@@ -157,6 +159,8 @@ def search_keys(
         keys: as `key_values.encode_keys` takes them. A key that is not of the type of an operator's keys is not there.
         operators: some of its operators; default all.
         run: runs the tasks; default one after the other in this process.
+        everywhere: in all key groups; else only where the hashes of the keys put them, if these are known. Flink
+            writes keys nowhere else, but a faulty tool may.
     """
     unsearched: list[tuple[str, str]] = []
     tasks: list[FindKeys] = []
@@ -166,7 +170,7 @@ def search_keys(
         unsearched += ((label, reason) for reason in _find_unsearched(operator))
         try:
             kinds |= {(label, state.name): str(state.kind) for state in operator.keyed_states}
-            tasks += list(_plan(operator, keys))
+            tasks += list(_plan(operator, keys, everywhere=everywhere))
         except StateError as error:
             unsearched.append((label, str(error)))
     found: Counter[tuple[str, str, int]] = Counter()
@@ -183,7 +187,7 @@ def search_keys(
     return KeySearch(snapshot.path, snapshot.checkpoint_id, entries, tuple(unsearched))
 
 
-def _plan(operator: Operator, keys: Sequence[object]) -> Iterator[FindKeys]:
+def _plan(operator: Operator, keys: Sequence[object], *, everywhere: bool) -> Iterator[FindKeys]:
     layouts, context = operator.snapshot.layout_context, operator.record_context
     for _, file in operator.keyed_files:
         serializer = file.header.key_serializer
@@ -197,7 +201,9 @@ def _plan(operator: Operator, keys: Sequence[object]) -> Iterator[FindKeys]:
                 # No key of this type is written like that.
                 continue
             for data in written:
-                group = find_key_group(serializer, layouts, np.frombuffer(data, np.uint8), operator.max_parallelism)
+                group = None
+                if not everywhere:
+                    group = find_key_group(serializer, layouts, np.frombuffer(data, np.uint8), operator.max_parallelism)
                 encoded.setdefault(group, {})[data] = index
         seeks = KeySeeks(tuple((data, group) for group, wanted in encoded.items() for data in wanted))
         if len(encoded) > MANY_KEY_GROUPS:

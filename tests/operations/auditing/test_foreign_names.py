@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id
+from state_pipelines.errors import FormatError
+from state_pipelines.metadata import (
+    CheckpointMetadata,
+    OperatorState,
+    compute_operator_id,
+    read_metadata,
+    write_metadata,
+)
 from state_pipelines.metadata.channel_data import ChannelData, write_channel_data
 from state_pipelines.metadata.channel_handles import ChannelDirection, ChannelInfo, ChannelStateHandle
 from state_pipelines.metadata.checkpoint import SubtaskState
-from state_pipelines.metadata.stream_handles import FileStateHandle
+from state_pipelines.metadata.stream_handles import EmptySegmentFileStateHandle, FileStateHandle
 from state_pipelines.operations.auditing import Property, Severity
 from state_pipelines.operations.rescale import parse_request, rescale
 from state_pipelines.snapshot import open_snapshot
@@ -130,3 +137,26 @@ def test_in_flight_data_is_named_once(
     else:
         assert [message in error.what for error in found] == [True]
         assert found[0].where.file == "file:/checkpoints/chk-1/in-flight"
+
+
+def test_a_handle_that_names_elements_and_no_file(tmp_path: Path) -> None:
+    copy = copy_case("types-2.2-rocksdb-file-merging", tmp_path)
+
+    def empty(metadata: CheckpointMetadata) -> CheckpointMetadata:
+        first, *others = metadata.operator_states
+        subtask, *rest = first.subtasks
+        handle: Any = subtask.managed_operator_state
+        emptied = replace(subtask, managed_operator_state=replace(handle, delegate=EmptySegmentFileStateHandle()))
+        return replace(metadata, operator_states=(replace(first, subtasks=(emptied, *rest)), *others))
+
+    copy.edit(empty)
+    errors = [each.what for each in copy.audit("sample").findings if each.severity is Severity.ERROR]
+    assert errors == ["a handle names the operator state SourceReaderState and no file"]
+
+
+def test_a_uid_of_two_operators_is_refused(tmp_path: Path) -> None:
+    copy = copy_case("types-2.2-heap", tmp_path)
+    first, second, *others = copy.open().metadata.operator_states
+    metadata = replace(copy.open().metadata, operator_states=(first, replace(second, uid=first.uid), *others))
+    with pytest.raises(FormatError, match=f"two operators have the uid {first.uid}"):
+        read_metadata(write_metadata(metadata))
