@@ -52,8 +52,8 @@ class RepeatedKeys:
         ordered = np.sort(hashes)
         same = ordered[1:][ordered[1:] == ordered[:-1]]
         if before == int(records.key_groups[0]) and len(known):
-            places = np.minimum(np.searchsorted(known, ordered), len(known) - 1)
-            same = np.concatenate([same, ordered[known[places] == ordered]])
+            positions = np.minimum(np.searchsorted(known, ordered), len(known) - 1)
+            same = np.concatenate([same, ordered[known[positions] == ordered]])
         for wanted in np.unique(same):
             group = int(records.key_groups[np.flatnonzero(hashes == wanted)[0]])
             self._compare(state_id, group, wanted)
