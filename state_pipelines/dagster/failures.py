@@ -84,4 +84,5 @@ def _list_tags(error: StateError) -> Iterator[tuple[str, str]]:
     yield "error", type(error).__name__
     for name, value in (("operator", error.where.operator), ("state", error.where.state)):
         if value is not None:
-            yield name, value[:_TAG_SIZE]
+            # Names in snapshots may have halves of characters, which databases do not store.
+            yield name, value.encode(errors="backslashreplace").decode()[:_TAG_SIZE]

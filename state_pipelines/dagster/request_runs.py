@@ -47,9 +47,8 @@ def plan_run(job: FlinkJob, request: Request) -> Plan:
 def _plan_migration(job: FlinkJob, request: Request) -> Plan:
     if job.migrations is None:
         raise UsageError("the job has no migrations", hint="Set the field migrations in the YAML of the job")
-    config = {name: str(value) for name, value in request.options.items()}
     names = (compatibility_report.NAME, migrated_savepoint.NAME)
-    return MIGRATE, {"ops": {job.op(name): {"config": config} for name in names}}
+    return MIGRATE, {"ops": {job.op(name): {"config": dict(request.options)} for name in names}}
 
 
 def _plan_rescaling(job: FlinkJob, request: Request) -> Plan:

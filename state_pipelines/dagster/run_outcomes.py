@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from state_pipelines.redaction import redact
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -23,6 +25,7 @@ _PLAIN = (
     dg.NullMetadataValue,
 )
 _LONGEST = 1000
+_LONGEST_REASON = 10_000
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ def read_outcome(instance: dg.DagsterInstance, run: dg.DagsterRun) -> RunOutcome
                 observed = check.metadata.get("observed")
                 failed[check.check_name] = "" if observed is None else str(observed.value)[:_LONGEST]
         elif event.event_type is dg.DagsterEventType.STEP_FAILURE:
-            errors.append(f"{event.step_key}: {read_reason(event)}")
+            # Exceptions of clients and of Spark may quote URLs and options.
+            errors.append(f"{event.step_key}: {redact(read_reason(event))[:_LONGEST_REASON]}")
     success = run.status is dg.DagsterRunStatus.SUCCESS
     if not success and not errors:
         errors.append(f"the run ended with the status {run.status.value.lower()}, but no step failed")

@@ -116,18 +116,20 @@ class JobStorage:
             skip=self._own,
         )
 
-    def find_named(self, name: str) -> tuple[str, str]:
+    def find_named(self, name: str, inventory: Inventory | None = None) -> tuple[str, str]:
         """Return partition key and path of the snapshot that a request names.
 
         Args:
             name: name of its directory, its path, its partition key, or `latest`.
+            inventory: the snapshots of the job; by default the inventory is updated.
 
         Raises:
             NotFoundError: no snapshot has this name, or it cannot be read.
             StateError: a root cannot be listed, or the inventory cannot be stored.
         """
-        table = self.update_inventory().inventory.table.select(["key", "path", "unreadable"])
-        rows = table.to_pylist()
+        if inventory is None:
+            inventory = self.update_inventory().inventory
+        rows = inventory.table.select(["key", "path", "unreadable"]).to_pylist()
         for row in rows:
             wanted = (row["key"], row["path"], row["path"].rpartition("/")[2])
             if name in wanted or (name == LATEST and row["key"]):

@@ -8,29 +8,36 @@ The default operation is `rescale`. Its fields are those of `operations.rescale.
 part of the request itself, because the run may be on another machine than the file.
 
 The outcome of a request is a JSON file of the same name with the ending `.result.json` beside it.
+
+Whoever writes a request may read its result, and fewer files than the process that reads the request: a link to a file
+elsewhere is refused, and messages describe values instead of quoting them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from state_pipelines.errors import UsageError, Where, at
+from state_pipelines.errors import FormatError, MissingFileError, UsageError, Where, at
 from state_pipelines.operations.convert.conversion_plan import InFlight
 from state_pipelines.operations.rescale.rescale_request import parse_request as parse_rescale_request
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.redaction import redact, redact_path
 from state_pipelines.storage import Location, join, parent, read_file
 from state_pipelines.storage.files import is_directory, list_directory
+from state_pipelines.storage.locations import is_below, is_local
 from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from datetime import datetime
 
 LATEST = "latest"
@@ -38,7 +45,14 @@ LATEST = "latest"
 
 RESULT_SUFFIX = ".result.json"
 _REQUEST_SUFFIXES = (".yaml", ".yml")
-_LARGEST = 1 << 20
+# The parser takes seconds for as many bytes of short values; a tick of the sensor has a minute.
+_MOST_BYTES = 256 << 10
+_MOST_BYTES_OF_RESULT = 1 << 20
+_MOST_TEXT = 4096
+# File systems have at most 255 bytes for the names of the result and of its temporary file.
+_MOST_NAME = 200
+_MOST_MESSAGE = 1000
+_MOST_SHOWN = 60
 
 
 class Operation(StrEnum):
@@ -63,16 +77,18 @@ class RequestStatus(StrEnum):
 
 
 # The fields of each operation with their type, besides `operation` and `snapshot`.
-_TEXT, _FLAG = (str, int, float), (bool,)
-_FIELDS: Mapping[Operation, Mapping[str, tuple[type, ...]]] = {
-    Operation.MIGRATE: {"to": _TEXT, "from_revision": _TEXT},
-    Operation.CONVERT: {"format": _TEXT, "compress": _FLAG, "in_flight": _TEXT, "files": _TEXT},
-    Operation.COPY: {"target": _TEXT, "files": _TEXT},
-    Operation.PIN: {"reason": _TEXT},
+_FIELDS: Mapping[Operation, Mapping[str, type]] = {
+    Operation.MIGRATE: {"to": str, "from_revision": str},
+    Operation.CONVERT: {"format": str, "compress": bool, "in_flight": str, "files": str},
+    Operation.COPY: {"target": str, "files": str},
+    Operation.PIN: {"reason": str},
     Operation.UNPIN: {},
-    Operation.VERIFY: {"depth": _TEXT},
-    Operation.RETAIN: {"policy": (dict,), "apply": _TEXT},
+    Operation.VERIFY: {"depth": str},
+    Operation.RETAIN: {"policy": dict, "apply": str},
 }
+_TYPES = {bool: "true or false", dict: "a mapping", str: "text"}
+# Fields with paths, or with mappings and lists of paths.
+_PATHS = ("snapshot", "target", "take", "merge")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "format": tuple(each.value for each in Format),
     "in_flight": tuple(each.value for each in InFlight),
@@ -128,17 +144,47 @@ class RequestFile:
 
         Raises:
             UsageError: the file is not such a request; names the file and the field.
+            StateError: the file cannot be read.
         """
+        self._check_name()
         where = Where(file=str(self.location))
         with at(file=str(self.location)):
-            data = read_file(self.location, most=_LARGEST)
+            if is_local(self.location) and _leads_elsewhere(self.location.path):
+                raise UsageError("the request is a link to a file outside its directory", hint="Copy the file")
+            data = read_file(self.location, most=_MOST_BYTES)
             try:
-                content = parse_yaml(data.decode())
+                text = data.decode()
+                if _has_aliases(text):
+                    # Aliases of aliases stand for more values than there is memory for.
+                    raise UsageError("a request cannot have aliases", hint="Repeat the values")
+                content = parse_yaml(text)
             except UnicodeDecodeError as error:
                 raise UsageError(f"the request is not text: {error}", where=where) from None
-            except (yaml.YAMLError, RecursionError, ValueError) as error:
-                raise UsageError(f"the request is not YAML: {error}", where=where) from None
+            except yaml.YAMLError as error:
+                raise UsageError(f"the request is not YAML: {_explain(error)}", where=where) from None
+            except (ArithmeticError, LookupError, RecursionError, ValueError) as error:
+                raise UsageError(f"the request is not YAML: {type(error).__name__}", where=where) from None
             return parse_request(content)
+
+    def has_result(self) -> bool:
+        """Return whether there is a result of this content of the file.
+
+        Raises:
+            StorageError: the storage failed, so that it is not known.
+        """
+        try:
+            content = json.loads(read_file(self.result, most=_MOST_BYTES_OF_RESULT))
+        except (FormatError, MissingFileError, ValueError, RecursionError):
+            return False
+        return isinstance(content, dict) and content.get("mark") == self.mark
+
+    def _check_name(self) -> None:
+        # The name is in the tags of the run, which databases store as UTF-8.
+        if not self.name.isprintable():
+            raise UsageError(f"the name {self.name!a} has characters that cannot be printed", hint="Rename it")
+        size = len(self.name.encode())
+        if size > _MOST_NAME:
+            raise UsageError(f"the name has {size} bytes, more than {_MOST_NAME}", hint="Rename the file")
 
 
 def list_requests(directory: Location) -> list[RequestFile]:
@@ -160,12 +206,15 @@ def parse_request(content: object) -> Request:
         UsageError: it is not a request; names the field.
     """
     if not isinstance(content, dict):
-        raise UsageError(f"the request is not a mapping but {content!r:.60}")
-    try:
-        operation = Operation(content.get("operation", Operation.RESCALE.value))
-    except ValueError:
-        hint = f"Choose from {', '.join(Operation)}"
-        raise UsageError(f"operation is {content.get('operation')!r}", hint=hint) from None
+        raise UsageError(f"the request is not a mapping but {_show(content)}")
+    hint = f"Choose from {', '.join(Operation)}"
+    name = content.get("operation", Operation.RESCALE.value)
+    _check_text("operation", name, hint)
+    if name not in list(Operation):
+        raise UsageError(f"operation is {_show(name)}", hint=hint)
+    operation = Operation(name)
+    for field in _PATHS:
+        _check_secrets(field, content.get(field))
     options = {str(name): value for name, value in content.items() if name not in ("operation", "snapshot")}
     snapshot = _read_snapshot(operation, content)
     if operation is Operation.RESCALE:
@@ -191,7 +240,7 @@ def describe_result(
         status: outcome of the request.
         finished: when the operation ended.
         run: id of the run that executed the request, empty when there was none.
-        error: the reason of a failure.
+        error: the reason of a failure, which the result has without secrets.
         results: what the operation produced, such as `path`.
     """
     content = {
@@ -200,10 +249,12 @@ def describe_result(
         "status": status,
         "run": run or None,
         "finished": finished.isoformat(),
-        "error": error or None,
+        "error": redact(error) or None,
         **results,
     }
-    return (json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n").encode()
+    text = json.dumps(content, indent=2, ensure_ascii=False, default=str)
+    # Halves of characters, as in names that are not UTF-8, become the escapes that JSON has for them.
+    return f"{text}\n".encode(errors="backslashreplace")
 
 
 def _read_snapshot(operation: Operation, content: Mapping[str, Any]) -> str | None:
@@ -212,9 +263,11 @@ def _read_snapshot(operation: Operation, content: Mapping[str, Any]) -> str | No
         if snapshot is not None:
             raise UsageError("retain concerns all snapshots of the job, so a request for it names none")
         return None
-    if not isinstance(snapshot, str) or not snapshot:
-        raise UsageError("the request names no snapshot", hint=f"Such as snapshot: savepoint-1a2b, or {LATEST}")
-    return snapshot
+    hint = f"Such as snapshot: savepoint-1a2b, or {LATEST}"
+    if snapshot in (None, ""):
+        raise UsageError("the request names no snapshot", hint=hint)
+    _check_text("snapshot", snapshot, hint)
+    return str(snapshot)
 
 
 def _check_fields(operation: Operation, options: Mapping[str, Any]) -> None:
@@ -222,15 +275,65 @@ def _check_fields(operation: Operation, options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if name not in known:
             hint = f"It knows {', '.join(known) or 'no field but snapshot'}"
-            raise UsageError(f"a request to {operation} does not know {name!r}", hint=hint)
-        if not isinstance(value, known[name]) or (isinstance(value, bool) and known[name] is not _FLAG):
-            raise UsageError(f"{name} of a request to {operation} is {value!r:.60}")
+            raise UsageError(f"a request to {operation} does not know {_show(str(name))}", hint=hint)
+        if known[name] is str:
+            _check_text(name, value)
+        elif not isinstance(value, known[name]):
+            raise UsageError(f"{name} is {_show(value)}, not {_TYPES[known[name]]}")
         _check_choice(name, value)
+
+
+def _check_text(name: str, value: object, hint: str = "") -> None:
+    if not isinstance(value, str):
+        raise UsageError(f"{name} is {_show(value)}, not text", hint=hint or f'Write it in quotes: {name}: "…"')
+    if len(value) > _MOST_TEXT:
+        raise UsageError(f"{name} has {len(value):,} characters, more than {_MOST_TEXT:,}")
 
 
 def _check_choice(name: str, value: object) -> None:
     if name in _CHOICES and value not in _CHOICES[name]:
-        raise UsageError(f"{name} is {value!r}", hint=f"Choose from {', '.join(_CHOICES[name])}")
+        raise UsageError(f"{name} is {_show(value)}", hint=f"Choose from {', '.join(_CHOICES[name])}")
+
+
+def _check_secrets(name: str, value: object) -> None:
+    # The configuration of a run, in which the paths are, is shown to everybody and kept.
+    for text in _list_texts(value):
+        if redact_path(text) != text:
+            raise UsageError(
+                f"{name} has a user, a password or a query, which the run would show: {redact_path(text)}",
+                hint="Give credentials by the environment or among the storage options (docs/storage.md)",
+            )
+
+
+def _list_texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list | set | tuple):
+        for each in (*value.keys(), *value.values()) if isinstance(value, dict) else value:
+            yield from _list_texts(each)
+
+
+def _show(value: object) -> str:
+    if value is None or isinstance(value, dict | list | set | tuple):
+        return "empty" if value is None else f"a {type(value).__name__}"
+    # Cut after the secrets are gone: half of a password is not recognized.
+    return redact(repr(value))[:_MOST_SHOWN]
+
+
+def _has_aliases(text: str) -> bool:
+    """Return whether a YAML document has aliases; those of merged mappings are resolved while it is parsed."""
+    return "&" in text and "*" in text and any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text))
+
+
+def _explain(error: yaml.YAMLError) -> str:
+    """Return the reason of an error without the line that PyYAML quotes, whose end it may cut inside a password."""
+    mark = getattr(error, "problem_mark", None)
+    where = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
+    return redact(getattr(error, "problem", None) or str(error))[:_MOST_MESSAGE] + where
+
+
+def _leads_elsewhere(path: str) -> bool:
+    return not is_below(os.path.realpath(path), os.path.realpath(Path(path).parent))
 
 
 def _check_rescale(options: dict[str, Any]) -> None:

@@ -407,12 +407,17 @@ def to_entry(filesystem: AbstractFileSystem, info: dict[str, Any]) -> FileEntry:
     return FileEntry(location, 0 if is_directory else int(info["size"] or 0), is_directory, modified_time(info))
 
 
+_FIRST_TIME = datetime(1, 1, 2, tzinfo=UTC).timestamp()
+_LAST_TIME = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
+
+
 def modified_time(info: dict[str, Any]) -> datetime | None:
     """Time of the last change in an fsspec listing; None when the storage does not say."""
     for key in _TIME_KEYS:
         value = info.get(key)
         if isinstance(value, int | float):
-            return datetime.fromtimestamp(value, UTC)
+            # A local file may have a time of any 64-bit number.
+            return datetime.fromtimestamp(min(max(value, _FIRST_TIME), _LAST_TIME), UTC)
         if isinstance(value, str):
             with suppress(ValueError):
                 value = datetime.fromisoformat(value)

@@ -13,28 +13,41 @@ MAX_DEPTH = 64
 MOST_BYTES = 8 << 20
 """Bytes, or characters, of a document; the parser takes seconds for it."""
 
+MOST_REPEATED = 100_000
+"""Values that the aliases of a document repeat."""
+
 _MOST_DIGITS = 1000
 _IMPOSSIBLE = re.compile("[\0\ud800-\udfff]")
 
 
 class _Bounded:
-    """A composer that counts how deep it is; to be mixed into a loader of PyYAML.
+    """A composer that counts how deep it is, and how much aliases repeat; to be mixed into a loader of PyYAML.
 
     An alias is as deep as what it names, and cannot name what it is in.
     """
 
     _depth = 0
     _deepest = 0
+    _values = 0
+    _repeated = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[attr-defined]
         # Of every anchor the depth of what it names; 0 until that is complete.
         heights: dict[str | None, int] = self.__dict__.setdefault("_heights", {})
+        # And how many values it holds, those that aliases repeat included.
+        sizes: dict[str | None, int] = self.__dict__.setdefault("_sizes", {})
         height = 1
+        before = self._values
+        self._values += 1
         if isinstance(event, yaml.AliasEvent):
             height = heights.get(event.anchor, 1)
             if height == 0:
                 raise yaml.YAMLError(f"the alias *{event.anchor} is inside of what it names")
+            self._values += sizes.get(event.anchor, 0)
+            self._repeated += sizes.get(event.anchor, 0)
+            if self._repeated > MOST_REPEATED:
+                raise yaml.YAMLError(f"aliases repeat more than {MOST_REPEATED:,} values")
         elif event.anchor is not None:
             heights[event.anchor] = 0
         if self._depth + height > MAX_DEPTH:
@@ -47,6 +60,7 @@ class _Bounded:
         self._depth -= 1
         if event.anchor is not None and not isinstance(event, yaml.AliasEvent):
             heights[event.anchor] = self._deepest - self._depth
+            sizes[event.anchor] = self._values - before
         self._deepest = max(around, self._deepest)
         return node
 
@@ -77,7 +91,8 @@ def parse_yaml(text: str | bytes, *, as_texts: bool = False) -> Any:
 
     Raises:
         yaml.YAMLError: it has more than `MOST_BYTES`, is not YAML, nests deeper than `MAX_DEPTH`, an alias is inside of
-            what it names, or a value is not one of its tag, such as a date that does not exist.
+            what it names, aliases repeat more than `MOST_REPEATED` values, or a value is not one of its tag, such as a
+            date that does not exist.
     """
     if len(text) > MOST_BYTES:
         raise yaml.YAMLError(f"the document has {len(text):,} bytes, more than {MOST_BYTES:,}")

@@ -215,6 +215,13 @@ class TestOptionsOnTopOfAFile:
         assert message in called.err
         assert str(tmp_path / "request.yaml") in called.err
 
+    @pytest.mark.parametrize("text", ["merge: ['{}']", "merge: {{with: {{a: '{}'}}}}", "operators: ['{}']"])
+    def test_a_wrong_file_shows_no_password(self, plan: Call, text: str) -> None:
+        # Its end is beyond the text that errors show.
+        called = plan(text.format(f"s3://user:SECRET{'x' * 60}@bucket/x"), "--merge", "/y")
+        assert called.code == 2
+        assert "SECRET" not in called.err
+
     @pytest.mark.parametrize("given", ["history", "[history]"])
     def test_a_state_is_dropped_beside_that_of_the_file(
         self, call: Call, savepoint: Path, tmp_path: Path, given: str

@@ -53,6 +53,25 @@ def test_step_and_run_show_the_error() -> None:
     }
 
 
+def test_a_name_that_no_database_stores_does_not_hide_the_error() -> None:
+    @dg.op
+    @reporting_failures
+    def fails(context: dg.OpExecutionContext) -> None:
+        raise FormatError("the magic number is wrong", where=Where(operator="orders\ud800"))
+
+    @dg.job
+    def job() -> None:
+        fails()
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = job.execute_in_process(instance=instance, raise_on_error=False)
+        run = instance.get_run_by_id(result.run_id)
+    (step,) = result.filter_events(lambda event: event.is_step_failure)
+    assert step.step_failure_data.user_failure_data is not None
+    assert run is not None
+    assert run.tags["state-pipelines/operator"] == "orders\\ud800"
+
+
 def test_only_transient_errors_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("state_pipelines.dagster.failures.FIRST_WAIT", 0)
     attempts = []

@@ -399,6 +399,14 @@ def test_the_sensor_requests_a_run_for_new_files_once(stream: Stream) -> None:
     assert second.cursor != first.cursor
 
 
+def test_the_sensor_takes_names_that_are_not_utf8(stream: Stream) -> None:
+    directory = stream.folder / "odd"
+    directory.mkdir()
+    (directory / os.fsdecode(b"x\xff.json")).write_text("")
+    with dg.build_sensor_context(instance=stream.instance) as context:
+        assert len(build_new_input(stream.job, str(directory)).evaluate_tick(context).run_requests or ()) == 1
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

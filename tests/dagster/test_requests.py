@@ -5,21 +5,33 @@ from __future__ import annotations
 import json
 import os
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import dagster as dg
 import pytest
 
 from state_pipelines.dagster.assets.rescaled_savepoint import RescaleConfig
+from state_pipelines.dagster.request_runs import plan_run
+from state_pipelines.dagster.sensors import requests as sensors
 from state_pipelines.dagster.sensors.requests import REQUEST_TAG
+from state_pipelines.errors import StorageError
+from state_pipelines.operations.inventory import update_inventory
+from state_pipelines.operations.requests import list_requests
 from state_pipelines.operations.rescale import KeyChoice
 from state_pipelines.operations.retention.pins import read_pins
-from state_pipelines.storage import resolve
+from state_pipelines.storage import Location, resolve
 from tests.dagster.conftest import SAVEPOINTS, build
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from state_pipelines.dagster import FlinkJob
+    from state_pipelines.dagster.request_runs import Plan
+    from state_pipelines.operations.requests import Request, RequestFile
     from tests.dagster.conftest import Deployment
+
+VERIFY = "{operation: verify, snapshot: latest}"
 
 
 class Requests:
@@ -235,3 +247,189 @@ def test_a_result_that_cannot_be_written_is_tried_again(requests: Requests) -> N
     requests.write("wrong.yaml", "snapshot: latest")
     requests.tick()
     assert str(blocked) in requests.skipped
+    blocked.rmdir()
+    requests.tick()
+    assert requests.result("wrong.yaml")["status"] == "refused"
+
+
+# One file that stops the others, runs twice or is lost
+
+
+@pytest.mark.parametrize("text", ["bad: 1", VERIFY])
+@pytest.mark.parametrize("name", [b"x\xff.yaml", b"x\n.yaml", b"x" * 220 + b".yaml"])
+def test_a_name_that_no_run_can_have_is_refused(requests: Requests, name: bytes, text: str) -> None:
+    path = requests.directory / os.fsdecode(name)
+    path.write_text(text)
+    requests.write("z.yaml", VERIFY)
+    (run,) = requests.tick()
+    assert run.run_key is not None
+    assert "z.yaml" in run.run_key
+    if len(name) < 200:
+        assert "the name" in requests.result(path.name)["error"]
+    requests.tick()
+    requests.skipped.encode()
+
+
+def test_a_large_file_in_the_place_of_a_result_is_not_read(requests: Requests) -> None:
+    requests.write("a.yaml", VERIFY)
+    (file,) = list_requests(resolve(str(requests.directory)))
+    content = {"mark": file.mark, "more": "x" * (2 << 20)}
+    (requests.directory / "a.yaml.result.json").write_text(json.dumps(content))
+    assert len(requests.tick()) == 1
+
+
+def change_after_listing(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Let something happen once, between the first listing and the reading of the files."""
+    changes = [change]
+
+    def list_and_change(directory: Location) -> list[RequestFile]:
+        files = list_requests(directory)
+        if changes:
+            changes.pop()()
+        return files
+
+    monkeypatch.setattr(sensors, "list_requests", list_and_change)
+
+
+@pytest.mark.parametrize("before", [VERIFY, "wrong: 1"])
+def test_a_request_that_is_replaced_while_it_is_read_runs_once(
+    requests: Requests, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    requests.write("a.yaml", before)
+    change_after_listing(monkeypatch, lambda: requests.write("a.yaml", "{snapshot: latest, parallelism: 88}"))
+    assert requests.tick() == []
+    (run,) = requests.tick()
+    assert run.job_name == "shop_rescale_snapshot"
+    assert requests.tick() == []
+    assert not (requests.directory / "a.yaml.result.json").exists()
+
+
+def test_a_request_that_is_removed_while_it_is_read_has_no_result(
+    requests: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests.write("a.yaml", VERIFY)
+    requests.write("b.yaml", VERIFY)
+    change_after_listing(monkeypatch, (requests.directory / "a.yaml").unlink)
+    assert len(requests.tick()) == 1
+    assert [each.name for each in requests.directory.iterdir()] == ["b.yaml"]
+
+
+def test_a_request_waits_while_the_storage_fails(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail = Mock(side_effect=StorageError("no connection", transient=True))
+    requests.write("a.yaml", VERIFY)
+    requests.write("b.yaml", VERIFY)
+    with monkeypatch.context() as patch:
+        patch.setattr("state_pipelines.dagster.storage.update_inventory", fail)
+        assert requests.tick() == []
+        assert "no connection" in requests.skipped
+        assert fail.call_count == 1
+        patch.setattr("state_pipelines.operations.requests.read_file", fail)
+        assert requests.tick() == []
+    assert not (requests.directory / "a.yaml.result.json").exists()
+    assert len(requests.tick()) == 2
+
+
+def test_an_unexpected_error_concerns_one_request(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(job: FlinkJob, request: Request) -> Plan:
+        if request.operation == "pin":
+            raise ZeroDivisionError
+        return plan_run(job, request)
+
+    monkeypatch.setattr(sensors, "plan_run", plan)
+    requests.write("a.yaml", "{operation: pin, snapshot: latest}")
+    requests.write("b.yaml", VERIFY)
+    assert len(requests.tick()) == 1
+    assert requests.tick() == []
+    assert "a.yaml: waits: ZeroDivisionError" in requests.skipped
+
+
+def test_waiting_requests_do_not_stop_others(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensors, "MOST_PER_TICK", 1)
+    for name in ("a", "b"):
+        requests.write(f"{name}.yaml", f"{{operation: verify, snapshot: to-come-{name}}}")
+    requests.tick()
+    requests.tick()
+    requests.write("c.yaml", VERIFY)
+    assert len(requests.tick()) == 1
+    # They take turns.
+    for name in ("a", "b", "a"):
+        requests.tick()
+        assert f"no snapshot to-come-{name}" in requests.skipped
+        assert "1 requests wait for the next tick" in requests.skipped
+
+
+def test_a_tick_ends_before_dagster_ends_it(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests.write("a.yaml", VERIFY)
+    assert len(requests.tick()) == 1
+    monkeypatch.setattr(sensors, "SECONDS", -1)
+    requests.write("b.yaml", VERIFY)
+    requests.write("c.yaml", VERIFY)
+    assert [len(requests.tick()) for _ in range(3)] == [1, 1, 0]
+
+
+def test_the_roots_are_listed_once_per_tick(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Mock(wraps=update_inventory)
+    monkeypatch.setattr("state_pipelines.dagster.storage.update_inventory", update)
+    for name in ("a", "b", "c"):
+        requests.write(f"{name}.yaml", VERIFY)
+    assert len(requests.tick()) == 3
+    assert update.call_count == 1
+
+
+def test_a_request_of_another_job_is_another_one(requests: Requests, deployment: Deployment, key: str) -> None:
+    requests.write("shared.yaml", VERIFY)
+    (run,) = requests.tick()
+    requests.execute(run)
+    directory = requests.directory / "other"
+    directory.mkdir()
+    other = Requests(deployment, directory)
+    other.job = other.job.model_copy(update={"name": "other"})
+    other.write("shared.yaml", VERIFY)
+    (request,) = other.tick()
+    assert request.run_key != run.run_key
+    assert other.tick() == []
+    assert not (directory / "shared.yaml.result.json").exists()
+
+
+def test_a_request_whose_run_does_not_exist_fails(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests.write("lost.yaml", VERIFY)
+    requests.tick()
+    monkeypatch.setattr(sensors, "LOST_AFTER", -1)
+    requests.tick()
+    assert requests.result("lost.yaml")["status"] == "failed"
+    assert "the run does not exist" in requests.result("lost.yaml")["error"]
+
+
+# Secrets, and files elsewhere
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "operation: copy, target: 's3://user:secretpw1@bucket/x'",
+        "operation: copy, target: 'https://host/x?sig=secretpw1'",
+        "take: {a: {from: 's3://user:secretpw1@bucket/x'}}",
+        "take: 's3://user-with-a-long-name-that-is-cut-after-60:secretpw1-and-so-on@bucket/x'",
+        "merge: {with: ['gs://secretpw1@bucket/x']}",
+        "operation: pin, reason: ['s3://user-with-a-long-name-that-is-cut-after:secretpw1-and-so-on@bucket']",
+        "operation: pin, 's3://user-with-a-long-name-that-is-cut-after:secretpw1-and-so-on@bucket': 1",
+        "] s3://u:secretpw1-and-so-on-and-so-on-and-so-on-and-so-on@bucket",
+    ],
+)
+def test_a_request_with_a_secret_is_refused_without_it(requests: Requests, text: str) -> None:
+    requests.write("a.yaml", f"{{snapshot: latest, {text}}}")
+    assert requests.tick() == []
+    assert requests.result("a.yaml")["status"] == "refused"
+    assert "secretpw1" not in f"{requests.skipped} {requests.result('a.yaml')}"
+
+
+def test_a_link_to_a_file_elsewhere_is_refused(requests: Requests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "file"
+    elsewhere.write_text(VERIFY)
+    (requests.directory / "a.yaml").symlink_to(elsewhere)
+    requests.write("target", VERIFY)
+    (requests.directory / "b.yaml").symlink_to("target")
+    (run,) = requests.tick()
+    assert run.run_key is not None
+    assert "b.yaml" in run.run_key
+    assert "a link to a file outside" in requests.result("a.yaml")["error"]

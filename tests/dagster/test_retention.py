@@ -232,6 +232,12 @@ class TestScheduled:
     def test_without_a_plan_nothing_is_applied(self, jobs: Jobs) -> None:
         assert isinstance(jobs.change(apply="scheduled").tick(), dg.SkipReason)
 
+    def test_a_reported_materialization_is_no_plan(self, jobs: Jobs) -> None:
+        key = jobs.job.key("retention_plan")
+        jobs.instance.report_runless_asset_event(dg.AssetMaterialization(key))
+        assert isinstance(jobs.change(apply="scheduled").tick(), dg.SkipReason)
+        assert jobs.apply(jobs.fingerprint).success
+
     def test_nothing_is_applied_during_the_grace_period(self, jobs: Jobs) -> None:
         scheduled = jobs.change(apply="scheduled", grace="1h")
         scheduled.plan()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.errors import UsageError
+from state_pipelines.errors import FormatError, UsageError
 from state_pipelines.operations.requests import Operation, RequestStatus, describe_result, list_requests, parse_request
 from state_pipelines.storage import resolve
 
@@ -24,7 +24,7 @@ def write(directory: Path, name: str, text: str) -> Path:
     "text",
     [
         "{operation: migrate, snapshot: latest, to: head}",
-        "{operation: migrate, snapshot: chk-7, from_revision: 0003}",
+        "{operation: migrate, snapshot: chk-7, from_revision: '0003'}",
         "{operation: rescale, snapshot: latest, parallelism: 6, files: link}",
         "{operation: convert, snapshot: latest, format: rocksdb, compress: true, in_flight: drop}",
         "{operation: copy, snapshot: latest, target: /backup/one}",
@@ -56,8 +56,16 @@ def test_without_an_operation_a_rescaling_is_asked_for() -> None:
         ({"operation": "retain", "snapshot": "latest"}, "concerns all snapshots"),
         ({"operation": "pin", "snapshot": "a", "until": "2027"}, "does not know 'until'.*It knows reason"),
         ({"operation": "convert", "snapshot": "a", "format": "parquet"}, "format is 'parquet'.*canonical, heap"),
-        ({"operation": "convert", "snapshot": "a", "compress": "yes"}, "compress .* is 'yes'"),
-        ({"operation": "migrate", "snapshot": "a", "to": True}, "to .* is True"),
+        ({"operation": "convert", "snapshot": "a", "compress": "yes"}, "compress is 'yes', not true or false"),
+        ({"operation": "migrate", "snapshot": "a", "to": True}, "to is True, not text"),
+        ({"operation": "migrate", "snapshot": "a", "from_revision": 3}, 'is 3, not text.*quotes: from_revision: "'),
+        ({"operation": "pin", "snapshot": "a", "reason": 5}, "reason is 5, not text"),
+        ({"operation": "retain", "apply": 1234567}, "apply is 1234567, not text"),
+        ({"operation": "convert", "snapshot": "a", "format": None}, "format is empty, not text"),
+        ({"operation": "copy", "snapshot": "a", "target": 1.5}, "target is 1.5, not text"),
+        ({"operation": "verify", "snapshot": 2026}, "snapshot is 2026, not text"),
+        ({"operation": ["pin"], "snapshot": "a"}, "operation is a list, not text"),
+        ({"operation": "pin", "snapshot": "a", "reason": "x" * 5000}, "reason has 5,000 characters"),
         ({"snapshot": "a"}, "asks for nothing"),
         ({"snapshot": "a", "parallelism": 2, "files": "steal"}, "files is 'steal'"),
         ({"snapshot": "a", "operators": {"o": {"keep_keys": {"file": "x"}}}}, "keep_keys of operators.o names a file"),
@@ -69,11 +77,26 @@ def test_wrong_requests_are_refused(content: object, message: str) -> None:
         parse_request(content)
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe", b"{", b"a: b: c", b"[" * 20_000])
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"{", b"a: b: c", b"[" * 20_000, b'[&a *b, "\\UFFFFFFFF"]'])
 def test_what_is_not_yaml_names_its_file(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.yaml").write_bytes(data)
     (file,) = list_requests(resolve(str(tmp_path)))
     with pytest.raises(UsageError, match=r"a\.yaml"):
+        file.read()
+
+
+def test_aliases_are_refused_before_they_are_resolved(tmp_path: Path) -> None:
+    levels = [f"l{level}: &l{level} [{', '.join([f'*l{level - 1}'] * 10)}]" for level in range(1, 12)]
+    write(tmp_path, "a.yaml", "\n".join(["l0: &l0 [x]", *levels, "operation: *l11"]))
+    (file,) = list_requests(resolve(str(tmp_path)))
+    with pytest.raises(UsageError, match="cannot have aliases"):
+        file.read()
+
+
+def test_a_file_that_takes_long_to_parse_is_not_read(tmp_path: Path) -> None:
+    write(tmp_path, "a.yaml", f"[{'1,' * (150 << 10)}]")
+    (file,) = list_requests(resolve(str(tmp_path)))
+    with pytest.raises(FormatError, match="more than 262,144 bytes"):
         file.read()
 
 

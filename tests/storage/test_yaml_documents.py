@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from state_pipelines.storage.yaml_documents import MAX_DEPTH, MOST_BYTES, parse_yaml
+from state_pipelines.storage.yaml_documents import MAX_DEPTH, MOST_BYTES, MOST_REPEATED, parse_yaml
 
 
 def test_values_and_texts() -> None:
@@ -43,6 +43,14 @@ def test_an_alias_is_as_deep_as_what_it_names() -> None:
     assert len(parse_yaml(deep)) == 2
     with pytest.raises(yaml.YAMLError, match=f"nest deeper than {MAX_DEPTH}"):
         parse_yaml(deep + f"- {'[' * half}*a{']' * half}\n")
+
+
+@pytest.mark.parametrize("text", ["[*a{0}, *a{0}, *a{0}]", "{{<<: [*a{0}, *a{0}, *a{0}], x{0}: 1}}"])
+@pytest.mark.parametrize("as_texts", [False, True])
+def test_aliases_of_aliases_of_aliases_are_refused(text: str, as_texts: bool) -> None:
+    lines = ["a0: &a0 {x: 1}", *(f"a{each + 1}: &a{each + 1} {text.format(each)}" for each in range(40))]
+    with pytest.raises(yaml.YAMLError, match=f"aliases repeat more than {MOST_REPEATED:,} values"):
+        parse_yaml("\n".join(lines), as_texts=as_texts)
 
 
 def test_aliases_beside_each_other_are_values() -> None:

@@ -130,7 +130,8 @@ def report_applied(instance: dg.DagsterInstance, job: FlinkJob, fingerprint: str
     """Let the check `plan_is_applied` pass after everything of a plan is done, if it is the newest plan."""
     event = instance.get_latest_materialization_event(job.key(NAME))
     plan = None if event is None else event.asset_materialization
-    if plan is None or plan.metadata[FINGERPRINT].value != fingerprint:
+    known = None if plan is None else plan.metadata.get(FINGERPRINT)
+    if known is None or known.value != fingerprint:
         return
     instance.report_runless_asset_event(
         dg.AssetCheckEvaluation(

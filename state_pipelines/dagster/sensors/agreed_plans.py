@@ -32,7 +32,8 @@ def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
         """
         event = context.instance.get_latest_materialization_event(job.key(retention_plan.NAME))
         plan = None if event is None else event.asset_materialization
-        if event is None or plan is None:
+        # A materialization that somebody reports in the UI has no metadata.
+        if event is None or plan is None or retention_plan.FINGERPRINT not in plan.metadata:
             return dg.SkipReason("There is no plan yet")
         fingerprint = str(plan.metadata[retention_plan.FINGERPRINT].value)
         has_paths = plan.metadata[retention_plan.PATHS].value

@@ -59,4 +59,4 @@ def _digest_files(pattern: str) -> tuple[int, str]:
         name = each.location.name
         if fnmatchcase(name, names) and not name.startswith(("_", ".")):
             lines.append(f"{each.location.path}\n{each.size}\n{each.modified}")
-    return len(lines), hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:32]
+    return len(lines), hashlib.sha256("\n".join(sorted(lines)).encode(errors="surrogateescape")).hexdigest()[:32]

@@ -3,37 +3,55 @@
 from __future__ import annotations
 
 import json
+import math
+import time
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from state_pipelines.dagster.request_runs import JOBS, UNPARTITIONED, plan_run
 from state_pipelines.dagster.run_outcomes import read_outcome
-from state_pipelines.errors import MissingFileError, NotFoundError, StateError, UsageError
+from state_pipelines.errors import StateError, StorageError, UsageError
 from state_pipelines.operations.requests import RequestFile, RequestStatus, describe_result, list_requests
-from state_pipelines.storage import read_file, resolve
+from state_pipelines.storage import resolve
 from state_pipelines.storage.files import replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.dagster.job import FlinkJob
     from state_pipelines.dagster.jobs import AnyJob
+    from state_pipelines.operations.inventory import Inventory
     from state_pipelines.operations.requests import Request
+    from state_pipelines.storage import Location
 
 NAME = "requests"
 
 REQUEST_TAG = "state-pipelines/request"
-"""Run tag with the name and the mark of the request file."""
+"""Run tag with the Flink job, and the name and mark of the request file."""
 
-_RUNNING, _DONE = "running", "done"
+MOST_PER_TICK = 50
+"""Maximal number of requests that one tick reads; their runs are one message of gRPC."""
+
+SECONDS = 20
+"""Time after which a tick reads no further request; Dagster ends it after 60 seconds."""
+
+LOST_AFTER = 3600
+"""Seconds after which a request fails whose run does not exist."""
+
+_WAITING, _RUNNING, _DONE = "waiting", "running", "done"
+_SHOWN = 10
+_LONGEST_REASON = 1000
 
 
 def build_requests(job: FlinkJob, jobs: Sequence[AnyJob]) -> dg.SensorDefinition:
     """Build the sensor `requests` of a Flink job.
 
-    Its cursor contains, for each request file, the mark of its content and whether its run has ended.
+    Its cursor contains, for each request file, its mark, its state (waiting, running or done), and for a running one
+    when the run was requested, in seconds of the epoch.
 
     Args:
         job: the Flink job.
@@ -56,48 +74,51 @@ def build_requests(job: FlinkJob, jobs: Sequence[AnyJob]) -> dg.SensorDefinition
     )
     def requests(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         tick = _Tick(job, context, json.loads(context.cursor) if context.cursor else {})
-        for file in list_requests(resolve(directory)):
-            tick.handle(file)
+        tick.evaluate(resolve(directory))
         return tick.finish(directory)
 
     return requests
 
 
 class _Tick:
-    """One evaluation of the sensor."""
+    """One evaluation of the sensor, in which no file prevents the others from being evaluated."""
 
-    def __init__(self, job: FlinkJob, context: dg.SensorEvaluationContext, known: Mapping[str, list[str]]) -> None:
+    def __init__(self, job: FlinkJob, context: dg.SensorEvaluationContext, known: Mapping[str, list[Any]]) -> None:
         self.job = job
         self.context = context
         self.known = known
-        self.cursor: dict[str, list[str]] = {}
+        self.cursor: dict[str, list[Any]] = {}
         self.runs: list[dg.RunRequest] = []
         self.keys: list[str] = []
         self.reasons: list[str] = []
 
-    def handle(self, file: RequestFile) -> None:
-        """Start the run of a new file, or write the result of a finished run."""
-        mark, state = self.known.get(file.name, ["", ""])
-        if mark == file.mark:
-            self.cursor[file.name] = [mark, self._report(file) if state == _RUNNING else state]
-            return
-        if _has_result(file):
-            self.cursor[file.name] = [file.mark, _DONE]
-            return
-        try:
-            self._start(file, file.read())
-            self.cursor[file.name] = [file.mark, _RUNNING]
-        except NotFoundError as error:
-            # The snapshot may appear later, so the next tick reads the file again.
-            self.reasons.append(f"{file.name} waits: {error}")
-        except StateError as error:
-            self.reasons.append(f"{file.name}: {error}")
-            state = self._write(file, describe_result(file, RequestStatus.REFUSED, finished=_now(), error=str(error)))
-            self.cursor[file.name] = [file.mark, state]
+    def evaluate(self, directory: Location) -> None:
+        """Write the results of finished runs, and start the runs of new and of waiting files."""
+        pending = []
+        for file in list_requests(directory):
+            mark, state, *since = known = self.known.get(file.name, ["", ""])
+            if mark != file.mark or state == _WAITING:
+                pending.append(file)
+                continue
+            self.cursor[file.name] = known
+            if state == _RUNNING:
+                with self._explaining(file):
+                    self._report(file, *since)
+        contents = self._read(self._order(pending))
+        # A file that was replaced has another mark than its content; the next tick reads it.
+        current = set(list_requests(directory)) if contents else set()
+        for file, content in contents:
+            with self._explaining(file):
+                if file not in current:
+                    self._explain(file, "waits, because it was changed or removed while it was read")
+                elif isinstance(content, StateError):
+                    self._refuse(file, content)
+                else:
+                    self._start(file, content)
 
     def finish(self, directory: str) -> dg.SensorResult:
         """Return the runs and partitions that this tick requests."""
-        reason = "; ".join(self.reasons) or f"No new requests in {directory}"
+        reason = "; ".join(self.reasons[:_SHOWN]) or f"No new requests in {directory}"
         keys = list(dict.fromkeys(self.keys))
         return dg.SensorResult(
             run_requests=self.runs,
@@ -106,13 +127,58 @@ class _Tick:
             cursor=json.dumps(self.cursor),
         )
 
+    def _order(self, files: Sequence[RequestFile]) -> list[RequestFile]:
+        """Sort files so that the waiting ones come after the new ones, first those that were read longest ago."""
+        waiting = {name: index for index, (name, (_, state, *_)) in enumerate(self.known.items()) if state == _WAITING}
+        return sorted(files, key=lambda file: waiting.get(file.name, -1))
+
+    def _read(self, files: Sequence[RequestFile]) -> list[tuple[RequestFile, Request | StateError]]:
+        """Return the requests of some files, or why they are refused, until the time is over."""
+        contents: list[tuple[RequestFile, Request | StateError]] = []
+        deadline = time.monotonic() + SECONDS
+        for count, file in enumerate(files):
+            if count and (len(contents) >= MOST_PER_TICK or time.monotonic() > deadline):
+                self.reasons.append(f"{len(files) - count} requests wait for the next tick")
+                # Those that have not been read keep their places before those that have.
+                left = {each.name: self.known[each.name] for each in files[count:] if each.name in self.known}
+                self.cursor = {**left, **self.cursor}
+                break
+            self.cursor[file.name] = [file.mark, _WAITING]
+            with self._explaining(file):
+                if file.has_result():
+                    # As after the cursor was cleared.
+                    self.cursor[file.name] = [file.mark, _DONE]
+                    continue
+                try:
+                    contents.append((file, file.read()))
+                except StorageError:
+                    raise
+                except StateError as error:
+                    contents.append((file, error))
+        return contents
+
+    @cached_property
+    def _inventory(self) -> Inventory | StateError:
+        # A storage that fails is not asked again for each request.
+        try:
+            return self.job.storage.update_inventory(budget=SECONDS).inventory
+        except StateError as error:
+            return error
+
     def _start(self, file: RequestFile, request: Request) -> None:
-        name, config = plan_run(self.job, request)
+        try:
+            name, config = plan_run(self.job, request)
+        except UsageError as error:
+            self._refuse(file, error)
+            return
         key = None
         if request.snapshot is not None:
-            key, _ = self.job.storage.find_named(request.snapshot)
+            # A snapshot that does not exist may appear later.
+            if isinstance(self._inventory, StateError):
+                raise self._inventory
+            key, _ = self.job.storage.find_named(request.snapshot, self._inventory)
             self.keys.append(key)
-        tag = _make_tag(file)
+        tag = self._make_tag(file)
         self.runs.append(
             dg.RunRequest(
                 run_key=tag,
@@ -123,13 +189,23 @@ class _Tick:
             )
         )
 
-    def _report(self, file: RequestFile) -> str:
-        """Write the result if the run has finished; return the new state of the file."""
-        filters = dg.RunsFilter(tags={REQUEST_TAG: _make_tag(file)})
+        self.cursor[file.name] = [file.mark, _RUNNING, int(time.time())]
+
+    def _refuse(self, file: RequestFile, error: StateError) -> None:
+        self._explain(file, str(error))
+        self._write(file, describe_result(file, RequestStatus.REFUSED, finished=_now(), error=str(error)))
+
+    def _report(self, file: RequestFile, since: float = math.inf) -> None:
+        """Write the result if the run has finished."""
+        filters = dg.RunsFilter(tags={REQUEST_TAG: self._make_tag(file)})
         # A re-execution from the UI has the same tag; the newest run counts.
         run = next(iter(self.context.instance.get_runs(filters, limit=1)), None)
+        if run is None and time.time() - since > LOST_AFTER:
+            error = "the run does not exist: it was deleted, or could not be created. Change the file to run it again"
+            self._explain(file, error)
+            self._write(file, describe_result(file, RequestStatus.FAILED, finished=_now(), error=error))
         if run is None or not run.is_finished:
-            return _RUNNING
+            return
         outcome = read_outcome(self.context.instance, run)
         content = describe_result(
             file,
@@ -140,30 +216,36 @@ class _Tick:
             failed_checks=outcome.failed_checks,
             results=outcome.materialized,
         )
-        return self._write(file, content, _RUNNING)
+        self._write(file, content)
 
-    def _write(self, file: RequestFile, content: bytes, otherwise: str = _DONE) -> str:
-        """Write a result file; return the new state, or `otherwise` if it cannot be written."""
+    def _write(self, file: RequestFile, content: bytes) -> None:
+        """Write a result file; the next tick tries it again if the storage refuses."""
         try:
             replace_file(file.result, content)
         except StateError as error:
-            self.context.log.error("The result of %s cannot be written: %s", file.name, error)
-            self.reasons.append(str(error))
-            return otherwise
-        return _DONE
+            self._explain(file, f"its result cannot be written: {error}")
+        else:
+            self.cursor[file.name] = [file.mark, _DONE]
 
+    @contextmanager
+    def _explaining(self, file: RequestFile) -> Iterator[None]:
+        """Turn an exception into a reason: the next tick evaluates the file again, and this one all others."""
+        try:
+            yield
+        except StateError as error:
+            self._explain(file, f"waits: {error}")
+        except Exception as error:
+            self.context.log.exception("A request cannot be evaluated")
+            self._explain(file, f"waits: {type(error).__name__}, see the log of the tick")
 
-def _make_tag(file: RequestFile) -> str:
-    return f"{file.name}@{file.mark}"
+    def _explain(self, file: RequestFile, reason: str) -> None:
+        name = file.name if file.name.isprintable() else ascii(file.name)
+        # Databases store UTF-8, which names of files need not be.
+        text = f"{name}: {reason}".encode(errors="backslashreplace").decode()
+        self.reasons.append(text[:_LONGEST_REASON])
 
-
-def _has_result(file: RequestFile) -> bool:
-    """Return whether there is a result of this content already, as after the cursor was cleared."""
-    try:
-        content = json.loads(read_file(file.result))
-    except (MissingFileError, ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and content.get("mark") == file.mark
+    def _make_tag(self, file: RequestFile) -> str:
+        return f"{self.job.name}/{file.name}@{file.mark}"
 
 
 def _now() -> datetime:

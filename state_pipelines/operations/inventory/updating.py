@@ -84,6 +84,7 @@ def update_inventory(
     """List the snapshots below the roots and open those that the stored inventory does not know.
 
     A snapshot is known by path, size and time of its `_metadata`; it is opened each time if the storage says no time.
+    One in a directory whose name is not text, or holds control characters, which Flink does not write, is left out.
 
     Args:
         roots: directories with checkpoints or savepoints; they may overlap.
@@ -104,7 +105,9 @@ def update_inventory(
     listed: dict[str, tuple[SnapshotEntry, str]] = {}
     for root in roots:
         for entry in find_snapshots(root, skip=skip):
-            listed.setdefault(str(entry.location.directory), (entry, str(root)))
+            path = str(entry.location.directory)
+            if path.isprintable():
+                listed.setdefault(path, (entry, str(root)))
     _list_registered(known, roots, register, listed)
     kept, roots_of_kept, unknown = _match(known, listed, missing)
     found = _open(unknown, threads, deadline)

@@ -36,6 +36,7 @@ import yaml
 from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.metadata.operator_ids import parse_operator_id
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule
+from state_pipelines.redaction import redact
 from state_pipelines.storage.given_files import MOST_LINES, read_given_text
 from state_pipelines.storage.yaml_documents import parse_yaml
 
@@ -235,7 +236,7 @@ def _open(content: object, known: tuple[str, ...] | None, path: str) -> Mapping[
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise UsageError(f"{path} is not a mapping but {content!r:.60}")
+        raise UsageError(f"{path} is not a mapping but {redact(repr(content))[:60]}")
     if known is not None:
         for name in content:
             if name not in known:
@@ -255,7 +256,7 @@ def _read_texts(content: Mapping[str, Any], name: str, path: str) -> tuple[str, 
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list):
-        raise UsageError(f"{name} of {path} is not a list but {value!r:.60}")
+        raise UsageError(f"{name} of {path} is not a list but {redact(repr(value))[:60]}")
     return tuple(map(str, value))
 
 

@@ -13,6 +13,7 @@ import yaml
 
 from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.redaction import redact
 from state_pipelines.storage.given_files import read_given_text
 from state_pipelines.storage.yaml_documents import parse_yaml
 
@@ -249,7 +250,9 @@ def parse_price(value: object, field: str) -> float:
 def _parse_rules(body: Mapping[str, Any]) -> tuple[PolicyRule, ...]:
     listed = body.get("rules") or []
     if not isinstance(listed, list):
-        raise _wrong("rules", f"{listed!r:.60} is not a list", "Write each rule as an entry with match and keep")
+        raise _wrong(
+            "rules", f"{redact(repr(listed))[:60]} is not a list", "Write each rule as an entry with match and keep"
+        )
     rules = [_parse_rule(rule, f"rules[{index}]") for index, rule in enumerate(listed)]
     rules += [
         PolicyRule(_parse_keep(body[f"{kind}s"], f"{kind}s"), kind=kind, name=f"{kind}s")
@@ -296,7 +299,7 @@ def _parse_keep(content: object, field: str) -> KeepRule:
     if isinstance(tags, str):
         tags = [tags]
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise _wrong(f"{field}.tags", f"{tags!r:.60} is not a list of tags", "Write tags: [release]")
+        raise _wrong(f"{field}.tags", f"{redact(repr(tags))[:60]} is not a list of tags", "Write tags: [release]")
     return KeepRule(
         **numbers,
         within=_duration(body["within"], f"{field}.within") if "within" in body else None,
@@ -345,7 +348,7 @@ def _groups(value: object, field: str) -> Equalities:
     if not isinstance(value, list) or not all(
         isinstance(group, list) and len(group) > 1 and all(isinstance(name, str) for name in group) for group in value
     ):
-        raise _wrong(field, f"{value!r:.60} is not a list of groups", "Write for example [[s3, oss]]")
+        raise _wrong(field, f"{redact(repr(value))[:60]} is not a list of groups", "Write for example [[s3, oss]]")
     return tuple(tuple(name.lower() for name in group) for group in value)
 
 
@@ -353,7 +356,7 @@ def _open(content: object, known: tuple[str, ...], field: str) -> dict[str, Any]
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise _wrong(field, f"{content!r:.60} is not a mapping", f"It knows {', '.join(known)}")
+        raise _wrong(field, f"{redact(repr(content))[:60]} is not a mapping", f"It knows {', '.join(known)}")
     body = {str(name).replace("_", "-"): value for name, value in content.items()}
     for name in body:
         if name not in known:

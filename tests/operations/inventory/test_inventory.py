@@ -508,3 +508,18 @@ def test_times_are_of_utc(root: Location, store: Location) -> None:
     update_inventory([root], store)
     (summary,) = read_inventory(store)
     assert summary.modified == datetime.fromtimestamp(1_700_000_000, UTC)
+
+
+def test_names_and_times_that_no_storage_should_have(tmp_path: Path) -> None:
+    root = resolve(str(tmp_path))
+    sound = put(root, f"{JOB}/chk-1")
+    for name in (b"savepoint-\xff", b"savepoint-\n"):
+        directory = tmp_path / os.fsdecode(name)
+        directory.mkdir()
+        (directory / "_metadata").write_bytes(Path(sound.path, "_metadata").read_bytes())
+    # In the year 35,680,720; where the file system cannot store it, it is the last one that it can.
+    os.utime(Path(sound.path, "_metadata"), (2**50, 2**50))
+    inventory = update_inventory([root], join(root, "inventory.parquet")).inventory
+    (row,) = inventory.table.to_pylist()
+    assert row["path"] == str(sound)
+    assert row["modified"].year >= 2106
