@@ -103,7 +103,8 @@ def command(
     """Show what the snapshot at PATH holds: operators, states, serializers, sizes.
 
     State that cannot be read or decoded does not hide the rest: notes on stderr (and under "notes" in JSON) tell what
-    and why. Exit code 2 when bytes are damaged or missing, 3 with --strict when there is any note.
+    and why. Exit code 2 when bytes that were read are damaged or missing, 3 with --strict when there is any note. Only
+    --profile reads values.
     """
     if to_parallelism is not None and to_max_parallelism is not None and to_parallelism > to_max_parallelism:
         raise UsageError(
@@ -120,8 +121,12 @@ def command(
     if with_balance or plot is not None or to_parallelism is not None or to_max_parallelism is not None:
         balance = _measure(snapshot, count, to_parallelism, to_max_parallelism)
     profile = _profile(snapshot, ttl) if with_profile or ttl else None
+    notes, damage = report.notes, report.damage
+    if profile is not None:
+        # Damage that the report has found too is one error.
+        notes, damage = [*notes, *profile.notes], list(dict.fromkeys([*damage, *profile.damage]))
     if as_json:
-        shown = report.to_json()
+        shown = {**report.to_json(), "notes": notes}
         if balance is not None:
             shown["balance"] = balance.to_json()
         if profile is not None:
@@ -144,10 +149,7 @@ def command(
         from state_pipelines.operations.balance.balance_charts import save_balance
 
         save_balance(balance, plot)
-    damage = [
-        f"operator {each.uid or each.id} cannot be read: {error}" for each in report.operators for error in each.damage
-    ]
-    finish_with_notes(report.notes, strict=strict, damage=damage)
+    finish_with_notes(notes, strict=strict, damage=damage)
 
 
 def _measure(snapshot: Snapshot, count: bool | None, parallelism: int | None, max_parallelism: int | None) -> Balance:

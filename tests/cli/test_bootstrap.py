@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from state_pipelines.operations.write import publication
 from state_pipelines.snapshot import open_snapshot
 
 if TYPE_CHECKING:
@@ -107,16 +108,33 @@ def test_a_key_that_comes_twice_is_the_answer_no(call: Callable[..., Called], fo
         ("type: Long", "type: Boolean", "int64 does not fit bool"),
         ("key: String", "key: Lnog", "not a serializer"),
         ("operators:", "operators: [", "no YAML"),
+        ("figures.cents", "[]", "`columns` names no column that value comes from"),
+        ("key: String", "key: String\n    hashes: {com.acme.Key: 1}", "the hash of com.acme.Key is 1, not text"),
+        ("name: cities", f"name: {'n' * 70_000}", "too long for writeUTF"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_written(
     call: Callable[..., Called], folder: Path, old: str, new: str, message: str
 ) -> None:
     (folder / "new.yaml").write_text(DESCRIPTION.replace(old, new, 1))
-    called = call("bootstrap", folder / "new.yaml", "--out", folder / "out")
-    assert called.code == 2
-    assert message in called.err
+    for options in ([], ["--dry-run"]):
+        called = call("bootstrap", folder / "new.yaml", "--out", folder / "out", *options)
+        assert called.code == 2
+        assert message in called.err
     assert not (folder / "out").exists()
+
+
+def test_a_dry_run_refuses_files_that_cannot_be_linked(
+    call: Callable[..., Called], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call("bootstrap", folder / "new.yaml", "--out", folder / "base").code == 0
+    (folder / "new.yaml").write_text(DESCRIPTION.replace("uid: ", "uid: other-"))
+    monkeypatch.setattr(publication, "can_link", lambda *_: False)
+    for options in ([], ["--dry-run"]):
+        arguments = ("--base", folder / "base", "--out", folder / "out", "--files", "link", *options)
+        called = call("bootstrap", folder / "new.yaml", *arguments)
+        assert called.code == 2
+        assert "cannot be linked" in called.err
 
 
 def test_a_file_that_is_no_parquet_is_named(call: Callable[..., Called], folder: Path) -> None:

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import UsageError, at
 from state_pipelines.keyed.digests.column_digests import add_sums
 from state_pipelines.keyed.keys.key_hashes import make_key_hasher
@@ -26,9 +27,11 @@ from state_pipelines.operations.bootstrap.kafka_offsets import (
 from state_pipelines.operations.bootstrap.new_states import NewStateKind
 from state_pipelines.operations.bootstrap.row_shapes import KEY_GROUP, RowShape
 from state_pipelines.operations.bootstrap.state_digests import combine_digests
-from state_pipelines.operations.write.publication import FileMode, note_files
+from state_pipelines.operations.write.publication import FileMode, note_files, plan_copies
 from state_pipelines.operations.write.savepoint_plan import EncodedStates, StateName, plan_savepoint
 from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.serializers.registry import write_snapshot
+from state_pipelines.serializers.state_meta_info import write_state_meta_infos
 from state_pipelines.storage.snapshot_writer import require_free, require_outside
 
 if TYPE_CHECKING:
@@ -46,6 +49,10 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Snapshot
     from state_pipelines.storage import Location
+
+
+_SHOWN_NAME = 80
+"""Characters of a name that is too long, in its error."""
 
 
 class RowEngine(Protocol):
@@ -217,6 +224,23 @@ class BootstrapPlan:
                     encoder = self._encode_elements(writing, state, self.target)
                     encoder.check_types(self.schemas[new.uid, state.stored_name])
 
+    def check_headers(self) -> None:
+        """Refuse names and serializers that the headers of the new files cannot hold.
+
+        Raises:
+            ValueRangeError: a name, or a text of a serializer, is longer than `DataOutput.writeUTF` takes.
+        """
+        for writing in self.plan.operators:
+            infos = [encoder.info for encoder in writing.elements.values()]
+            with at(operator=writing.description.operator):
+                # Subtasks differ in the states of the base only.
+                for _, _, header in writing.files[:1]:
+                    write_snapshot(Writer(), header.key_serializer)
+                    infos += [info for info in header.states if info.name in writing.layouts]
+                for info in infos:
+                    with at(state=f"{info.name:.{_SHOWN_NAME}}"):
+                        write_state_meta_infos(Writer(), (info,))
+
     def _encode_keyed(self, writing: OperatorWriting, state: NewState, directory: Location) -> KeyedEncoding:
         layout = writing.layouts[state.stored_name]
         encoder = RecordEncoder(layout, state.stored_name, writing.description.hashes)
@@ -285,6 +309,10 @@ def plan_bootstrap(
     plan = plan_savepoint(base, descriptions, format)
     found = BootstrapPlan(operators, plan, engine, target, prove, files, schemas, offsets, int(time.time() * 1000))
     found.check_types()
+    found.check_headers()
+    if base is not None:
+        # Refuses files that cannot be linked to the target.
+        plan_copies(base, plan.metadata, target, files=files)
     return found
 
 

@@ -49,6 +49,9 @@ def load_bootstrap(path: str) -> list[NewOperator]:
 def _read_operator(content: Any, path: str) -> NewOperator:
     _check(content, _OPERATOR, ("uid", "states"), "an operator")
     with at(operator=content["uid"]):
+        for name, expression in content.get("hashes", {}).items():
+            if not isinstance(name, str) or not isinstance(expression, str):
+                raise UsageError(f"the hash of {name} is {expression!r:.80}, not text", hint="Such as objects(a, b)")
         given = {name: value for name, value in content.items() if name != "states"}
         return NewOperator(states=[_read_state(each, path) for each in content["states"]], **given)
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from state_pipelines.codecs.arrow_coercion import conform, to_plain
+from state_pipelines.codecs.arrow_coercion import to_plain
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import IncompatibleError, UsageError, at
 from state_pipelines.keyed.digests.column_digests import Sums, add_sums
 from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, SUBTASK
-from state_pipelines.operations.bootstrap.row_shapes import RowShape, conform_number, name_fields, require_kind
+from state_pipelines.operations.bootstrap.row_shapes import RowShape, conform_number, conform_values, name_fields
 from state_pipelines.operations.bootstrap.state_digests import StateDigester, StateDigests, digest_elements
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.operator_rewrite import ElementEncoder, ElementFile, write_elements
@@ -210,7 +210,11 @@ class ElementEncoding:
     def check_types(self, schema: pa.Schema) -> None:
         """Refuse columns whose types do not fit, before anything runs; errors as of `KeyedEncoding.check_types`."""
         with at(operator=self.operator, state=self.encoder.info.name):
-            self._shape(pa.RecordBatch.from_pylist([], schema=schema))
+            rows = pa.RecordBatch.from_pylist([], schema=schema)
+            self._shape(rows)
+            for name in () if self.is_broadcast else (SUBTASK, LIST_INDEX):
+                if name in schema.names:
+                    conform_number(rows.column(name), pa.int64(), name)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> EncodedElements:
         """Encode the rows of one task; those of one subtask follow each other.
@@ -244,8 +248,7 @@ class ElementEncoding:
         for name, kind in self.encoder.types.items():
             array = name_fields(to_plain(_find_column(batch, name), name), kind)
             array = array if self.from_source is None else self.from_source(array, kind)
-            require_kind(array.type, kind, name)
-            columns[name] = conform(array, kind, name)
+            columns[name] = conform_values(array, kind, name)
         return columns
 
     def _make_columns(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:

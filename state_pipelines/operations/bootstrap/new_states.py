@@ -112,6 +112,9 @@ class NewState:
             if unknown:
                 known = ", ".join((*self.wanted, *self.optional))
                 raise UsageError(f"{self.kind} state has no column {', '.join(unknown)}", hint=f"It has {known}")
+            for name, given in self.columns.items():
+                if not given:
+                    raise UsageError(f"`columns` names no column that {name} comes from")
             if self.ttl and self.kind not in KEYED_KINDS:
                 raise UsageError(f"{self.kind} state has no time to live")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 
 from state_pipelines.codecs.arrow_coercion import conform, to_plain
 from state_pipelines.codecs.columns import KernelColumns, plan_columns
-from state_pipelines.errors import FormatError, UsageError, ValueRangeError, Where, at
+from state_pipelines.errors import FormatError, StateError, UsageError, ValueRangeError, Where, at
 from state_pipelines.operations.bootstrap.encoding import EncodedElements, EncodedRows, deal_rows
 from state_pipelines.operations.local_processes import KERNEL_THREADS, choose_processes
 from state_pipelines.storage import Location, resolve
@@ -31,6 +32,9 @@ Columns = tuple[tuple[str, str | tuple[tuple[str, str], ...]], ...]
 
 BATCH_ROWS = 1 << 16
 """Rows that are encoded at once."""
+
+_ROW = re.compile(r"^row (\d+)")
+"""Begin of errors about a row of a batch."""
 
 _PER_TASK = 1 << 21
 """Rows of the row groups that one task reads, unless one row group has more."""
@@ -125,17 +129,24 @@ def find_column(batch: pa.RecordBatch, path: str) -> pa.Array:
     """A column by its name, or a field of one by its dotted path.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or there are several.
     """
     first, *rest = (path,) if path in batch.schema.names else path.split(".")
-    if first not in batch.schema.names:
-        raise UsageError(f"the files have no column {path}", hint=f"They have {', '.join(batch.schema.names)}")
+    _require_one(batch.schema.names, first, path, f"They have {', '.join(batch.schema.names)}")
     array = batch.column(first)
     for name in rest:
-        if not pa.types.is_struct(array.type) or array.type.get_field_index(name) < 0:
-            raise UsageError(f"the files have no column {path}", hint=f"{first} is {array.type}")
+        names = [each.name for each in array.type] if pa.types.is_struct(array.type) else []
+        _require_one(names, name, path, f"{first} is {array.type}")
         array = pc.struct_field(array, name)
-    return array
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _require_one(names: Sequence[str], name: str, path: str, hint: str) -> None:
+    count = names.count(name)
+    if count > 1:
+        raise UsageError(f"the file has {count} columns {path}", hint="Write it with one column of each name")
+    if not count:
+        raise UsageError(f"the files have no column {path}", hint=hint)
 
 
 def _list_paths(paths: str | tuple[tuple[str, str], ...]) -> list[str]:
@@ -173,6 +184,31 @@ def _reading(file: Location) -> Iterator[None]:
             raise FormatError(f"the Parquet file is damaged: {error}", where=Where(file=str(file))) from None
 
 
+class _Origin:
+    """Origin of the batch that is being encoded, which errors name."""
+
+    def __init__(self) -> None:
+        self._file, self._group, self._row = "", 0, 0
+
+    def read(self, rows: RowGroups) -> Iterator[pa.RecordBatch]:
+        """The batches of row groups."""
+        for file, index in rows.groups:
+            self._file, self._group, self._row = str(file), index, 0
+            for batch in replace(rows, groups=((file, index),)).read():
+                yield batch
+                self._row += len(batch)
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Let errors of the block name the file, and rows of the row group in place of those of the batch."""
+        try:
+            yield
+        except StateError as error:
+            error.where = replace(error.where, file=error.where.file or self._file)
+            error.what = _ROW.sub(lambda row: f"row {int(row[1]) + self._row} of row group {self._group}", error.what)
+            raise
+
+
 @dataclass(frozen=True)
 class _EncodeKeyed:
     """Encodes row groups of one keyed state."""
@@ -189,7 +225,9 @@ class _EncodeKeyed:
 
     def run(self) -> EncodedRows:
         """Do the work."""
-        return self.encoding.write(self.rows.read())
+        origin = _Origin()
+        with origin.naming():
+            return self.encoding.write(origin.read(self.rows))
 
 
 @dataclass(frozen=True)
@@ -201,10 +239,11 @@ class _EncodeElements:
 
     def run(self) -> EncodedElements:
         """Do the work."""
-        batches = self.rows.read()
         if not self.encoding.is_broadcast:
-            batches = deal_rows(list(batches), self.encoding.parallelism)
-        return self.encoding.write(batches)
+            return self.encoding.write(deal_rows(list(self.rows.read()), self.encoding.parallelism))
+        origin = _Origin()
+        with origin.naming():
+            return self.encoding.write(origin.read(self.rows))
 
 
 @dataclass(frozen=True)
@@ -283,8 +322,9 @@ class ParquetRows:
         """The columns of a state, without row groups."""
         footers = self._read_footers(state)
         first = footers[0].file
-        columns = _choose_paths(state, footers[0])
-        schemas = [_find_schema(footers[0], columns)]
+        with at(file=str(first)):
+            columns = _choose_paths(state, footers[0])
+            schemas = [_find_schema(footers[0], columns)]
         schema = schemas[0]
         hint = "Write all files of a state with one schema"
         for footer in footers[1:]:

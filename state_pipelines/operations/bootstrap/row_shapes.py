@@ -13,14 +13,20 @@ import pyarrow.compute as pc
 from state_pipelines.codecs.arrow_coercion import conform, dense_offsets, flatten_entries, to_plain
 from state_pipelines.codecs.columns import column_type, plan_columns
 from state_pipelines.codecs.layout import ROW_KINDS
-from state_pipelines.errors import UsageError, ValueRangeError, Where
+from state_pipelines.errors import IncompatibleError, UsageError, ValueRangeError, Where
+from state_pipelines.keyed.digests.column_digests import identify_rows
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TTL_TYPE
 from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy.typing as npt
+
     from state_pipelines.keyed.record_layout import KeyedLayout
+
+_OF_ENTRY = 2
+"""Fields of a struct that is an entry of a map: its key and its value."""
 
 KEY_GROUP, STATE_KEY, NAMESPACE, TIMESTAMP = "key_group", "state_key", "state_namespace", "timestamp"
 
@@ -65,6 +71,7 @@ class RowShape:
         Raises:
             UsageError: a column is missing, or two fields of a struct have one name.
             ValueRangeError: a value does not fit its serializer, or a list or key group is null.
+            IncompatibleError: a map has a key twice.
         """
         columns: dict[str, pa.Array] = {}
         batch = to_plain_rows(batch)
@@ -93,8 +100,7 @@ class RowShape:
         array = name_fields(array, kind)
         if self.from_source is not None:
             array = self.from_source(array, kind)
-        require_kind(array.type, kind, name)
-        return conform(array, kind, name)
+        return conform_values(array, kind, name)
 
     def _drop_empty(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         index = batch.schema.get_field_index("value")
@@ -105,6 +111,10 @@ class RowShape:
             raise ValueRangeError(
                 "a list is null", hint="Flink has no such state (`ListState.update(null)` fails); leave the row out"
             )
+        if not pa.types.is_list(lists.type):
+            if pa.types.is_null(lists.type):
+                return batch
+            raise ValueRangeError(f"{lists.type} is no list", where=Where(path="value"))
         empty = pc.equal(pc.list_value_length(lists), 0)
         return batch.filter(pc.invert(empty)) if pc.any(empty).as_py() else batch
 
@@ -142,8 +152,66 @@ def conform_number(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     return conform(array, kind, name)
 
 
+def conform_values(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+    """A column of values as the type of its serializer.
+
+    Raises:
+        ValueRangeError: a value does not fit.
+        IncompatibleError: a map has a key twice.
+    """
+    require_kind(array.type, kind, name)
+    values = conform(array, kind, name)
+    _require_distinct_keys(values, np.arange(len(values)), name)
+    return values
+
+
+def _holds_map(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return True
+    return pa.types.is_nested(kind) and any(_holds_map(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _require_distinct_keys(array: pa.Array, rows: npt.NDArray[np.int64], path: str) -> None:
+    """Refuse maps, at any depth, with a key twice, of which Java keeps one value; `rows` are those of the column."""
+    kind = array.type
+    if not _holds_map(kind):
+        return
+    if pa.types.is_struct(kind):
+        for each, child in zip(kind, array.flatten(), strict=True):
+            _require_distinct_keys(child, rows, f"{path}.{each.name}")
+        return
+    entries = flatten_entries(array)
+    owners = np.repeat(np.arange(len(array)), np.diff(dense_offsets(array).to_numpy()))
+    if not pa.types.is_map(kind):
+        _require_distinct_keys(entries, rows[owners], f"{path}[]")
+        return
+    keys = entries.field(0)
+    hashes = identify_rows([pa.array(owners), keys])
+    # Sorting the values takes a fraction of the time that sorting indexes takes.
+    if (np.diff(np.sort(hashes)) == 0).any():
+        _refuse_equal(keys, hashes, rows[owners], path)
+    for name, child in (("key", keys), ("value", entries.field(1))):
+        _require_distinct_keys(child, rows[owners], f"{path}{{{name}}}")
+
+
+def _refuse_equal(keys: pa.Array, hashes: npt.NDArray[np.uint64], rows: npt.NDArray[np.int64], path: str) -> None:
+    """Refuse equal keys among those of one hash; `rows` are those of the column."""
+    order = np.argsort(hashes, kind="stable")
+    for index in np.flatnonzero(np.diff(hashes[order]) == 0).tolist():
+        one, other = ((rows[each], repr(keys[each].as_py())) for each in order[index : index + 2].tolist())
+        # Different keys may have one hash. Texts are compared because NaN differs from itself.
+        if one == other:
+            raise IncompatibleError(
+                f"row {one[0]}: a map has the key {one[1]:.80} twice",
+                where=Where(path=path),
+                hint="A Java map holds one value per key: leave the others out",
+            )
+
+
 def require_kind(source: pa.DataType, target: pa.DataType, path: str) -> None:
-    """Refuse text where numbers or truth values are wanted, and one of these for the other, whatever the values are.
+    """Refuse text where numbers or truth values are wanted, one of these for the other, and no entries for a map.
+
+    The values do not matter.
 
     Raises:
         ValueRangeError: names the path.
@@ -157,6 +225,12 @@ def require_kind(source: pa.DataType, target: pa.DataType, path: str) -> None:
     elif pa.types.is_map(source) and pa.types.is_map(target):
         require_kind(source.key_type, target.key_type, f"{path}{{key}}")
         require_kind(source.item_type, target.item_type, f"{path}{{value}}")
+    elif pa.types.is_list(source) and pa.types.is_map(target):
+        entry = source.value_type
+        if not pa.types.is_struct(entry) or entry.num_fields != _OF_ENTRY:
+            raise ValueRangeError(f"{source} does not fit {target}", where=Where(path=path))
+        require_kind(entry.field(0).type, target.key_type, f"{path}{{key}}")
+        require_kind(entry.field(1).type, target.item_type, f"{path}{{value}}")
     elif (
         (one := _find_kind(source)) != (other := _find_kind(target))
         and None not in (one, other)

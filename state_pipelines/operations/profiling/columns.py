@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from state_pipelines.operations.json_rows import to_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,9 +45,9 @@ class ColumnProfile:
         defaults: rows with the default of Java's primitive types (0, false) or an empty text, list or map; None for
             types that have none.
         measured: what `minimum`, `maximum` and `mean` are of.
-        minimum: number or ISO text; None without values.
+        minimum: number, or text as in `json_rows` (dates and times, `NaN`, `Infinity`); None without values.
         maximum: likewise.
-        mean: None without values, and for dates and times.
+        mean: None without values, for dates and times, and where it is not finite.
     """
 
     column: str
@@ -176,8 +179,11 @@ class _Column:
             self._measured if self._minimum is not None else Quantity.NONE,
             _to_plain(self._minimum),
             _to_plain(self._maximum),
-            self._total / self._values if is_number and self._values and self._minimum is not None else None,
+            self._find_mean() if is_number and self._minimum is not None else None,
         )
+
+    def _find_mean(self) -> float | None:
+        return self._total / self._values if self._values and math.isfinite(self._total) else None
 
 
 def _choose_quantity(kind: pa.DataType) -> Quantity:
@@ -243,7 +249,8 @@ def _choose(known: pa.Scalar | None, found: pa.Scalar, is_better: object) -> pa.
 def _to_plain(scalar: pa.Scalar | None) -> float | str | None:
     if scalar is None:
         return None
-    if _is_number(scalar.type):
-        value = scalar.as_py()
-        return value if isinstance(value, int | float) else float(value)
-    return str(scalar.cast(pa.string()).as_py())
+    if pa.types.is_decimal(scalar.type):
+        return float(scalar.as_py())
+    # Texts for what JSON has no number for, and for dates and times of all years that Java has.
+    (value,) = to_values(pa.array([scalar], scalar.type))
+    return value if isinstance(value, int | float) else str(value)

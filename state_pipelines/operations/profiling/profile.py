@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
-from state_pipelines.errors import StateError, StorageError, UnsupportedError
+from state_pipelines.errors import OutOfReachError, StateError, StorageError, UnsupportedError
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TableOptions
 from state_pipelines.operations.balance.balance import measure_balance
 from state_pipelines.operations.profiling.columns import ColumnProfile, ColumnProfiler
@@ -20,6 +20,7 @@ from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import KeyedState, read_states
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.snapshot.raw_state import BytesState
+from state_pipelines.snapshot.survey import is_damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -57,6 +58,7 @@ class StateProfile:
         failed: entries that cannot be decoded, beside others that can; they count in no column but those of their keys.
         failure: why the first of them cannot.
         error: why the state could not be read; empty when it could.
+        damaged: bytes of it are damaged or missing; the reason is `error`.
     """
 
     name: str
@@ -74,6 +76,7 @@ class StateProfile:
     failed: int = 0
     failure: str = ""
     error: str = ""
+    damaged: bool = False
 
     @property
     def mean_bytes(self) -> float | None:
@@ -157,6 +160,29 @@ class Profile:
             )
         ]
 
+    @property
+    def damage(self) -> list[str]:
+        """Errors of states whose bytes are damaged or missing; those of operators are in `SnapshotReport.damage`."""
+        return [
+            f"operator {operator.label} cannot be read: {state.error}"
+            for operator in self.operators
+            for state in operator.states
+            if state.damaged
+        ]
+
+    @property
+    def notes(self) -> list[str]:
+        """Undamaged state that is not profiled, each with operator and reason."""
+        notes = []
+        for operator in self.operators:
+            for state in operator.states:
+                label = f"operator {operator.label}: state {state.name}"
+                if state.error and not state.damaged:
+                    notes.append(f"{label} is not profiled: {state.error}")
+                if state.failed:
+                    notes.append(f"{label} has {state.failed:,} entries that cannot be decoded: {state.failure}")
+        return notes
+
     def to_json(self) -> dict[str, object]:
         """The profile as an object for `json.dumps`."""
         report = asdict(self)
@@ -223,6 +249,7 @@ class _Rows:
         self.ttl: TtlProfiler | None = None
         self.entries = self.failed = 0
         self.failure = self.error = ""
+        self.damaged = False
         names = (f"{state.operator.label}/{state.label}", state.label, EVERY_STATE)
         self._life = next((lives[name] for name in names if name in lives), None)
         self._now = now
@@ -303,6 +330,8 @@ def _read_alone(state: State, lives: Mapping[str, timedelta], now: datetime) -> 
     except StateError as error:
         rows = _Rows(state, lives, now)
         rows.error = str(error)
+        # A copied snapshot lacks files that it does not need for the rest.
+        rows.damaged = is_damage(error) and not isinstance(error, OutOfReachError)
         return rows
 
 
@@ -335,6 +364,7 @@ def _report(state: State, rows: _Rows, balance: OperatorBalance | None) -> State
         failed=rows.failed,
         failure=rows.failure,
         error=rows.error,
+        damaged=rows.damaged,
     )
 
 

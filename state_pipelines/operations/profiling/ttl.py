@@ -25,6 +25,8 @@ _STEPS = {
 OLDER = "older"
 LATER = "later"
 _MILLISECOND = timedelta(milliseconds=1)
+_FARTHEST = 1 << 62
+"""Times beyond it, in milliseconds, count as so far away: sums with them exceed 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class TtlOutlook:
 
     Attributes:
         entries: with a time of last access.
-        oldest: earliest last access, ISO text; None without entries.
+        oldest: earliest last access, ISO text, or milliseconds since 1970 where the year has not four digits; None
+            without entries.
         newest: latest last access.
         by_age: entries by the time since their last access: up to 1 min, more than that and up to 1 h, …, `older`.
         ttl: declared time to live in seconds; None when none is declared (snapshots do not hold it).
@@ -84,6 +87,7 @@ class TtlProfiler:
         low, high = int(times.min()), int(times.max())
         self._oldest = low if self._oldest is None else min(low, self._oldest)
         self._newest = high if self._newest is None else max(high, self._newest)
+        times = times.clip(-_FARTHEST, _FARTHEST)
         count = len(self._ages)
         self._ages += np.bincount(np.searchsorted(self._steps, self._now - times), minlength=count)
         if self._ttl is not None:
@@ -116,4 +120,7 @@ class TtlProfiler:
 def _to_text(milliseconds: int | None) -> str | None:
     if milliseconds is None:
         return None
-    return (datetime.fromtimestamp(0, UTC) + milliseconds * _MILLISECOND).isoformat(timespec="milliseconds")
+    try:
+        return (datetime.fromtimestamp(0, UTC) + milliseconds * _MILLISECOND).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return f"{milliseconds} ms"

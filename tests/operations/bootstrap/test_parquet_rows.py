@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from state_pipelines.errors import FormatError, ProofError, StateError, UsageError
+from state_pipelines.errors import FormatError, IncompatibleError, ProofError, StateError, UsageError, ValueRangeError
+from state_pipelines.operations.bootstrap import parquet_rows
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapPlan, plan_bootstrap
 from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetFiles, ParquetRows, RowGroups
@@ -121,3 +122,126 @@ def test_a_type_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     files = write(tmp_path / "in", {"value": [1], "subtask": ["0"]})
     with pytest.raises(StateError, match=r"string does not fit.*at subtask"):
         bootstrap(tmp_path, NewState("s", files, "UNION"))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    table = pa.table([["k"], [1], [2]], names=["state_key", "value", "value"])
+    pq.write_table(table, tmp_path / "in" / "0.parquet")
+    files = ParquetFiles(str(tmp_path / "in"))
+    with pytest.raises(UsageError, match=r"the file has 2 columns value .*0\.parquet.* state s"):
+        bootstrap(tmp_path, NewState("s", files))
+    struct = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+    files = write(tmp_path / "in", {"state_key": ["k"], "pair": struct})
+    with pytest.raises(UsageError, match=r"the file has 2 columns pair\.x"):
+        bootstrap(tmp_path, NewState("s", files, columns={"value": "pair.x"}))
+
+
+MAP = pa.map_(pa.string(), pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "path"),
+    [
+        ("VALUE", {"value": pa.array([[], [("a", 1), ("b", 2), ("a", 3)]], MAP)}, "value"),
+        ("VALUE", {"value": pa.array([[], [{"x": [("a", 1), ("a", 1)]}]], pa.list_(pa.struct([("x", MAP)])))}, "value"),
+        ("VALUE", {"value": pa.array([[], [("o", [("a", 1), ("a", 1)])]], pa.map_(pa.string(), MAP))}, "value{value}"),
+        ("LIST", {"value": pa.array([[[]], [[], [("a", 1), ("a", 2)]]], pa.list_(MAP))}, "value"),
+        ("BROADCAST", {"map_key": [1, 2], "map_value": pa.array([[], [("a", 1), ("a", 2)]], MAP)}, "map_value"),
+    ],
+    ids=["map", "struct in a list", "map in a map", "list state", "broadcast"],
+)
+def test_a_map_with_a_key_twice_is_refused(tmp_path: Path, kind: str, columns: dict[str, Any], path: str) -> None:
+    files = write(tmp_path / "in", {"state_key": ["k", "l"]} | columns)
+    with pytest.raises(IncompatibleError, match="row 1 of row group 0: a map has the key 'a' twice") as raised:
+        bootstrap(tmp_path, NewState("s", files, kind))
+    where = raised.value.where
+    assert (where.operator, where.state) == ("o", "s")
+    assert "0.parquet" in str(where.file)
+    assert str(where.path).startswith(path)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_map_in_a_list_state_with_a_key_twice_is_refused(tmp_path: Path) -> None:
+    files = write(tmp_path / "in", {"value": pa.array([[("a", 1), ("a", 1)]], MAP)})
+    with pytest.raises(IncompatibleError, match="the key 'a' twice"):
+        bootstrap(tmp_path, NewState("s", files, "SPLIT"))
+
+
+def test_keys_that_java_distinguishes_are_taken(tmp_path: Path) -> None:
+    pairs = pa.array([[(0.0, 1), (-0.0, 2)], [(0.0, 3)], None], pa.map_(pa.float64(), pa.int64()))
+    files = write(tmp_path / "in", {"state_key": ["a", "b", "c"], "value": pairs})
+    state = NewState("s", files, type="Nullable<Map<Double, Long>>")
+    assert sorted(len(row["value"] or ()) for row in bootstrap(tmp_path, state)["s"]) == [0, 1, 2]
+
+
+def test_errors_name_the_row_of_the_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_rows, "BATCH_ROWS", 2)
+    (tmp_path / "in").mkdir()
+    keys = ["a", "b", "c", "d", "e", "f", "g", None]
+    table = pa.table({"state_key": keys, "value": range(8)})
+    pq.write_table(table, tmp_path / "in" / "0.parquet", row_group_size=4)
+    with pytest.raises(StateError, match=r"row 3 of row group 1 .*0\.parquet"):
+        bootstrap(tmp_path, NewState("s", ParquetFiles(str(tmp_path / "in"))))
+
+
+INTS = pa.array([1])
+
+
+@pytest.mark.parametrize(
+    ("state", "columns", "message"),
+    [
+        ({"kind": "LIST", "type": "List<Long>"}, {"value": INTS}, "int64 is no list"),
+        ({"kind": "LIST", "type": "List<Long>"}, {"value": pa.array([[("a", 1)]], MAP)}, "is no list"),
+        ({"type": "Map<String, Long>"}, {"value": pa.array([[1]])}, r"list<.*> does not fit map"),
+        ({"type": "Map<String, Long>"}, {"value": pa.array([[{"k": "a"}]])}, r"list<.*> does not fit map"),
+        (
+            {"type": "Map<String, Long>"},
+            {"value": pa.array([[{"k": "a", "v": 1, "w": 1}]])},
+            r"list<.*> does not fit map",
+        ),
+        ({"kind": "SPLIT"}, {"value": INTS, "subtask": pa.array([{"x": 1}])}, "does not fit int64"),
+        ({"kind": "SPLIT"}, {"value": INTS, "list_index": pa.array([[1]])}, "does not fit int64"),
+    ],
+)
+def test_types_that_do_not_fit_are_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: dict[str, Any], columns: dict[str, Any], message: str
+) -> None:
+    files = write(tmp_path / "in", {"state_key": ["k"]} | columns)
+    monkeypatch.delattr(BootstrapPlan, "run")
+    with pytest.raises(ValueRangeError, match=message):
+        bootstrap(tmp_path, NewState("s", files, **state))
+
+
+def test_an_extension_type_is_what_it_is_stored_as(tmp_path: Path) -> None:
+    files = write(tmp_path / "in", {"state_key": ["k"], "value": pa.array(["{}"], pa.json_())})
+    assert bootstrap(tmp_path, NewState("s", files))["s"][0]["value"] == "{}"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"name": "n" * 70_000},
+        {"name": "ä" * 40_000, "kind": "SPLIT"},
+        {"name": "s", "type": f"Pojo<com.{'C' * 70_000}>(x: Long)"},
+        {"name": "s", "kind": "BROADCAST", "key_type": f"Pojo<com.{'C' * 70_000}>(x: Long)"},
+    ],
+    ids=["keyed state", "list state", "class of a value", "class of a key"],
+)
+def test_names_that_headers_cannot_hold_are_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: dict[str, Any]
+) -> None:
+    struct = pa.array([{"x": 1}])
+    files = write(tmp_path / "in", dict.fromkeys(("value", "map_key", "map_value"), struct) | {"state_key": ["k"]})
+    monkeypatch.delattr(BootstrapPlan, "run")
+    with pytest.raises(ValueRangeError, match="too long for writeUTF") as raised:
+        bootstrap(tmp_path, NewState(rows=files, **state))
+    assert raised.value.where.state == state["name"][:80]
+
+
+def test_a_class_of_the_keys_that_headers_cannot_hold_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    files = write(tmp_path / "in", {"state_key": pa.array([{"x": 1}]), "value": [1], "key_group": [0]})
+    key = f"Pojo<com.{'C' * 70_000}>(x: Long)"
+    operator = NewOperator("o", [NewState("s", files)], key=key, parallelism=1)
+    with pytest.raises(ValueRangeError, match="too long for writeUTF"):
+        plan_bootstrap(resolve(str(tmp_path / "new")), [operator], ParquetRows(run_tasks))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -76,6 +77,31 @@ def test_maps_have_lengths() -> None:
 def test_times_have_a_range_as_text() -> None:
     found = one([datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 3, 4, tzinfo=UTC)], pa.timestamp("ms", "UTC"))
     assert (str(found.minimum)[:10], str(found.maximum)[:10], found.mean) == ("2026-01-02", "2026-03-04", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "minimum", "maximum"),
+    [
+        (pa.timestamp("ms", "UTC"), "-292275055-05-16T16:47:04.192Z", "+292278994-08-17T07:12:55.807Z"),
+        (pa.timestamp("ns"), "1677-09-21T00:12:43.145224192Z", "2262-04-11T23:47:16.854775807Z"),
+    ],
+)
+def test_times_beyond_the_years_of_python_are_shown(kind: pa.DataType, minimum: str, maximum: str) -> None:
+    found = one([-(1 << 63), (1 << 63) - 1], kind)
+    assert (found.minimum, found.maximum) == (minimum, maximum)
+
+
+@pytest.mark.parametrize(
+    ("values", "bounds"),
+    [
+        ([math.nan], ("NaN", "NaN")),
+        ([-math.inf, math.inf], ("-Infinity", "Infinity")),
+        ([1e308, 1e308], (1e308, 1e308)),
+    ],
+)
+def test_numbers_that_json_does_not_have_are_text(values: list[float], bounds: tuple[object, object]) -> None:
+    found = one(values, pa.float64())
+    assert (found.minimum, found.maximum, found.mean) == (*bounds, None)
 
 
 def test_a_decimal_is_a_number() -> None:

@@ -66,3 +66,13 @@ def test_nulls_do_not_count() -> None:
 def test_no_entries() -> None:
     found = outlook(ttl=timedelta(days=1))
     assert (found.entries, found.oldest, found.expired, found.expired_ratio) == (0, None, 0, 0.0)
+
+
+def test_times_that_are_no_date_are_milliseconds_and_do_not_overflow() -> None:
+    profiler = TtlProfiler(NOW, timedelta(days=1))
+    profiler.add(pa.array([-(1 << 63), (1 << 63) - 1], pa.timestamp("ms", "UTC")))
+    found = profiler.result()
+    assert (found.oldest, found.newest) == ("-9223372036854775808 ms", "9223372036854775807 ms")
+    assert (filled(found.by_age), filled(found.expiring)) == ({"1 min": 1, "older": 1}, {"later": 1})
+    # As `TtlUtils.expired`, which does not let the sum overflow either.
+    assert found.expired == 1
