@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError)
 """Errors of `zipfile` about jars that are damaged or in forms that it does not read."""
 
+MAX_JAR_CLASSES = 1 << 30
+"""Bytes of all classes of a jar, which are read for the names of their super classes."""
+
 MAX_CLASS_SIZE = 16 << 20
 """Bytes of a class file or a field list; class files of compilers have some KiB, seldom a MiB."""
 
@@ -198,10 +201,16 @@ class _Jar:
         return parse_class(self._read(entry), f"{self.path}!{entry}") if entry in self.entries else None
 
     def super_classes(self) -> Iterator[tuple[str, str]]:
+        size = 0
         for entry in sorted(self.entries):
             # Classes for newer JVMs (`META-INF/versions`) repeat those of the jar itself.
             if entry.endswith(_SUFFIX) and not entry.startswith("META-INF/"):
-                yield from read_super_classes(self._read(entry), f"{self.path}!{entry}")
+                content = self._read(entry)
+                size += len(content)
+                if size > MAX_JAR_CLASSES:
+                    what = f"the classes of the jar have more than {MAX_JAR_CLASSES >> 20} MiB"
+                    raise UsageError(what, where=Where(file=self.path))
+                yield from read_super_classes(content, f"{self.path}!{entry}")
 
     def _read(self, entry: str) -> bytes:
         where = Where(file=self.path)

@@ -14,8 +14,11 @@ _HEX = re.compile("[0-9a-fA-F]{32}")
 
 
 def compute_operator_id(uid: str) -> bytes:
-    """Return the 16 bytes of the operator id for `uid`: murmur3_128 (x64, seed 0) of its UTF-8 bytes."""
-    return murmur3_128(uid.encode())
+    """Return the 16 bytes of the operator id for `uid`: murmur3_128 (x64, seed 0) of its UTF-8 bytes.
+
+    Half a character, which UTF-8 does not have, is a question mark, as in Java.
+    """
+    return murmur3_128(uid.encode(errors="replace"))
 
 
 def format_operator_id(operator_id: bytes) -> str:

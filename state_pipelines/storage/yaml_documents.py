@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from state_pipelines.binary.strings import join_surrogates
+
 MAX_DEPTH = 64
 """Mappings and lists in each other."""
 
@@ -56,7 +58,10 @@ class _Bounded:
         self._depth += 1
         node: yaml.Node | None = super().compose_node(parent, index)  # type: ignore[misc]
         if isinstance(node, yaml.ScalarNode) and _IMPOSSIBLE.search(node.value):
-            raise yaml.YAMLError(f"a text has a character that names and UTF-8 cannot have: {node.value!a}")
+            # JSON writes a character beyond U+FFFF as two halves.
+            node.value = join_surrogates(node.value)
+            if _IMPOSSIBLE.search(node.value):
+                raise yaml.YAMLError(f"a text has a character that names and UTF-8 cannot have: {node.value!a}")
         self._depth -= 1
         if event.anchor is not None and not isinstance(event, yaml.AliasEvent):
             heights[event.anchor] = self._deepest - self._depth

@@ -11,7 +11,7 @@ import pytest
 
 from state_pipelines.codecs.kryo.field_lists import OBJECT_NAME, ClassDeclaration, JavaType, load_classes
 from state_pipelines.errors import StateError, UsageError
-from state_pipelines.javaclasses import load_field_lists
+from state_pipelines.javaclasses import classpath, load_field_lists
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass
 from state_pipelines.javaclasses.field_lists import ClassDeclarations, ClassFieldLists, describe_class
 from state_pipelines.javaclasses.javaclass import ENUM_NAME, RECORD_NAME, JavaClass, JavaField
@@ -161,6 +161,17 @@ def test_a_class_file_in_a_jar_is_bounded(tmp_path: Path) -> None:
             file.write(bytes(1 << 20))
     with pytest.raises(UsageError, match=r"A.class of the jar has more than 16 MiB"):
         load_field_lists([str(tmp_path / "bomb.jar")]).find("A")
+
+
+def test_the_classes_of_a_jar_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = RECORD
+    with zipfile.ZipFile(tmp_path / "many.jar", "w") as jar:
+        for number in range(9):
+            jar.writestr(f"A{number}.class", compiled)
+    lists = load_field_lists([str(tmp_path / "many.jar")])
+    monkeypatch.setattr(classpath, "MAX_JAR_CLASSES", 9 * len(compiled) - 1)
+    with pytest.raises(UsageError, match="the classes of the jar have more than"):
+        lists.list_subclasses("A")
 
 
 def test_every_flipped_byte_of_a_jar_is_an_error_of_the_jar_or_none(tmp_path: Path) -> None:

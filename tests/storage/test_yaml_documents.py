@@ -64,6 +64,10 @@ def test_texts_that_no_file_can_have_as_a_name_are_refused(text: str, as_texts: 
         parse_yaml(text, as_texts=as_texts)
 
 
+def test_two_halves_of_a_character_are_one_as_in_json() -> None:
+    assert parse_yaml(r'["\ud83d\ude80"]') == ["\N{ROCKET}"]
+
+
 def test_a_document_that_is_too_long_is_refused() -> None:
     with pytest.raises(yaml.YAMLError, match=r"the document has 8,388,609 bytes, more than 8,388,608"):
         parse_yaml(" " * (MOST_BYTES + 1))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import UnsupportedError, UsageError, Where
+from state_pipelines.binary.writer import Writer
+from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError, Where
 from state_pipelines.metadata import CheckpointMetadata, list_references, replace_stream_handles, with_version
 from state_pipelines.metadata.operator_ids import (
     compute_operator_id,
@@ -27,6 +28,7 @@ from state_pipelines.storage.locations import cut_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from state_pipelines.metadata import OperatorState
     from state_pipelines.metadata.references import StreamReference
@@ -109,12 +111,18 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
         former[named.operator_id] = operator.label
         asked[named.operator_id] = mine
     for take in request.take:
+        _check_taken(take, snapshot, others[take.snapshot], {each.operator_id for each in states})
         taken = _take(take, others[take.snapshot], absolute[take.snapshot], version)
         states.append(taken)
         former[taken.operator_id] = f"{take.operator} of {take.snapshot}"
         notes.append(f"operator {take.uid} comes from {take.snapshot}")
-    olds = {_new_id(requests.get(each.metadata.operator_id), each): each.metadata for each in snapshot.operators}
-    gone = {each.metadata.operator_id for each in snapshot.operators if each.label in dropped}
+    gone = {identity for identity, each in requests.items() if each.drop}
+    # By new id. Another operator may have that of one that goes.
+    olds = {
+        _new_id(requests.get(each.metadata.operator_id), each): each.metadata
+        for each in snapshot.operators
+        if each.metadata.operator_id not in gone
+    }
     for path in request.merge:
         known = {each.operator_id for each in olds.values()} | gone
         for state in absolute[path].operator_states:
@@ -180,10 +188,33 @@ def _rename(state: OperatorState, request: OperatorRequest, version: int) -> Ope
 
 
 def _with_id(state: OperatorState, operator_id: bytes, uid: str | None) -> OperatorState:
+    """Give an operator another id and uid.
+
+    Raises:
+        UsageError: the uid is longer than `_metadata` can store.
+    """
+    try:
+        Writer().utf(uid or "")
+    except ValueRangeError as error:
+        raise UsageError(f"the uid {uid:.60}… cannot be stored: {error.what}") from None
     coordinator = state.coordinator_state
     if coordinator is not None:
         coordinator = replace(coordinator, handle_name=format_operator_id(operator_id))
     return replace(state, operator_id=operator_id, uid=uid, coordinator_state=coordinator)
+
+
+def _check_taken(take: TakeRequest, snapshot: Snapshot, other: Snapshot, stays: AbstractSet[bytes]) -> None:
+    """Refuse to take an operator of the snapshot itself that stays: two operators would have its files.
+
+    Raises:
+        UsageError: that is asked for.
+    """
+    identity = other.operator(take.operator).metadata.operator_id
+    if other.fingerprint == snapshot.fingerprint and identity in stays:
+        raise UsageError(
+            f"operator {take.operator} stays, and its state would be in {take.uid}, too",
+            hint="Rename it, or take it from a copy of the snapshot (convert --format keep)",
+        )
 
 
 def _take(take: TakeRequest, other: Snapshot, metadata: CheckpointMetadata, version: int) -> OperatorState:

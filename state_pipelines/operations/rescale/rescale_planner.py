@@ -22,7 +22,7 @@ from state_pipelines.operations.rescale.operator_assembly import assemble_operat
 from state_pipelines.operations.rescale.record_plan import RecordMove, has_keyed_state
 from state_pipelines.operations.rescale.rescale_plan import KeyedHandles, OperatorChange, OperatorPlan, RecordsPlan, Way
 from state_pipelines.operations.rescale.source_splits import count_splits
-from state_pipelines.operations.rescale.stored_elements import digest_pairs, measure_union
+from state_pipelines.operations.rescale.stored_elements import digest_lists, digest_pairs, measure_union
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.database_keys import check_database_keys
@@ -216,6 +216,7 @@ class _Planner:
     ) -> OperatorPlan:
         """The operator with its keyed state, as far as it is reused, and the operator state of all sources."""
         self._check_broadcasts()
+        self._note_equal_elements()
         managed = self._hand_out(assembler, raw=False)
         raw = self._hand_out(assembler, raw=True)
         finished = {each.index for each in self.metadata.subtasks if each.finished}
@@ -304,6 +305,25 @@ class _Planner:
                     where=Where(state=name),
                     hint="Drop the state (drop_states) and let the job broadcast it again, or make them equal before",
                 )
+
+    def _note_equal_elements(self) -> None:
+        """Note list and union state that several merged snapshots have alike, as copies of one snapshot do."""
+        if not self.edited.merged:
+            return
+        alike: dict[str, set[RecordDigest]] = {}
+        twice: dict[str, None] = {}
+        for operator in self._sources:
+            for name, digest in digest_lists(operator).items():
+                known = alike.setdefault(name, set())
+                if digest.records and digest in known and name not in self.dropped:
+                    twice[name] = None
+                known.add(digest)
+        if twice:
+            self.notes.append(
+                f"operator {self.operator.label}: several of the merged snapshots have the same elements in "
+                f"{', '.join(twice)}, which are there several times now; if they are copies of one state, merge one of "
+                "them only"
+            )
 
     def _note_databases(self, handles: Sequence[KeyedStateHandle | None]) -> None:
         if self._hands_out and any(isinstance(each, IncrementalRemoteKeyedStateHandle) for each in handles):

@@ -201,6 +201,19 @@ def measure_union(operator: Operator) -> int:
         return sum(stream.size for stream in streams.values())
 
 
+def digest_lists(operator: Operator) -> dict[str, RecordDigest]:
+    """Digest the elements of each list and union state of an operator, independent of their order and subtasks.
+
+    Raises:
+        StateError: a stream cannot be read.
+    """
+    found: dict[str, RecordDigest] = {}
+    for stored in list_stored_elements(operator, name_elements([operator]), find_delegates(operator.metadata)):
+        for name, digest in stored.digest()[0].items():
+            found[name] = found.get(name, RecordDigest()) + digest
+    return found
+
+
 def digest_pairs(state: BroadcastState) -> set[RecordDigest]:
     """Digest the copies of a broadcast state, independent of the order of their entries.
 

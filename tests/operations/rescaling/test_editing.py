@@ -173,3 +173,33 @@ def test_a_renamed_operator_is_merged_by_its_old_id(orders: Snapshot) -> None:
     edited = edit_operators(orders, request, {"again": retake(orders)})
     (renamed,) = (each for each in edited.operators if each.former == "orders")
     assert [each.label for each in renamed.merged] == ["orders"]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_id_of_a_dropped_operator_can_be_that_of_another_one(orders: Snapshot, turned: bool) -> None:
+    # In either order of the operators.
+    if turned:
+        metadata = replace(orders.metadata, operator_states=orders.metadata.operator_states[::-1])
+        orders = Snapshot(orders.location, metadata, orders.path_mapping, orders.declarations)
+    requests = (OperatorRequest(operator="pricing", drop=True), OperatorRequest(operator="orders", uid="pricing"))
+    edited = edit_operators(orders, RescaleRequest(operators=requests, merge=("again",)), {"again": retake(orders)})
+    (renamed,) = [each for each in edited.operators if each.operator.label == "pricing"]
+    assert [each.label for each in renamed.merged] == ["orders"]
+    assert "orders" not in [each.operator.label for each in edited.operators]
+
+
+@pytest.mark.parametrize("uid", ["x" * 65_536, "\N{EURO SIGN}" * 30_000])
+def test_a_uid_that_cannot_be_stored_is_refused(orders: Snapshot, uid: str) -> None:
+    with pytest.raises(UsageError, match="cannot be stored: a string of") as error:
+        edit(orders, OperatorRequest(operator="orders", uid=uid))
+    assert len(str(error.value)) < 300
+
+
+def test_a_uid_with_half_a_character_has_an_id_as_in_java() -> None:
+    assert compute_operator_id("a\udcff") == compute_operator_id("a?")
+
+
+def test_an_operator_that_stays_is_not_taken_again(orders: Snapshot) -> None:
+    request = RescaleRequest(take=(TakeRequest(snapshot="again", operator="orders", uid="other"),))
+    with pytest.raises(UsageError, match="operator orders stays, and its state would be in other, too"):
+        edit_operators(orders, request, {"again": orders})

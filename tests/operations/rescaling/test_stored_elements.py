@@ -13,11 +13,13 @@ from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.operator_handles import OperatorStateMetaInfo, OperatorStateMode
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.metadata.streams import StateStream
-from state_pipelines.operations.rescale import parse_request, rescale
+from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.rescale import parse_request, plan_rescale, rescale
 from state_pipelines.operations.rescale.stored_elements import StoredElements
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import open_snapshot
-from tests.snapshots import RESCALING
+from state_pipelines.storage import resolve
+from tests.snapshots import OWN, RESCALING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,3 +122,11 @@ def test_state_of_unknown_serializers_is_rescaled_by_its_bytes(
     assert open_snapshot(result.path).operators[0].parallelism == content.get(
         "parallelism", snapshot.operators[0].parallelism
     )
+
+
+def test_equal_elements_of_merged_snapshots_are_noted(tmp_path: Path) -> None:
+    snapshot = next(each for each in OWN if each.name == "types-2.2-heap").open()
+    convert(snapshot, str(tmp_path / "copy"), "canonical")
+    request = parse_request({"merge": {"with": [str(tmp_path / "copy")], "on_equal": "first"}})
+    plan = plan_rescale(snapshot, resolve(str(tmp_path / "new")), request)
+    assert any("have the same elements in SourceReaderState" in each for each in plan.notes), plan.notes
