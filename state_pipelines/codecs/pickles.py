@@ -13,23 +13,25 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.binary.reader import Reader
+from state_pipelines.codecs.expansion import BYTES_PER_VALUE, ExpansionBudget, TreeSizes, count_repeated
 from state_pipelines.codecs.json.json_values import Json, big_integer, hex_bytes, number, sorted_set, tagged, value_json
 from state_pipelines.errors import FormatError, StateError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 MAX_DEPTH = 64
 """Largest depth of nested containers."""
 
-MAX_ITEMS = 1_000_000
-"""Largest number of values shown of one pickle; a value that is referred to again counts again."""
+MAX_TWINS = 100
+"""Largest number of keys of one dict or set with the same hash; finding one of them takes as many comparisons."""
 
 _FIRST_PROTOCOL, _LAST_PROTOCOL = 2, 5
 _LONGEST_INTEGER = 1 << 12
 _LONGEST_NAME = 200
 _LARGEST_KEY = 10_000
 _SAFE_INTEGER = 1 << 63
+_UNIQUE_HASHES = 1 << 60
 _MARK = object()
 
 _CALLS = {
@@ -78,14 +80,16 @@ def read_pickle(data: bytes) -> Any:
 
     Raises:
         FormatError: the bytes are no pickle.
-        UnsupportedError: the pickle holds an object of a class, or is nested too deeply.
+        UnsupportedError: the pickle holds an object of a class, is nested too deeply, or refers to the same objects so
+            often that they are more values than `ExpansionBudget` allows.
     """
     machine = _Machine(Reader(data))
     try:
         value = machine.run()
     except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(f"the bytes are no pickle: {type(error).__name__} at offset {machine.at}") from None
-    _check_depth(value)
+    budget = ExpansionBudget(len(data))
+    budget.spend(TreeSizes(_inspect, MAX_DEPTH, "the pickle").measure(value))
     return value
 
 
@@ -95,71 +99,51 @@ def is_pickle(data: bytes) -> bool:
 
 
 def pickle_json(value: Any) -> Json:
-    """Convert a value of `read_pickle` to JSON; dicts with other keys than strings become `@map`.
-
-    Raises:
-        UnsupportedError: it has more than `MAX_ITEMS` values.
-    """
-    return _Renderer().render(value)
-
-
-class _Renderer:
-    """Renders values, counting them."""
-
-    def __init__(self) -> None:
-        self._left = MAX_ITEMS
-
-    def render(self, value: Any) -> Json:
-        """Return one value and all inside it."""
-        self._left -= 1
-        if self._left < 0:
-            raise UnsupportedError(f"the pickle has more than {MAX_ITEMS:,} values")
-        match value:
-            case None | bool() | str():
-                return value
-            case int():
-                return value if -_SAFE_INTEGER <= value < _SAFE_INTEGER else big_integer(value)
-            case float():
-                return number(value)
-            case bytes() | bytearray():
-                return hex_bytes(value)
-            case list():
-                return self._all(value)
-            case tuple():
-                return tagged("@tuple", self._all(value))
-            case set() | frozenset():
-                return sorted_set(self._all(value))
-            case dict():
-                return self._dict(value)
-        raise UnsupportedError(f"a pickle holds no {type(value).__name__} here")
-
-    def _all(self, values: Iterable[Any]) -> list[Json]:
-        return [self.render(each) for each in values]
-
-    def _dict(self, value: dict[Any, Any]) -> Json:
-        if all(isinstance(key, str) and not key.startswith("@") for key in value):
-            return {key: self.render(item) for key, item in value.items()}
-        # In the order of the dict, which belongs to the value in Python.
-        return tagged("@map", [[self.render(key), self.render(item)] for key, item in value.items()])
+    """Convert a value of `read_pickle` to JSON; dicts with other keys than strings become `@map`."""
+    match value:
+        case None | bool() | str():
+            return value
+        case int():
+            return value if -_SAFE_INTEGER <= value < _SAFE_INTEGER else big_integer(value)
+        case float():
+            return number(value)
+        case bytes() | bytearray():
+            return hex_bytes(value)
+        case list():
+            return [pickle_json(each) for each in value]
+        case tuple():
+            return tagged("@tuple", [pickle_json(each) for each in value])
+        case set() | frozenset():
+            return sorted_set(pickle_json(each) for each in value)
+        case dict():
+            return _dict_json(value)
+    raise UnsupportedError(f"a pickle holds no {type(value).__name__} here")
 
 
-def _check_depth(value: Any) -> None:
-    """Refuse values that are nested too deeply, such as containers that contain themselves."""
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        inside: dict[int, Any] = {}
-        for each in level:
-            children = each.values() if isinstance(each, dict) else each if isinstance(each, _CONTAINERS) else ()
-            for child in (*each, *children) if isinstance(each, dict) else children:
-                if isinstance(child, (*_CONTAINERS, dict)):
-                    inside[id(child)] = child
-        level = list(inside.values())
-        if not level:
-            return
-    raise UnsupportedError(f"the pickle is nested more than {MAX_DEPTH} levels deep, or holds itself")
+def _dict_json(value: dict[Any, Any]) -> Json:
+    if all(isinstance(key, str) and not key.startswith("@") for key in value):
+        return {key: pickle_json(item) for key, item in value.items()}
+    # In the order of the dict, which belongs to the value in Python.
+    return tagged("@map", [[pickle_json(key), pickle_json(item)] for key, item in value.items()])
 
 
-_CONTAINERS = (list, tuple, set, frozenset)
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+_TEXTS = (str, bytes, bytearray)
+
+
+def _inspect(value: Any) -> tuple[int, list[Any]]:
+    """Return the number of values without those of the containers inside, and these."""
+    if not isinstance(value, _CONTAINERS):
+        return _count_leaf(value), []
+    items = (*value, *value.values()) if isinstance(value, dict) else value
+    count = 1 + sum(_count_leaf(each) for each in items if not isinstance(each, _CONTAINERS))
+    return count, [each for each in items if isinstance(each, _CONTAINERS)]
+
+
+def _count_leaf(value: Any) -> int:
+    if isinstance(value, _TEXTS):
+        return count_repeated(value)
+    return 1 if not isinstance(value, int) else 1 + value.bit_length() // (8 * BYTES_PER_VALUE)
 
 
 class _Machine:
@@ -169,6 +153,8 @@ class _Machine:
         self._reader = reader
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
+        self._keys = ExpansionBudget(reader.remaining)
+        self._twins: dict[int, dict[int, int]] = {}
         self.at = 0
 
     def run(self) -> Any:
@@ -246,10 +232,14 @@ class _Machine:
         self._stack.append(self._since_mark())
 
     def frozenset_since_mark(self) -> None:
-        self._stack.append(frozenset(map(_hashable, self._since_mark())))
+        values = self._since_mark()
+        self._check_keys(values, {})
+        self._stack.append(frozenset(values))
 
     def dict_since_mark(self) -> None:
-        self._stack.append(_pairs(self._since_mark()))
+        values = self._since_mark()
+        self._check_keys(values[::2], {})
+        self._stack.append(dict(zip(values[::2], values[1::2], strict=True)))
 
     def append(self) -> None:
         value = self._pop()
@@ -261,15 +251,32 @@ class _Machine:
 
     def set_item(self) -> None:
         value, key = self._pop(), self._pop()
-        self._top(dict)[_hashable(key)] = value
+        self._insert(dict, [key])[key] = value
 
     def set_items(self) -> None:
         values = self._since_mark()
-        self._top(dict).update(_pairs(values))
+        self._insert(dict, values[::2]).update(zip(values[::2], values[1::2], strict=True))
 
     def add_items(self) -> None:
         values = self._since_mark()
-        self._top(set).update(map(_hashable, values))
+        self._insert(set, values).update(values)
+
+    def _insert(self, kind: type, keys: list[Any]) -> Any:
+        """Return the dict or set on top of the stack, which may get these keys."""
+        target = self._top(kind)
+        self._check_keys(keys, self._twins.setdefault(id(target), {}))
+        return target
+
+    def _check_keys(self, keys: list[Any], twins: dict[int, int]) -> None:
+        """Refuse keys that take too long to hash or to find; `twins` counts those of each hash."""
+        for key in keys:
+            # Hashes of text and bytes cannot be chosen, and those of other integers are the integers.
+            if isinstance(key, _TEXTS) or (isinstance(key, int) and -_UNIQUE_HASHES < key < _UNIQUE_HASHES):
+                continue
+            self._keys.spend(_count_key(key))
+            count = twins[hash(key)] = twins.get(hash(key), 0) + 1
+            if count > MAX_TWINS:
+                raise UnsupportedError(f"the pickle has more than {MAX_TWINS} keys with the same hash")
 
     def memoize(self) -> None:
         self._memo[len(self._memo)] = self._remembered()
@@ -304,21 +311,17 @@ class _Machine:
         self._reader.take(8)
 
 
-def _pairs(values: list[Any]) -> dict[Any, Any]:
-    return dict(zip(map(_hashable, values[::2]), values[1::2], strict=True))
-
-
-def _hashable(key: Any) -> Any:
-    """Return the key, unless hashing takes too long (tuples that contain another one many times)."""
-    pending, left = [key], _LARGEST_KEY
+def _count_key(key: Any) -> int:
+    """Return the number of values of a key, unless it takes too long to hash (tuples that hold another many times)."""
+    pending, count = [(key, 0)], 0
     while pending:
-        left -= 1
-        if left < 0:
-            raise UnsupportedError(f"the pickle has a key of more than {_LARGEST_KEY:,} values")
-        each = pending.pop()
+        count += 1
+        each, depth = pending.pop()
+        if count > _LARGEST_KEY or depth > MAX_DEPTH:
+            raise UnsupportedError(f"the pickle has a key of more than {_LARGEST_KEY:,} values or {MAX_DEPTH} levels")
         if isinstance(each, tuple | frozenset):
-            pending += each
-    return key
+            pending += [(inner, depth + 1) for inner in each]
+    return count
 
 
 def _unsigned(reader: Reader, width: int) -> int:

@@ -21,7 +21,7 @@ from state_pipelines.codecs.avro.avro_records import (
     read_avro,
     write_avro,
 )
-from state_pipelines.errors import FormatError, ValueRangeError
+from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.registry import read_snapshot
 
@@ -159,12 +159,38 @@ def test_record_may_contain_itself() -> None:
         (["null", "int"], "00000002", "index 2 is outside a schema with 2 choices"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, "ffffffff", "index -1 is outside"),
         ({"type": "array", "items": "null"}, "ffffffff0f", "a block of 4294967295 items"),
-        ({"type": "array", "items": "null"}, "ffff03" * 40, "which are empty"),
+        ({"type": "array", "items": "null"}, "ffff03" * 40, "a block of 65535 items does not fit"),
     ],
 )
 def test_bytes_that_do_not_follow_the_schema_are_refused(schema: object, raw: str, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         read(schema, raw)
+
+
+NOTHING = {"type": "array", "items": {"type": "record", "name": "Empty", "fields": []}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "raw"),
+    [
+        pytest.param(NOTHING, "e807" * 40, id="blocks"),
+        pytest.param({"type": "array", "items": NOTHING}, "e807" + "ff0f00" * 1_000 + "00", id="arrays"),
+        pytest.param(
+            {"type": "array", "items": {"type": "record", "name": "R", "fields": [
+                {"name": f"f{number}", "type": "null"} for number in range(1_000)
+            ]}},
+            "e80700",
+            id="fields",
+        ),
+    ],
+)  # fmt: skip
+def test_values_without_bytes_are_limited_by_the_bytes_of_the_record(schema: object, raw: str) -> None:
+    with pytest.raises((FormatError, UnsupportedError), match=r"unfolds to more than|a block of 1000 items"):
+        read(schema, raw)
+
+
+def test_thousands_of_items_without_bytes_are_read() -> None:
+    assert read({"type": "array", "items": "null"}, "a01f00") == [None] * 4_000
 
 
 def test_depth_is_bounded() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -10,15 +12,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from state_pipelines.binary.java_values import (
+    JavaArray,
+    JavaClassData,
+    JavaClassDesc,
+    JavaField,
+    JavaObject,
+    JavaString,
+)
+from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.beam import beam_layouts as beam
+from state_pipelines.codecs.beam import beam_values as beam_values  # registers the layouts
+from state_pipelines.codecs.java.big_numbers import MAX_BYTES
+from state_pipelines.codecs.java.serialized_objects import java_value
+from state_pipelines.codecs.java.typed_values import TypedValue
+from state_pipelines.codecs.json.json_values import value_json
+from state_pipelines.codecs.kryo.jdk_values import LEAVES_5
 from state_pipelines.codecs.programs.execution import decode_spans, encode_array
 from state_pipelines.codecs.programs.program import compile_layout
-from state_pipelines.codecs.scalar.codec import write_value
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.scalar.self_describing import twos_complement
-from state_pipelines.errors import ValueRangeError
+from state_pipelines.errors import UnsupportedError, ValueRangeError
+from tests.codecs.kryo_graphs import varint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 INTEGER, DECIMAL = lay.BigInteger(), lay.BigDecimal()
+SCALE_AND_DIGITS = LEAVES_5["java.math.BigDecimal"]
 
 
 def text_of(layout: lay.Layout, data: bytes) -> str | None:
@@ -108,7 +131,7 @@ def test_text_is_written(layout: lay.Layout, text: str, data: str) -> None:
         (DECIMAL, "1.2.3"),
         (DECIMAL, "1e"),
         (DECIMAL, "1e-2147483648"),
-        (DECIMAL, "9" * 160_001),
+        (DECIMAL, "9" * 10_001),
     ],
 )
 def test_what_is_no_number_is_refused(layout: lay.Layout, text: str) -> None:
@@ -120,15 +143,49 @@ def test_decimals_of_arrow_are_taken() -> None:
     assert bytes_of(DECIMAL, Decimal("1.50")) == "00000006009600000002"
 
 
-def test_a_number_too_long_for_text_is_refused() -> None:
-    data = (70_004).to_bytes(4, "big") + b"\1" * 70_000
-    with pytest.raises(ValueRangeError, match="numbers of more than 65536 bytes"):
-        text_of(INTEGER, data)
+TOO_LONG = b"\x7f" * (MAX_BYTES + 1)
+JAVA_INTEGER = JavaObject(
+    JavaClassDesc(
+        "java.math.BigInteger", 1, 2, (JavaField("I", "signum"), JavaField("[", "magnitude", JavaString("[B")))
+    ),
+    (JavaClassData((1, JavaArray(JavaClassDesc("[B", 1, 2), TOO_LONG))),),
+)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        pytest.param(lambda: text_of(INTEGER, (len(TOO_LONG) + 4).to_bytes(4, "big") + TOO_LONG), id="columns"),
+        pytest.param(
+            lambda: read_value(INTEGER, Reader((len(TOO_LONG) + 4).to_bytes(4, "big") + TOO_LONG)), id="BigInteger"
+        ),
+        pytest.param(
+            lambda: read_value(DECIMAL, Reader((len(TOO_LONG) + 4).to_bytes(4, "big") + TOO_LONG + bytes(4))),
+            id="BigDecimal",
+        ),
+        pytest.param(lambda: SCALE_AND_DIGITS.read(Reader(varint(len(TOO_LONG) + 1) + TOO_LONG + b"\0"), 5), id="Kryo"),
+        pytest.param(lambda: java_value(JAVA_INTEGER), id="Java serialization"),
+        pytest.param(lambda: read_value(beam.VarInteger(), Reader(varint(len(TOO_LONG)) + TOO_LONG)), id="Beam"),
+    ],
+)
+def test_a_number_too_long_for_text_is_refused(read: Callable[[], object]) -> None:
+    with pytest.raises(UnsupportedError, match="a number of 4,097 bytes is longer than the 4,096 bytes"):
+        read()
 
 
 def test_the_longest_number_goes_there_and_back() -> None:
-    data = (65_536 + 4).to_bytes(4, "big") + b"\x7f" * 65_536
+    data = (MAX_BYTES + 4).to_bytes(4, "big") + TOO_LONG[1:]
     text = text_of(INTEGER, data)
     assert text is not None
-    assert len(text) == 157_827
+    assert len(text) == 9_864
     assert bytes_of(INTEGER, text) == data.hex()
+
+
+def test_thousands_of_long_numbers_take_seconds() -> None:
+    data = (MAX_BYTES + 4).to_bytes(4, "big") + TOO_LONG[1:]
+    ends = len(data) * np.arange(1, 1001, dtype=np.int64)
+    started = time.process_time()
+    texts = decode_spans(compile_layout(INTEGER), np.frombuffer(data * 1000, np.uint8), ends - len(data), ends)
+    shown = [value_json(TypedValue("java.math.BigInteger", read_value(INTEGER, Reader(data)))) for _ in range(1000)]
+    assert time.process_time() - started < 10
+    assert shown[0] == {"@bigint": texts[0].as_py()}

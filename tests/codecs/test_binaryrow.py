@@ -199,6 +199,35 @@ def test_bytes_that_are_no_row_are_refused(raw: str, types: tuple[LogicalType, .
         read_row(bytes.fromhex(raw), types)
 
 
+def slots(*variable: tuple[int, int]) -> bytes:
+    return b"".join(size.to_bytes(4, "little") + start.to_bytes(4, "little") for start, size in variable)
+
+
+OVERLAPPING = [
+    pytest.param(bytes(8) + slots(*[(32, 24)] * 3) + b"a" * 24, (STRING,) * 3, id="text"),
+    pytest.param(bytes(8) + slots(*[(32, 24)] * 3) + b"a" * 24, (sql("RAW"), BYTES, BYTES), id="bytes"),
+    pytest.param(bytes(8) + slots(*[(8, 16)] * 3), (sql("DECIMAL", 38, 2),) * 3, id="decimals"),
+    pytest.param(bytes(8) + slots((0, 24), (0, 8), (5, 8)), (STRING, TS9, TS9), id="timestamps"),
+    pytest.param(bytes(8) + slots((0, 24), (0, 24)), (nested("ROW", BIGINT), nested("ROW", BIGINT)), id="rows"),
+    pytest.param(
+        bytes(8) + slots((16, 24)) + b"\2\0\0\0" + bytes(4) + slots((8, 16), (8, 16)), (nested("ARRAY", STRING),),
+        id="elements",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("raw", "types"), OVERLAPPING)
+def test_variable_length_data_that_overlap_are_refused(raw: bytes, types: tuple[LogicalType, ...]) -> None:
+    with pytest.raises(FormatError, match="overlap"):
+        read_row(raw, types)
+
+
+def test_a_decimal_of_more_bytes_than_digits_is_refused() -> None:
+    for size in (0, 17):
+        with pytest.raises(FormatError, match=f"has {size} bytes, not 1 to 16"):
+            read_row(bytes(8) + slots((16, size)) + bytes(24), (sql("DECIMAL", 38, 2),))
+
+
 def test_type_without_known_form_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="TIMESTAMP_WITH_TIME_ZONE"):
         read_row(bytes(16), (sql("TIMESTAMP_WITH_TIME_ZONE", 3),))

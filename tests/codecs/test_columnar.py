@@ -246,6 +246,7 @@ def test_error_names_the_record_and_the_place() -> None:
         (lay.Text(), "ffffffffffff", "a length or count does not fit in the bytes that are left"),
         (lay.Text(), "02bdb003", "a string holds half of a surrogate pair"),
         (lay.Sequence(lay.Constant(b"")), "00010001", "a length or count does not fit"),
+        (lay.Sequence(lay.Sequence(lay.Constant(b""))), "00000003" + "00000fff" * 3, "a length or count does not fit"),
         (lay.Constants(()), "00000000", "an index is outside the 0 constants"),
         (lay.Constant(b"\x2a"), "2b", "a byte differs from the constant"),
         (lay.Sized(text=True), "00000001ff", "a string is not UTF-8"),
@@ -254,6 +255,12 @@ def test_error_names_the_record_and_the_place() -> None:
 def test_wrong_bytes_are_an_error(layout: lay.Layout, record: str, message: str) -> None:
     with pytest.raises((FormatError, UnsupportedError), match=message):
         decoded(layout, [bytes.fromhex(record)])
+
+
+@pytest.mark.parametrize("record", ["02bdb003", "0280b803", "03bdb00362"])
+def test_half_of_a_character_is_legal_but_no_text_of_arrow(record: str) -> None:
+    with pytest.raises(UnsupportedError, match="half of a surrogate pair, for which UTF-8"):
+        decoded(lay.Text(), [bytes.fromhex(record)])
 
 
 def test_a_null_key_has_no_place_in_a_map_of_arrow() -> None:

@@ -69,6 +69,10 @@ TTL = tree.Ttl(timestamp=LONG, inner=STRING)
         ("BigDec", Decimal("1E+3"), {"@dec": "1000"}),
         ("BigDec", Decimal("0E+3"), {"@dec": "0"}),
         ("BigDec", Decimal("0.00"), {"@dec": "0.00"}),
+        ("BigDec", Decimal("1E+1001"), {"@dec": "1E+1001"}),
+        ("PythonBigDec", Decimal("NaN"), {"@dec": "NaN"}),
+        ("PythonBigDec", Decimal("sNaN"), {"@dec": "sNaN"}),
+        ("PythonBigDec", Decimal("-Infinity"), {"@dec": "-Infinity"}),
         ("BigDec", Decimal("1E-7"), {"@dec": "0.0000001"}),
         ("Date", 5, {"@juDate": 5}),
         ("SqlDate", 5, {"@sqlDate": 5}),
@@ -377,3 +381,9 @@ def test_calendar_days_survive_the_round_trip(days: int) -> None:
 @given(value=st.floats(allow_nan=False, allow_infinity=False))
 def test_text_of_a_double_is_the_double(value: float) -> None:
     assert float(sort_text(value)) == value
+
+
+def test_integers_with_more_digits_than_python_writes_have_a_tag() -> None:
+    assert value_json(10**4_000) == 10**4_000
+    assert value_json(10**5_000) == {"@bigint": "1" + "0" * 5_000}
+    assert dumps({"value": value_json((1 << 14_000) - 1)})

@@ -43,6 +43,7 @@ from state_pipelines.codecs.kryo.wire import read_string, read_varlong, write_st
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.registry import read_snapshot
+from tests.codecs.kryo_graphs import bit_set, byte_array, chain, double, nulls, repeat
 
 HERE = Path(__file__).parent
 FIXTURES = os.environ.get("FLINK_STATE_FIXTURES")
@@ -198,7 +199,6 @@ def test_class_with_a_serializer_of_its_own_is_refused() -> None:
         ("0301a0", "a string of 31 characters does not fit"),
         (ARRAY_LIST + "6601", "a count of 101 does not fit"),
         (ARRAY_LIST + "00", "null where Kryo never writes null"),
-        (ARRAY_LIST + "ffffffff0f00", "unfolds to more than"),
         ("4c01ffffffff0f", "a BitSet of 4294967295 words does not fit"),
         ("01005bc901ffffffff0f", "does not fit"),
         ("01007665632e56656324506c6169ee09", "has no 8"),
@@ -219,8 +219,41 @@ def test_depth_is_bounded(version: int) -> None:
 
 def test_few_bytes_do_not_stand_for_a_giant_tree() -> None:
     graph = ARRAY_LIST + "02" + "01000102" * 40 + "01000100" + "".join(f"0100{index:02x}" for index in range(43, 2, -1))
-    with pytest.raises(FormatError, match="unfolds to more than"):
+    with pytest.raises(UnsupportedError, match="unfolds to more than"):
         read(graph, 2)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(double(18), id="doubled"),
+        pytest.param(nulls(900_000), id="nulls"),
+        pytest.param(repeat(byte_array(b"x" * 100_000), 20_000), id="bytes"),
+        pytest.param(repeat(bit_set(b"\xff" * 80_000), 2_000), id="bits"),
+    ],
+)
+def test_values_that_unfold_are_limited_by_the_bytes_of_the_graph(graph: bytes) -> None:
+    with pytest.raises(UnsupportedError, match="unfolds to more than"):
+        read(graph.hex())
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 200])
+def test_an_object_that_is_mentioned_often_is_read(content: bytes) -> None:
+    value = read(repeat(byte_array(content), 20_000).hex())
+    assert isinstance(value, CollectionValue)
+    assert value.items == (content,) * 20_001
+
+
+def test_a_long_list_of_nulls_is_read() -> None:
+    value = read(nulls(16_000).hex())
+    assert isinstance(value, CollectionValue)
+    assert value.items == (None,) * 16_000
+
+
+def test_references_that_lead_too_deep_are_refused() -> None:
+    assert value_json(read(chain(60).hex()))
+    with pytest.raises(UnsupportedError, match="64 levels deep"):
+        read(chain(70).hex())
 
 
 @BOTH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import pickle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from state_pipelines.codecs.json.json_values import value_json
 from state_pipelines.codecs.pickles import MAX_DEPTH, Pickled, is_pickle, pickle_json, read_pickle
 from state_pipelines.errors import FormatError, StateError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 _KEYS = st.text() | st.integers() | st.tuples(st.integers(), st.text())
@@ -78,13 +81,61 @@ def test_deep_nesting_is_refused() -> None:
         read_pickle(pickle.dumps(nested))
 
 
-def test_a_structure_that_doubles_with_each_level_is_not_shown() -> None:
+def test_a_structure_that_doubles_with_each_level_is_refused() -> None:
     doubled: Any = [1]
     for _ in range(40):
         doubled = [doubled, doubled]
 
-    with pytest.raises(UnsupportedError, match="values"):
-        pickle_json(read_pickle(pickle.dumps(doubled)))
+    with pytest.raises(UnsupportedError, match="unfolds to more than"):
+        read_pickle(pickle.dumps(doubled))
+
+
+@pytest.mark.parametrize("repeated", [b"x" * 100_000, "x" * 100_000, bytearray(100_000), (1,) * 20_000])
+def test_repeated_data_count_by_their_size(repeated: Any) -> None:
+    with pytest.raises(UnsupportedError, match="unfolds to more than"):
+        read_pickle(pickle.dumps([repeated] * 20_000, 5))
+
+
+def test_a_value_that_is_mentioned_often_is_read() -> None:
+    value = [{"name": "a name of some length", "number": 5}] * 20_000
+
+    assert read_pickle(pickle.dumps(value, 4)) == value
+
+
+def long_integer(number: int) -> bytes:
+    raw = number.to_bytes((number.bit_length() + 8) // 8, "little", signed=True)
+    return b"\x8a" + bytes((len(raw),)) + raw
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        pytest.param(lambda keys: b"}(" + b"".join(key + b"N" for key in keys) + b"u.", id="dict"),
+        pytest.param(lambda keys: b"}" + b"".join(key + b"Ns" for key in keys) + b".", id="dict, one by one"),
+        pytest.param(lambda keys: b"(" + b"".join(key + b"N" for key in keys) + b"d.", id="dict, at once"),
+        pytest.param(lambda keys: b"\x8f(" + b"".join(keys) + b"\x90.", id="set"),
+        pytest.param(lambda keys: b"(" + b"".join(keys) + b"\x91.", id="frozenset"),
+        pytest.param(lambda keys: b"\x8f(" + b"".join(key + b"\x85" for key in keys) + b"\x90.", id="tuples"),
+    ],
+)
+def test_keys_of_equal_hash_are_refused(fill: Callable[[list[bytes]], bytes]) -> None:
+    keys = [long_integer(number * (2**61 - 1)) for number in range(1, 40_000)]
+
+    with pytest.raises(UnsupportedError, match="keys with the same hash"):
+        read_pickle(b"\x80\x04" + fill(keys))
+
+
+def test_large_and_repeated_keys_are_read() -> None:
+    value = [{2**61: 1, 2**70: 2, (1, "a"): 3, -1: 4, 1.5: 5, frozenset({(2, 3)}): 6} for _ in range(500)]
+
+    assert read_pickle(pickle.dumps(value)) == value
+
+
+def test_keys_that_are_nested_too_deep_are_refused() -> None:
+    key = b"N" + b"\x85" * 5_000
+
+    with pytest.raises(UnsupportedError, match="levels"):
+        read_pickle(b"\x80\x04}(" + key + b"N" + key + b"Nu.")
 
 
 def test_a_key_that_doubles_with_each_level_is_not_hashed() -> None:

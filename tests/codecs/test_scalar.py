@@ -114,6 +114,8 @@ def test_error_names_the_place(layout: lay.Layout, data: str, path: str, offset:
         (lay.MeasuredKey(TEXT), "026103", "the length after a key of 2 bytes differs"),
         (lay.Sequence(I32), "7fffffff", "a count of 2147483647 does not fit in the 0 bytes left"),
         (lay.Sequence(lay.Constant(b"")), "7fffffff", "a count of 2147483647 does not fit"),
+        (lay.Sequence(lay.Sequence(lay.Constant(b""))), "00000003" + "00000fff" * 3, "more than 8192 elements"),
+        (lay.Mapping(lay.Constant(b""), lay.Constant(b"")), "00002001", "does not fit"),
         (lay.Sequence(I32), "ffffffff", "a count of -1 does not fit"),
         (lay.Delimited(I32), "000000012b00000002", "bytes are left over after an element"),
         (lay.Delimited(I32), "000000012c", "bytes are left over after an element"),

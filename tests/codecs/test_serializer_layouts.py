@@ -370,6 +370,7 @@ VECTORS = {
         ),
     ),
 }
+DECIMAL_38 = tree.Decimal(snapshot_class="D", snapshot_version=3, precision=38, scale=3)
 each_vector = pytest.mark.parametrize("vector", VECTORS.values(), ids=list(VECTORS))
 
 
@@ -425,6 +426,8 @@ def test_fixed_width_is_that_of_the_serializer(serializer: tree.Serializer, widt
         (build.basic("StringValueArray"), "000000010000000300000000", "2 bytes are left over"),
         (build.basic("PythonBigDec"), "00000003312c35", "is not a decimal number"),
         (build.basic("PythonBigDec"), "000000032b3135", "is not a decimal number in the form of Java"),
+        (DECIMAL_38, "00000011" + "7f" * 17, "has 17 bytes, not 1 to 16"),
+        (DECIMAL_38, "00000000", "has 0 bytes, not 1 to 16"),
         (writable("Text"), "05", "a text of 5 bytes does not fit in the 0 bytes left"),
         (writable("Text"), "ff", "a text of -1 bytes does not fit"),
         (writable("Text"), "01ff", "a text is not UTF-8"),

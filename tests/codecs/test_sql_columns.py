@@ -30,6 +30,7 @@ from tests.codecs.sql_strategies import (
     sql_to_arrow,
     sql_types,
 )
+from tests.codecs.test_binaryrow import OVERLAPPING
 
 random_cases = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -231,6 +232,12 @@ def test_a_row_inside_another_one_has_no_row_kind_of_its_own() -> None:
     record = written(rows_of(inner), BinaryRowValue("+I", (BinaryRowValue("-D", (1,)),)))
     with pytest.raises(UnsupportedError, match="a nested row has a row kind"):
         decoded(rows_of(inner), [record])
+
+
+@pytest.mark.parametrize(("raw", "types"), OVERLAPPING)
+def test_variable_length_data_that_overlap_are_an_error(raw: bytes, types: tuple[LogicalType, ...]) -> None:
+    with pytest.raises(FormatError, match="overlap"):
+        decoded(rows_of(*types), [len(raw).to_bytes(4, "big") + raw])
 
 
 def test_an_offset_outside_the_row_is_an_error() -> None:

@@ -102,13 +102,15 @@ _EXCHANGED = (
     "OperatorState.operator_id",
     "SubtaskState.index",
     "MergedChannelStateHandle.states",
+    "MergedChannelStateHandle.states[]",
     "ChannelState.info",
     "ChannelInfo.group",
     "ChannelInfo.channel",
     "MasterState.name",
     "MasterState.version",
     "MasterState.payload",
-    # The order of changes in memory, and of sets of them in different files.
+    # The content and order of changes in memory, and the order of sets of them in different files.
+    "StateChange.change",
     "InMemoryChangelogStateHandle.changes",
     "InMemoryChangelogStateHandle.changes[]",
     "ChangelogStateHandleStream.streams",
@@ -163,8 +165,9 @@ class MetadataEdits:
     known: dict[str, SoundSnapshot] = field(default_factory=dict)
 
     def read_sound(self) -> None:
-        """Read one snapshot as it is; others are read when they are chosen."""
-        self._open(self.cases[0])
+        """Read all snapshots as they are."""
+        for case in self.cases:
+            self._open(case)
 
     def edit(self, chance: Random) -> bool:
         """Edit one node of one snapshot, and read all of it.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
+from state_pipelines.codecs.expansion import ExpansionBudget
 from state_pipelines.errors import FormatError, ValueRangeError
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 100
 """Maximum nesting depth of records, arrays and maps."""
-_EMPTY_ITEMS = 1 << 16
-"""Maximum number of items without bytes (null, empty records) in an array."""
 
 Node: TypeAlias = "str | dict[str, object] | list[object]"
 
@@ -105,8 +104,10 @@ def read_avro(reader: Reader, schema: AvroSchema) -> object:
 
     Raises:
         FormatError: the bytes do not follow the schema, or end early.
+        UnsupportedError: arrays have so many items without bytes (null, empty records) that the values are more than
+            `ExpansionBudget` allows.
     """
-    return _read(reader, schema, schema.root, 0)
+    return _ValueReader(reader, schema).read(schema.root, 0)
 
 
 def write_avro(writer: Writer, schema: AvroSchema, value: object) -> None:
@@ -118,29 +119,64 @@ def write_avro(writer: Writer, schema: AvroSchema, value: object) -> None:
     _write(writer, schema, schema.root, value)
 
 
-def _read(reader: Reader, schema: AvroSchema, reference: object, depth: int) -> object:
-    if depth > MAX_DEPTH:
-        raise reader.error(f"Avro values are nested more than {MAX_DEPTH} levels deep")
-    node = schema.resolve(reference)
-    if isinstance(node, list):
-        return _read_union(reader, schema, node, depth)
-    kind = node if isinstance(node, str) else node["type"]
-    if isinstance(node, dict):
-        match kind:
-            case "record" | "error":
-                fields = [(str(each["name"]), _read(reader, schema, each["type"], depth + 1)) for each in _fields(node)]
-                return AvroRecord(str(node["name"]), tuple(fields))
-            case "enum":
-                return AvroEnum(str(node["name"]), _symbols(node)[_index(reader, len(_symbols(node)))])
-            case "fixed":
-                return reader.take(_size(node))
-            case "array":
-                return _read_items(reader, schema, node["items"], depth)
-            case "map":
-                return AvroMap(tuple(_read_entries(reader, schema, node["values"], depth)))
-            case dict() | list():
-                return _read(reader, schema, kind, depth + 1)
-    return _read_primitive(reader, str(kind))
+class _ValueReader:
+    """Reads one value; arrays of empty items and records of empty fields take no bytes, so that all values count."""
+
+    def __init__(self, reader: Reader, schema: AvroSchema) -> None:
+        self.reader = reader
+        self.schema = schema
+        self.budget = ExpansionBudget(reader.remaining, reader.name, reader.position)
+        self.spend = self.budget.spend
+
+    def read(self, reference: object, depth: int) -> object:
+        reader, schema = self.reader, self.schema
+        if depth > MAX_DEPTH:
+            raise reader.error(f"Avro values are nested more than {MAX_DEPTH} levels deep")
+        self.spend(1)
+        node = schema.resolve(reference)
+        if isinstance(node, list):
+            return self._union(node, depth)
+        kind = node if isinstance(node, str) else node["type"]
+        if isinstance(node, dict):
+            match kind:
+                case "record" | "error":
+                    fields = [(str(each["name"]), self.read(each["type"], depth + 1)) for each in _fields(node)]
+                    return AvroRecord(str(node["name"]), tuple(fields))
+                case "enum":
+                    return AvroEnum(str(node["name"]), _symbols(node)[_index(reader, len(_symbols(node)))])
+                case "fixed":
+                    return reader.take(_size(node))
+                case "array":
+                    return self._items(node["items"], depth)
+                case "map":
+                    return AvroMap(tuple(self._entries(node["values"], depth)))
+                case dict() | list():
+                    return self.read(kind, depth + 1)
+        return _read_primitive(reader, str(kind))
+
+    def _union(self, node: list[object], depth: int) -> object:
+        index = _index(self.reader, len(node))
+        value = self.read(node[index], depth + 1)
+        return value if find_branch(self.schema, node, value) == index else AvroBranch(index, value)
+
+    def _block(self) -> int:
+        """Read the count of the next block; 0 ends the items."""
+        start, size = self.reader.position, self.reader.varint()
+        if size > max(self.reader.remaining, self.budget.left):
+            raise self.reader.error(f"a block of {size} items does not fit in {self.reader.remaining} bytes", start)
+        return size
+
+    def _items(self, node: object, depth: int) -> list[object]:
+        items: list[object] = []
+        while size := self._block():
+            items += [self.read(node, depth + 1) for _ in range(size)]
+        return items
+
+    def _entries(self, node: object, depth: int) -> list[tuple[str, object]]:
+        entries: list[tuple[str, object]] = []
+        while size := self._block():
+            entries += [(_read_text(self.reader), self.read(node, depth + 1)) for _ in range(size)]
+        return entries
 
 
 def _read_primitive(reader: Reader, kind: str) -> object:
@@ -177,36 +213,6 @@ def _index(reader: Reader, size: int) -> int:
     if not 0 <= index < size:
         raise reader.error(f"index {index} is outside a schema with {size} choices", start)
     return index
-
-
-def _read_union(reader: Reader, schema: AvroSchema, node: list[object], depth: int) -> object:
-    index = _index(reader, len(node))
-    value = _read(reader, schema, node[index], depth + 1)
-    return value if find_branch(schema, node, value) == index else AvroBranch(index, value)
-
-
-def _read_blocks(reader: Reader) -> list[int]:
-    """Read the count of the next block as a list of no or one number; an empty one ends the items."""
-    start, size = reader.position, reader.varint()
-    if size > reader.remaining + _EMPTY_ITEMS:
-        raise reader.error(f"a block of {size} items does not fit in the {reader.remaining} bytes left", start)
-    return [size] if size else []
-
-
-def _read_items(reader: Reader, schema: AvroSchema, node: object, depth: int) -> list[object]:
-    items: list[object] = []
-    while blocks := _read_blocks(reader):
-        items += [_read(reader, schema, node, depth + 1) for _ in range(blocks[0])]
-        if len(items) > len(reader.data) + _EMPTY_ITEMS:
-            raise reader.error(f"an array has {len(items)} items and more, which are empty")
-    return items
-
-
-def _read_entries(reader: Reader, schema: AvroSchema, node: object, depth: int) -> list[tuple[str, object]]:
-    entries: list[tuple[str, object]] = []
-    while blocks := _read_blocks(reader):
-        entries += [(_read_text(reader), _read(reader, schema, node, depth + 1)) for _ in range(blocks[0])]
-    return entries
 
 
 def _write(writer: Writer, schema: AvroSchema, reference: object, value: object) -> None:

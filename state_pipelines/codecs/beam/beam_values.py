@@ -12,7 +12,9 @@ from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.avro.avro_records import parse_avro_schema, read_avro, write_avro
 from state_pipelines.codecs.beam import beam_layouts as beam
-from state_pipelines.codecs.scalar.collections import MAX_EMPTY_ITEMS
+from state_pipelines.codecs.java.big_numbers import read_number
+from state_pipelines.codecs.kernels.opcodes import MAX_EMPTY_ITEMS
+from state_pipelines.codecs.scalar.collections import read_items
 from state_pipelines.codecs.scalar.dispatch import read, write
 from state_pipelines.codecs.scalar.leaves import Value, expect
 from state_pipelines.codecs.scalar.self_describing import twos_complement
@@ -131,7 +133,7 @@ def _(layout: beam.VarFramed, writer: Writer, value: Value) -> None:
 
 @read.register
 def _(layout: beam.VarInteger, reader: Reader, tail: bool) -> Value:
-    return int.from_bytes(_read_sized(reader), "big", signed=True)
+    return read_number(reader, read_var_number(reader, 32))
 
 
 @write.register
@@ -142,7 +144,7 @@ def _(layout: beam.VarInteger, writer: Writer, value: Value) -> None:
 @read.register
 def _(layout: beam.VarDecimal, reader: Reader, tail: bool) -> Value:
     scale = read_var_number(reader, 32)
-    return scaled(int.from_bytes(_read_sized(reader), "big", signed=True), scale)
+    return scaled(read_number(reader, read_var_number(reader, 32)), scale)
 
 
 @write.register
@@ -166,8 +168,6 @@ def _(layout: beam.Counted, reader: Reader, tail: bool) -> Value:
     while size := read_var_number(reader):
         items += _read_elements(layout, reader, _checked(reader, size, start))
         blocks.append(size)
-        if len(items) > len(reader.data) + MAX_EMPTY_ITEMS:
-            raise reader.error(f"an iterable has {len(items)} elements and more, which are empty", start)
     return BlockList(items, tuple(blocks))
 
 
@@ -178,7 +178,7 @@ def _checked(reader: Reader, count: int, start: int) -> int:
 
 
 def _read_elements(layout: beam.Counted, reader: Reader, count: int) -> list[Value]:
-    return [read(layout.element, reader, False) for _ in range(count)]
+    return read_items(layout.element, reader, count)
 
 
 @write.register

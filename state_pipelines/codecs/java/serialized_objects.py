@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.binary.java_stream import read_stream, write_stream
 from state_pipelines.binary.java_values import (
+    MAX_DEPTH,
+    JavaAnyDesc,
     JavaArray,
     JavaBlock,
     JavaClass,
@@ -23,8 +25,11 @@ from state_pipelines.binary.java_values import (
     JavaReference,
     JavaString,
     JavaValue,
+    hierarchy,
 )
 from state_pipelines.binary.reader import Reader
+from state_pipelines.codecs.expansion import BYTES_PER_VALUE, ExpansionBudget, TreeSizes, count_repeated
+from state_pipelines.codecs.java.big_numbers import check_number
 from state_pipelines.codecs.java.iso_dates import epoch_day
 from state_pipelines.codecs.java.typed_values import (
     ArrayValue,
@@ -46,8 +51,6 @@ if TYPE_CHECKING:
 _NATIVE = ("java.lang.Boolean", "java.lang.Integer", "java.lang.Double")
 _IMMUTABLE_SET = 2
 _IMMUTABLE_MAP = 3
-_EXPANSION = 1_000_000
-"""Maximum number of values that one object may unfold to."""
 
 
 def read_java_object(reader: Reader) -> JavaContent:
@@ -55,9 +58,87 @@ def read_java_object(reader: Reader) -> JavaContent:
 
     Raises:
         FormatError: not a serialization stream.
-        UnsupportedError: the stream uses a form that cannot be read without the class.
+        UnsupportedError: the stream uses a form that cannot be read without the class, or refers to the same objects
+            so often that they expand beyond the limit.
     """
-    return read_stream(reader)
+    start = reader.position
+    content = read_stream(reader)
+    budget = ExpansionBudget(reader.position - start, reader.name, start)
+    budget.spend(make_sizes().measure(content))
+    return content
+
+
+def make_sizes() -> TreeSizes:
+    """Make the sizes of the contents of one stream as `java_value` converts them."""
+    return TreeSizes(_ContentInspector().inspect, MAX_DEPTH + 1, "a Java object")
+
+
+class _ContentInspector:
+    """Counts of the values of objects and arrays; an object shows the names of its class and its fields each time."""
+
+    def __init__(self) -> None:
+        # The contents keep their class descriptors, so that the ids stay theirs.
+        self._names: dict[int, int] = {}
+
+    def inspect(self, content: JavaValue) -> tuple[int, list[JavaValue]]:
+        """Return the number of values without those of the objects and arrays of objects inside, and these."""
+        match content:
+            case JavaObject():
+                values = [value for data in content.class_data for value in (*data.values, *(data.annotation or ()))]
+                if content.class_name == "java.util.BitSet":
+                    return 1 + sum(_count_bits(value) for value in values), []
+                count = 1 + self._count_names(content.class_desc)
+            case JavaArray() if isinstance(content.values, tuple):
+                if content.class_desc.name[1] not in "L[":
+                    return 1 + len(content.values), []
+                values, count = [*content.values], 1
+            case _:
+                return _count_leaf(content), []
+        inside: list[JavaValue] = []
+        for value in values:
+            if isinstance(value, JavaString):
+                count += count_repeated(value.text)
+            elif isinstance(value, JavaObject | JavaArray):
+                inside.append(value)
+            else:
+                count += _count_leaf(value)
+        return count, inside
+
+    def _count_names(self, desc: JavaAnyDesc | None) -> int:
+        known = self._names.get(id(desc))
+        if known is None:
+            texts = [text for each in hierarchy(desc) for text in _names_of(each)]
+            known = self._names[id(desc)] = sum(map(len, texts)) // BYTES_PER_VALUE
+        return known
+
+
+def _names_of(desc: JavaAnyDesc) -> tuple[str, ...]:
+    if isinstance(desc, JavaClassDesc):
+        return (desc.name, *(member.name for member in desc.fields))
+    return desc.interfaces
+
+
+def _count_leaf(value: JavaValue) -> int:
+    match value:
+        case JavaString():
+            return count_repeated(value.text)
+        case JavaBlock():
+            return count_repeated(value.data)
+        case JavaArray() if isinstance(value.values, bytes):
+            return count_repeated(value.values)
+        case JavaEnum():
+            return count_repeated(value.constant)
+        case JavaClass(class_desc=JavaClassDesc() | JavaProxyDesc() as desc) | (
+            JavaClassDesc() | JavaProxyDesc() as desc
+        ):
+            return 1 + sum(map(count_repeated, _names_of(desc)))
+    return 1
+
+
+def _count_bits(value: JavaValue) -> int:
+    """Return the bits that are set in the words of a BitSet."""
+    words = value.values if isinstance(value, JavaArray) else ()
+    return sum(word.bit_count() for word in words if isinstance(word, int))
 
 
 def write_java_object(writer: Writer, content: JavaContent) -> None:
@@ -73,21 +154,15 @@ def java_value(content: JavaValue) -> object:
         wrote, with the data added by its `writeObject` method in the field `@annotation`.
 
     Raises:
-        FormatError: the data of a known class are invalid, or shared objects expand beyond the limit.
+        FormatError: the data of a known class are invalid.
     """
     return _Conversion().value(content)
 
 
 class _Conversion:
-    """Converts one value and limits its size, because a few shared objects can expand to a giant tree."""
-
-    def __init__(self) -> None:
-        self.count = 0
+    """Conversions of one value and of all inside it; `read_java_object` limits their number."""
 
     def value(self, content: JavaValue) -> object:
-        self.count += 1
-        if self.count > _EXPANSION:
-            raise FormatError(f"a Java object unfolds to more than {_EXPANSION} values")
         match content:
             case JavaString():
                 return content.text
@@ -185,7 +260,9 @@ class _Conversion:
 
     def big_integer(self, content: JavaObject) -> TypedValue:
         magnitude = self.value(content.fields["magnitude"])
-        number = int.from_bytes(magnitude if isinstance(magnitude, bytes) else b"", "big")
+        raw = magnitude if isinstance(magnitude, bytes) else b""
+        check_number(len(raw))
+        number = int.from_bytes(raw, "big")
         return TypedValue(content.class_name, number * _integer(content.fields["signum"]))
 
     def big_decimal(self, content: JavaObject) -> TypedValue:

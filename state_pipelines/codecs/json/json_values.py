@@ -49,7 +49,8 @@ _UNTAGGED = (
     *("StringBuilder", "StringBuffer", "Void"),
 )
 _JAVA_CONTENTS = (JavaString, JavaObject, JavaEnum, JavaArray, JavaClass, JavaClassDesc, JavaBlock, JavaReference)
-_LONGEST_PLAIN = 10_000
+_MOST_BITS = 14_000
+_LONGEST_PLAIN = 1_000
 
 
 def tagged(tag: str, content: Json) -> Json:
@@ -75,8 +76,13 @@ def big_integer(value: object) -> Json:
 
 
 def decimal(value: object) -> Json:
-    """Return a BigDecimal as `toPlainString` has it; beyond 10,000 zeros as `toString` has it."""
+    """Return a BigDecimal as `toPlainString` has it; beyond 1,000 zeros as `toString` has it.
+
+    PyFlink writes decimals as text, so that they may be `NaN`, `sNaN` or `Infinity`.
+    """
     plain = cast("Decimal", value)
+    if not plain.is_finite():
+        return tagged("@dec", str(plain))
     exponent = cast("int", plain.as_tuple().exponent)
     if plain == 0 and exponent > 0:
         return tagged("@dec", "0")
@@ -174,10 +180,15 @@ def value_json(value: object) -> Json:
 
 @value_json.register(type(None))
 @value_json.register(bool)
-@value_json.register(int)
 @value_json.register(str)
-def _(value: bool | int | str | None) -> Json:
+def _(value: bool | str | None) -> Json:
     return value
+
+
+@value_json.register(int)
+def _(value: int) -> Json:
+    # Integers of any size, as Beam has them, are numbers as long as Python writes them.
+    return value if value.bit_length() <= _MOST_BITS else big_integer(value)
 
 
 @value_json.register(float)

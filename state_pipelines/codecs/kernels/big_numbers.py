@@ -9,10 +9,10 @@ import numpy as np
 
 from state_pipelines.binary.compiled import njit
 from state_pipelines.binary.memory import load_u8, store_8
+from state_pipelines.codecs.java.big_numbers import MAX_BYTES
 
 _BILLION = 1_000_000_000
-MAX_BYTES = 1 << 16  # the quadratic conversion is refused beyond this: 157,827 digits
-MAX_TEXT = 160_000
+MAX_TEXT = 10_000
 
 
 @njit(cache=True, inline="never")

@@ -118,10 +118,12 @@ def read_cell(code, program, pc, columns, blocks, depth):  # type: ignore[no-unt
             return op.TOO_DEEP, pc, depth
         blocks[depth, op.BASE] = base + 4
         blocks[depth, op.STOP] = base + 4 + size
+        blocks[depth, op.LEFT] = size
         return op.OK, pc + 1, depth + 1
     if code == op.ITEM_VALUES:
         blocks[top, op.BASE] = stop
         blocks[top, op.STOP] = blocks[top - 1, op.STOP]
+        blocks[top, op.LEFT] = blocks[top, op.STOP] - stop
         return op.OK, pc + 1, depth
     if code == op.CLOSE or code == op.MAP_END:
         return op.OK, pc + 1, depth - 1
@@ -131,6 +133,9 @@ def read_cell(code, program, pc, columns, blocks, depth):  # type: ignore[no-unt
     if code == op.CELL_TIME:
         if start + 8 > stop - base:
             return op.BAD_LENGTH, pc, depth
+        blocks[top, op.LEFT] -= 8
+        if blocks[top, op.LEFT] < 0:
+            return op.OVERLAP, pc, depth
         nanos = program[pc, 2]
         if columns[op.COUNT, nanos] >= columns[op.CAPACITY, nanos]:
             return op.FULL, nanos, depth
@@ -140,6 +145,9 @@ def read_cell(code, program, pc, columns, blocks, depth):  # type: ignore[no-unt
         return op.OK, pc + 1, depth
     if start + size > stop - base:
         return op.BAD_LENGTH, pc, depth
+    blocks[top, op.LEFT] -= size
+    if blocks[top, op.LEFT] < 0:
+        return op.OVERLAP, pc, depth
     if code == op.CELL_DECIMAL:
         if size == 0 or size > 16:
             return op.BAD_LENGTH, pc, depth
@@ -151,5 +159,6 @@ def read_cell(code, program, pc, columns, blocks, depth):  # type: ignore[no-unt
             return op.TOO_DEEP, pc, depth
         blocks[depth, op.BASE] = base + start
         blocks[depth, op.STOP] = base + start + size
+        blocks[depth, op.LEFT] = size
         return op.OK, pc + 1, depth + 1
     return op.BAD_FLAG, pc, depth

@@ -19,7 +19,7 @@ from state_pipelines.binary.memory import (
 )
 from state_pipelines.codecs.kernels import opcodes as op
 from state_pipelines.codecs.kernels.cell_decoding import append_list, append_raw, append_wide, read_cell
-from state_pipelines.codecs.kernels.strings import decode_java_text, decode_text, read_count, skip_text
+from state_pipelines.codecs.kernels.strings import HALF, decode_java_text, decode_text, read_count, skip_text
 
 
 @njit(cache=True, inline="never")
@@ -120,6 +120,7 @@ def decode(program, pool, columns, base, starts, ends, exact, stops):  # type: i
         mark_depth = 0
         block_depth = 0
         frame_depth = 0
+        empty = 0
         while True:
             code = program[pc, 0]
             column = program[pc, 1]
@@ -173,6 +174,10 @@ def decode(program, pool, columns, base, starts, ends, exact, stops):  # type: i
                     at = start + load_u32(at + 4)
                     if at + size > blocks[block_depth - 1, op.STOP]:
                         return op.BAD_LENGTH, record, start - base, pc
+                    left = blocks[block_depth - 1, op.LEFT] - size
+                    blocks[block_depth - 1, op.LEFT] = left
+                    if left < 0:
+                        return op.OVERLAP, record, start - base, pc
                 if not append_bytes(columns, column, at, size):
                     return op.FULL, record, position - base, column
                 pc += 1
@@ -224,7 +229,7 @@ def decode(program, pool, columns, base, starts, ends, exact, stops):  # type: i
                         return op.FULL, record, position - base, column
                     position, size = decode_text(position, end, units, columns[op.DATA, column] + used)
                     if size < 0:
-                        return op.BAD_TEXT, record, at - base, pc
+                        return op.HALF_TEXT if size == HALF else op.BAD_TEXT, record, at - base, pc
                     used += size
                     columns[op.DATA_SIZE, column] = used
                     store_32(columns[op.VALUES, column] + 4 * (count + 1), used)
@@ -304,8 +309,10 @@ def decode(program, pool, columns, base, starts, ends, exact, stops):  # type: i
                 size = load_i32_big(position)
                 if size < 0 or size * program[pc, 2] > end - position - 4:
                     return op.BAD_LENGTH, record, position - base, pc
-                if program[pc, 2] == 0 and size > op.MAX_EMPTY_ITEMS:
-                    return op.BAD_LENGTH, record, position - base, pc
+                if program[pc, 2] == 0:
+                    empty += size
+                    if empty > op.MAX_EMPTY_ITEMS:
+                        return op.BAD_LENGTH, record, position - base, pc
                 position += 4
                 if column >= 0:
                     count = columns[op.COUNT, column]
@@ -535,6 +542,7 @@ def decode(program, pool, columns, base, starts, ends, exact, stops):  # type: i
                 if code == op.BLOCK:
                     blocks[0, op.BASE] = position
                     blocks[0, op.STOP] = position + size
+                    blocks[0, op.LEFT] = size
                     block_depth = 1
                     position += size
                 else:
@@ -625,7 +633,9 @@ def decode(program, pool, columns, base, starts, ends, exact, stops):  # type: i
                     return op.BAD_LENGTH, record, at - base, pc
                 loops[depth - 1, 0] = size
                 loops[depth - 1, 1] += size
-                if loops[depth - 1, 1] > op.MAX_OFFSET or (smallest == 0 and loops[depth - 1, 1] > op.MAX_EMPTY_ITEMS):
+                if smallest == 0:
+                    empty += size
+                if loops[depth - 1, 1] > op.MAX_OFFSET or empty > op.MAX_EMPTY_ITEMS:
                     return op.BAD_LENGTH, record, at - base, pc
                 if size:
                     pc = pc + 1 if code == op.BLOCKS else program[pc, 2]
@@ -646,8 +656,10 @@ def decode(program, pool, columns, base, starts, ends, exact, stops):  # type: i
                 smallest = program[pc, 2]
                 if size < 0 or mask + size * smallest > end - position - 4:
                     return op.BAD_LENGTH, record, position - base, pc
-                if mask == 0 and smallest == 0 and size > op.MAX_EMPTY_ITEMS:
-                    return op.BAD_LENGTH, record, position - base, pc
+                if mask == 0 and smallest == 0:
+                    empty += size
+                    if empty > op.MAX_EMPTY_ITEMS:
+                        return op.BAD_LENGTH, record, position - base, pc
                 position += 4 + mask
                 if column >= 0:
                     status = append_list(columns, column, size)

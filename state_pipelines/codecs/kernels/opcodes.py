@@ -79,7 +79,8 @@ SLOT = 2  # address of the current cell
 AT = 3  # index of the current element
 ITEM_COUNT = 4
 HEADER = 5  # bytes before the first element
-BLOCK_STATE = 6
+LEFT = 6  # bytes of the block that variable-length data may still take
+BLOCK_STATE = 7
 
 ARGUMENTS = 6
 
@@ -109,6 +110,8 @@ NULL_VALUE = 10  # encoding: null where the layout has no form for it
 NOT_NULL = 11  # encoding: a value in a field that the object does not have
 BAD_SIZE = 12  # encoding: bytes of another length than the type has
 BAD_KIND = 13  # a row inside another one that is no insertion
+OVERLAP = 15  # variable-length data of a block together are longer than the block
+HALF_TEXT = 16
 TOO_LONG = 14  # encoding: text of more than 65,535 bytes, which `writeUTF` has no form for
 
 MESSAGES = {
@@ -119,14 +122,16 @@ MESSAGES = {
     LEFT_OVER: "bytes are left over after the value",
     TOO_DEEP: "values are nested too deeply",
     BAD_TEXT: "a string holds half of a surrogate pair or an impossible character",
+    HALF_TEXT: "a string holds half of a surrogate pair, for which UTF-8, and so a column of texts, has no form",
     BAD_CONSTANT: "a byte differs from the constant that the serializer writes",
     NULL_VALUE: "a value is null where the serializer has no form for null",
     BAD_SIZE: "the size of the bytes does not fit the type",
     TOO_LONG: "a text takes more than the 65,535 bytes that `writeUTF` has room for",
+    OVERLAP: "variable-length data of a row or an array overlap",
     BAD_KIND: "a nested row has a row kind, for which there is no column",
     NOT_NULL: "there is a value where the object has none (the other side of an Either, a field of another class)",
 }
 
 MAX_DEPTH = 32
-MAX_EMPTY_ITEMS = 1 << 16  # elements without bytes that a list may have
+MAX_EMPTY_ITEMS = 1 << 13  # elements without bytes that the lists of a record may have together
 MAX_OFFSET = (1 << 31) - 1  # Arrow's offsets are i32

@@ -11,6 +11,9 @@ from state_pipelines.binary.compiled import njit
 from state_pipelines.binary.memory import copy, load_i64, load_u8, store_8, store_64
 from state_pipelines.codecs.kernels import opcodes as op
 
+HALF = -2
+"""Instead of a number of bytes: there is half of a character, for which UTF-8 has no form."""
+
 _HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)
 
 
@@ -50,7 +53,10 @@ def load_unit(position, end):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, inline="never")
 def decode_text(position, end, units, target):  # type: ignore[no-untyped-def]
-    """Convert UTF-16 units (varints) at `position` to UTF-8 at `target`: (end position, bytes written or -1)."""
+    """Convert UTF-16 units (varints) at `position` to UTF-8 at `target`: (end position, bytes written).
+
+    Instead of the bytes -1 where a unit is none, and `HALF` where half of a surrogate pair stands alone.
+    """
     start = target
     left = units
     while left >= 8 and position + 8 <= end:
@@ -82,7 +88,7 @@ def decode_text(position, end, units, target):  # type: ignore[no-untyped-def]
         left -= 1
         if high:
             if unit < 0xDC00 or unit > 0xDFFF:
-                return position, -1
+                return position, HALF
             point = 0x10000 + ((high - 0xD800) << 10) + (unit - 0xDC00)
             store_8(target, 0xF0 | point >> 18)
             store_8(target + 1, 0x80 | point >> 12 & 0x3F)
@@ -99,15 +105,17 @@ def decode_text(position, end, units, target):  # type: ignore[no-untyped-def]
             target += 2
         elif 0xD800 <= unit <= 0xDBFF:
             high = unit
-        elif unit > 0xFFFF or 0xDC00 <= unit <= 0xDFFF:
+        elif unit > 0xFFFF:
             return position, -1
+        elif 0xDC00 <= unit <= 0xDFFF:
+            return position, HALF
         else:
             store_8(target, 0xE0 | unit >> 12)
             store_8(target + 1, 0x80 | unit >> 6 & 0x3F)
             store_8(target + 2, 0x80 | unit & 0x3F)
             target += 3
     if high:
-        return position, -1
+        return position, HALF
     return position, target - start
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs.java.big_numbers import read_number
 from state_pipelines.codecs.java.iso_dates import calendar_day, epoch_day
 from state_pipelines.codecs.java.typed_values import ObjectValue, TypedValue
 from state_pipelines.codecs.kryo import wire
@@ -134,7 +135,7 @@ def _read_big_integer(reader: Reader, _: Version) -> int:
     size = reader.varint()
     if size == 0:
         raise reader.error("a BigInteger is null where Kryo never writes null")
-    return int.from_bytes(reader.take(size - 1), "big", signed=True)
+    return read_number(reader, size - 1)
 
 
 def _write_big_integer(writer: Writer, value: object, _: Version) -> None:
@@ -177,6 +178,11 @@ def _read_bit_set(reader: Reader, version: Version) -> tuple[int, ...]:
     if size * 8 > reader.remaining:
         raise reader.error(f"a BitSet of {size} words does not fit in the {reader.remaining} bytes left", start)
     return tuple(int(wire.read_fixed(reader, "Q", version)) for _ in range(size))
+
+
+def count_bits(value: object) -> int:
+    """Return the bits that are set in the words of a BitSet."""
+    return sum(int(word).bit_count() for word in value) if isinstance(value, tuple) else 0
 
 
 def _write_bit_set(writer: Writer, value: object, version: Version) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.java_stream import HEADER, StreamReader, read_stream
+from state_pipelines.codecs.expansion import BYTES_PER_VALUE, HINT, ExpansionBudget
+from state_pipelines.codecs.java.serialized_objects import make_sizes
 from state_pipelines.codecs.java.typed_values import (
     ArrayValue,
     BackReference,
@@ -19,7 +21,7 @@ from state_pipelines.codecs.java.typed_values import (
 from state_pipelines.codecs.kryo import wire
 from state_pipelines.codecs.kryo.classes import WRAPPERS, CollectionVariant, Shape
 from state_pipelines.codecs.kryo.field_lists import ARRAY, FIELD_KINDS, OBJECT, ClassDeclaration, ClassKind, JavaType
-from state_pipelines.codecs.kryo.jdk_values import OBJECTS_5, SCALARS, TEXT
+from state_pipelines.codecs.kryo.jdk_values import OBJECTS_5, SCALARS, TEXT, count_bits
 from state_pipelines.codecs.kryo.table import (
     JAVA_SERIALIZERS,
     Bindings,
@@ -34,12 +36,13 @@ from state_pipelines.errors import FormatError, UnsupportedError, Where
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from state_pipelines.binary.java_values import JavaContent
     from state_pipelines.binary.reader import Reader
     from state_pipelines.codecs.messages.chill_messages import MessageFormat
 
 MAX_DEPTH = 64
 """Maximum nesting depth of objects."""
-_EXPANSION = 1_000_000
+_NULLS_PER_VALUE = 4
 _UNMARKED = ("java.lang.Integer", "java.lang.Boolean", "java.lang.Double", "java.lang.String")
 _STREAMED = ("java.util.Locale", "java.text.SimpleDateFormat")
 # Names of the module: looking a member up in its enum takes longer, and each value does so.
@@ -63,11 +66,14 @@ class GraphReader:
         self.class_name: str | None = None
         self.names: list[str] = []
         self.objects: list[object] = []
-        self.sizes: list[int] = []
-        self.count = 0
+        # Of each object: its values when each reference is a copy, and its levels.
+        self.sizes: list[tuple[int, int]] = []
+        self.budget = ExpansionBudget(reader.remaining, reader.name, reader.position)
+        self.spend = self.budget.spend
         self.depth = 0
-        self.limit = _EXPANSION + 16 * reader.remaining
+        self.deepest = 0
         self.streams = 0
+        self.java_sizes = make_sizes()
         self.java_streams: dict[str, StreamReader] = {}
 
     def any(self, arguments: tuple[JavaType, ...] = ()) -> object:
@@ -109,7 +115,7 @@ class GraphReader:
             declared: the declared type determines the class, so that it is not stored.
         """
         reader, start = self.reader, self.reader.position
-        self._grow(1)
+        self.spend(1)
         if not self.table.uses_references(name):
             if nullable and not self._present():
                 return None
@@ -119,11 +125,15 @@ class GraphReader:
             return None
         if number > 1:
             return self._mentioned(number - 2, start)
-        index, before = len(self.objects), self.count
+        index, before, deepest = len(self.objects), self.budget.count, self.deepest
         self.objects.append(_PENDING)
-        self.sizes.append(0)
+        self.sizes.append((0, 0))
+        self.deepest = self.depth
         self.objects[index] = value = self._body(name, arguments, declared)
-        self.sizes[index] = self.count - before
+        repeated = self.budget.count - before + (reader.position - start) // BYTES_PER_VALUE
+        self.sizes[index] = repeated, self.deepest - self.depth
+        if deepest > self.deepest:
+            self.deepest = deepest
         return value
 
     def _present(self) -> bool:
@@ -138,20 +148,25 @@ class GraphReader:
         value = self.objects[index]
         if value is _PENDING:
             return BackReference(index)
-        self._grow(self.sizes[index])
+        size, levels = self.sizes[index]
+        self.spend(size)
+        self.deepest = max(self.deepest, self.depth + levels)
+        if self.deepest > MAX_DEPTH:
+            raise UnsupportedError(
+                f"references between Kryo objects lead more than {MAX_DEPTH} levels deep",
+                where=Where(file=self.reader.name, offset=start),
+                hint=HINT,
+            )
         return value
-
-    def _grow(self, number: int) -> None:
-        """Count values as if every reference were a copy, so that a few bytes cannot expand to a giant tree."""
-        self.count += number
-        if self.count > self.limit:
-            raise self.reader.error(f"the graph unfolds to more than {self.limit} values")
 
     def _body(self, name: str, arguments: tuple[JavaType, ...], declared: bool) -> object:
         start = self.reader.position
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.reader.error(f"Kryo objects are nested more than {MAX_DEPTH} levels deep", start)
+        # A comparison takes less time than `max`, and each object makes it.
+        if self.depth > self.deepest:
+            self.deepest = self.depth
         value = self._content(name, arguments, declared)
         self.depth -= 1
         return value
@@ -181,7 +196,10 @@ class GraphReader:
         if (shape := table.shape(name)) is not None:
             return self._collection(name, shape, arguments)
         if (leaf := table.leaf(name)) is not None:
-            return TypedValue(name, leaf.read(reader, version))
+            value = leaf.read(reader, version)
+            if name == "java.util.BitSet":
+                self.spend(count_bits(value))
+            return TypedValue(name, value)
         if (enum := table.enum(name)) is not None:
             return self._constant(name, enum)
         if name == "java.lang.Class":
@@ -200,11 +218,17 @@ class GraphReader:
             if reader.take(min(4, reader.remaining)) != HEADER:
                 raise reader.error(f"an object of class {name}, written by JavaSerializer, is no Java stream", start)
             stream = self.java_streams[name] = StreamReader(reader)
-        return TypedValue(name, stream.content(0))
+        return self._java_value(name, stream.content(0))
+
+    def _java_value(self, name: str, content: JavaContent) -> TypedValue:
+        self.spend(self.java_sizes.measure(content))
+        return TypedValue(name, content)
 
     def _message(self, name: str, format: MessageFormat) -> MessageValue:
         """Return a length and the bytes of a message."""
         raw = self.reader.take(self._size())
+        # A field of a message takes one byte or more.
+        self.spend(len(raw))
         try:
             return MessageValue(name, raw, self.table.messages.decode(format, name, raw))
         except FormatError as error:
@@ -236,7 +260,7 @@ class GraphReader:
             return reader.take(size)
         leaf = SCALARS.get(component.name)
         if leaf is not None:
-            self._grow(size)
+            self.spend(size)
             return ArrayValue(name, tuple(leaf.read(reader, self.version) for _ in range(size)))
         # The class of an array counts as final in the serializer of arrays, regardless of its elements.
         read = self._element(component, arguments if self.version == 2 else (), final=component.name == ARRAY)
@@ -303,7 +327,8 @@ class GraphReader:
     ) -> tuple[object, ...]:
         name = self.class_header()
         if name is None:
-            self._grow(size)
+            # Nulls take less time and memory than other values.
+            self.spend(size // _NULLS_PER_VALUE)
             return (None,) * size
         self._check_size(size, start)
         nullable = not immutable and self.reader.bool()
@@ -376,7 +401,7 @@ class GraphReader:
         reader = self.reader
         if bytes(reader.data[reader.position : min(reader.position + 4, reader.end)]) == HEADER:
             self.streams += 1
-            return TypedValue(name, read_stream(reader))
+            return self._java_value(name, read_stream(reader))
         if self.streams and name in _STREAMED:
             raise self._unknown(name, "it goes on in a Java stream that an earlier value of the graph began")
         raise self._unknown(name, self.table.classes.explain(name) or "its fields are not in the snapshot")

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 from typing_extensions import override
 
 from state_pipelines.codecs import logical_values
+from state_pipelines.codecs.java.big_numbers import MAX_BYTES, check_number
 from state_pipelines.codecs.kernels import opcodes as op
-from state_pipelines.codecs.kernels.big_numbers import MAX_BYTES, format_numbers, parse_numbers
+from state_pipelines.codecs.kernels.big_numbers import format_numbers, parse_numbers
 from state_pipelines.codecs.layout import LogicalKind, PrimitiveKind
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 
@@ -184,8 +185,8 @@ class NumberBuilder(ArrayBuilder):
         flags = np.zeros(0, np.uint8) if valid is None else valid.view(np.uint8)
         count = len(offsets) - 1
         scales = columns.fixed(self.scale, np.int32) if self.scale >= 0 else np.zeros(0, np.int32)
-        if count and np.diff(offsets).max() > MAX_BYTES:
-            raise ValueRangeError(f"numbers of more than {MAX_BYTES} bytes cannot be decoded")
+        if count:
+            check_number(int(np.diff(offsets).max()))
         text_offsets = np.zeros(count + 1, np.int32)
         size = min(3 * len(data) + 64 * count + 1024, op.MAX_OFFSET)
         text = np.empty(size, np.uint8)

@@ -172,11 +172,11 @@ def _measure_spans(data: Bytes, starts: Offsets, ends: Offsets) -> int:
 
 def _make_error(program: Program, status: int, record: int, position: int, where: int, *, offset: int) -> StateError:
     """The error of a status of the kernel, with its offset in the file and the path of the field."""
-    if status in (op.BAD_SUBCLASS, op.BAD_KIND):
+    if status in (op.BAD_SUBCLASS, op.BAD_KIND, op.HALF_TEXT):
         return UnsupportedError(
             f"record {record}: {op.MESSAGES[status]}",
             where=Where(offset=offset + position, path=program.paths[where] or None),
-            hint=KEEPING if status == op.BAD_KIND else f"Declare the class (`--classes`). {KEEPING}",
+            hint=f"Declare the class (`--classes`). {KEEPING}" if status == op.BAD_SUBCLASS else KEEPING,
         )
     found = Where(offset=offset + position, path=program.paths[where])
     return FormatError(f"record {record}: {op.MESSAGES[status]}", where=found)

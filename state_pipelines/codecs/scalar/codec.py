@@ -32,6 +32,7 @@ def read_value(layout: lay.Layout, reader: Reader, *, tail: bool = True) -> Valu
         FormatError: the bytes do not fit the layout; names offset and field path.
         UnsupportedError: a nested value cannot be decoded and its size is unknown.
     """
+    collections.begin_record()
     try:
         return read(layout, reader, tail)
     except StateError as error:

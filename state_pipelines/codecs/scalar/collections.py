@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.kernels.opcodes import MAX_EMPTY_ITEMS
 from state_pipelines.codecs.scalar.dispatch import locate, read, write
 from state_pipelines.codecs.scalar.leaves import Value, expect
 from state_pipelines.codecs.scalar.null_masks import read_mask, write_mask
@@ -15,8 +17,24 @@ from state_pipelines.errors import StateError, ValueRangeError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-MAX_EMPTY_ITEMS = 1 << 16
-"""Maximum number of elements without bytes in a list."""
+_EMPTY_ITEMS_LEFT: ContextVar[int] = ContextVar("empty items of a record", default=MAX_EMPTY_ITEMS)
+
+
+def begin_record() -> None:
+    """Let the lists of the next record have `MAX_EMPTY_ITEMS` elements without bytes together."""
+    _EMPTY_ITEMS_LEFT.set(MAX_EMPTY_ITEMS)
+
+
+def claim_empty_items(reader: Reader, count: int) -> None:
+    """Count elements without bytes.
+
+    Raises:
+        FormatError: the record has more than `MAX_EMPTY_ITEMS`.
+    """
+    left = _EMPTY_ITEMS_LEFT.get() - count
+    _EMPTY_ITEMS_LEFT.set(left)
+    if left < 0:
+        raise reader.error(f"the lists of a value have more than {MAX_EMPTY_ITEMS} elements without bytes")
 
 
 @read.register
@@ -41,10 +59,26 @@ def _read_elements(layout: lay.Layout, reader: Reader, count: int, nulls: Sequen
     try:
         if nulls:
             return [None if null else read(layout, reader, False) for null in nulls]
-        return [read(layout, reader, False) for _ in range(count)]
+        return read_items(layout, reader, count)
     except StateError as error:
         locate(error, "[]")
         raise
+
+
+def read_items(layout: lay.Layout, reader: Reader, count: int) -> list[Value]:
+    """Read consecutive elements.
+
+    Raises:
+        FormatError: they do not fit the layout, or have no bytes and are too many.
+    """
+    if count == 0:
+        return []
+    start = reader.position
+    items = [read(layout, reader, False)]
+    if reader.position == start:
+        claim_empty_items(reader, count)
+    items += [read(layout, reader, False) for _ in range(count - 1)]
+    return items
 
 
 def _write_elements(layout: lay.Layout, writer: Writer, values: Iterable[Value]) -> None:
@@ -110,10 +144,12 @@ def _(layout: lay.Mapping, reader: Reader, tail: bool) -> Value:
     step = ""
     try:
         for _ in range(_count(reader)):
-            step = "{key}"
+            start, step = reader.position, "{key}"
             key = read(layout.key, reader, False)
             step = "{value}"
             entries.append((key, read(layout.value, reader, False)))
+            if reader.position == start:
+                claim_empty_items(reader, 1)
     except StateError as error:
         locate(error, step)
         raise

@@ -10,6 +10,7 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.java import date_times
+from state_pipelines.codecs.java.big_numbers import read_number
 from state_pipelines.codecs.scalar.self_describing import twos_complement
 from state_pipelines.codecs.sql.binary_rows import scaled
 from state_pipelines.errors import UnsupportedError, ValueRangeError
@@ -237,7 +238,7 @@ def _(layout: lay.BigInteger, reader: Reader) -> Value:
         return _SHORT_NUMBERS[size]
     if size <= 4:
         raise reader.error(f"{size} is no length of a BigInteger", start)
-    return int.from_bytes(reader.take(size - 4), "big", signed=True)
+    return read_number(reader, size - 4)
 
 
 @write_leaf.register

@@ -20,6 +20,7 @@ from state_pipelines.codecs.java.writables import VARIABLE, read_writable, write
 from state_pipelines.codecs.kryo import FieldLists, read_kryo, read_kryo_span, write_kryo
 from state_pipelines.codecs.pickles import Pickled
 from state_pipelines.codecs.sql.binary_rows import (
+    MAX_UNSCALED,
     BinaryRowValue,
     TimestampValue,
     read_array,
@@ -140,8 +141,7 @@ def _read(layout: Dynamic, reader: Reader) -> object:
         case tree.MapData(key_type=key_type, value_type=value_type):
             return _read_block(reader, lambda raw: read_map(raw, key_type, value_type, reader.name))
         case tree.Decimal(precision=precision, scale=scale):
-            compact = precision <= _COMPACT_DECIMAL
-            return scaled(reader.i64() if compact else int.from_bytes(reader.bytes32(), "big", signed=True), scale)
+            return scaled(reader.i64() if precision <= _COMPACT_DECIMAL else _read_unscaled(reader), scale)
         case tree.TimestampData(precision=precision):
             return TimestampValue(reader.i64(), reader.i32() if precision > _COMPACT_TIMESTAMP else 0)
         case tree.ScalaEnum(constants=constants):
@@ -175,6 +175,13 @@ def _read_block(reader: Reader, read: Callable[[bytes], object]) -> object:
     except StateError as error:
         error.where = replace(error.where, offset=start + (error.where.offset or 0))
         raise
+
+
+def _read_unscaled(reader: Reader) -> int:
+    start, raw = reader.position, reader.bytes32()
+    if not 0 < len(raw) <= MAX_UNSCALED:
+        raise reader.error(f"the unscaled value of a decimal has {len(raw)} bytes, not 1 to {MAX_UNSCALED}", start)
+    return int.from_bytes(raw, "big", signed=True)
 
 
 def _write_decimal(writer: Writer, of: tree.Decimal, value: Decimal) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 100
 """Maximum nesting depth of rows, arrays and maps."""
+MAX_UNSCALED = 16
+"""Maximum size of the unscaled value of a DECIMAL, which has at most 38 digits."""
 _COMPACT_DECIMAL = 18
 _COMPACT_TIMESTAMP = 3
 _MAX_SHIFT = 1000
@@ -102,6 +104,7 @@ class _Block:
 
     def __init__(self, data: bytes, name: str | None, depth: int) -> None:
         self.data = data
+        self.left = len(data)
         self.name = name
         self.depth = depth
         if depth > MAX_DEPTH:
@@ -125,7 +128,14 @@ class _Block:
         slot = int(self.number("Q", offset))
         start, size = slot >> 32, slot & 0xFFFFFFFF
         self.check(start, size)
+        self.claim(offset, size)
         return self.data[start : start + size]
+
+    def claim(self, offset: int, size: int) -> None:
+        """Count variable-length data, which Flink appends one after the other, so that they cannot exceed the block."""
+        self.left -= size
+        if self.left < 0:
+            raise self.error(f"variable-length data of a block of {len(self.data)} bytes overlap", offset)
 
     def inline_or_variable(self, offset: int) -> bytes:
         """Return variable-length data, of which up to 7 bytes are stored in the slot itself, marked by its top bit."""
@@ -216,13 +226,19 @@ class _Block:
         if precision <= _COMPACT_DECIMAL:
             unscaled = int(self.number("q", offset))
         else:
-            unscaled = int.from_bytes(self.variable(offset), "big", signed=True)
+            raw = self.variable(offset)
+            if not 0 < len(raw) <= MAX_UNSCALED:
+                raise self.error(
+                    f"a DECIMAL({precision}, {scale}) has {len(raw)} bytes, not 1 to {MAX_UNSCALED}", offset
+                )
+            unscaled = int.from_bytes(raw, "big", signed=True)
         return scaled(unscaled, scale)
 
     def timestamp(self, of: LogicalType, offset: int) -> TimestampValue:
         if _precision(of) <= _COMPACT_TIMESTAMP:
             return TimestampValue(int(self.number("q", offset)), 0)
         slot = int(self.number("Q", offset))
+        self.claim(offset, 8)
         return TimestampValue(int(self.number("q", slot >> 32)), slot & 0xFFFFFFFF)
 
 
