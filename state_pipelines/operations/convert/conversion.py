@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import StateError
 from state_pipelines.operations.choices import parse_choice
 from state_pipelines.operations.convert.conversion_plan import ConversionPlan, InFlight, plan_conversion
-from state_pipelines.operations.convert.conversion_proof import prove_conversion, sum_states
+from state_pipelines.operations.convert.conversion_proof import prove_conversion, require_conversion, sum_states
 from state_pipelines.operations.local_processes import choose_runner
+from state_pipelines.operations.proofs.staged_metadata import CopyRecorder
 from state_pipelines.operations.write.publication import (
     FileMode,
 )
@@ -134,12 +135,14 @@ def _remove_source(plan: ConversionPlan) -> int | None:
 def run_conversion(plan: ConversionPlan, run: Runner | None = None) -> ConversionResult:
     """Do what is planned; arguments and errors as for `convert`."""
     started = time.monotonic()
-    with SnapshotTransaction(plan.target, run) as transaction:
+    recorder = CopyRecorder(run)
+    with SnapshotTransaction(plan.target, recorder) as transaction:
         written = transaction.run(plan.tasks, "keyed state cannot be written")
-        transaction.stage(
+        staged = transaction.stage(
             plan.make_metadata(written), plan.snapshot, plan.properties, files=plan.files, verify=plan.checksums
         )
         proof = prove_conversion(plan, written, transaction.run)
+        require_conversion(plan, written, staged, recorder.sources)
         transaction.commit(proof, hint="Please report this")
     removed = _remove_source(plan)
     return ConversionResult(

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.keyed.digests.record_digests import RecordDigest
+from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
 from state_pipelines.operations.proofs.differing_records import find_differing_records
 from state_pipelines.operations.proofs.proof_reports import (
     DifferingRecord,
     ProofReport,
     RecordCounts,
 )
+from state_pipelines.operations.proofs.staged_metadata import require_staged
 from state_pipelines.operations.proofs.state_proofs import StateProof, make_state_check
 from state_pipelines.operations.write.unclipped_counts import check_source_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from state_pipelines.metadata.streams import StateStream
     from state_pipelines.operations.convert.conversion_plan import ConversionPlan
     from state_pipelines.operations.convert.conversion_tasks import SubtaskConversion, WrittenState
     from state_pipelines.operations.local_processes import Runner
+    from state_pipelines.snapshot import Snapshot
 
 READS_BACK = "reads_back_equal"
 DESCRIPTION = "the new files hold the records of the old ones, in the same key groups"
@@ -71,6 +76,46 @@ def prove_conversion(plan: ConversionPlan, written: Sequence[WrittenState], run:
         (check,) if whole is None else (check, whole),
         time.monotonic() - started,
         sum(row.before.bytes for row in states.values()),
+    )
+
+
+def require_conversion(
+    plan: ConversionPlan, written: Sequence[WrittenState], staged: Snapshot, copies: Mapping[str, StateStream]
+) -> None:
+    """Require that the staged metadata name the files that the tasks wrote, and are the old ones otherwise.
+
+    Args:
+        plan: of the conversion.
+        written: what its tasks wrote, in their order.
+        staged: the new snapshot.
+        copies: see `require_staged`.
+
+    Raises:
+        ProofError: they differ.
+    """
+    handles = {
+        (task.operator_id, task.subtask): result.handle for task, result in zip(plan.tasks, written, strict=True)
+    }
+    operators = tuple(
+        replace(
+            operator,
+            subtasks=tuple(
+                replace(
+                    each,
+                    managed_keyed_state=handles.get((operator.operator_id, each.index), each.managed_keyed_state),
+                )
+                for each in operator.subtasks
+            ),
+        )
+        for operator in plan.metadata.operator_states
+    )
+    require_staged(
+        staged,
+        replace(plan.metadata, operator_states=operators),
+        plan.snapshot,
+        copies,
+        properties=plan.properties or make_savepoint_properties(SavepointFormatType.CANONICAL),
+        labels={each.metadata.operator_id: each.label for each in plan.snapshot.operators},
     )
 
 

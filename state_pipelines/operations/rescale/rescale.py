@@ -12,6 +12,7 @@ from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
 from state_pipelines.operations.erase.key_search import search_keys
 from state_pipelines.operations.local_processes import choose_runner, run_tasks
+from state_pipelines.operations.proofs.staged_metadata import CopyRecorder, require_staged
 from state_pipelines.operations.rescale.operator_edits import edit_operators
 from state_pipelines.operations.rescale.proof_report import report_rescaling
 from state_pipelines.operations.rescale.record_stages import MovedRecords, check_chosen_keys, move_records
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.proofs.proof_reports import ProofReport
     from state_pipelines.operations.proofs.state_proofs import StateProof
+    from state_pipelines.snapshot import Operator
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def plan_rescale(
         verify: every new file is read again and compared; the proof of `run_rescale` does more.
 
     Raises:
-        UsageError: nothing is asked for, the numbers do not go together, or the target is inside the snapshot.
+        UsageError: nothing is asked for, the numbers do not go together, or the target is inside of a snapshot.
         NotFoundError: an operator, a state or a snapshot is not there.
         TargetExistsError: there is something at the target.
         UnsupportedError: the hash of a class in the keys is not known, union state is too large to come to every
@@ -131,9 +133,11 @@ def plan_rescale(
             "nothing is asked for", hint="Say a parallelism, a max parallelism, or what happens to operators"
         )
     require_free(target)
-    require_outside(target, snapshot.location.directory)
     paths = dict.fromkeys([*(each.snapshot for each in request.take), *request.merge])
-    edited = edit_operators(snapshot, request, {path: open_other(path) for path in paths})
+    others = {path: open_other(path) for path in paths}
+    for each in (snapshot, *others.values()):
+        require_outside(target, each.location.directory)
+    edited = edit_operators(snapshot, request, others)
     plans = tuple(plan_operator(operator, request, target, files=files, verify=verify) for operator in edited.operators)
     check_sources(edited)
     notes = [*edited.notes, *(note for plan in plans for note in plan.notes)]
@@ -201,7 +205,8 @@ def run_rescale(
         StateError: the old state cannot be read, or the new one not be written.
     """
     started = time.monotonic()
-    with SnapshotTransaction(plan.target, run, scratch=scratch, is_shared=is_shared) as transaction:
+    recorder = CopyRecorder(run)
+    with SnapshotTransaction(plan.target, recorder, scratch=scratch, is_shared=is_shared) as transaction:
         run = transaction.run
         assemblies = [task for each in plan.operators for task in each.assemblies]
         size = sum(run(assemblies, "files cannot be put together"))
@@ -209,11 +214,12 @@ def run_rescale(
         transaction.clear()
         size += sum(file.size for each in moved for _, file in each.files)
         metadata = _make_metadata(plan, moved)
-        result = transaction.stage(
-            metadata, plan.edited.snapshot, choose_properties(metadata), files=plan.files, verify=plan.verify
-        )
+        base, properties = plan.edited.snapshot, choose_properties(metadata)
+        result = transaction.stage(metadata, base, properties, files=plan.files, verify=plan.verify)
         check_chosen_keys(plan, moved)
         if prove:
+            labels = {each.state.operator_id: each.change.label for each in plan.operators}
+            require_staged(result, metadata, base, recorder.sources, properties=properties, labels=labels)
             _require_gone(plan, result, run)
         states, proof = _prove(plan, moved, result, run) if prove else ((), None)
         failures = [failure for each in states for failure in each.failures]
@@ -346,7 +352,7 @@ def _require_gone(plan: RescalePlan, result: Snapshot, run: Runner) -> None:
         choice = each.edited.request.keys
         if choice is None or choice.keep:
             continue
-        after = next(op for op in result.operators if op.metadata.operator_id == each.state.operator_id)
+        after = _find_written(each, result)
         search = search_keys(result, choice.keys, [after], run)
         if left := [found.state for found in search.found] or [reason for _, reason in search.unsearched]:
             raise ProofError(
@@ -354,6 +360,18 @@ def _require_gone(plan: RescalePlan, result: Snapshot, run: Runner) -> None:
                 where=Where(operator=each.change.label),
                 hint="Nothing was published; please report this",
             )
+
+
+def _find_written(plan: OperatorPlan, result: Snapshot) -> Operator:
+    """The operator in the new snapshot."""
+    found = [each for each in result.operators if each.metadata.operator_id == plan.state.operator_id]
+    if not found:
+        raise ProofError(
+            "the operator is not in the new snapshot; nothing was published",
+            where=Where(operator=plan.change.label),
+            hint="Please report this",
+        )
+    return found[0]
 
 
 def _find_read(plan: OperatorPlan, own: MovedRecords) -> Mapping[str, RecordDigest] | None:
@@ -375,7 +393,7 @@ def _prove(
         sides.append(
             ProofSide(
                 before=(each.edited.operator, *each.edited.merged),
-                after=next(op for op in result.operators if op.metadata.operator_id == each.state.operator_id),
+                after=_find_written(each, result),
                 planned=each.state,
                 dropped=each.dropped,
                 removed=sum_digests(own.dropped),

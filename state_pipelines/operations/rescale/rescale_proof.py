@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keys.key_hashes import KeyHasher
     from state_pipelines.metadata import OperatorState
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.operator_handles import OperatorStateMode
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.rescale.operator_edits import EditedSnapshot
     from state_pipelines.snapshot import Operator
@@ -296,6 +297,8 @@ def _compare(
     keyed_names = {name for _, task, result in results if isinstance(task, CountKeyed) for name in result.digests}
     names = dict.fromkeys(name for *_, result in results for name in result.digests)
     label = side.after.label
+    old, new = _find_modes(side.before), _find_modes((side.after,))
+    remade = {name for name in new if not new[name] <= old.get(name, set())}
     for name in names:
         before, after = (
             [result for is_after, _, result in results if is_after is wanted and name in result.digests]
@@ -314,7 +317,7 @@ def _compare(
             sum((each.digests[name] for each in after), RecordDigest()),
             sum(each.misplaced.get(name, 0) for each in after),
             None if side.hasher is None else sum(each.misfiled.get(name, 0) for each in after),
-            _is_reformed(name, before, after),
+            _is_reformed(name, before, after) or (name not in keyed_names and name in remade),
         )
     for name in dict.fromkeys(name for *_, result in results for name in result.copies):
         before, after = (
@@ -329,7 +332,9 @@ def _compare(
         else:
             # Copies may have their entries in different orders, and any of them may be the one that goes on.
             expected = sum(copies if copies and copies <= kinds else kinds, RecordDigest())
-        present = {subtask for each in after for subtask in each.copies[name]}
+        # A handle that names the state without an offset holds no copy.
+        copied = (pair for each in after for pair in each.copies[name].items())
+        present = {subtask for subtask, digest in copied if digest != RecordDigest()}
         missing = side.after.parallelism - len(present) if expected.records else 0
         yield StateProof(
             label,
@@ -338,8 +343,18 @@ def _compare(
             expected,
             sum(copies, RecordDigest()),
             missing,
-            reformed=_is_reformed(name, before, after),
+            reformed=_is_reformed(name, before, after) or name in remade,
         )
+
+
+def _find_modes(operators: Iterable[Operator]) -> dict[str, set[OperatorStateMode]]:
+    """Distribution modes that handles give each operator state, by name."""
+    found: dict[str, set[OperatorStateMode]] = {}
+    for subtask in (each for operator in operators for each in operator.metadata.subtasks):
+        for handle in (subtask.managed_operator_state, subtask.raw_operator_state):
+            for state in () if handle is None else handle.states:
+                found.setdefault(state.state_name, set()).add(state.mode)
+    return found
 
 
 def _by_sections(

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from state_pipelines.binary.snappy_frames import STREAM_ID, compress_chunks
-from state_pipelines.errors import FormatError
+from state_pipelines.errors import FormatError, UsageError
 from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.operator_handles import OperatorStateMetaInfo, OperatorStateMode
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
@@ -130,3 +131,14 @@ def test_equal_elements_of_merged_snapshots_are_noted(tmp_path: Path) -> None:
     request = parse_request({"merge": {"with": [str(tmp_path / "copy")], "on_equal": "first"}})
     plan = plan_rescale(snapshot, resolve(str(tmp_path / "new")), request)
     assert any("have the same elements in SourceReaderState" in each for each in plan.notes), plan.notes
+
+
+@pytest.mark.parametrize(
+    "request_of", ["merge: {{with: ['{}']}}", "take: {{other: {{from: '{}', operator: record}}}}"]
+)
+def test_a_target_inside_of_another_snapshot_is_refused(request_of: str, tmp_path: Path) -> None:
+    snapshot = RESCALING[0].open()
+    convert(snapshot, str(tmp_path / "copy"), "canonical")
+    request = parse_request(yaml.safe_load(request_of.format(tmp_path / "copy")))
+    with pytest.raises(UsageError, match="the target is inside the snapshot"):
+        plan_rescale(snapshot, resolve(str(tmp_path / "copy" / "new")), request)
