@@ -71,7 +71,7 @@ def compare(left, left_size, right, right_size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def count_entries(base, starts, ends, entries_ends):  # type: ignore[no-untyped-def]
+def count_entries(base, starts, ends, entries_ends, counts):  # type: ignore[no-untyped-def]
     """Walk the entries of blocks and check every length in them.
 
     Args:
@@ -79,6 +79,7 @@ def count_entries(base, starts, ends, entries_ends):  # type: ignore[no-untyped-
         starts: i64[b] relative to `base`.
         ends: i64[b].
         entries_ends: i64[b], filled: where the restart points start.
+        counts: i64[b], filled: entries up to the end of each block.
 
     Returns:
         (entries, bytes of their keys and values, -1), or (0, 0, block) for the first block that is not one.
@@ -97,7 +98,8 @@ def count_entries(base, starts, ends, entries_ends):  # type: ignore[no-untyped-
                 return 0, 0, block
             end -= 2 + (load_u8(end - 2) | load_u8(end - 1) << 8)
         end -= 4 * restarts
-        if end < at:
+        # RocksDB writes no block without entries.
+        if end <= at:
             return 0, 0, block
         entries_ends[block] = end - base
         key_size = 0
@@ -117,6 +119,7 @@ def count_entries(base, starts, ends, entries_ends):  # type: ignore[no-untyped-
             at += rest + value_size
             total += key_size + value_size
             count += 1
+        counts[block] = count
     return count, total, -1
 
 
@@ -190,6 +193,40 @@ def parse_entries(base, starts, entries_ends, sequence, target, key_starts, key_
             at = target + key_ends[entry]
             store_64(at, sequence << 8 | load_u8(at))
     return flags, -1
+
+
+@njit(cache=True, nogil=True)
+def find_misplaced(base, key_starts, key_ends, counts, index_base, separator_starts, separator_ends, first):  # type: ignore[no-untyped-def]
+    """Find a data block with a key on the wrong side of a separator.
+
+    Args:
+        base: address of the keys.
+        key_starts: i64[n] relative to `base`, ascending keys of adjacent blocks.
+        key_ends: i64[n].
+        counts: i64[b] entries up to the end of each block; no block is empty.
+        index_base: address of the separators.
+        separator_starts: i64[s] relative to `index_base`.
+        separator_ends: i64[s].
+        first: position of the first block in the index.
+
+    Returns:
+        A block, or -1.
+    """
+    entry = 0
+    for block in range(len(counts)):
+        last = counts[block] - 1
+        at = first + block
+        separator = index_base + separator_starts[at]
+        size = separator_ends[at] - separator_starts[at]
+        if compare(base + key_starts[last], key_ends[last] - key_starts[last], separator, size) > 0:
+            return block
+        if at > 0:
+            separator = index_base + separator_starts[at - 1]
+            size = separator_ends[at - 1] - separator_starts[at - 1]
+            if compare(base + key_starts[entry], key_ends[entry] - key_starts[entry], separator, size) < 0:
+                return block
+        entry = last + 1
+    return -1
 
 
 @njit(cache=True, nogil=True)

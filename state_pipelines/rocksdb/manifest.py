@@ -6,6 +6,7 @@ Sources in RocksDB: `db/log_format.h`, `db/log_reader.cc` (records), `db/version
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import cramjam
@@ -15,7 +16,7 @@ from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.rocksdb.varints import Cursor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from state_pipelines.metadata.streams import StateStream
 
@@ -71,6 +72,7 @@ class TableFile:
         smallest_sequence: of the entries.
         largest_sequence: of the entries; of an ingested table the one that all its entries have.
         stream: the bytes.
+        column_family: name of the column family that lists it; empty if it is not known.
     """
 
     number: int
@@ -81,6 +83,7 @@ class TableFile:
     smallest_sequence: int
     largest_sequence: int
     stream: StateStream
+    column_family: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +172,55 @@ def read_database(
             what = "the database has a write-ahead log, whose entries are in no table yet"
             hint = "Flink's snapshots have none; open the database with RocksDB and flush it"
             raise UnsupportedError(what, where=Where(file=stream.name), hint=hint)
+    _check_tables(column_families.values(), manifest.name)
     return Database(
         tuple(_to_column_family(files, number, column_families[number]) for number in sorted(column_families))
     )
+
+
+def check_files_listed(files: Mapping[str, StateStream], database: Database) -> None:
+    """Check that the tables of a handle are those that the MANIFEST lists.
+
+    The files of a handle are the live ones of the database (`GetLiveFiles`), those of its current version only. A
+    directory of a database that is in use may hold older tables too.
+
+    Raises:
+        FormatError: a table is not listed.
+    """
+    listed = {f"{file.number:06d}.sst" for each in database.column_families for file in each.files}
+    for name, stream in files.items():
+        if name.endswith(".sst") and name not in listed:
+            what = f"the handle of the RocksDB state names {name}, which the MANIFEST does not list"
+            raise FormatError(
+                what, where=Where(file=stream.name), hint="The files of the handle do not belong together"
+            )
+
+
+def _check_tables(column_families: Iterable[_TableSet], name: str) -> None:
+    # As RocksDB does when it opens a database (`VersionBuilder::CheckConsistency`).
+    owners: dict[int, str] = {}
+    for column_family in column_families:
+        levels: dict[int, list[tuple[tuple[bytes, int], tuple[bytes, int], int]]] = {}
+        for number, (level, _, smallest, largest, _, _) in column_family.tables.items():
+            if number in owners:
+                what = f"table {number} is in two column families, {owners[number]!r} and {column_family.name!r}"
+                raise FormatError(what, where=Where(file=name))
+            owners[number] = column_family.name
+            if level:
+                levels.setdefault(level, []).append((_to_order(smallest), _to_order(largest), number))
+        for level, tables in levels.items():
+            for (_, largest_key, number), (smallest_key, _, after) in pairwise(sorted(tables)):
+                if largest_key >= smallest_key:
+                    what = (
+                        f"tables {number} and {after} of column family {column_family.name!r} overlap on level {level}"
+                    )
+                    hint = "RocksDB does not open such a database: only tables of level 0 may overlap"
+                    raise FormatError(what, where=Where(file=name), hint=hint)
+
+
+def _to_order(key: bytes) -> tuple[bytes, int]:
+    """A value by which internal keys sort: by user key, the newest version first."""
+    return key[:-8], -int.from_bytes(key[-8:], "little")
 
 
 def _find(files: Mapping[str, StateStream], name: str) -> StateStream:
@@ -193,7 +242,7 @@ def _to_column_family(files: Mapping[str, StateStream], number: int, column_fami
         if smallest[:-8] >= end:
             what = f"the bounds of table {table} in the MANIFEST are not in order"
             raise FormatError(what, where=Where(file=stream.name))
-        tables.append(TableFile(table, level, size, smallest[:-8], end, first, last, stream))
+        tables.append(TableFile(table, level, size, smallest[:-8], end, first, last, stream, column_family.name))
     return ColumnFamily(
         number, column_family.name, tuple(sorted(tables, key=lambda file: (file.smallest, file.number)))
     )

@@ -25,6 +25,7 @@ from state_pipelines.rocksdb.kernels import (
     parse_entries,
 )
 from state_pipelines.rocksdb.table import RangeTombstone, Table, find_blocks, open_table
+from state_pipelines.rocksdb.table_checks import check_entries, check_keys
 from state_pipelines.rocksdb.table_readers import (
     READ_SIZE,
     ColumnFamilyRanges,
@@ -164,11 +165,14 @@ class ColumnFamilyScans:
                 where = Where(file=active[0].table.file.stream.name)
                 raise FormatError("the index of a table, or the bounds in the MANIFEST, are not in order", where=where)
             yield from _scan_chunk(active, low, high)
+            for reader in active:
+                file = reader.table.file
+                if file.end <= high:
+                    if start <= file.smallest:
+                        check_entries(file, reader.entries, reader.table.entries)
+                    self._reader.release(number, file)
             if high == end:
                 break
-            for reader in active:
-                if reader.table.file.end <= high:
-                    self._reader.release(number, reader.table.file)
             active = [each for each in active if each.table.file.end > high]
             low = high
 
@@ -299,9 +303,9 @@ def _read_run(reader: TableReader, low: bytes, high: bytes, ahead: int) -> _Run 
     offset = int(offsets[0])
     raw = reader.read(offset, find_blocks_end(table, blocks), ahead)
     plain = decode_blocks(table.block_format, np.frombuffer(raw, np.uint8), offset, offsets, sizes)
-    ends = np.empty(len(offsets), np.int64)
+    ends, counts = np.empty(len(offsets), np.int64), np.empty(len(offsets), np.int64)
     base = plain.data.ctypes.data
-    count, total, wrong = count_entries(base, plain.starts, plain.ends, ends)
+    count, total, wrong = count_entries(base, plain.starts, plain.ends, ends, counts)
     if wrong >= 0:
         raise _damaged(table, MESSAGES[BAD_BLOCK], int(offsets[wrong]))
     data = np.empty(total, np.uint8)
@@ -309,7 +313,9 @@ def _read_run(reader: TableReader, low: bytes, high: bytes, ahead: int) -> _Run 
     flags, wrong = parse_entries(base, plain.starts, ends, table.sequence, data.ctypes.data, *spans)
     if wrong >= 0:
         raise _damaged(table, MESSAGES[flags], int(offsets[wrong]))
+    check_keys(table.index, table.file, blocks, data, spans, counts)
     first, last = _find_entry(data, spans, low), _find_entry(data, spans, high)
+    reader.entries += last - first
     if first == last:
         return None
     return _Run(table, Entries(data, *(span[first:last] for span in spans)), flags)

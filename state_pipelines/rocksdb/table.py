@@ -14,16 +14,21 @@ import numpy as np
 
 from state_pipelines.errors import FormatError, UnsupportedError, Where
 from state_pipelines.metadata.streams import read_stream_range
+from state_pipelines.rocksdb.block_index import BlockIndex
 from state_pipelines.rocksdb.blocks import BlockFormat, read_block, verify_blocks
 from state_pipelines.rocksdb.checksums import CHECKSUM_TYPES, CRC32C, NO_CHECKSUM, TRAILER_SIZE
 from state_pipelines.rocksdb.kernels import KEY_TRAILER_SIZE, RANGE_DELETION, parse_index
 from state_pipelines.rocksdb.manifest import BYTEWISE
+from state_pipelines.rocksdb.table_checks import (
+    check_blocks,
+    check_column_family,
+    check_index_bounds,
+    check_range_deletions,
+)
 from state_pipelines.rocksdb.varints import Cursor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import numpy.typing as npt
 
     from state_pipelines.rocksdb.manifest import TableFile
 
@@ -61,37 +66,6 @@ class RangeTombstone:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BlockIndex:
-    """Offsets of the data blocks of a table.
-
-    A separator is not below any key of its block; it is below every key of the next block, or, unless `has_user_keys`,
-    not above any.
-
-    Attributes:
-        keys: u8, holds the separators.
-        key_starts: i64[b].
-        key_ends: i64[b].
-        offsets: i64[b] positions of the blocks in the file, ascending.
-        sizes: i64[b] without trailers.
-        has_user_keys: versions of one key never lie in two blocks.
-    """
-
-    keys: npt.NDArray[np.uint8]
-    key_starts: npt.NDArray[np.int64]
-    key_ends: npt.NDArray[np.int64]
-    offsets: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
-    has_user_keys: bool
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    def separator(self, block: int) -> bytes:
-        """The user key of a block's separator."""
-        return self.keys[self.key_starts[block] : self.key_ends[block]].tobytes()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """An open table.
 
@@ -103,6 +77,7 @@ class Table:
         expansion: bytes of keys and values per byte of data blocks, roughly.
         index: of its data blocks.
         tombstones: cut to the bounds of the table.
+        entries: in its data blocks, by its properties; -1 if they do not say it.
         filters: offsets and sizes (without trailers) of its filter blocks, which nothing here reads.
         content: the whole file where opening the table has read it all; else nothing.
     """
@@ -114,6 +89,7 @@ class Table:
     expansion: float
     index: BlockIndex
     tombstones: tuple[RangeTombstone, ...]
+    entries: int = -1
     filters: tuple[tuple[int, int], ...] = ()
     content: bytes = b""
 
@@ -175,11 +151,17 @@ def open_table(file: TableFile) -> Table:
     if index_range is None:
         raise FormatError("a table has no index", where=Where(file=name))
     _check(properties, name)
+    check_column_family(properties.get(b"rocksdb.column.family.name", b""), file)
     sequence = _find_sequence(properties, file)
-    tombstones: tuple[RangeTombstone, ...] = ()
+    deletions: list[tuple[bytes, bytes, int]] = []
     if b"rocksdb.range_del" in metaindex:
-        entries = _read_meta(tail, block_format, metaindex[b"rocksdb.range_del"])
-        tombstones = tuple(_cut_tombstones(entries, file, sequence))
+        deletions = _read_meta(tail, block_format, metaindex[b"rocksdb.range_del"])
+    check_range_deletions(len(deletions), _find_number(properties, b"rocksdb.num.range-deletions", name), name)
+    tombstones = tuple(_cut_tombstones(deletions, file, sequence))
+    # It counts range tombstones too.
+    entries = _find_number(properties, b"rocksdb.num.entries", name)
+    index = _read_index(tail, block_format, properties, index_range)
+    check_index_bounds(index, file)
     data_size = _read_number(properties, b"rocksdb.data.size", name)
     raw = _read_number(properties, b"rocksdb.raw.key.size", name)
     raw += _read_number(properties, b"rocksdb.raw.value.size", name)
@@ -189,8 +171,9 @@ def open_table(file: TableFile) -> Table:
         sequence,
         properties.get(b"rocksdb.merge.operator", b"").decode("utf-8", "replace"),
         min(max(raw / data_size, 1.0), _MOST_EXPANSION) if data_size else 1.0,
-        _read_index(tail, block_format, properties, index_range),
+        index,
         tombstones,
+        -1 if entries is None else entries - len(deletions),
         tuple(block_range for key, block_range in metaindex.items() if key.startswith(_FILTERS)),
         tail.data if len(tail.data) == file.size else b"",
     )
@@ -310,7 +293,11 @@ def _read_fixed(properties: dict[bytes, bytes], key: bytes, size: int) -> int:
 
 
 def _read_number(properties: dict[bytes, bytes], key: bytes, name: str) -> int:
-    return Cursor(properties[key], name).varint() if key in properties else 0
+    return _find_number(properties, key, name) or 0
+
+
+def _find_number(properties: dict[bytes, bytes], key: bytes, name: str) -> int | None:
+    return Cursor(properties[key], name).varint() if key in properties else None
 
 
 def _find_sequence(properties: dict[bytes, bytes], file: TableFile) -> int:
@@ -360,6 +347,8 @@ def _read_index(
     ):
         what = "the index of a table names blocks that overlap or lie outside the file"
         raise FormatError(what, where=Where(file=block_format.name, offset=block_range[0]))
+    number = _find_number(properties, b"rocksdb.num.data.blocks", block_format.name)
+    check_blocks(index, number, block_format.name, block_range[0])
     return index
 
 

@@ -69,10 +69,16 @@ class TableRange(NamedTuple):
 
 
 class TableReader(ABC):
-    """A table that is being scanned, and a range of it that was read."""
+    """A table that is being scanned, and a range of it that was read.
+
+    Attributes:
+        table: the table.
+        entries: those that the scan has found in it so far.
+    """
 
     def __init__(self, table: Table) -> None:
         self.table = table
+        self.entries = 0
         self._start = 0
         self._raw = b""
 

@@ -10,6 +10,7 @@ from state_pipelines.errors import FormatError, Where
 from state_pipelines.rocksdb.blocks import decode_blocks, verify_blocks
 from state_pipelines.rocksdb.checksums import TRAILER_SIZE
 from state_pipelines.rocksdb.kernels import BAD_BLOCK, MESSAGES, count_entries, parse_entries
+from state_pipelines.rocksdb.table_checks import check_entries, check_keys
 from state_pipelines.rocksdb.table_readers import READ_SIZE
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ def verify_table(file: TableFile, tables: TableCache, *, whole: bool) -> int:
         whole: every data block, not only the first and the last one.
 
     Raises:
-        FormatError: a block does not match its checksum, entries are not in order, or keys are outside the bounds that
-            the MANIFEST has.
+        FormatError: a block does not match its checksum, entries are not in order, keys are outside the bounds that
+            the MANIFEST has, or blocks or entries are missing.
         MissingFileError: the file does not exist.
         UnsupportedError: the table has a format that this release does not cover.
     """
@@ -40,16 +41,10 @@ def verify_table(file: TableFile, tables: TableCache, *, whole: bool) -> int:
         data = np.frombuffer(table.read(offset, offset + size + TRAILER_SIZE), np.uint8)
         verify_blocks(table.block_format, data, offset, np.array([offset], np.int64), np.array([size], np.int64))
     entries = 0
-    last = b""
     for blocks in _group_blocks(table, whole=whole):
-        count, smallest, largest = _read_blocks(table, blocks)
-        entries += count
-        if smallest < max(last, file.smallest) or largest >= file.end:
-            what = "a table holds keys outside the bounds that the MANIFEST has of it, or out of order"
-            hint = "The file is another one than the MANIFEST describes"
-            where = Where(file=file.stream.name, offset=int(table.index.offsets[blocks.start]))
-            raise FormatError(what, where=where, hint=hint)
-        last = largest
+        entries += _read_blocks(table, blocks)
+    if whole:
+        check_entries(file, entries, table.entries)
     return entries
 
 
@@ -67,16 +62,16 @@ def _group_blocks(table: Table, *, whole: bool) -> Iterator[range]:
         start = stop
 
 
-def _read_blocks(table: Table, blocks: range) -> tuple[int, bytes, bytes]:
-    """Number of entries, first and last user key."""
+def _read_blocks(table: Table, blocks: range) -> int:
+    """Check adjacent data blocks; returns the number of their entries."""
     offsets = table.index.offsets[blocks.start : blocks.stop]
     sizes = table.index.sizes[blocks.start : blocks.stop]
     offset = int(offsets[0])
     raw = table.read(offset, int(offsets[-1] + sizes[-1]) + TRAILER_SIZE)
     plain = decode_blocks(table.block_format, np.frombuffer(raw, np.uint8), offset, offsets, sizes)
-    ends = np.empty(len(offsets), np.int64)
+    ends, counts = np.empty(len(offsets), np.int64), np.empty(len(offsets), np.int64)
     base = plain.data.ctypes.data
-    count, total, wrong = count_entries(base, plain.starts, plain.ends, ends)
+    count, total, wrong = count_entries(base, plain.starts, plain.ends, ends, counts)
     if wrong >= 0:
         where = Where(file=table.file.stream.name, offset=int(offsets[wrong]))
         raise FormatError(MESSAGES[BAD_BLOCK], where=where)
@@ -86,5 +81,5 @@ def _read_blocks(table: Table, blocks: range) -> tuple[int, bytes, bytes]:
     if wrong >= 0:
         where = Where(file=table.file.stream.name, offset=int(offsets[wrong]))
         raise FormatError(MESSAGES[flags], where=where)
-    keys, stops = spans[0], spans[1]
-    return count, data[keys[0] : stops[0]].tobytes(), data[keys[-1] : stops[-1]].tobytes()
+    check_keys(table.index, table.file, blocks, data, spans, counts)
+    return int(count)

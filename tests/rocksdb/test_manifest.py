@@ -8,9 +8,12 @@ from rocksdict import Options, Rdict
 from state_pipelines.errors import FormatError, MissingFileError, UnsupportedError
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.rocksdb import read_database
+from state_pipelines.rocksdb.manifest import check_files_listed
 from tests.rocksdb.databases import frame_log, list_streams, make_options
+from tests.rocksdb.forged_tables import MANIFEST, Listed, write_manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from state_pipelines.rocksdb import Database
@@ -153,3 +156,59 @@ def test_reads_what_rocksdb_wrote(tmp_path: Path) -> None:
     database.close()
     found = read_database(list_streams(tmp_path)).column_families
     assert [(each.name, len(each.files)) for each in found] == [("default", 0), ("first", 1), ("ü", 1)]
+
+
+def read_listed(column_families: Mapping[str, Sequence[Listed]]) -> Database:
+    manifest = write_manifest(column_families)
+    files = {"CURRENT": StateStream("CURRENT", 16, data=MANIFEST.encode() + b"\n")}
+    files[MANIFEST] = StateStream("private/2", len(manifest), data=manifest)
+    for number in range(20):
+        files[f"{number:06d}.sst"] = StateStream(f"shared/{number}", 9, data=bytes(9))
+    return read_database(files)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        ((b"a", b"c"), (b"b", b"d"), True),
+        ((b"a", b"z"), (b"b", b"c"), True),
+        ((b"a", b"c"), (b"c", b"d"), True),
+        ((b"a", b"c"), (b"c\0", b"d"), False),
+        ((b"e", b"f"), (b"a", b"d"), False),
+    ],
+)
+def test_tables_may_only_overlap_on_level_0(
+    one: tuple[bytes, bytes], other: tuple[bytes, bytes], overlap: bool
+) -> None:
+    for level in (1, 6):
+        tables = [Listed(3, 9, *one, level), Listed(4, 9, *other, level)]
+        if not overlap:
+            assert len(read_listed({"default": tables}).column_families[0].files) == 2
+            continue
+        with pytest.raises(FormatError, match=f"overlap on level {level}"):
+            read_listed({"default": tables})
+    for levels in ((0, 0), (5, 6)):
+        found = read_listed({"default": [Listed(3, 9, *one, levels[0]), Listed(4, 9, *other, levels[1])]})
+        assert len(found.column_families[0].files) == 2
+
+
+def test_versions_of_one_key_may_be_in_two_tables_the_newest_first() -> None:
+    tables = [Listed(3, 9, b"a", b"c", sequence=5), Listed(4, 9, b"c", b"d", sequence=4)]
+    assert len(read_listed({"default": tables}).column_families[0].files) == 2
+    tables = [Listed(3, 9, b"a", b"c", sequence=4), Listed(4, 9, b"c", b"d", sequence=5)]
+    with pytest.raises(FormatError, match="overlap on level 6"):
+        read_listed({"default": tables})
+
+
+def test_a_table_in_two_column_families_is_refused() -> None:
+    with pytest.raises(FormatError, match="table 3 is in two column families, 'one' and 'two'"):
+        read_listed({"default": [], "one": [Listed(3, 9, b"a", b"b")], "two": [Listed(3, 9, b"a", b"b")]})
+
+
+def test_a_table_that_the_manifest_does_not_list_is_refused() -> None:
+    database = read_listed({"default": [Listed(3, 9, b"a", b"b")], "one": [Listed(4, 9, b"a", b"b")]})
+    files = {f"{number:06d}.sst": StateStream(f"shared/{number}", 9, data=bytes(9)) for number in (3, 4)}
+    files["OPTIONS-000007"] = StateStream("private/7", 9, data=bytes(9))
+    check_files_listed(files, database)
+    with pytest.raises(FormatError, match=r"names 000005\.sst, which the MANIFEST does not list .*shared/5"):
+        check_files_listed({**files, "000005.sst": StateStream("shared/5", 9, data=bytes(9))}, database)

@@ -24,7 +24,7 @@ from state_pipelines.metadata.header_bytes import check_header_size
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import read_together
 from state_pipelines.rocksdb.cache import TableCache
-from state_pipelines.rocksdb.manifest import ColumnFamily, find_manifest, read_database
+from state_pipelines.rocksdb.manifest import ColumnFamily, check_files_listed, find_manifest, read_database
 from state_pipelines.rocksdb.scan import ColumnFamilyScans, Entries, estimate, split_keys
 from state_pipelines.rocksdb.table_readers import ColumnFamilyRanges, KeyRange, find_files
 from state_pipelines.rocksdb.writer import DEFAULT_COLUMN_FAMILY
@@ -218,13 +218,15 @@ def open_rocksdb(
         declared: snapshot classes that the user declares.
 
     Raises:
-        FormatError: the states of the header and the column families of the database are not the same.
+        FormatError: the states of the header and the column families of the database are not the same, or a table
+            is not listed in the MANIFEST.
         MissingFileError: a table that is live is not among the files.
     """
     check_header_size(meta, meta.size)
     read = read_together([meta, *find_manifest(files)])
     header = parse_header(read(meta), meta.name, declared)
     database = read_database(files, read)
+    check_files_listed(files, database)
     column_families = {each.name: each for each in database.column_families if each.name != DEFAULT_COLUMN_FAMILY}
     if header.raw:
         header = name_states(header, list(column_families))
