@@ -133,9 +133,7 @@ def test_equal_elements_of_merged_snapshots_are_noted(tmp_path: Path) -> None:
     assert any("have the same elements in SourceReaderState" in each for each in plan.notes), plan.notes
 
 
-@pytest.mark.parametrize(
-    "request_of", ["merge: {{with: ['{}']}}", "take: {{other: {{from: '{}', operator: record}}}}"]
-)
+@pytest.mark.parametrize("request_of", ["merge: {{with: ['{}']}}", "take: {{other: {{from: '{}', operator: record}}}}"])
 def test_a_target_inside_of_another_snapshot_is_refused(request_of: str, tmp_path: Path) -> None:
     snapshot = RESCALING[0].open()
     convert(snapshot, str(tmp_path / "copy"), "canonical")
