@@ -172,7 +172,7 @@ def test_nothing_heavy_is_imported(savepoint: Path) -> None:
 
 def test_without_counting_no_kernel_is_compiled(tmp_path: Path) -> None:
     write_keyed_savepoint(tmp_path / "canonical", 2, 2)
-    write_incremental_checkpoint(tmp_path / "incremental", 1, 2, 3)
+    write_incremental_checkpoint(tmp_path / "incremental", 1, 2, 0)
     for name in ("canonical", "incremental"):
         code = inspecting(tmp_path / name, "--no-count")
         assert imported(code, *FORBIDDEN, "numba", "llvmlite") == (0, "[]\n")

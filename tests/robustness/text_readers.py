@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DIRECTORIES: list[tempfile.TemporaryDirectory[str]] = []
 
 REQUESTS = (
-    b"{operation: migrate, snapshot: chk-7, from_revision: 0003}",
+    b"{operation: migrate, snapshot: chk-7, from_revision: '0003'}",
     b"operation: rescale\nsnapshot: latest\nparallelism: 6\nfiles: link\n",
     b"{operation: convert, snapshot: latest, format: rocksdb, compress: true, in_flight: drop}",
     b"operation: retain\npolicy:\n  keep: {last: 3}\n",
