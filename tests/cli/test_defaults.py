@@ -36,7 +36,7 @@ EXPECTED = {
     # Heap native entries have no lengths: only a declaration says where the data of a user's serializer end.
     "type-serializer-snapshot-migration-itcase-flink1.16-hashmap-checkpoint": {"convert": 2},
     # Likewise, but for classes of objects; without their fields nothing of them can be compared either.
-    # Of Flink 2.2.1; in that of 1.20.5 entries can be told apart.
+    # Of Flink 1.20.5; in that of 2.2.1 the ends of all entries are known.
     "8989b4d08189833f692af2e2b32c547d": {"diff": 3, "convert": 2, "erase": 3},
     "main-hashmap-checkpoint": {"diff": 3, "convert": 2},
     "main-hashmap-native": {"diff": 3, "convert": 2},
