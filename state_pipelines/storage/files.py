@@ -15,6 +15,7 @@ from uuid import uuid4
 from state_pipelines.errors import FormatError, MissingFileError, StateError, TargetExistsError, Where
 from state_pipelines.storage.azure_blocks import copy_blob
 from state_pipelines.storage.faults import client_errors, find_status, request, translating
+from state_pipelines.storage.file_times import make_time
 from state_pipelines.storage.free_memory import require_memory
 from state_pipelines.storage.locations import Location, has_directories, is_azure, is_local, is_s3, join, parent
 from state_pipelines.storage.part_uploads import is_refusal, warn_of_refusal
@@ -407,17 +408,12 @@ def to_entry(filesystem: AbstractFileSystem, info: dict[str, Any]) -> FileEntry:
     return FileEntry(location, 0 if is_directory else int(info["size"] or 0), is_directory, modified_time(info))
 
 
-_FIRST_TIME = datetime(1, 1, 2, tzinfo=UTC).timestamp()
-_LAST_TIME = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
-
-
 def modified_time(info: dict[str, Any]) -> datetime | None:
     """Time of the last change in an fsspec listing; None when the storage does not say."""
     for key in _TIME_KEYS:
         value = info.get(key)
         if isinstance(value, int | float):
-            # A local file may have a time of any 64-bit number.
-            return datetime.fromtimestamp(min(max(value, _FIRST_TIME), _LAST_TIME), UTC)
+            return make_time(value)
         if isinstance(value, str):
             with suppress(ValueError):
                 value = datetime.fromisoformat(value)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fsspec.asyn import AsyncFileSystem
 
 from state_pipelines.storage.faults import request, translating
+from state_pipelines.storage.file_times import make_time
 from state_pipelines.storage.files import FileEntry, is_directory, list_directory, to_entry
 from state_pipelines.storage.locations import Location, is_local, is_s3
 from state_pipelines.storage.s3_listing import list_objects
@@ -68,7 +68,7 @@ def _list_local(root: Location) -> Iterator[FileEntry]:
             except FileNotFoundError:
                 # Removed since the directory was listed, or a link to nothing.
                 continue
-            modified = datetime.fromtimestamp(status.st_mtime, UTC)
+            modified = make_time(status.st_mtime)
             yield FileEntry(
                 Location(root.filesystem, entry.path), status.st_size, is_directory=False, modified=modified
             )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from state_pipelines.storage.faults import translating
+from state_pipelines.storage.file_times import make_time
 from state_pipelines.storage.files import is_directory, list_directory
 from state_pipelines.storage.locations import Location, is_local, is_s3
 from state_pipelines.storage.s3_listing import list_objects
@@ -17,6 +17,7 @@ from state_pipelines.storage.trees import LIST_THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+    from datetime import datetime
 
     from fsspec import AbstractFileSystem
 
@@ -105,7 +106,7 @@ def _find_local(
                 elif entry.name == METADATA_FILE:
                     status = entry.stat()
                     metadata = Location(filesystem, entry.path)
-                    modified = datetime.fromtimestamp(status.st_mtime, UTC)
+                    modified = make_time(status.st_mtime)
                     yield SnapshotEntry(SnapshotLocation(location, metadata), status.st_size, modified)
                     return
     if depth:

@@ -6,14 +6,17 @@ import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import MissingFileError, NotFoundError, Where
 from state_pipelines.storage.faults import request, translate
+from state_pipelines.storage.file_times import make_time
 from state_pipelines.storage.files import is_directory, modified_time
 from state_pipelines.storage.locations import Location, has_directories, is_local, is_s3
 from state_pipelines.storage.s3_listing import list_objects
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 LIST_THREADS = 16
 """Directories of a remote file system that are listed at a time."""
@@ -88,7 +91,7 @@ def _read_local(found: os.DirEntry[str], prefix: str) -> TreeEntry | None:
         status = found.stat(follow_symlinks=False)
     except FileNotFoundError:
         return None
-    modified = datetime.fromtimestamp(status.st_mtime, UTC)
+    modified = make_time(status.st_mtime)
     name = prefix + found.name
     if stat.S_ISDIR(status.st_mode):
         return TreeEntry(name, 0, is_directory=True, modified=modified)
