@@ -194,12 +194,12 @@ def _check_order(sections: Sequence[Section], name: str) -> None:
     """Check that key groups follow each other as `InternalTimeServiceManagerImpl` writes them.
 
     Raises:
-        FormatError: one lies behind a higher one.
+        FormatError: a key group comes after one with a higher number.
     """
     for before, section in pairwise(sections):
         if section.key_group < before.key_group:
             raise FormatError(
-                f"the timers of key group {section.key_group} lie behind those of key group {before.key_group}",
+                f"the timers of key group {section.key_group} come after those of key group {before.key_group}",
                 where=Where(file=name, offset=section.start),
                 hint=EDITED_METADATA,
             )

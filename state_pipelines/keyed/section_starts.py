@@ -76,7 +76,7 @@ def check_first_section(file: CanonicalFile, prefix: int) -> None:
         found = _read_prefix(file, prefix, begin)
     if found is not None and found in file.key_groups:
         raise FormatError(
-            f"the handle has no offset for key group {found}, whose records begin behind the header",
+            f"the handle has no offset for key group {found}, whose records begin right after the header",
             where=Where(file=file.name, offset=file.header_end),
             hint=EDITED_METADATA,
         )

@@ -14,6 +14,7 @@ import pytest
 from state_pipelines.dagster.run_outcomes import read_outcome
 from state_pipelines.dagster.sensors.failed_runs import describe_failure, post
 from tests.dagster.conftest import build
+from tests.dagster.failing_jobs import execute_failing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,18 +66,10 @@ def test_the_message_names_job_snapshot_and_reason(deployment: Deployment) -> No
 
 
 def test_the_reason_of_a_failure_has_no_secrets() -> None:
-    @dg.op
     def fails() -> None:
         raise OSError("cannot connect to s3://user:secretpw1@bucket/x" + "y" * 20_000)
 
-    @dg.job
-    def job() -> None:
-        fails()
-
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = job.execute_in_process(instance=instance, raise_on_error=False)
-        run = instance.get_run_by_id(result.run_id)
-        assert run is not None
+    with execute_failing(fails) as (instance, run, _):
         error = read_outcome(instance, run).error
     assert "cannot connect to s3://" in error
     assert "secretpw1" not in error

@@ -7,6 +7,7 @@ import pytest
 
 from state_pipelines.dagster.failures import reporting_failures, to_failure
 from state_pipelines.errors import FormatError, StorageError, Where
+from tests.dagster.failing_jobs import execute_failing
 
 ERROR = FormatError(
     "the magic number is wrong", where=Where("s3://b/_metadata", 17, "orders", "order", "value.zip"), hint="Look again"
@@ -29,23 +30,14 @@ def test_a_failure_has_the_place_as_metadata() -> None:
 
 
 def test_step_and_run_show_the_error() -> None:
-    @dg.op
     @reporting_failures
     def fails(context: dg.OpExecutionContext) -> None:
         raise ERROR
 
-    @dg.job
-    def job() -> None:
-        fails()
-
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = job.execute_in_process(instance=instance, raise_on_error=False)
-        run = instance.get_run_by_id(result.run_id)
-    (step,) = result.filter_events(lambda event: event.is_step_failure)
-    data = step.step_failure_data.user_failure_data
+    with execute_failing(fails) as (_, run, step):
+        data = step.step_failure_data.user_failure_data
     assert data is not None
     assert data.metadata["offset"].value == 17
-    assert run is not None
     assert {name: text for name, text in run.tags.items() if name.startswith("state-pipelines/")} == {
         "state-pipelines/error": "FormatError",
         "state-pipelines/operator": "orders",
@@ -54,21 +46,12 @@ def test_step_and_run_show_the_error() -> None:
 
 
 def test_a_name_that_no_database_stores_does_not_hide_the_error() -> None:
-    @dg.op
     @reporting_failures
     def fails(context: dg.OpExecutionContext) -> None:
         raise FormatError("the magic number is wrong", where=Where(operator="orders\ud800"))
 
-    @dg.job
-    def job() -> None:
-        fails()
-
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = job.execute_in_process(instance=instance, raise_on_error=False)
-        run = instance.get_run_by_id(result.run_id)
-    (step,) = result.filter_events(lambda event: event.is_step_failure)
-    assert step.step_failure_data.user_failure_data is not None
-    assert run is not None
+    with execute_failing(fails) as (_, run, step):
+        assert step.step_failure_data.user_failure_data is not None
     assert run.tags["state-pipelines/operator"] == "orders\\ud800"
 
 

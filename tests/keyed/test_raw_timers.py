@@ -229,7 +229,7 @@ def test_key_groups_come_one_after_the_other() -> None:
 
 
 def test_key_groups_in_another_order_are_refused() -> None:
-    with pytest.raises(FormatError, match="the timers of key group 0 lie behind those of key group 1"):
+    with pytest.raises(FormatError, match="the timers of key group 0 come after those of key group 1"):
         opened(SECTION + SECTION, (len(SECTION), 0))
 
 

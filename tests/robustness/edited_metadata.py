@@ -43,7 +43,7 @@ class Way(StrEnum):
     REVERSE = "reverse"
     """A tuple is turned round."""
     EMPTY = "empty"
-    """What may be missing is left out."""
+    """An optional field becomes None, or a tuple becomes empty."""
     COPY = "copy"
     """It becomes what another node of the same field is."""
     SWAP = "swap"

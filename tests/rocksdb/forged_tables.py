@@ -1,4 +1,4 @@
-"""Tables and MANIFESTs that were changed by somebody who computes the checksums anew."""
+"""Tables and MANIFESTs with changes whose checksums are right."""
 
 from __future__ import annotations
 

@@ -235,6 +235,7 @@ class _Tick:
         except StateError as error:
             self._explain(file, f"waits: {error}")
         except Exception as error:
+            # Whatever it is, it concerns one file.
             self.context.log.exception("A request cannot be evaluated")
             self._explain(file, f"waits: {type(error).__name__}, see the log of the tick")
 

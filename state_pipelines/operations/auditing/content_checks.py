@@ -376,7 +376,9 @@ class _FileReader:
         The hash of some keys is that of a class of the job: they may lie anywhere.
         """
         # Entries whose ends are not known come together, without a key.
-        records = records.select(np.flatnonzero(records.key_ends > records.key_starts))
+        has_key = records.key_ends > records.key_starts
+        if not has_key.all():
+            records = records.select(np.flatnonzero(has_key))
         if repeated is not None:
             repeated.check(state_id, records)
         state = self.states[state_id]

@@ -21,6 +21,7 @@ from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.operatorstate.state_files import COUNT_SIZE, find_entries
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import StateMetaInfo
+from state_pipelines.storage.reading import do_together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -208,8 +209,10 @@ def digest_lists(operator: Operator) -> dict[str, RecordDigest]:
         StateError: a stream cannot be read.
     """
     found: dict[str, RecordDigest] = {}
-    for stored in list_stored_elements(operator, name_elements([operator]), find_delegates(operator.metadata)):
-        for name, digest in stored.digest()[0].items():
+    stored = list_stored_elements(operator, name_elements([operator]), find_delegates(operator.metadata))
+    # One request for each subtask, on a storage that may take long to answer.
+    for lists, _, _ in do_together([each.digest for each in stored], operator.snapshot.location.directory):
+        for name, digest in lists.items():
             found[name] = found.get(name, RecordDigest()) + digest
     return found
 

@@ -97,7 +97,7 @@ def test_timers_of_key_groups_that_are_exchanged(name: str, tmp_path: Path) -> N
     copy = copy_case(name, tmp_path)
     copy.edit(edit_raw_state(lambda handle: replace(handle, offsets=handle.offsets[::-1])))
     errors = [each.what for each in copy.audit("sample").findings if each.severity is Severity.ERROR]
-    assert any("lie behind those of key group" in each for each in errors), errors
+    assert any("come after those of key group" in each for each in errors), errors
 
 
 OUT = ChannelDirection.OUTPUT

@@ -1,4 +1,4 @@
-"""RocksDB databases changed by somebody who computes the checksums anew: no reader takes them for whole."""
+"""RocksDB databases with changes whose checksums are right: every reader refuses them."""
 
 from __future__ import annotations
 

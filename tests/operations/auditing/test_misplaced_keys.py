@@ -127,7 +127,7 @@ def test_the_first_key_group_without_its_offset_is_an_error(tmp_path: Path) -> N
     metadata.write_bytes(write_metadata(leave_out(read_metadata(metadata.read_bytes()))))
     report = audit_snapshot(str(path), Depth.SAMPLE)
     errors = [each.what for each in report.findings if each.severity is Severity.ERROR]
-    assert errors == ["the handle has no offset for key group 3, whose records begin behind the header"]
+    assert errors == ["the handle has no offset for key group 3, whose records begin right after the header"]
     for refused in (
         lambda: convert(str(path), str(tmp_path / "new"), "canonical"),
         lambda: rescale(str(path), str(tmp_path / "new"), parse_request({"parallelism": 2})),
