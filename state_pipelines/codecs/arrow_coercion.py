@@ -31,9 +31,9 @@ def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Arr
     if pa.types.is_struct(target) and pa.types.is_struct(source):
         return _conform_struct(array, target, path)
     if pa.types.is_map(target) and (pa.types.is_map(source) or pa.types.is_list(source)):
-        entries = flatten_entries(array)
-        keys = conform(entries.field(0), target.key_type, f"{path}{{key}}")
-        items = conform(entries.field(1), target.item_type, f"{path}{{value}}")
+        keys, items = _flatten_map(array, path)
+        keys = conform(keys, target.key_type, f"{path}{{key}}")
+        items = conform(items, target.item_type, f"{path}{{value}}")
         fields = [pa.field("key", keys.type, nullable=False), pa.field("value", items.type)]
         return _rebuild(array, target, pa.StructArray.from_arrays([keys, items], fields=fields))
     if pa.types.is_list(target) and (pa.types.is_list(source) or pa.types.is_map(source)):
@@ -117,6 +117,21 @@ def _rebuild(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
     offsets = dense_offsets(array)
     nulls = bitmap(np.asarray(array.is_valid())) if array.null_count else None
     return pa.Array.from_buffers(target, len(array), [nulls, offsets.buffers()[1]], children=[child])
+
+
+def _flatten_map(array: pa.Array, path: str) -> tuple[pa.Array, pa.Array]:
+    """Keys and values of all maps; each may be a list of its entries, which are structs of `key` and `value`."""
+    entries = flatten_entries(array)
+    if not pa.types.is_struct(entries.type) or {each.name for each in entries.type} != {"key", "value"}:
+        raise ValueRangeError(
+            f"{array.type} is no map: entries are structs of the fields key and value", where=Where(path=path)
+        )
+    if entries.null_count:
+        raise ValueRangeError("an entry of a map is null", where=Where(path=path))
+    keys, items = entries.field("key"), entries.field("value")
+    if keys.null_count and not pa.types.is_null(keys.type):
+        raise ValueRangeError("a key of a map is null, which Arrow does not hold", where=Where(path=f"{path}{{key}}"))
+    return keys, items
 
 
 def flatten_entries(array: pa.Array) -> pa.Array:

@@ -86,7 +86,8 @@ def write_savepoint(
         version = oldest_metadata_version(
             max(each.kryo_version for subtasks in operators.values() for each in subtasks)
         )
-        transaction.stage(_make_metadata(base, checkpoint_id, states, properties, version), base, properties)
+        metadata = _make_metadata(base, checkpoint_id, states, properties, version)
+        transaction.stage(metadata, base, properties, changed={each.operator_id for each in states})
         transaction.commit()
     return open_snapshot(path, uids=(*operators, *(base.uids if base is not None else ())))
 

@@ -317,7 +317,8 @@ def _write(
         new = [NewFile(rewrite, each) for rewrite, each in zip(files, written, strict=True)]
         metadata = replace_rewritten(metadata, work.operator.metadata.operator_id, new)
     shapes = {work.operator.metadata.operator_id: work.whole.new_shapes for work in works}
-    return transaction.stage(metadata, snapshot, declarations=redeclare(snapshot.declarations, shapes)), rows
+    declarations = redeclare(snapshot.declarations, shapes)
+    return transaction.stage(metadata, snapshot, declarations=declarations, changed=shapes.keys()), rows
 
 
 def _has_files(spark: SparkSession, work: _Work) -> bool:

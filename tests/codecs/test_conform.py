@@ -23,3 +23,34 @@ from state_pipelines.errors import ValueRangeError
 def test_what_arrow_does_not_cast_is_named(array: pa.Array, target: pa.DataType) -> None:
     with pytest.raises(ValueRangeError, match=r"does not fit .*\[at value\.f0\]"):
         conform(array, target, "value.f0")
+
+
+COUNTS = pa.map_(pa.string(), pa.int64())
+
+
+def entry(**fields: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.struct(list(fields.items())))
+
+
+def test_entries_become_a_map_by_the_names_of_their_fields() -> None:
+    entries = pa.array([[{"value": 1, "key": "a"}], None, []], entry(value=pa.int64(), key=pa.string()))
+    assert conform(entries, COUNTS).to_pylist() == [[("a", 1)], None, []]
+    texts = pa.array([[{"value": "x", "key": "a"}]], entry(value=pa.string(), key=pa.string()))
+    assert conform(texts, pa.map_(pa.string(), pa.string())).to_pylist() == [[("a", "x")]]
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (pa.array([[1, 2]]), "list<item: int64> is no map"),
+        (pa.array([["a"]]), "list<item: string> is no map"),
+        (pa.array([[{"key": "a", "value": 1}, None]]), "an entry of a map is null"),
+        (pa.array([[{"key": None, "value": 1}]], entry(key=pa.string(), value=pa.int64())), r"null.* \[at value\{key"),
+        (pa.array([[{"key": "a", "value": 1, "other": 2}]]), "is no map"),
+        (pa.array([[{"k": "a", "v": 1}]]), "entries are structs of the fields key and value"),
+    ],
+    ids=["numbers", "texts", "null entry", "null key", "another field", "other names"],
+)
+def test_lists_that_are_no_maps_are_refused(array: pa.Array, message: str) -> None:
+    with pytest.raises(ValueRangeError, match=message):
+        conform(array, COUNTS)

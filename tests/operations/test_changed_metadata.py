@@ -1,4 +1,4 @@
-"""Proofs that notice metadata that were changed after they were staged."""
+"""New metadata are compared with those that were planned, whatever the writer."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.errors import ProofError
-from state_pipelines.metadata import CheckpointMetadata, MasterState, OperatorState, SubtaskState
+from state_pipelines.metadata import CheckpointMetadata, MasterState, OperatorState, SubtaskState, write_metadata
 from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.operator_handles import OperatorStateMetaInfo, OperatorStateMode
 from state_pipelines.operations.convert.conversion import convert
-from state_pipelines.operations.rescale import parse_request, rescale, run_rescale
-from state_pipelines.operations.write.publication import FileMode
-from state_pipelines.operations.write.transaction import SnapshotTransaction
+from state_pipelines.operations.rescale import parse_request, rescale
+from state_pipelines.operations.write import transaction
+from state_pipelines.operations.write.publication import FileCopy, FileMode, plan_copies, replace_operator_state
+from state_pipelines.operations.write.savepoint_plan import EncodedStates, plan_savepoint
 from state_pipelines.snapshot import Snapshot, open_snapshot
+from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,27 +160,31 @@ def orders() -> Snapshot:
 
 @pytest.fixture
 def change_staged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
-    """Function that lets a change happen between staging and proof."""
-    stage = SnapshotTransaction.stage
+    """Function that lets a change happen while files of the old snapshot are taken over."""
 
     def install(change: Change) -> None:
-        def changed(self: SnapshotTransaction, *args: Any, **options: Any) -> Snapshot:
-            staged = stage(self, *args, **options)
-            metadata = change(staged.metadata)
-            assert metadata != staged.metadata
-            assert self._staged is not None
-            self._staged = (metadata, *self._staged[1:])
-            return Snapshot(staged.location, metadata, staged.path_mapping, staged.declarations)
+        def changed(*args: Any, **options: Any) -> tuple[CheckpointMetadata, list[FileCopy]]:
+            metadata, copies = plan_copies(*args, **options)
+            assert change(metadata) != metadata
+            return change(metadata), copies
 
-        monkeypatch.setattr(SnapshotTransaction, "stage", changed)
+        monkeypatch.setattr(transaction, "plan_copies", changed)
 
     return install
+
+
+def write(snapshot: Snapshot, target: str) -> None:
+    """Copy a snapshot as a base to which nothing is added."""
+    with transaction.SnapshotTransaction(resolve(target)) as written:
+        plan_savepoint(snapshot, []).write(written, EncodedStates({}, {}))
+        written.commit()
 
 
 OPERATIONS: dict[str, Callable[[Snapshot, str], object]] = {
     "convert": lambda snapshot, target: convert(snapshot, target, compress=True),
     "copy": lambda snapshot, target: convert(snapshot, target, "keep"),
     "rescale": lambda snapshot, target: rescale(snapshot, target, max_parallelism=256),
+    "write": write,
 }
 
 
@@ -234,9 +240,35 @@ def test_the_proof_of_a_rescaling_does_not_need_the_plan(
     tmp_path: Path,
 ) -> None:
     """Changes that reading both sides finds as well, even where a plan asks for them."""
-    monkeypatch.setitem(run_rescale.__globals__, "require_staged", lambda *_, **__: None)
+    monkeypatch.setattr(transaction, "require_staged", lambda *_: None)
     change_staged(change)
     with pytest.raises(ProofError) as caught:
         rescale(orders, str(tmp_path / "new"), parse_request({"max_parallelism": 256}))
     assert message in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_operators_that_a_writer_does_not_change_are_those_of_the_old_snapshot(
+    orders: Snapshot, tmp_path: Path
+) -> None:
+    own, other = (each.metadata.operator_id for each in orders.operators if each.label in ("pricing", "order-counter"))
+    with transaction.SnapshotTransaction(resolve(str(tmp_path / "new"))) as written:
+        metadata = replace_operator_state(orders.metadata, own, {0: None})
+        with pytest.raises(ProofError, match="operator state is not the expected one"):
+            written.stage(metadata, orders, changed={other})
+        written.stage(metadata, orders, changed={own})
+
+
+def test_a_snapshot_of_new_files_alone_is_compared_too(
+    orders: Snapshot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As the checkpoints of a job, whose `_metadata` are written without an old snapshot."""
+    written = orders.metadata
+    monkeypatch.setattr(
+        transaction, "write_metadata", lambda metadata: write_metadata(drop_operator("orders")(metadata))
+    )
+    with (
+        transaction.SnapshotTransaction(resolve(str(tmp_path / "new"))) as new,
+        pytest.raises(ProofError, match="operator orders is missing"),
+    ):
+        new.stage(written, None)

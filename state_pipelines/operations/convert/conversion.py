@@ -15,7 +15,6 @@ from state_pipelines.operations.choices import parse_choice
 from state_pipelines.operations.convert.conversion_plan import ConversionPlan, InFlight, plan_conversion
 from state_pipelines.operations.convert.conversion_proof import prove_conversion, require_conversion, sum_states
 from state_pipelines.operations.local_processes import choose_runner
-from state_pipelines.operations.proofs.staged_metadata import CopyRecorder
 from state_pipelines.operations.write.publication import (
     FileMode,
 )
@@ -135,14 +134,12 @@ def _remove_source(plan: ConversionPlan) -> int | None:
 def run_conversion(plan: ConversionPlan, run: Runner | None = None) -> ConversionResult:
     """Do what is planned; arguments and errors as for `convert`."""
     started = time.monotonic()
-    recorder = CopyRecorder(run)
-    with SnapshotTransaction(plan.target, recorder) as transaction:
+    with SnapshotTransaction(plan.target, run) as transaction:
         written = transaction.run(plan.tasks, "keyed state cannot be written")
-        staged = transaction.stage(
-            plan.make_metadata(written), plan.snapshot, plan.properties, files=plan.files, verify=plan.checksums
-        )
+        metadata = plan.make_metadata(written)
+        require_conversion(plan, written, metadata)
+        transaction.stage(metadata, plan.snapshot, plan.properties, files=plan.files, verify=plan.checksums)
         proof = prove_conversion(plan, written, transaction.run)
-        require_conversion(plan, written, staged, recorder.sources)
         transaction.commit(proof, hint="Please report this")
     removed = _remove_source(plan)
     return ConversionResult(

@@ -7,25 +7,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.keyed.digests.record_digests import RecordDigest
-from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
 from state_pipelines.operations.proofs.differing_records import find_differing_records
 from state_pipelines.operations.proofs.proof_reports import (
     DifferingRecord,
     ProofReport,
     RecordCounts,
 )
-from state_pipelines.operations.proofs.staged_metadata import require_staged
 from state_pipelines.operations.proofs.state_proofs import StateProof, make_state_check
+from state_pipelines.operations.write.staged_metadata import require_equal
 from state_pipelines.operations.write.unclipped_counts import check_source_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from state_pipelines.metadata.streams import StateStream
+    from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.operations.convert.conversion_plan import ConversionPlan
     from state_pipelines.operations.convert.conversion_tasks import SubtaskConversion, WrittenState
     from state_pipelines.operations.local_processes import Runner
-    from state_pipelines.snapshot import Snapshot
 
 READS_BACK = "reads_back_equal"
 DESCRIPTION = "the new files hold the records of the old ones, in the same key groups"
@@ -79,16 +77,13 @@ def prove_conversion(plan: ConversionPlan, written: Sequence[WrittenState], run:
     )
 
 
-def require_conversion(
-    plan: ConversionPlan, written: Sequence[WrittenState], staged: Snapshot, copies: Mapping[str, StateStream]
-) -> None:
-    """Require that the staged metadata name the files that the tasks wrote, and are the old ones otherwise.
+def require_conversion(plan: ConversionPlan, written: Sequence[WrittenState], metadata: CheckpointMetadata) -> None:
+    """Require that metadata name the files that the tasks wrote, and are the old ones otherwise.
 
     Args:
         plan: of the conversion.
         written: what its tasks wrote, in their order.
-        staged: the new snapshot.
-        copies: see `require_staged`.
+        metadata: of the new snapshot, whose other files have their old names.
 
     Raises:
         ProofError: they differ.
@@ -109,13 +104,11 @@ def require_conversion(
         )
         for operator in plan.metadata.operator_states
     )
-    require_staged(
-        staged,
+    require_equal(
+        metadata,
         replace(plan.metadata, operator_states=operators),
-        plan.snapshot,
-        copies,
-        properties=plan.properties or make_savepoint_properties(SavepointFormatType.CANONICAL),
-        labels={each.metadata.operator_id: each.label for each in plan.snapshot.operators},
+        str(plan.target),
+        {each.metadata.operator_id: each.label for each in plan.snapshot.operators},
     )
 
 

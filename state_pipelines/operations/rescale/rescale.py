@@ -12,7 +12,6 @@ from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
 from state_pipelines.operations.erase.key_search import search_keys
 from state_pipelines.operations.local_processes import choose_runner, run_tasks
-from state_pipelines.operations.proofs.staged_metadata import CopyRecorder, require_staged
 from state_pipelines.operations.rescale.operator_edits import edit_operators
 from state_pipelines.operations.rescale.proof_report import report_rescaling
 from state_pipelines.operations.rescale.record_stages import MovedRecords, check_chosen_keys, move_records
@@ -205,8 +204,7 @@ def run_rescale(
         StateError: the old state cannot be read, or the new one not be written.
     """
     started = time.monotonic()
-    recorder = CopyRecorder(run)
-    with SnapshotTransaction(plan.target, recorder, scratch=scratch, is_shared=is_shared) as transaction:
+    with SnapshotTransaction(plan.target, run, scratch=scratch, is_shared=is_shared) as transaction:
         run = transaction.run
         assemblies = [task for each in plan.operators for task in each.assemblies]
         size = sum(run(assemblies, "files cannot be put together"))
@@ -214,12 +212,11 @@ def run_rescale(
         transaction.clear()
         size += sum(file.size for each in moved for _, file in each.files)
         metadata = _make_metadata(plan, moved)
-        base, properties = plan.edited.snapshot, choose_properties(metadata)
-        result = transaction.stage(metadata, base, properties, files=plan.files, verify=plan.verify)
+        result = transaction.stage(
+            metadata, plan.edited.snapshot, choose_properties(metadata), files=plan.files, verify=plan.verify
+        )
         check_chosen_keys(plan, moved)
         if prove:
-            labels = {each.state.operator_id: each.change.label for each in plan.operators}
-            require_staged(result, metadata, base, recorder.sources, properties=properties, labels=labels)
             _require_gone(plan, result, run)
         states, proof = _prove(plan, moved, result, run) if prove else ((), None)
         failures = [failure for each in states for failure in each.failures]

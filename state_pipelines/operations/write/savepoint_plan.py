@@ -205,7 +205,9 @@ class SavepointPlan:
         for each, found in rewrites:
             states = {result.subtask: result.handle for result in (next(done) for _ in found)}
             metadata = replace_operator_state(metadata, each.metadata.operator_id, states)
-        return transaction.stage(metadata, self.base, choose_properties(metadata), files=files), digests
+        changed = {each.metadata.operator_id for each in self.operators}
+        staged = transaction.stage(metadata, self.base, choose_properties(metadata), files=files, changed=changed)
+        return staged, digests
 
 
 def plan_savepoint(

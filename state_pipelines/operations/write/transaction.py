@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from state_pipelines.operations.proofs.proof_reports import ProofReport, require
 from state_pipelines.operations.write.manifest_files import RecordedWork, make_manifest
 from state_pipelines.operations.write.own_files import require_own_files
 from state_pipelines.operations.write.publication import FileCopy, FileMode, find_other_sizes, plan_copies
+from state_pipelines.operations.write.staged_metadata import require_staged
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, SnapshotLocation, SnapshotWriter
 from state_pipelines.storage.files import create_file
@@ -30,6 +31,23 @@ if TYPE_CHECKING:
     from state_pipelines.operations.local_processes import Runner, Work
     from state_pipelines.snapshot.declarations import Declarations
     from state_pipelines.storage.written_files import RecordedFile
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """A new snapshot that can be published.
+
+    Attributes:
+        metadata: its metadata.
+        content: their bytes.
+        files: what happened to the files of the old snapshot.
+        beside: other directories whose files it may name.
+    """
+
+    metadata: CheckpointMetadata
+    content: bytes
+    files: FileMode
+    beside: Collection[Location]
 
 
 class SnapshotTransaction:
@@ -70,7 +88,7 @@ class SnapshotTransaction:
         self._scratch, self._is_shared = scratch, is_shared
         self._writer = SnapshotWriter(target)
         self._temporary = ExitStack()
-        self._staged: tuple[CheckpointMetadata, FileMode, Collection[Location]] | None = None
+        self._staged: _Staged | None = None
 
     def __enter__(self) -> SnapshotTransaction:
         """Take the target directory."""
@@ -118,8 +136,11 @@ class SnapshotTransaction:
         verify: bool = False,
         declarations: Declarations | None = None,
         beside: Collection[Location] = frozenset(),
+        changed: Collection[bytes] | None = None,
     ) -> Snapshot:
         """Take over the files of the old snapshot; return the new one, which is not published yet.
+
+        What a reader will find in the new `_metadata` is compared with `metadata`.
 
         Args:
             metadata: those of the new snapshot, with the new files in place.
@@ -130,12 +151,14 @@ class SnapshotTransaction:
             declarations: of the new snapshot; default those of the old one.
             beside: other directories whose files the new snapshot may name, such as those that the checkpoints of a
                 job share; see `require_own_files`.
+            changed: ids of the operators that may differ from those of the old snapshot; default any.
 
         Raises:
+            ProofError: the new `_metadata` are not the expected ones.
             UsageError: a file cannot be linked into the target.
             StateError: a file cannot be copied.
         """
-        mapping = PathMapping()
+        mapping, expected, copies = PathMapping(), metadata, list[FileCopy]()
         if base is not None:
             metadata, copies = plan_copies(base, metadata, self.target, properties, files=files, verify=verify)
             self.copied, self.copied_bytes = len(copies), self._copy(copies)
@@ -145,11 +168,13 @@ class SnapshotTransaction:
             stayed = (cut_directory(each.path) for each in handles if isinstance(each, FileStateHandle))
             mapping = base.path_mapping.allow(stayed)
         mapping = mapping.allow(each.url for each in beside)
-        self._staged = metadata, files, beside
-        location = SnapshotLocation(self.target, self._writer.locate(METADATA_FILE))
+        location, content = SnapshotLocation(self.target, self._writer.locate(METADATA_FILE)), write_metadata(metadata)
         # What a reader will find, not the plan.
-        metadata = read_metadata(write_metadata(metadata), str(location.metadata))
-        return Snapshot(location, metadata, mapping, declarations)
+        metadata = read_metadata(content, str(location.metadata))
+        staged = Snapshot(location, metadata, mapping, declarations)
+        require_staged(staged, expected, base, copies, properties, changed)
+        self._staged = _Staged(metadata, content, files, beside)
+        return staged
 
     def _copy(self, copies: Sequence[FileCopy]) -> int:
         """Copy files; bytes written."""
@@ -178,16 +203,15 @@ class SnapshotTransaction:
             TargetExistsError: another process has published into the target meanwhile.
         """
         assert self._staged is not None, "nothing was staged"
-        metadata, files, beside = self._staged
+        staged = self._staged
         if proof is not None:
             require_proof(proof, differences=differences, hint=hint)
         # Before the snapshot is published, so that a failed commit has published nothing.
         self.clear()
-        if files is not FileMode.REFERENCE:
-            require_own_files(metadata, self.target, beside)
+        if staged.files is not FileMode.REFERENCE:
+            require_own_files(staged.metadata, self.target, staged.beside)
         self._writer.require_taken()
-        content = write_metadata(metadata)
-        manifest = make_manifest(content, metadata, self.target, self._files)
+        manifest = make_manifest(staged.content, staged.metadata, self.target, self._files)
         with create_file(self._writer.locate(MANIFEST_FILE), replace=True) as file:
             file.write(write_manifest(manifest))
-        self._writer.publish(content)
+        self._writer.publish(staged.content)

@@ -14,6 +14,7 @@ from state_pipelines.errors import ProofError, Where
 from state_pipelines.metadata import list_references, replace_stream_handles, with_version
 from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.operator_handles import FileMergingOperatorStreamStateHandle, OperatorStreamStateHandle
+from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
 from state_pipelines.metadata.stream_handles import (
     ByteStreamStateHandle,
     EmptySegmentFileStateHandle,
@@ -22,9 +23,7 @@ from state_pipelines.metadata.stream_handles import (
     SegmentFileStateHandle,
 )
 from state_pipelines.metadata.streams import name_file
-from state_pipelines.operations.local_processes import run_tasks
-from state_pipelines.operations.write.manifest_files import RecordedWork
-from state_pipelines.operations.write.publication import FIRST_RELATIVE_VERSION, FileCopy
+from state_pipelines.operations.write.publication import FIRST_RELATIVE_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -40,75 +39,82 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.operator_handles import OperatorStateHandle
     from state_pipelines.metadata.stream_handles import StreamStateHandle
     from state_pipelines.metadata.streams import StateStream
-    from state_pipelines.operations.local_processes import Runner, Work
+    from state_pipelines.operations.write.publication import FileCopy
     from state_pipelines.snapshot import Snapshot
 
 MOST_DIFFERENCES = 3
 """Largest number of differences that an error names."""
 
 
-class CopyRecorder:
-    """Runner that records the old stream of every file that is copied or linked.
-
-    Args:
-        run: runs the tasks; default one after the other in this process.
-
-    Attributes:
-        sources: old streams by name of the new file.
-    """
-
-    def __init__(self, run: Runner | None) -> None:
-        self._run = run or run_tasks
-        self.sources: dict[str, StateStream] = {}
-
-    def __call__(self, tasks: Sequence[Work[Any]], what: str) -> list[Any]:
-        """Run tasks; as `Runner`."""
-        for task in tasks:
-            work = task.work if isinstance(task, RecordedWork) else task
-            if isinstance(work, FileCopy):
-                self.sources[work.target.name] = work.source
-        return self._run(tasks, what)
-
-
 def require_staged(
     staged: Snapshot,
     expected: CheckpointMetadata,
-    base: Snapshot,
-    copies: Mapping[str, StateStream],
-    *,
-    properties: CheckpointProperties,
-    labels: Mapping[bytes, str],
+    base: Snapshot | None,
+    copies: Sequence[FileCopy],
+    properties: CheckpointProperties | None,
+    changed: Collection[bytes] | None,
 ) -> None:
     """Require that staged metadata are the expected ones.
 
     Args:
         staged: the new snapshot, which is not published yet.
-        expected: its metadata with handles of proven new files; files that are taken over have their old names.
+        expected: its metadata with handles of new files; files that are taken over have their old names.
         base: the snapshot to whose directory these names are relative.
-        copies: old streams by name of the new file, from a `CopyRecorder`.
-        properties: of the new snapshot, where its version has any.
-        labels: of operators, for the error.
+        copies: of the files that were taken over.
+        properties: of the new snapshot, where its version has any; None for those of a canonical savepoint.
+        changed: ids of the operators that may differ from those of `base`; None for any.
 
     Raises:
         ProofError: an operator, a subtask, a handle, an offset or another field is missing, added or different.
     """
+    file = str(staged.location.metadata)
+    if base is None:
+        require_equal(staged.metadata, expected, file)
+        return
+    labels = {each.metadata.operator_id: each.label for each in base.operators}
+    if changed is not None:
+        before, after = (
+            tuple(each for each in side.operator_states if each.operator_id not in changed)
+            for side in (base.metadata, expected)
+        )
+        require_equal(replace(expected, operator_states=after), replace(expected, operator_states=before), file, labels)
     wanted = with_version(expected, max(expected.version, FIRST_RELATIVE_VERSION))
     if wanted.properties is not None:
-        wanted = replace(wanted, properties=properties)
+        wanted = replace(wanted, properties=properties or make_savepoint_properties(SavepointFormatType.CANONICAL))
+    sources = {each.target.name: each.source for each in copies}
     references = (each.handle for each in list_references(base.metadata))
     old = {each.relative_path for each in references if isinstance(each, RelativeFileStateHandle)}
-    differences = list(
-        _compare(_normalize(wanted, base, {}, old), _normalize(staged.metadata, staged, copies, ()), labels)
+    require_equal(_normalize(staged.metadata, staged, sources, ()), _normalize(wanted, base, {}, old), file, labels)
+
+
+def require_equal(
+    metadata: CheckpointMetadata,
+    expected: CheckpointMetadata,
+    file: str,
+    labels: Mapping[bytes, str] | None = None,
+) -> None:
+    """Require that metadata are the expected ones.
+
+    Args:
+        metadata: those of the new snapshot.
+        expected: as they should be.
+        file: of the new metadata, for the error.
+        labels: of operators, for the error; default their uid, else their id.
+
+    Raises:
+        ProofError: something is missing, added or different.
+    """
+    differences = list(_compare(expected, metadata, labels or {}))
+    if not differences:
+        return
+    shown = "; ".join(differences[:MOST_DIFFERENCES])
+    more = len(differences) - MOST_DIFFERENCES
+    raise ProofError(
+        "the proof failed (metadata_as_expected); nothing was published: the new metadata differ from what was "
+        f"written and proven: {shown}{f'; and {more:,} more differences' if more > 0 else ''}",
+        where=Where(file=file),
+        hint="Please report this",
     )
-    if differences:
-        shown = "; ".join(differences[:MOST_DIFFERENCES])
-        more = len(differences) - MOST_DIFFERENCES
-        raise ProofError(
-            "the proof failed (metadata_as_expected); nothing was published: the new metadata differ from what was "
-            f"written and proven: {shown}{f'; and {more:,} more differences' if more > 0 else ''}",
-            where=Where(file=str(staged.location.metadata)),
-            hint="Please report this",
-        )
 
 
 def _normalize(
@@ -174,7 +180,7 @@ def _compare(expected: CheckpointMetadata, staged: CheckpointMetadata, labels: M
     yield from _compare_fields(expected, staged, "operator_states")
     wanted, found = ({each.operator_id: each for each in side.operator_states} for side in (expected, staged))
     for operator_id in dict.fromkeys((*wanted, *found)):
-        label = f"operator {labels.get(operator_id) or operator_id.hex()}"
+        label = f"operator {labels.get(operator_id) or (wanted | found)[operator_id].uid or operator_id.hex()}"
         if operator_id not in found:
             yield f"{label} is missing"
         elif operator_id not in wanted:
