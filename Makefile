@@ -47,7 +47,8 @@ robustness: $(PROJECT)
 		".faults" \
 		".killed_commands --points $(POINTS)" \
 		".faulty_migration --points $(POINTS)" \
-		".faulty_retention --every $(EVERY)"; \
+		".faulty_retention --every $(EVERY)" \
+		".killed_retention --points $(POINTS)"; \
 	do \
 		echo "python -m tests.robustness$$each"; \
 		$(BIN)/python -m tests.robustness$$each || ended=1; \

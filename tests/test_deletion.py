@@ -94,21 +94,21 @@ class DeletionSuite:
 
     def test_moved_file_has_the_same_content(self, root: Location) -> None:
         source, target = write(join(root, "i", "file"), b"content"), join(root, "j", "deep", "file")
-        move_file(source, target)
+        move_file(source, target, root)
         assert (exists(source), read_file(target)) == (False, b"content")
 
     def test_move_does_not_replace_another_file(self, root: Location) -> None:
         source, target = write(join(root, "k", "file"), b"content"), write(join(root, "k", "other"), b"x")
         with pytest.raises(TargetExistsError):
-            move_file(source, target)
+            move_file(source, target, root)
         assert (read_file(source), read_file(target)) == (b"content", b"x")
 
     def test_failed_moves_are_reported_each(self, root: Location) -> None:
         good = write(join(root, "l", "good"), b"1")
         missing, fine = move_files(
             [
-                (join(root, "l", "missing"), join(root, "m", "missing")),
-                (good, join(root, "m", "good")),
+                (join(root, "l", "missing"), join(root, "m", "missing"), root),
+                (good, join(root, "m", "good"), root),
             ]
         )
         assert isinstance(missing, StateError)

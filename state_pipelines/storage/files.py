@@ -141,6 +141,7 @@ def _read_local(location: Location, most: int | None) -> bytes:
     require_memory(size, str(location))
     chunks: list[bytes] = []
     with Path(location.path).open("rb", buffering=0) as file:
+        require_reach(location, file.fileno())
         # Files of the kernel have more bytes than they say.
         wanted = size + 1
         while (most is None or sum(map(len, chunks)) <= most) and (chunk := file.read(wanted)):
@@ -180,6 +181,18 @@ def require_regular(location: Location) -> os.stat_result:
     return status
 
 
+def require_reach(location: Location, descriptor: int) -> None:
+    """Refuse an open local file that is not where the snapshot that names it may have files.
+
+    Its path was in reach when it was found, but a directory may have been exchanged for a symbolic link since.
+
+    Raises:
+        OutOfReachError: it is elsewhere.
+    """
+    if location.reach is not None:
+        location.reach.require(location.path, descriptor)
+
+
 def list_directory(location: Location) -> list[FileEntry]:
     """List the files and directories of a directory, by name.
 
@@ -205,10 +218,18 @@ def open_file(location: Location) -> IO[bytes]:
 
     Raises:
         MissingFileError: no such file, or it is a device or a pipe.
+        OutOfReachError: see `require_reach`.
     """
     if is_local(location):
         require_regular(location)
-    return request(location, "open the file", lambda: cast("IO[bytes]", location.filesystem.open(location.path, "rb")))
+    file = request(location, "open the file", lambda: cast("IO[bytes]", location.filesystem.open(location.path, "rb")))
+    if is_local(location):
+        try:
+            require_reach(location, file.fileno())
+        except StateError:
+            file.close()
+            raise
+    return file
 
 
 @contextmanager
@@ -382,6 +403,10 @@ def remove_file(location: Location) -> None:
 
     def remove() -> None:
         with suppress(FileNotFoundError):
+            if is_local(location):
+                # A link is removed whatever it leads to.
+                Path(location.path).unlink()
+                return
             if has_directories(location.filesystem) and _find_type(location) is None:
                 return
             location.filesystem.rm_file(location.path)

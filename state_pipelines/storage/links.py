@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import TargetExistsError, Where
+from state_pipelines.errors import StateError, TargetExistsError, Where
 from state_pipelines.storage.faults import translate, translating
+from state_pipelines.storage.files import open_file
+from state_pipelines.storage.local_directories import find_path
 from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
@@ -34,13 +36,23 @@ def can_link(source: Location, directory: Location) -> bool:
 def link_file(source: Location, target: Location) -> None:
     """Give a file a second name (a hard link): both name the same bytes until one of them is removed.
 
+    Where the source is a symbolic link, the file that it leads to gets the name.
+
     Raises:
         TargetExistsError: the target exists.
-        StateError: the file system refuses.
+        OutOfReachError: the source is not in reach any more.
+        StateError: the file system refuses, or the source was exchanged meanwhile.
     """
     with translating(target, "link the file", writes=True):
         Path(target.path).parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source.path, target.path)
-        except FileExistsError:
-            raise TargetExistsError("a file of this name exists already", where=Where(file=str(target))) from None
+        with open_file(source) as file:
+            wanted = os.fstat(file.fileno())
+            try:
+                # Not by the given name: the link itself would get the second one.
+                os.link(find_path(file.fileno(), source.path), target.path, follow_symlinks=False)
+            except FileExistsError:
+                raise TargetExistsError("a file of this name exists already", where=Where(file=str(target))) from None
+        found = os.lstat(target.path)
+        if (found.st_dev, found.st_ino) != (wanted.st_dev, wanted.st_ino):
+            os.unlink(target.path)  # noqa: PTH108 - as it was made
+            raise StateError("the file was exchanged while it was linked", where=Where(file=str(source)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -19,6 +19,13 @@ _PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 _FLAT = frozenset({"s3", "gs", "gcs", "abfs", "az"})
 
 
+class Reach(Protocol):
+    """The directories in which a file may be."""
+
+    def require(self, path: str, descriptor: int) -> None:
+        """Refuse an open local file that is in none of them; `path` is that by which it was opened."""
+
+
 @dataclass(frozen=True)
 class Location:
     """A path on a file system; its text is the plain path when local, else the URL.
@@ -26,10 +33,12 @@ class Location:
     Attributes:
         filesystem: the fsspec file system.
         path: path in the form of that file system.
+        reach: of the snapshot that names this local file; the file is read only if it is in reach once it is open.
     """
 
     filesystem: AbstractFileSystem
     path: str
+    reach: Reach | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         """The path for people and for error messages, without secrets."""

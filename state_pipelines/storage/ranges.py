@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 from state_pipelines.errors import FormatError, MissingFileError, StorageError, UsageError, Where
 from state_pipelines.storage.faults import ShortBodyError, find_status, request
-from state_pipelines.storage.files import file_size
+from state_pipelines.storage.files import file_size, require_reach
 from state_pipelines.storage.free_memory import require_memory
 from state_pipelines.storage.locations import Location, is_local
 from state_pipelines.storage.request_counts import add_requests
@@ -139,6 +139,7 @@ def _read_at_once(location: Location, start: int, end: int) -> bytes:
     if is_local(location):
         # fsspec takes three times as long for a local file; headers are read from thousands of files.
         with open(location.path, "rb", buffering=0) as file:  # noqa: PTH123
+            require_reach(location, file.fileno())
             file.seek(start)
             chunks = []
             while start < end and (chunk := file.read(end - start)):

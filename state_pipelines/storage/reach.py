@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from urllib.parse import unquote
 from fsspec.implementations.local import LocalFileSystem
 
 from state_pipelines.errors import FormatError, OutOfReachError, Where
+from state_pipelines.storage.local_directories import find_path, resolve_directory
 from state_pipelines.storage.locations import Location, is_below, is_local, is_plain_name, join, parent, protocols
 from state_pipelines.storage.options import canonicalize
 from state_pipelines.storage.resolution import find_scheme, has_valid_host, normalize, resolve, resolve_beside
@@ -70,12 +72,32 @@ def locate_named(path: str, directory: Location, path_mapping: PathMapping, *, r
         location = _find_file(path, directory, path_mapping, relative=relative)
         if is_local(location):
             _require_file(location, directory, path_mapping)
+            location = replace(location, reach=_Reach(directory, path_mapping, handle))
     except _Malformed:
         raise FormatError("the path of a state handle is not one of Flink's", where=Where(file=path)) from None
     except _Refused as refused:
-        what = f"a {handle} names {refused.args[0]}"
-        raise OutOfReachError(what, where=Where(file=path), hint=refused.args[1]) from None
+        raise _to_error(refused, path, handle) from None
     return location
+
+
+@dataclass(frozen=True)
+class _Reach:
+    """The directories in which the local files of a snapshot may be, and the class of a handle; see `Reach`."""
+
+    directory: Location
+    path_mapping: PathMapping
+    handle: str
+
+    def require(self, path: str, descriptor: int) -> None:
+        """See `Reach`."""
+        try:
+            _require_local(find_path(descriptor, path), self.directory, self.path_mapping)
+        except _Refused as refused:
+            raise _to_error(refused, path, self.handle) from None
+
+
+def _to_error(refused: _Refused, path: str, handle: str) -> OutOfReachError:
+    return OutOfReachError(f"a {handle} names {refused.args[0]}", where=Where(file=path), hint=refused.args[1])
 
 
 def _is_encodable(path: str, directory: Location) -> bool:
@@ -181,29 +203,27 @@ def _require_file(location: Location, directory: Location, path_mapping: PathMap
         status = os.lstat(path)
         kind = status.st_mode
         if stat.S_ISREG(kind) and is_plain_name(name):
-            held = Path(above).stat()
-            _check_directory(above, (held.st_dev, held.st_ino), directory, path_mapping)
+            _require_local(f"{resolve_directory(above)}/file", directory, path_mapping)
             return
         if stat.S_ISLNK(kind):
             kind = Path(path).stat().st_mode
     except (OSError, ValueError):
         # A file that is not there: reading it tells so, if it may.
         kind = stat.S_IFREG
-    _require_local(path, directory, path_mapping)
+    _require_local(os.path.realpath(path), directory, path_mapping)
     if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
         raise _Refused("a device or pipe, not a file", "Do not use this snapshot")
 
 
-@lru_cache(maxsize=1024)
-def _check_directory(above: str, _identity: tuple[int, int], directory: Location, path_mapping: PathMapping) -> None:
-    """Refuse files of a directory; once for as long as the path leads to the same directory."""
-    _require_local(f"{above}/file", directory, path_mapping)
+def _require_local(real: str, directory: Location, path_mapping: PathMapping) -> None:
+    """Refuse the path of a local file, without symbolic links, outside the allowed directories."""
+    own = resolve_directory(directory.path) if is_local(directory) else None
+    _require_below(real, own, _follow_roots(path_mapping))
 
 
-def _require_local(path: str, directory: Location, path_mapping: PathMapping) -> None:
-    own = os.path.realpath(directory.path) if is_local(directory) else None
-    roots = (_follow(each) for each in map(normalize, path_mapping.targets) if find_scheme(each) in _LOCAL)
-    _require_below(os.path.realpath(path), own, roots)
+@lru_cache(maxsize=256)
+def _follow_roots(path_mapping: PathMapping) -> tuple[str, ...]:
+    return tuple(_follow(each) for each in map(normalize, path_mapping.targets) if find_scheme(each) in _LOCAL)
 
 
 @lru_cache(maxsize=256)

@@ -11,11 +11,11 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 EVENTS = (
     "open",
@@ -29,6 +29,15 @@ EVENTS = (
     "os.symlink",
     "os.truncate",
 )
+# Arguments of an event: a path, and the descriptor of the directory in which it is, or -1.
+_DESCRIPTORS = {
+    "os.mkdir": ((0, 2),),
+    "os.rename": ((0, 2), (1, 3)),
+    "os.remove": ((0, 1),),
+    "os.rmdir": ((0, 1),),
+    "os.link": ((0, 2), (1, 3)),
+}
+
 GROWING = ("os.mkdir", "os.link", "os.symlink")
 """Events for which a full disk has no place; files are removed and renamed on it."""
 
@@ -58,15 +67,31 @@ class LocalCalls:
     def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
         if event not in EVENTS:
             return
-        paths = [os.fsdecode(each) for each in arguments[:2] if isinstance(each, str | bytes | os.PathLike)]
+        paths = _list_paths(event, arguments)
         if not any(path.startswith(self._prefix) for path in paths):
             return
         flags = arguments[2] if event == "open" else 0
+        if isinstance(flags, int) and flags & os.O_DIRECTORY:
+            # By their descriptors directories are only named; there are many of them.
+            return
         with self._lock:
             number = self.count
             self.count += 1
             self.names.append(paths[0].rpartition("/")[2])
         self._rule(number, event in GROWING or (isinstance(flags, int) and bool(flags & WRITES)))
+
+
+def _list_paths(event: str, arguments: tuple[object, ...]) -> list[str]:
+    paths = []
+    for position, descriptor in _DESCRIPTORS.get(event, ((0, None), (1, None))):
+        path = arguments[position] if position < len(arguments) else None
+        if isinstance(path, str | bytes | os.PathLike):
+            name = os.fsdecode(path)
+            directory = -1 if descriptor is None else arguments[descriptor]
+            if isinstance(directory, int) and directory >= 0:
+                name = str(Path(f"/proc/self/fd/{directory}").readlink() / name)
+            paths.append(name)
+    return paths
 
 
 def _kill(number: int) -> Callable[[int, bool], None]:

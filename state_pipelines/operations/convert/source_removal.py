@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import OutOfReachError, StateError, UnsupportedError, UsageError, Where
 from state_pipelines.metadata import list_references
 from state_pipelines.metadata.streams import open_stream
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.storage import Location, exists, join, list_directory, parent
-from state_pipelines.storage.files import remove_directory, remove_file
+from state_pipelines.storage import Location, exists, join, parent
+from state_pipelines.storage.deletion import delete_files, remove_empty_directory
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.snapshot_listing import find_snapshots
 from state_pipelines.storage.written_names import MANIFEST_FILE
@@ -30,7 +30,7 @@ class Removal:
     """The files that belong to one snapshot alone.
 
     Attributes:
-        directory: of the snapshot.
+        directory: of the snapshot, without symbolic links where it is local.
         metadata: its `_metadata`, which goes first: what is left then is no snapshot any more.
         files: its other files, all of them in `directory`.
     """
@@ -45,12 +45,13 @@ class Removal:
         Raises:
             StateError: the storage refuses.
         """
-        remove_file(self.metadata)
-        for file in self.files:
-            remove_file(file)
-        # Object stores have no directories to leave behind.
-        if exists(self.directory) and not list_directory(self.directory):
-            remove_directory(self.directory)
+        # The directory itself may have been exchanged for a link since it was read.
+        root = parent(self.directory)
+        for files in ([self.metadata], self.files):
+            for error in delete_files(files, [root] * len(files)):
+                if error is not None:
+                    raise error
+        remove_empty_directory(self.directory, root)
         return 1 + len(self.files)
 
 
@@ -81,7 +82,9 @@ def plan_removal(snapshot: Snapshot, target: Location) -> Removal:
     if exists(manifest):
         files[str(manifest)] = manifest
     _refuse_neighbours(snapshot, {_identify(location) for location in files.values()})
-    return Removal(directory, snapshot.location.metadata, tuple(files.values()))
+    real = replace(directory, path=os.path.realpath(directory.path)) if is_local(directory) else directory
+    metadata, *others = (join(real, each.name) for each in (snapshot.location.metadata, *files.values()))
+    return Removal(real, metadata, tuple(others))
 
 
 def _refuse_neighbours(snapshot: Snapshot, files: Collection[str]) -> None:

@@ -74,7 +74,7 @@ class DeletionBatches:
         """Log what an interrupted run was going to delete and the plan of now keeps, or no longer finds."""
         now = self._context.clock()
         dropped = [record for record in left if record.path not in planned]
-        states = stat_files([self._locate(record.path)[1] for record in dropped])
+        states = self._stat(dropped)
         records = [
             record.with_outcome(Outcome.MISSING, now)
             if state is None
@@ -148,7 +148,7 @@ class DeletionBatches:
 
     def _check(self, files: Sequence[PlannedPath]) -> list[PlannedPath]:
         """The files that are as planned and that no new snapshot needs; the others are logged."""
-        states = stat_files([self._locate(each.path)[1] for each in files])
+        states = self._stat(files)
         fine, missing = [], []
         failed: list[tuple[PlannedPath, str]] = []
         for each, state in zip(files, states, strict=True):
@@ -183,13 +183,15 @@ class DeletionBatches:
         located = [self._locate(each.path) for each in files]
         locations = [location for _, location in located]
         if context.quarantine:
-            pairs = [
-                (location, quarantine_location(root.location, location, self._run.name, self._since))
-                for root, location in located
-            ]
-            errors = move_files(pairs)
+            name, since = self._run.name, self._since
+            errors = move_files(
+                [
+                    (location, quarantine_location(root.location, location, name, since), root.location)
+                    for root, location in located
+                ]
+            )
         else:
-            errors = delete_files(locations)
+            errors = delete_files(locations, [root.location for root, _ in located])
         results = list(zip(files, locations, errors, strict=True))
         context.watch.forget(location for _, location, error in results if error is None)
         gone = [each for each, _, error in results if error is None]
@@ -198,8 +200,8 @@ class DeletionBatches:
         return len(gone) == len(files)
 
     def _remove_directory(self, directory: PlannedPath) -> None:
-        _, location = self._locate(directory.path)
-        if remove_empty_directory(location):
+        root, location = self._locate(directory.path)
+        if remove_empty_directory(location, root.location):
             self._log([directory], Outcome.DELETED)
         elif not exists(location):
             self._log([directory], Outcome.MISSING)
@@ -236,6 +238,10 @@ class DeletionBatches:
         ahead = self.paths / self._context.limits.paths_per_second - (time.monotonic() - self._began)
         if ahead > 0:
             time.sleep(ahead)
+
+    def _stat(self, files: Sequence[PlannedPath | AuditRecord]) -> list[FileEntry | StateError | None]:
+        located = [self._locate(each.path) for each in files]
+        return stat_files([location for _, location in located], [root.location for root, _ in located])
 
     def _locate(self, path: str) -> tuple[Root, Location]:
         # No root of a plan is inside another one.

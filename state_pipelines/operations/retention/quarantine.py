@@ -130,6 +130,9 @@ def restore_quarantined(
     files = list_quarantine(roots)
     chosen = _choose(files, what)
     if not chosen:
+        restored = _finish_interrupted(roots, what, log, now)
+        if restored:
+            return restored
         known = sorted({file.fingerprint for file in files})
         hint = f"In quarantine are files of {', '.join(known)}" if known else "The quarantines of the roots are empty"
         raise NotFoundError(f"nothing of {what} is in quarantine", where=Where(file=str(roots[0])), hint=hint)
@@ -146,7 +149,7 @@ def restore_quarantined(
                 raise StateError("kept in quarantine, because a file of this name exists again")
             if not stays_below(parent(file.original), [file.root]):
                 raise StateError("kept in quarantine, because a link leads from its directory out of the root")
-            move_file(file.location, file.original)
+            move_file(file.location, file.original, file.root)
         except StateError as error:
             blocked.add(file.original.path)
             record = record.with_outcome(Outcome.FAILED, now, str(error))
@@ -156,6 +159,20 @@ def restore_quarantined(
         run.finish(now, restored=len(records))
     _remove_emptied(chosen)
     return records
+
+
+def _finish_interrupted(roots: Sequence[Location], what: str, log: AuditLog, now: datetime) -> list[AuditRecord]:
+    """Log what a restore has moved back that was killed before it could log that; nothing where files are missing."""
+    for run in log.find_unfinished_runs():
+        if run.name != "restore" or run.read_header().get("what") != what:
+            continue
+        left = run.unfinished_records()
+        if left and all(exists(resolve_beside(path, roots[0])) for path in left):
+            records = [each.with_outcome(Outcome.RESTORED, now) for each in left.values()]
+            run.append(records)
+            run.finish(now, restored=len(records))
+            return records
+    return []
 
 
 def purge_quarantine(
@@ -174,7 +191,7 @@ def purge_quarantine(
     records = []
     for metadata in (True, False):
         group = [file for file in due if _is_metadata(file) is metadata]
-        errors = delete_files([file.location for file in group])
+        errors = delete_files([file.location for file in group], [file.root for file in group])
         for file, error in zip(group, errors, strict=True):
             outcome = Outcome.PURGED if error is None else Outcome.FAILED
             records.append(_to_record(file, outcome, now, "" if error is None else str(error)))
@@ -237,10 +254,14 @@ def _to_record(file: QuarantinedFile, outcome: Outcome, now: datetime, detail: s
 
 def _remove_emptied(files: Iterable[QuarantinedFile]) -> None:
     """Remove the directories of the quarantine that a restore or a purge has emptied."""
-    directories = {parent(file.location) for file in files}
+    directories = {(parent(file.location), file.root) for file in files}
     while directories:
-        emptied = {each for each in directories if each.name != RETENTION_DIRECTORY and remove_empty_directory(each)}
-        directories = {parent(each) for each in emptied}
+        emptied = (
+            (each, root)
+            for each, root in directories
+            if each.name != RETENTION_DIRECTORY and remove_empty_directory(each, root)
+        )
+        directories = {(parent(each), root) for each, root in emptied}
 
 
 __all__ = [

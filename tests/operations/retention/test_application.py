@@ -174,8 +174,8 @@ def test_a_file_that_cannot_be_checked_is_tried_again_by_the_next_run(
     planned = plan(tree, POLICY)
     victim = Path(next(each.path for each in planned.delete if each.kind == kind))
 
-    def refuse(locations: Sequence[Location]) -> list[FileEntry | StateError | None]:
-        states = zip(locations, stat_files(locations), strict=True)
+    def refuse(locations: Sequence[Location], roots: Sequence[Location]) -> list[FileEntry | StateError | None]:
+        states = zip(locations, stat_files(locations, roots), strict=True)
         return [error("access denied") if location.path == str(victim) else state for location, state in states]
 
     with monkeypatch.context() as patched:

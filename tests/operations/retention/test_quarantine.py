@@ -44,7 +44,7 @@ def write(root: Location, name: str, content: str = "x") -> Path:
 def quarantine(root: Location, *paths: Path, fingerprint: str = PLAN, since: datetime = NOW) -> None:
     for path in paths:
         location = resolve(str(path))
-        move_file(location, quarantine_location(root, location, fingerprint, since))
+        move_file(location, quarantine_location(root, location, fingerprint, since), root)
 
 
 def test_a_moved_file_says_where_it_belongs(root: Location) -> None:
@@ -142,3 +142,23 @@ def test_a_quarantined_snapshot_is_not_found_below_the_root(tmp_path: Path) -> N
     first, second = tree.of("first")
     quarantine(root, *first.own)
     assert [each.location.directory.path for each in find_snapshots(root)] == [str(second.path)]
+
+
+def test_a_restore_that_was_killed_after_its_moves_is_finished_by_the_next_one(
+    root: Location, log: AuditLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(root, "job/shared/a")
+    quarantine(root, file)
+    with monkeypatch.context() as patched:
+        patched.setattr("state_pipelines.operations.retention.audit_log.AuditRun.append", _die)
+        with pytest.raises(KeyboardInterrupt):
+            restore_quarantined([root], PLAN, log)
+    (record,) = restore_quarantined([root], PLAN, log)
+    assert (record.path, record.outcome) == (str(file), Outcome.RESTORED)
+    assert not log.find_unfinished_runs()
+    with pytest.raises(NotFoundError):
+        restore_quarantined([root], PLAN, log)
+
+
+def _die(*_: object) -> None:
+    raise KeyboardInterrupt

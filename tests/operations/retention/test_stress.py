@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 
 from state_pipelines.operations.retention import ApplyLimits, PathKind, apply_plan, plan_retention
 from state_pipelines.snapshot import open_snapshot
@@ -25,18 +25,17 @@ ROWS = 60
 
 CHILD = """\
 import os, signal, sys
-from fsspec.implementations.local import LocalFileSystem
 from state_pipelines.operations.retention import ApplyLimits, apply_plan
 *roots, fingerprint, number = sys.argv[1:]
 left = int(number)
-delete = LocalFileSystem.rm_file
-def kill(self, path):
+delete = os.unlink
+def kill(path, *, dir_fd=None):
     global left
-    left -= 1
+    left -= dir_fd is not None
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    delete(self, path)
-LocalFileSystem.rm_file = kill
+    delete(path, dir_fd=dir_fd)
+os.unlink = kill
 apply_plan(roots, {policy!r}, fingerprint=fingerprint, limits=ApplyLimits(paths_per_second=1e9, batch=20))
 """
 
@@ -160,21 +159,24 @@ def patch_deletions(monkeypatch: pytest.MonkeyPatch, every: int) -> set[str]:
     killed: set[str] = set()
 
     def wrap(original: Any) -> Any:
-        def call(*arguments: Any) -> Any:
-            path = str(arguments[1] if isinstance(arguments[0], LocalFileSystem) else arguments[0])
+        def call(*names: Any, **descriptors: int) -> Any:
+            if not descriptors:
+                return original(*names)
+            path = str(Path(f"/proc/self/fd/{next(iter(descriptors.values()))}").readlink() / names[0])
             if path not in seen:
                 seen.add(path)
                 if len(seen) % every == 0:
                     killed.add(path)
                     raise Killed
-            original(*arguments)
+            original(*names, **descriptors)
             if path in killed:
                 raise Killed
+            return None
 
         return call
 
-    monkeypatch.setattr(LocalFileSystem, "rm_file", wrap(LocalFileSystem.rm_file))
-    monkeypatch.setattr(Path, "rename", wrap(Path.rename))
+    monkeypatch.setattr(os, "unlink", wrap(os.unlink))
+    monkeypatch.setattr(os, "rename", wrap(os.rename))
     return killed
 
 

@@ -1,0 +1,116 @@
+"""Local files by descriptors of their directories, in which a directory exchanged for a symbolic link is noticed.
+
+A path that was checked may lead elsewhere when it is used, because somebody who can write to one of its directories
+can exchange the ones below it meanwhile. So a file that is removed or moved is named by the descriptor of its
+directory, to which `open_parent` goes one name after the other without following links; and the path of a file that is
+read is asked for again when it is open (`find_path`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import OutOfReachError, Where
+from state_pipelines.storage.locations import is_below
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from state_pipelines.storage.locations import Location
+
+# The first exists on Linux only, and needs no permission to list.
+DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+"""Flags for the descriptor of a directory."""
+
+_LONGEST_PATH = 1024
+
+
+@contextmanager
+def open_parent(location: Location, root: Location, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    """Open the directory of a local file.
+
+    Args:
+        location: the file.
+        root: a directory above it, which may itself be reached by links.
+        make: create missing directories between the two.
+
+    Yields:
+        (descriptor of the directory, which is closed afterwards; name of the file in it).
+
+    Raises:
+        OutOfReachError: a directory between the two is a symbolic link.
+        OSError: the file system refuses; `FileNotFoundError` and `NotADirectoryError` where there is no directory.
+    """
+    above = root.path.rstrip("/")
+    *names, last = (each for each in location.path[len(above) :].split("/") if each not in ("", "."))
+    if not is_below(location.path, above) or ".." in (*names, last):
+        raise _refuse(location)
+    descriptor = os.open(root.path, DIRECTORY)
+    try:
+        for name in names:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=descriptor)
+            inner = _open_inside(name, descriptor, location)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor, last
+    finally:
+        os.close(descriptor)
+
+
+def _open_inside(name: str, directory: int, location: Location) -> int:
+    try:
+        return os.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(name, directory):
+            raise _refuse(location) from None
+        raise
+
+
+def _is_link(name: str, directory: int) -> bool:
+    with suppress(FileNotFoundError):
+        return stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+    return False
+
+
+def _refuse(location: Location) -> OutOfReachError:
+    return OutOfReachError(
+        "a directory of this path has become a symbolic link",
+        where=Where(file=str(location)),
+        hint="Nothing was done with what it leads to; find out who has exchanged the directory",
+    )
+
+
+def find_path(descriptor: int, path: str) -> str:
+    """Path of an open file or directory without symbolic links, as the kernel knows it.
+
+    Args:
+        descriptor: of the file.
+        path: by which it was opened; is resolved where the kernel does not tell, as without `/proc`.
+    """
+    if sys.platform == "darwin":
+        import fcntl
+
+        return os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(_LONGEST_PATH)).rstrip(b"\0"))
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - of each file that is opened
+    except FileNotFoundError:
+        return os.path.realpath(path)
+
+
+def resolve_directory(path: str) -> str:
+    """Path of a directory without symbolic links; resolved by its names where it cannot be opened."""
+    try:
+        descriptor = os.open(path, DIRECTORY)
+    except (OSError, ValueError):
+        return os.path.realpath(path)
+    try:
+        return find_path(descriptor, path)
+    finally:
+        os.close(descriptor)
