@@ -194,6 +194,8 @@ class Attempt:
         outcome = _name_outcome(again)
         if self.name == "move" and outcome == "refused":
             outcome = self._repeat_move(again)
+        elif self.name == "restore" and "It was restored before" in again.err:
+            outcome = "not needed"
         elif outcome == "told" and "the plan of now is not" in again.err:
             planned = plan_root(self.directory)
             outcome = "new plan"

@@ -110,13 +110,13 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
         states.append(named)
         former[named.operator_id] = operator.label
         asked[named.operator_id] = mine
+    gone = {identity for identity, each in requests.items() if each.drop}
+    _check_taken(snapshot, request, others, gone)
     for take in request.take:
-        _check_taken(take, snapshot, others[take.snapshot], {each.operator_id for each in states})
         taken = _take(take, others[take.snapshot], absolute[take.snapshot], version)
         states.append(taken)
         former[taken.operator_id] = f"{take.operator} of {take.snapshot}"
         notes.append(f"operator {take.uid} comes from {take.snapshot}")
-    gone = {identity for identity, each in requests.items() if each.drop}
     # By new id. Another operator may have that of one that goes.
     olds = {
         _new_id(requests.get(each.metadata.operator_id), each): each.metadata
@@ -125,7 +125,14 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
     }
     for path in request.merge:
         known = {each.operator_id for each in olds.values()} | gone
+        notes += _note_master_states(snapshot, others[path])
         for state in absolute[path].operator_states:
+            if state.operator_id in gone and state.operator_id in former:
+                label = snapshot.operator(state.operator_id.hex()).label
+                notes.append(
+                    f"operator {label} of {path} does not come in: {label} of {snapshot.path} is dropped, and "
+                    f"{former[state.operator_id]} gets its id"
+                )
             if state.operator_id not in known:
                 if state.operator_id in former:
                     raise UnsupportedError(
@@ -203,18 +210,39 @@ def _with_id(state: OperatorState, operator_id: bytes, uid: str | None) -> Opera
     return replace(state, operator_id=operator_id, uid=uid, coordinator_state=coordinator)
 
 
-def _check_taken(take: TakeRequest, snapshot: Snapshot, other: Snapshot, stays: AbstractSet[bytes]) -> None:
-    """Refuse to take an operator of the snapshot itself that stays: two operators would have its files.
+def _check_taken(
+    snapshot: Snapshot, request: RescaleRequest, others: Mapping[str, Snapshot], gone: AbstractSet[bytes]
+) -> None:
+    """Refuse to take an operator that stays, is merged or is taken again: two operators would have its files.
 
     Raises:
         UsageError: that is asked for.
     """
-    identity = other.operator(take.operator).metadata.operator_id
-    if other.fingerprint == snapshot.fingerprint and identity in stays:
-        raise UsageError(
-            f"operator {take.operator} stays, and its state would be in {take.uid}, too",
-            hint="Rename it, or take it from a copy of the snapshot (convert --format keep)",
-        )
+    used = {(snapshot.fingerprint, each.metadata.operator_id): "stays" for each in snapshot.operators}
+    used |= {
+        (others[path].fingerprint, each.metadata.operator_id): f"of {path} is merged"
+        for path in request.merge
+        for each in others[path].operators
+    }
+    # A dropped operator neither stays nor is merged.
+    used = {key: how for key, how in used.items() if key[1] not in gone}
+    for take in request.take:
+        other = others[take.snapshot]
+        key = other.fingerprint, other.operator(take.operator).metadata.operator_id
+        if key in used:
+            raise UsageError(
+                f"operator {take.operator} {used[key]}, and its state would be in {take.uid}, too",
+                hint="Rename it instead (--rename), take it once only, or take it from a copy of the snapshot "
+                "(convert --format keep)",
+            )
+        used[key] = f"of {take.snapshot} is taken as {take.uid}"
+
+
+def _note_master_states(snapshot: Snapshot, other: Snapshot) -> list[str]:
+    """Note state of master hooks that is left out: a job has one of each hook, and nothing says how to join two."""
+    kept = snapshot.metadata.master_states
+    names = [each.name for each in other.metadata.master_states if each not in kept]
+    return [f"the state of master hooks of {other.path} does not come in: {', '.join(names)}"] if names else []
 
 
 def _take(take: TakeRequest, other: Snapshot, metadata: CheckpointMetadata, version: int) -> OperatorState:

@@ -96,8 +96,10 @@ class RecordMove:
                 for info in file.header.states:
                     if info.backend_type not in (BackendStateType.KEY_VALUE, BackendStateType.PRIORITY_QUEUE):
                         raise UnsupportedError(f"{info.backend_type} state is not moved", where=Where(state=info.name))
-        headers = [file.header for operator in keyed for _, file in operator.keyed_files]
-        header, maps = align_headers(headers, self.own.drop_states)
+        files = [file for operator in keyed for _, file in operator.keyed_files]
+        header, maps = align_headers(
+            [file.header for file in files], self.own.drop_states, [file.name for file in files]
+        )
         pairs = iter(maps)
         sources = [[(file, next(pairs)) for _, file in operator.keyed_files] for operator in keyed]
         context = RecordContext(self.max_parallelism, self.sources[0].record_context.layouts)

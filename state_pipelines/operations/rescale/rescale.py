@@ -147,7 +147,8 @@ def plan_rescale(
     plan = RescalePlan(edited, request, target, plans, files, verify, tuple(notes))
     if files is FileMode.LINK:
         # What cannot be linked is refused before anything is written.
-        plan_copies(snapshot, _make_metadata(plan, [MovedRecords([], []) for _ in plans]), target, files=files)
+        metadata = _make_metadata(plan, [MovedRecords([], []) for _ in plans])
+        plan_copies(edited.snapshot, metadata, target, files=files)
     return plan
 
 
@@ -169,10 +170,11 @@ def _note_conflicts(plans: Sequence[OperatorPlan]) -> list[str]:
 def _note_max_parallelism(plans: Sequence[OperatorPlan]) -> list[str]:
     """Reminder that the job decides what it restores with."""
     changed: dict[int, list[str]] = {}
-    for change in (plan.change for plan in plans):
-        before, after = change.max_parallelism
-        if before != after and change.keyed is not Way.NONE:
-            changed.setdefault(after, []).append(change.label)
+    for plan in plans:
+        before, after = plan.change.max_parallelism
+        merged = (each.max_parallelism for each in plan.edited.merged)
+        if {before, *merged} != {after} and plan.change.keyed is not Way.NONE:
+            changed.setdefault(after, []).append(plan.change.label)
     return [
         f"the job must set the same max parallelism, {number} for {', '.join(labels)}, or none at all "
         "(setMaxParallelism of the operator, pipeline.max-parallelism); Flink refuses keyed state with another one"

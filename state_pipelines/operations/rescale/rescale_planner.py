@@ -21,6 +21,7 @@ from state_pipelines.operations.rescale.moved_key_groups import MovedKeyGroups, 
 from state_pipelines.operations.rescale.operator_assembly import assemble_operator
 from state_pipelines.operations.rescale.record_plan import RecordMove, has_keyed_state
 from state_pipelines.operations.rescale.rescale_plan import KeyedHandles, OperatorChange, OperatorPlan, RecordsPlan, Way
+from state_pipelines.operations.rescale.snapshot_merge import check_operator_headers
 from state_pipelines.operations.rescale.source_splits import count_splits
 from state_pipelines.operations.rescale.stored_elements import digest_lists, digest_pairs, measure_union
 from state_pipelines.operations.write.publication import FileMode
@@ -119,8 +120,10 @@ class _Planner:
         for source in self._sources:
             self.notes += check_elements(source)
             check_database_keys(source)
+        self._refuse_finished()
         if self.metadata.fully_finished:
-            return self._plan_finished()
+            state = replace(self.metadata, max_parallelism=self.max_parallelism)
+            return self._finish(state, Way.FINISHED, Way.FINISHED)
         resized = (self.parallelism, self.max_parallelism) != (self.metadata.parallelism, self.metadata.max_parallelism)
         realigned = not follows_formula(self.metadata)
         reason = self._why_records()
@@ -135,14 +138,14 @@ class _Planner:
         records, hashes = self._move.plan(reason) if reason else (None, ())
         return self._assemble(assembler, keyed, records, reason, hashes)
 
-    def _plan_finished(self) -> OperatorPlan:
-        if any(not each.metadata.fully_finished for each in self.edited.merged):
+    def _refuse_finished(self) -> None:
+        """Refuse an operator that had finished in some of the snapshots: nothing says whether the new one has."""
+        finished = [each.snapshot.path for each in self._sources if each.metadata.fully_finished]
+        if 0 < len(finished) < len(self._sources):
             raise UnsupportedError(
-                "it had finished in one of the merged snapshots and not in the others",
-                hint="Drop it, or take it from the snapshot whose state counts (take)",
+                f"it had finished in {', '.join(finished)} and not in the other merged snapshots",
+                hint="Drop it (--drop-operator), and take it from the snapshot whose state counts (--take)",
             )
-        state = replace(self.metadata, max_parallelism=self.max_parallelism)
-        return self._finish(state, Way.FINISHED, Way.FINISHED)
 
     def _hand_on(self, assembler: Assembler) -> list[KeyedHandles] | NeedsRecords:
         """Keyed state of the one source that has any."""
@@ -215,6 +218,7 @@ class _Planner:
         hashes: tuple[str, ...],
     ) -> OperatorPlan:
         """The operator with its keyed state, as far as it is reused, and the operator state of all sources."""
+        self._check_operator_states()
         self._check_broadcasts()
         self._note_equal_elements()
         managed = self._hand_out(assembler, raw=False)
@@ -289,6 +293,19 @@ class _Planner:
             left_out=left_out,
         )
 
+    def _check_operator_states(self) -> None:
+        """Refuse operator state that the merged snapshots store in different forms."""
+        if not self.edited.merged:
+            return
+        opened = [
+            operator.snapshot.handles.open_operator(subtask.managed_operator_state)
+            for operator in self._sources
+            for subtask in operator.metadata.subtasks
+        ]
+        # The handle of a subtask without state may name an empty file.
+        found = [each for each in opened if each is not None and each.header_end]
+        check_operator_headers([each.header for each in found], self.dropped, [each.name for each in found])
+
     def _check_broadcasts(self) -> None:
         """Refuse broadcast state that is not the same in all merged snapshots: a subtask can hold one copy only."""
         if not self.edited.merged:
@@ -361,12 +378,11 @@ class _Planner:
         self.notes.append(f"operator {self.operator.label}: {what}; a watermark without idleness waits for these")
 
     def _choose_keyed(self, way: Way) -> Way:
-        raw = any(each.raw_keyed_state for each in self.metadata.subtasks)
-        return way if raw or any(each.managed_keyed_state for each in self.metadata.subtasks) else Way.NONE
+        return way if any(map(has_keyed_state, self._sources)) else Way.NONE
 
     def _choose_operator(self, way: Way) -> Way:
-        handles = [each.managed_operator_state or each.raw_operator_state for each in self.metadata.subtasks]
-        return way if any(handles) else Way.NONE
+        subtasks = [subtask for operator in self._sources for subtask in operator.metadata.subtasks]
+        return way if any(each.managed_operator_state or each.raw_operator_state for each in subtasks) else Way.NONE
 
     def _finish(
         self,

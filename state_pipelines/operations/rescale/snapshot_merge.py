@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from state_pipelines.binary.compiled import njit
 from state_pipelines.binary.memory import load_i32_big, load_u8
 from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.errors import FormatError, IncompatibleError, StateError, UnsupportedError, UsageError, Where
+from state_pipelines.errors import FormatError, IncompatibleError, StateError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.canonical.sorted_runs import FramedRuns, concat_runs
 from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_records
 from state_pipelines.keyed.keys.key_kernels import number_keys
@@ -21,14 +22,16 @@ from state_pipelines.serializers.merged_subclasses import join_infos
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import Opaque
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     import numpy.typing as npt
 
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import RecordContext
+    from state_pipelines.operatorstate.header import OperatorHeader
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
 
@@ -48,34 +51,32 @@ class MergeRule(Enum):
 
 
 def align_headers(
-    headers: Sequence[KeyedHeader], dropped: Collection[str] = ()
+    headers: Sequence[KeyedHeader], dropped: Collection[str] = (), files: Sequence[str] = ()
 ) -> tuple[KeyedHeader, tuple[StatePairs, ...]]:
     """One header for the states of several, which are the same when their names are.
 
     Args:
         headers: at least one. The result is compressed as the first one is.
         dropped: names of states that are left out.
+        files: of the headers, for errors.
 
     Returns:
         (the header; for each header the pairs of its states).
 
     Raises:
         UsageError: no header was given.
-        UnsupportedError: keys, or states of one name, are stored in different forms.
+        UnsupportedError: keys, or states of one name, are stored in different forms, or a header that can be read only
+            in part would have to change.
     """
     if not headers:
         raise UsageError("there are no headers to align")
+    _check_unread(headers, dropped, files)
     states: dict[str, StateMetaInfo] = {}
-    for header in headers:
-        if header.key_serializer != headers[0].key_serializer:
-            raise _differ("keys", *_tell_apart(headers[0].key_serializer, header.key_serializer))
-        for info in header.states:
-            if info.name not in dropped:
-                known = states.get(info.name, info)
-                joined = join_infos(known, info)
-                if joined is None:
-                    _require_alike(known, info)
-                states[info.name] = joined or known
+    for header, file in zip_longest(headers, files):
+        with at(file=file):
+            if header.key_serializer != headers[0].key_serializer:
+                raise _differ("keys", *_tell_apart(headers[0].key_serializer, header.key_serializer))
+            _add_states(states, header.states, dropped)
     numbers = {name: number for number, name in enumerate(states)}
     pairs = tuple(
         tuple((old, numbers[info.name]) for old, info in enumerate(header.states) if info.name in numbers)
@@ -84,8 +85,76 @@ def align_headers(
     return replace(headers[0], states=tuple(states.values())), pairs
 
 
+def check_operator_headers(headers: Sequence[OperatorHeader], dropped: Collection[str], files: Sequence[str]) -> None:
+    """Refuse operator state of one name in different forms, whichever new subtasks get its elements.
+
+    Flink registers a state as the first file of a subtask describes it, and reads the elements in its other files with
+    that serializer (`OperatorStateRestoreOperation`). A later change of parallelism gives a subtask elements of several
+    files.
+
+    Args:
+        headers: of all files whose state comes together.
+        dropped: names of states that are left out.
+        files: of the headers, for errors.
+
+    Raises:
+        UnsupportedError: states of one name have different serializers or modes, or the headers differ and one of them
+            can be read only in part.
+    """
+    if len({header.raw for header in headers}) > 1:
+        raise _refuse_unread([(*header.lists, *header.broadcasts) for header in headers], files)
+    states: dict[str, StateMetaInfo] = {}
+    for header, file in zip(headers, files, strict=True):
+        with at(file=file):
+            _add_states(states, (*header.lists, *header.broadcasts), dropped)
+
+
+def _add_states(states: dict[str, StateMetaInfo], infos: Iterable[StateMetaInfo], dropped: Collection[str]) -> None:
+    """Add the states of a header to those of others, by name."""
+    for info in infos:
+        if info.name not in dropped:
+            known = states.get(info.name, info)
+            joined = join_infos(known, info)
+            if joined is None:
+                _require_alike(known, info)
+            states[info.name] = joined or known
+
+
+def _check_unread(headers: Sequence[KeyedHeader], dropped: Collection[str], files: Sequence[str]) -> None:
+    """Refuse to change a header that can be read only in part: it is written as it is stored, whatever its states."""
+    if not any(map(_find_unread, (header.states for header in headers))):
+        return
+    # Version and compression, the first five bytes, are not taken from the stored header.
+    stored = {(header.raw[5:], *(info.name for info in header.states)) for header in headers}
+    if len(stored) > 1 or not headers[0].raw or any(info.name in dropped for info in headers[0].states):
+        raise _refuse_unread([header.states for header in headers], files)
+
+
+def _find_unread(states: Iterable[StateMetaInfo]) -> tuple[str, str] | None:
+    """The first state that cannot be read, and the class of the snapshot whose end is not known."""
+    for info in states:
+        for _, serializer in info.serializers:
+            if isinstance(serializer, Opaque) and serializer.raw is None:
+                return info.name, serializer.unknown_class
+    return None
+
+
+def _refuse_unread(headers: Iterable[Iterable[StateMetaInfo]], files: Sequence[str]) -> UnsupportedError:
+    state, unknown_class, file = next(
+        (*found, file) for states, file in zip_longest(headers, files) if (found := _find_unread(states))
+    )
+    return UnsupportedError(
+        f"the header can be read only up to the snapshot of {unknown_class}, whose end is not known: no state can be "
+        "dropped from it, and files with another header cannot be joined with it",
+        where=Where(state=state, file=file),
+        hint=f"Declare the class (`--serializer '{unknown_class}=LAYOUT'`)",
+    )
+
+
 def _require_alike(first: StateMetaInfo, second: StateMetaInfo) -> None:
-    kinds = [f"{info.backend_type} {info.state_type or ''}".strip() for info in (first, second)]
+    kinds = [
+        f"{info.backend_type} {info.state_type or info.distribution_mode or ''}".strip() for info in (first, second)
+    ]
     if kinds[0] != kinds[1]:
         raise _differ("kinds of state", kinds[0], kinds[1], first.name)
     stored = dict(second.serializers)
@@ -102,7 +171,8 @@ def _differ(what: str, first: str, second: str, state: str | None = None) -> Uns
     return UnsupportedError(
         f"the {what} of the snapshots differ: {first} and {second}",
         where=Where(state=state),
-        hint="Migrate one of the snapshots first, so that both store it alike",
+        hint="Migrate one of the snapshots first, so that both store it alike"
+        + (", or drop the state (--drop-state)" if state else ""),
     )
 
 

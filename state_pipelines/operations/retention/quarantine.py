@@ -29,7 +29,10 @@ from state_pipelines.storage.trees import list_tree
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from state_pipelines.operations.retention.audit_log import AuditRun
+
 _DIRECTORY = "quarantine"
+_RESTORE = "restore"
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 _NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-([0-9a-f]+)")
 
@@ -135,9 +138,11 @@ def restore_quarantined(
             return restored
         known = sorted({file.fingerprint for file in files})
         hint = f"In quarantine are files of {', '.join(known)}" if known else "The quarantines of the roots are empty"
+        if _find_restores(log, what):
+            hint = "It was restored before, as the audit log says"
         raise NotFoundError(f"nothing of {what} is in quarantine", where=Where(file=str(roots[0])), hint=hint)
     planned = [_to_record(file, Outcome.INTENDED, now, "to be restored") for file in chosen]
-    run = log.start_run("restore", planned, time=now, what=what)
+    run = log.start_run(_RESTORE, planned, time=now, what=what)
     records = []
     blocked: set[str] = set()
     for file in chosen:
@@ -163,16 +168,20 @@ def restore_quarantined(
 
 def _finish_interrupted(roots: Sequence[Location], what: str, log: AuditLog, now: datetime) -> list[AuditRecord]:
     """Log what a restore has moved back that was killed before it could log that; nothing where files are missing."""
-    for run in log.find_unfinished_runs():
-        if run.name != "restore" or run.read_header().get("what") != what:
+    for run in _find_restores(log, what):
+        if run.finished:
             continue
-        left = run.unfinished_records()
-        if left and all(exists(resolve_beside(path, roots[0])) for path in left):
-            records = [each.with_outcome(Outcome.RESTORED, now) for each in left.values()]
-            run.append(records)
+        left = run.unfinished_records().values()
+        if all(exists(resolve_beside(each.path, roots[0])) for each in left):
+            run.append([each.with_outcome(Outcome.RESTORED, now) for each in left])
+            records = [each for each in run.read() if each.outcome is Outcome.RESTORED]
             run.finish(now, restored=len(records))
             return records
     return []
+
+
+def _find_restores(log: AuditLog, what: str) -> list[AuditRun]:
+    return [run for run in log.find_runs() if run.name == _RESTORE and run.read_header().get("what") == what]
 
 
 def purge_quarantine(

@@ -283,7 +283,8 @@ def plan_copies(
         return RelativeFileStateHandle(names[file], handle.size)
 
     relocated = replace_stream_handles(metadata, relocate)
-    if isinstance(relocated.properties, CheckpointProperties | bytes):
+    if relocated.version >= 4:
+        # Metadata have properties since version 4; those of an older snapshot have none to take over.
         # The result belongs to nobody but its user, whatever the old snapshot was.
         relocated = replace(
             relocated, properties=properties or make_savepoint_properties(SavepointFormatType.CANONICAL)

@@ -79,7 +79,7 @@ def require_staged(
         )
         require_equal(replace(expected, operator_states=after), replace(expected, operator_states=before), file, labels)
     wanted = with_version(expected, max(expected.version, FIRST_RELATIVE_VERSION))
-    if wanted.properties is not None:
+    if wanted.version >= 4:
         wanted = replace(wanted, properties=properties or make_savepoint_properties(SavepointFormatType.CANONICAL))
     sources = {each.target.name: each.source for each in copies}
     references = (each.handle for each in list_references(base.metadata))

@@ -168,6 +168,22 @@ def test_a_dropped_operator_does_not_come_back_by_a_merge(orders: Snapshot) -> N
     assert "orders" not in [each.operator.label for each in edited.operators]
 
 
+def test_state_that_is_left_out_because_another_operator_gets_the_id_is_noted(orders: Snapshot) -> None:
+    drop = OperatorRequest(operator="orders", drop=True)
+    take = TakeRequest(uid="orders", snapshot="other", operator="pricing")
+    others = {
+        path: Snapshot(orders.location, replace(orders.metadata, checkpoint_id=number), orders.path_mapping)
+        for number, path in enumerate(("other", "again"), start=98)
+    }
+    edited = edit_operators(orders, RescaleRequest(operators=(drop,), take=(take,), merge=("again",)), others)
+    noted = f"operator orders of again does not come in: orders of {orders.path} is dropped, and pricing of other gets"
+    assert f"{noted} its id" in edited.notes
+    (taken,) = [each for each in edited.operators if each.operator.label == "orders"]
+    assert not taken.merged
+    edited = edit_operators(orders, RescaleRequest(operators=(drop,), merge=("again",)), others)
+    assert not edited.notes
+
+
 def test_a_renamed_operator_is_merged_by_its_old_id(orders: Snapshot) -> None:
     request = RescaleRequest(operators=(OperatorRequest(operator="orders", uid="new"),), merge=("again",))
     edited = edit_operators(orders, request, {"again": retake(orders)})

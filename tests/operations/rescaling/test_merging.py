@@ -12,10 +12,12 @@ from state_pipelines.errors import FormatError, IncompatibleError, UnsupportedEr
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.operations.rescale.record_regrouping import Collect, Gather, InputFiles, Shuffle
-from state_pipelines.operations.rescale.snapshot_merge import MergeRule, align_headers
+from state_pipelines.operations.rescale.snapshot_merge import MergeRule, align_headers, check_operator_headers
+from state_pipelines.operatorstate.header import OperatorHeader
 from state_pipelines.serializers.build import TIME_WINDOW, VOID_NAMESPACE
-from state_pipelines.serializers.state_meta_info import keyed_state
+from state_pipelines.serializers.state_meta_info import BackendStateType, keyed_state, operator_list, unread_state
 from state_pipelines.serializers.text import parse
+from state_pipelines.serializers.tree import Opaque, Pojo, PojoSubclass
 from state_pipelines.storage import join, resolve
 from tests.operations.rescaling.keyed_files import (
     HEADER,
@@ -186,6 +188,63 @@ def test_other_version_of_a_serializer_is_told_apart() -> None:
     message = r"keys of the snapshots differ: String with \S+ version 2 and String with \S+ version 3"
     with pytest.raises(UnsupportedError, match=message):
         align_headers([replace(HEADER, key_serializer=old), HEADER])
+
+
+OPEN = Opaque(snapshot_class="com.acme.P", snapshot_version=1, unknown_class="com.acme.P", raw=None)
+PARTIAL = replace(
+    HEADER,
+    states=(HEADER.states[0], unread_state("_unread_state_1", BackendStateType.KEY_VALUE, OPEN)),
+    raw=b"12345one",
+)
+
+
+def test_headers_that_are_read_in_part_are_aligned_when_they_are_stored_alike() -> None:
+    header, pairs = align_headers([PARTIAL, replace(PARTIAL, compressed=True, raw=b"54321one")], dropped=["other"])
+    assert header == PARTIAL
+    assert pairs == 2 * (((0, 0), (1, 1)),)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [PARTIAL, replace(PARTIAL, raw=b"12345two")],
+        [PARTIAL, replace(PARTIAL, states=PARTIAL.states[::-1])],
+        [PARTIAL, HEADER],
+        [HEADER, PARTIAL],
+        # Changelog state has no header of its own.
+        [replace(PARTIAL, raw=b"")],
+    ],
+    ids=["bytes", "order", "second", "first", "changelog"],
+)
+def test_other_headers_that_are_read_in_part_are_refused(headers: list[KeyedHeader]) -> None:
+    files = ["one", "two"][: len(headers)]
+    with pytest.raises(UnsupportedError, match=r"read only up to the snapshot of com.acme.P, whose end") as error:
+        align_headers(headers, files=files)
+    assert error.value.where.state == "_unread_state_1"
+    assert error.value.where.file == ("two" if headers[0] is HEADER else "one")
+    assert "--serializer 'com.acme.P=LAYOUT'" in error.value.hint
+
+
+def test_no_state_is_dropped_from_a_header_that_is_read_in_part() -> None:
+    with pytest.raises(UnsupportedError, match="no state can be dropped from it"):
+        align_headers([PARTIAL], dropped=["total"])
+
+
+def test_operator_headers_that_are_read_in_part_must_be_stored_alike() -> None:
+    unread = OperatorHeader(lists=(unread_state("a", BackendStateType.OPERATOR, OPEN, "UNION"),), raw=b"one")
+    check_operator_headers([unread, unread], (), ["one", "two"])
+    for other in (replace(unread, raw=b"two"), OperatorHeader(lists=(operator_list("a", parse("Long")),))):
+        with pytest.raises(UnsupportedError, match="files with another header cannot be joined with it") as error:
+            check_operator_headers([other, unread], (), ["one", "two"])
+        assert error.value.where.state == "a"
+
+
+def test_operator_headers_may_differ_in_the_subclasses_that_each_has_met() -> None:
+    pojo = parse("Pojo<com.acme.Event>(name: String)")
+    assert isinstance(pojo, Pojo)
+    met = replace(pojo, non_registered=(PojoSubclass(class_name="com.acme.Click", serializer=pojo),))
+    headers = [OperatorHeader(lists=(operator_list("a", each),)) for each in (pojo, met)]
+    check_operator_headers(headers, (), ["one", "two"])
 
 
 def test_nothing_to_align() -> None:

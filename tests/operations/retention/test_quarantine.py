@@ -144,21 +144,22 @@ def test_a_quarantined_snapshot_is_not_found_below_the_root(tmp_path: Path) -> N
     assert [each.location.directory.path for each in find_snapshots(root)] == [str(second.path)]
 
 
+@pytest.mark.parametrize("call", ["append", "finish"])
 def test_a_restore_that_was_killed_after_its_moves_is_finished_by_the_next_one(
-    root: Location, log: AuditLog, monkeypatch: pytest.MonkeyPatch
+    root: Location, log: AuditLog, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     file = write(root, "job/shared/a")
     quarantine(root, file)
     with monkeypatch.context() as patched:
-        patched.setattr("state_pipelines.operations.retention.audit_log.AuditRun.append", _die)
+        patched.setattr(f"state_pipelines.operations.retention.audit_log.AuditRun.{call}", _die)
         with pytest.raises(KeyboardInterrupt):
             restore_quarantined([root], PLAN, log)
     (record,) = restore_quarantined([root], PLAN, log)
     assert (record.path, record.outcome) == (str(file), Outcome.RESTORED)
     assert not log.find_unfinished_runs()
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NotFoundError, match="It was restored before"):
         restore_quarantined([root], PLAN, log)
 
 
-def _die(*_: object) -> None:
+def _die(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
