@@ -7,9 +7,11 @@ Source: `KeyedBackendSerializationProxy`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import Where, at, older_than_promised
+from state_pipelines.binary.strings import encode_modified_utf8
+from state_pipelines.errors import UnsupportedError, Where, at, older_than_promised
 from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 from state_pipelines.serializers.state_meta_info import (
@@ -112,15 +114,47 @@ def settle_keyed_header(
         return replace(error.header, raw=data[: len(data) if end is None else end]), -1 if end is None else end
 
 
-def name_states(header: KeyedHeader, names: Sequence[str]) -> KeyedHeader:
-    """Name the states of a database that its header does not name, by its column families `names`."""
+def name_states(header: KeyedHeader, names: Sequence[str], file: str | None) -> KeyedHeader:
+    """Name the states of a database that its header does not name, by its column families.
+
+    Args:
+        header: was read in part.
+        names: of the column families, in any order.
+        file: of the header, for the error.
+
+    Raises:
+        UnsupportedError: the bytes of the header do not tell the order of these states, which is that of their ids.
+    """
     known = {info.name for info in header.states}
-    left = iter([name for name in names if name not in known])
+    left = [name for name in names if name not in known]
+    # Where the names begin in the bytes; another text may hold one of them too.
+    found = {name: _find_all(header.raw, len(data).to_bytes(2, "big") + data) for name, data in map(_encode, left)}
+    ordered = sorted(left, key=lambda name: found[name][:1])
+    if len(left) > 1 and not all(
+        found[one] and found[other] and found[one][-1] < found[other][0] for one, other in pairwise(ordered)
+    ):
+        raise UnsupportedError(
+            f"the header can be read only in part, and does not tell the order of the states {', '.join(left)}",
+            where=Where(file=file),
+            hint="Declare the class of the serializer that is not known (--serializer CLASS=LAYOUT)",
+        )
+    unnamed = iter(ordered)
     states = (
-        replace(info, name=next(left, info.name)) if info.name.startswith(UNREAD_NAME) else info
+        replace(info, name=next(unnamed, info.name)) if info.name.startswith(UNREAD_NAME) else info
         for info in header.states
     )
     return replace(header, states=tuple(states))
+
+
+def _encode(name: str) -> tuple[str, bytes]:
+    return name, encode_modified_utf8(name)
+
+
+def _find_all(data: bytes, wanted: bytes) -> list[int]:
+    found = [data.find(wanted)]
+    while found[-1] >= 0:
+        found.append(data.find(wanted, found[-1] + 1))
+    return found[:-1]
 
 
 def write_keyed_header(writer: Writer, header: KeyedHeader) -> None:

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.binary.writer import Writer
-from state_pipelines.errors import FormatError, UsageError
-from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, settle_keyed_header, write_keyed_header
+from state_pipelines.errors import FormatError, UnsupportedError, UsageError
+from state_pipelines.keyed.header import (
+    KeyedHeader,
+    name_states,
+    read_keyed_header,
+    settle_keyed_header,
+    write_keyed_header,
+)
 from state_pipelines.operatorstate.header import settle_operator_header
 from state_pipelines.serializers.body_ends import ADAPTER_VERSION, MAX_WORK, OpenBodyError, read_settled
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of
@@ -155,6 +161,23 @@ def test_states_after_an_open_body_are_stand_ins() -> None:
     assert end == -1
     assert [info.name for info in found.states] == ["a", "b", "_unread_state_2"]
     assert found.states[0] == value("a", basic("Long"))
+
+
+def test_states_of_a_database_are_named_in_the_order_of_their_ids() -> None:
+    """The order of the column families of a database is another one where somebody has changed it."""
+    data = header(*(value(name, unknown() if name == "b" else basic("Int")) for name in "abdc"))
+    found, _ = settle_keyed_header(data, "f", None)
+    for names in (["a", "b", "c", "d"], ["d", "c", "b", "a"]):
+        assert [info.name for info in name_states(found, names, "f").states] == ["a", "b", "d", "c"]
+
+
+def test_states_whose_order_the_header_does_not_tell_are_refused() -> None:
+    data = header(value("a", unknown(utf("c"))), value("b", basic("Int")), value("c", basic("Int")))
+    found, _ = settle_keyed_header(data, "f", None)
+    assert [info.name for info in found.states][1:] == ["_unread_state_1", "_unread_state_2"]
+    for names in (["b", "c"], ["b", "other"]):
+        with pytest.raises(UnsupportedError, match=r"does not tell the order .* \[file f\]"):
+            name_states(found, names, "f")
 
 
 def test_of_a_key_serializer_without_end_nothing_is_known() -> None:

@@ -229,7 +229,7 @@ def open_rocksdb(
     check_files_listed(files, database)
     column_families = {each.name: each for each in database.column_families if each.name != DEFAULT_COLUMN_FAMILY}
     if header.raw:
-        header = name_states(header, list(column_families))
+        header = name_states(header, list(column_families), meta.name)
     names = [info.name for info in header.states]
     unknown = ", ".join(sorted(column_families.keys() ^ set(names)))
     if unknown:
