@@ -7,6 +7,7 @@ The modules: `checkpoint` (the file), `handles` (streams), `keyed`, `operator`, 
 from __future__ import annotations
 
 from state_pipelines.metadata.checkpoint import (
+    FIRST_VERSION_WITH_PROPERTIES,
     CheckpointMetadata,
     MasterState,
     OperatorState,
@@ -26,6 +27,7 @@ from state_pipelines.metadata.properties import CheckpointProperties
 from state_pipelines.metadata.references import StreamReference, list_references, replace_stream_handles
 
 __all__ = [
+    "FIRST_VERSION_WITH_PROPERTIES",
     "CheckpointMetadata",
     "CheckpointProperties",
     "KeyGroupRange",

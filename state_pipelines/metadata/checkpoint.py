@@ -40,6 +40,9 @@ MASTER_STATE_MAGIC = 0xC96B1696
 VERSIONS = range(2, 8)
 """Metadata versions that are read and written: Flink 1.3 to the newest."""
 
+FIRST_VERSION_WITH_PROPERTIES = 4
+"""The oldest metadata version that has checkpoint properties."""
+
 _FULLY_FINISHED = -1
 
 
@@ -184,7 +187,7 @@ def _read_metadata(data: bytes, name: str | None) -> CheckpointMetadata:
             if each.uid in uids:
                 raise reader.error(f"two operators have the uid {each.uid}", position, EDITED_METADATA)
             uids.add(each.uid)
-    properties = read_properties(reader) if version >= 4 else None
+    properties = read_properties(reader) if version >= FIRST_VERSION_WITH_PROPERTIES else None
     reader.expect_end("the metadata")
     return CheckpointMetadata(version, checkpoint_id, master_states, operator_states, properties)
 
@@ -212,8 +215,8 @@ def write_metadata(metadata: CheckpointMetadata) -> bytes:
     for operator_state in metadata.operator_states:
         with at(operator=operator_state.uid or operator_state.operator_id.hex()):
             _write_operator_state(writer, operator_state, version)
-    _require(version >= 4 or metadata.properties is None, version, "checkpoint properties")
-    if version >= 4:
+    _require(version >= FIRST_VERSION_WITH_PROPERTIES or metadata.properties is None, version, "checkpoint properties")
+    if version >= FIRST_VERSION_WITH_PROPERTIES:
         if metadata.properties is None:
             raise ValueRangeError(f"metadata version {version} needs checkpoint properties")
         writer.take(write_properties(metadata.properties))
@@ -238,7 +241,7 @@ def with_version(
         metadata,
         version=version,
         operator_states=tuple(_operator_with_version(state, version) for state in metadata.operator_states),
-        properties=(metadata.properties or properties) if version >= 4 else None,
+        properties=(metadata.properties or properties) if version >= FIRST_VERSION_WITH_PROPERTIES else None,
     )
 
 

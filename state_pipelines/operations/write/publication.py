@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata import (
+    FIRST_VERSION_WITH_PROPERTIES,
     CheckpointMetadata,
     CheckpointProperties,
     OperatorState,
@@ -283,8 +284,7 @@ def plan_copies(
         return RelativeFileStateHandle(names[file], handle.size)
 
     relocated = replace_stream_handles(metadata, relocate)
-    if relocated.version >= 4:
-        # Metadata have properties since version 4; those of an older snapshot have none to take over.
+    if relocated.version >= FIRST_VERSION_WITH_PROPERTIES:
         # The result belongs to nobody but its user, whatever the old snapshot was.
         relocated = replace(
             relocated, properties=properties or make_savepoint_properties(SavepointFormatType.CANONICAL)

@@ -11,7 +11,12 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import ProofError, Where
-from state_pipelines.metadata import list_references, replace_stream_handles, with_version
+from state_pipelines.metadata import (
+    FIRST_VERSION_WITH_PROPERTIES,
+    list_references,
+    replace_stream_handles,
+    with_version,
+)
 from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.operator_handles import FileMergingOperatorStreamStateHandle, OperatorStreamStateHandle
 from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
@@ -79,7 +84,7 @@ def require_staged(
         )
         require_equal(replace(expected, operator_states=after), replace(expected, operator_states=before), file, labels)
     wanted = with_version(expected, max(expected.version, FIRST_RELATIVE_VERSION))
-    if wanted.version >= 4:
+    if wanted.version >= FIRST_VERSION_WITH_PROPERTIES:
         wanted = replace(wanted, properties=properties or make_savepoint_properties(SavepointFormatType.CANONICAL))
     sources = {each.target.name: each.source for each in copies}
     references = (each.handle for each in list_references(base.metadata))
