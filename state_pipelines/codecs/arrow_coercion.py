@@ -122,14 +122,14 @@ def _rebuild(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
 def _flatten_map(array: pa.Array, path: str) -> tuple[pa.Array, pa.Array]:
     """Keys and values of all maps; each may be a list of its entries, which are structs of `key` and `value`."""
     entries = flatten_entries(array)
-    if not pa.types.is_struct(entries.type) or {each.name for each in entries.type} != {"key", "value"}:
+    if not pa.types.is_struct(entries.type) or sorted(each.name for each in entries.type) != ["key", "value"]:
         raise ValueRangeError(
-            f"{array.type} is no map: entries are structs of the fields key and value", where=Where(path=path)
+            f"{array.type} is not a map, whose entries are structs of the fields key and value", where=Where(path=path)
         )
     if entries.null_count:
         raise ValueRangeError("an entry of a map is null", where=Where(path=path))
     keys, items = entries.field("key"), entries.field("value")
-    if keys.null_count and not pa.types.is_null(keys.type):
+    if keys.null_count:
         raise ValueRangeError("a key of a map is null, which Arrow does not hold", where=Where(path=f"{path}{{key}}"))
     return keys, items
 

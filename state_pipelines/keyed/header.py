@@ -6,6 +6,7 @@ Source: `KeyedBackendSerializationProxy`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.tree import Serializer
 
 VERSION = 6
+
+# An ordinal of `BackendStateType`.
+_KIND = rb"\0\0\0[\0-\x04]"
 
 UNREAD_NAME = "_unread_state_"
 """Begin of the names of states whose names cannot be read; the state id follows."""
@@ -127,8 +131,7 @@ def name_states(header: KeyedHeader, names: Sequence[str], file: str | None) -> 
     """
     known = {info.name for info in header.states}
     left = [name for name in names if name not in known]
-    # Where the names begin in the bytes; another text may hold one of them too.
-    found = {name: _find_all(header.raw, len(data).to_bytes(2, "big") + data) for name, data in map(_encode, left)}
+    found = {name: _find_name(name, header.raw) for name in left}
     ordered = sorted(left, key=lambda name: found[name][:1])
     if len(left) > 1 and not all(
         found[one] and found[other] and found[one][-1] < found[other][0] for one, other in pairwise(ordered)
@@ -146,15 +149,10 @@ def name_states(header: KeyedHeader, names: Sequence[str], file: str | None) -> 
     return replace(header, states=tuple(states))
 
 
-def _encode(name: str) -> tuple[str, bytes]:
-    return name, encode_modified_utf8(name)
-
-
-def _find_all(data: bytes, wanted: bytes) -> list[int]:
-    found = [data.find(wanted)]
-    while found[-1] >= 0:
-        found.append(data.find(wanted, found[-1] + 1))
-    return found[:-1]
+def _find_name(name: str, data: bytes) -> list[int]:
+    """Offsets of what may be the name and kind of a state; another text may look like it."""
+    text = encode_modified_utf8(name)
+    return [each.start() for each in re.finditer(re.escape(len(text).to_bytes(2, "big") + text) + _KIND, data)]
 
 
 def write_keyed_header(writer: Writer, header: KeyedHeader) -> None:

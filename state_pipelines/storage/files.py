@@ -223,10 +223,10 @@ def open_file(location: Location) -> IO[bytes]:
     if is_local(location):
         require_regular(location)
     file = request(location, "open the file", lambda: cast("IO[bytes]", location.filesystem.open(location.path, "rb")))
-    if is_local(location):
+    if location.reach is not None:
         try:
             require_reach(location, file.fileno())
-        except StateError:
+        except BaseException:
             file.close()
             raise
     return file

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -23,11 +22,9 @@ if TYPE_CHECKING:
 
     from state_pipelines.storage.locations import Location
 
-# The first exists on Linux only, and needs no permission to list.
+# The first exists on Linux only. Elsewhere a directory can be opened by those who may list it.
 DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 """Flags for the descriptor of a directory."""
-
-_LONGEST_PATH = 1024
 
 
 @contextmanager
@@ -47,16 +44,14 @@ def open_parent(location: Location, root: Location, *, make: bool = False) -> It
         OSError: the file system refuses; `FileNotFoundError` and `NotADirectoryError` where there is no directory.
     """
     above = root.path.rstrip("/")
-    *names, last = (each for each in location.path[len(above) :].split("/") if each not in ("", "."))
-    if not is_below(location.path, above) or ".." in (*names, last):
-        raise _refuse(location)
+    names = [each for each in location.path[len(above) :].split("/") if each not in ("", ".")]
+    if not names or not is_below(location.path, above) or ".." in names:
+        raise OutOfReachError(f"the path does not lead below {root}", where=Where(file=str(location)))
+    last = names.pop()
     descriptor = os.open(root.path, DIRECTORY)
     try:
         for name in names:
-            if make:
-                with suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=descriptor)
-            inner = _open_inside(name, descriptor, location)
+            inner = _open_inside(name, descriptor, location, make=make)
             os.close(descriptor)
             descriptor = inner
         yield descriptor, last
@@ -64,13 +59,23 @@ def open_parent(location: Location, root: Location, *, make: bool = False) -> It
         os.close(descriptor)
 
 
-def _open_inside(name: str, directory: int, location: Location) -> int:
+def _open_inside(name: str, directory: int, location: Location, *, make: bool) -> int:
     try:
         return os.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+    except FileNotFoundError:
+        if not make:
+            raise
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(name, directory):
-            raise _refuse(location) from None
+            raise OutOfReachError(
+                "a directory of this path is a symbolic link",
+                where=Where(file=str(location)),
+                hint="Nothing was done with what it leads to; find out who has put it there",
+            ) from None
         raise
+    with suppress(FileExistsError):
+        os.mkdir(name, dir_fd=directory)
+    return _open_inside(name, directory, location, make=False)
 
 
 def _is_link(name: str, directory: int) -> bool:
@@ -79,28 +84,16 @@ def _is_link(name: str, directory: int) -> bool:
     return False
 
 
-def _refuse(location: Location) -> OutOfReachError:
-    return OutOfReachError(
-        "a directory of this path has become a symbolic link",
-        where=Where(file=str(location)),
-        hint="Nothing was done with what it leads to; find out who has exchanged the directory",
-    )
-
-
 def find_path(descriptor: int, path: str) -> str:
-    """Path of an open file or directory without symbolic links, as the kernel knows it.
+    """Path of an open file or directory without symbolic links, as the kernel of Linux knows it.
 
     Args:
         descriptor: of the file.
-        path: by which it was opened; is resolved where the kernel does not tell, as without `/proc`.
+        path: by which it was opened; elsewhere than on Linux its links are followed again.
     """
-    if sys.platform == "darwin":
-        import fcntl
-
-        return os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(_LONGEST_PATH)).rstrip(b"\0"))
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - of each file that is opened
-    except FileNotFoundError:
+    except OSError:
         return os.path.realpath(path)
 
 

@@ -199,18 +199,16 @@ def _require_file(location: Location, directory: Location, path_mapping: PathMap
     """Refuse a local file outside the allowed directories, and one that is a device."""
     path = location.path
     above, _, name = path.rpartition("/")
+    real = f"{resolve_directory(above or '/').rstrip('/')}/{name}"
     try:
-        status = os.lstat(path)
-        kind = status.st_mode
-        if stat.S_ISREG(kind) and is_plain_name(name):
-            _require_local(f"{resolve_directory(above)}/file", directory, path_mapping)
-            return
+        kind = os.lstat(path).st_mode
         if stat.S_ISLNK(kind):
+            real = os.path.realpath(path)
             kind = Path(path).stat().st_mode
     except (OSError, ValueError):
         # A file that is not there: reading it tells so, if it may.
         kind = stat.S_IFREG
-    _require_local(os.path.realpath(path), directory, path_mapping)
+    _require_local(real, directory, path_mapping)
     if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
         raise _Refused("a device or pipe, not a file", "Do not use this snapshot")
 
@@ -229,7 +227,7 @@ def _follow_roots(path_mapping: PathMapping) -> tuple[str, ...]:
 @lru_cache(maxsize=256)
 def _follow(root: str) -> str:
     # As `resolve` understands it, with `~`.
-    return os.path.realpath(str(LocalFileSystem._strip_protocol(root)))
+    return resolve_directory(str(LocalFileSystem._strip_protocol(root)))
 
 
 def _require_below(path: str, own: str | None, roots: Iterable[str], *, is_refused: bool = False) -> None:

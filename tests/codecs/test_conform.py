@@ -42,15 +42,22 @@ def test_entries_become_a_map_by_the_names_of_their_fields() -> None:
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (pa.array([[1, 2]]), "list<item: int64> is no map"),
-        (pa.array([["a"]]), "list<item: string> is no map"),
+        (pa.array([[1, 2]]), "list<item: int64> is not a map"),
+        (pa.array([["a"]]), "list<item: string> is not a map"),
         (pa.array([[{"key": "a", "value": 1}, None]]), "an entry of a map is null"),
         (pa.array([[{"key": None, "value": 1}]], entry(key=pa.string(), value=pa.int64())), r"null.* \[at value\{key"),
-        (pa.array([[{"key": "a", "value": 1, "other": 2}]]), "is no map"),
+        (pa.array([[{"key": None, "value": 1}]]), r"null.* \[at value\{key"),
+        (pa.array([[{"key": "a", "value": 1, "other": 2}]]), "is not a map"),
+        (
+            pa.ListArray.from_arrays(
+                [0, 1], pa.StructArray.from_arrays([pa.array(["a"])] * 3, names=["key", "value", "key"])
+            ),
+            "is not a map",
+        ),
         (pa.array([[{"k": "a", "v": 1}]]), "entries are structs of the fields key and value"),
     ],
-    ids=["numbers", "texts", "null entry", "null key", "another field", "other names"],
+    ids=["numbers", "texts", "null entry", "null key", "keys without type", "another field", "two keys", "other names"],
 )
-def test_lists_that_are_no_maps_are_refused(array: pa.Array, message: str) -> None:
+def test_lists_without_entries_of_a_map_are_refused(array: pa.Array, message: str) -> None:
     with pytest.raises(ValueRangeError, match=message):
         conform(array, COUNTS)

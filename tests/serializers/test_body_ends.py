@@ -165,14 +165,15 @@ def test_states_after_an_open_body_are_stand_ins() -> None:
 
 def test_states_of_a_database_are_named_in_the_order_of_their_ids() -> None:
     """The order of the column families of a database is another one where somebody has changed it."""
-    data = header(*(value(name, unknown() if name == "b" else basic("Int")) for name in "abdc"))
+    types = {"b": unknown(utf("c") + utf("d"))}
+    data = header(*(value(name, types.get(name, basic("Int"))) for name in "abdc"))
     found, _ = settle_keyed_header(data, "f", None)
     for names in (["a", "b", "c", "d"], ["d", "c", "b", "a"]):
         assert [info.name for info in name_states(found, names, "f").states] == ["a", "b", "d", "c"]
 
 
 def test_states_whose_order_the_header_does_not_tell_are_refused() -> None:
-    data = header(value("a", unknown(utf("c"))), value("b", basic("Int")), value("c", basic("Int")))
+    data = header(value("a", unknown(utf("c") + bytes(4))), value("b", basic("Int")), value("c", basic("Int")))
     found, _ = settle_keyed_header(data, "f", None)
     assert [info.name for info in found.states][1:] == ["_unread_state_1", "_unread_state_2"]
     for names in (["b", "c"], ["b", "other"]):

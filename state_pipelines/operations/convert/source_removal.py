@@ -10,8 +10,9 @@ from state_pipelines.errors import OutOfReachError, StateError, UnsupportedError
 from state_pipelines.metadata import list_references
 from state_pipelines.metadata.streams import open_stream
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.storage import Location, exists, join, parent
+from state_pipelines.storage import Location, exists, join, list_directory, parent
 from state_pipelines.storage.deletion import delete_files, remove_empty_directory
+from state_pipelines.storage.files import remove_directory
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.snapshot_listing import find_snapshots
 from state_pipelines.storage.written_names import MANIFEST_FILE
@@ -51,7 +52,11 @@ class Removal:
             for error in delete_files(files, [root] * len(files)):
                 if error is not None:
                     raise error
-        remove_empty_directory(self.directory, root)
+        if is_local(self.directory):
+            remove_empty_directory(self.directory, root)
+        # Object stores have no directories to leave behind.
+        elif exists(self.directory) and not list_directory(self.directory):
+            remove_directory(self.directory)
         return 1 + len(self.files)
 
 

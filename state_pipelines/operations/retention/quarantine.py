@@ -18,7 +18,8 @@ from state_pipelines.metadata.stream_handles import FileStateHandle, SegmentFile
 from state_pipelines.operations.retention.audit_log import QUARANTINED, AuditLog, AuditRecord, Outcome
 from state_pipelines.operations.retention.own_directory import locate_own, refuse_link
 from state_pipelines.storage import METADATA_FILE, Location, exists, join, resolve_beside
-from state_pipelines.storage.deletion import delete_files, move_file, remove_empty_directory
+from state_pipelines.storage.deletion import delete_files, move_file, remove_empty_directory, stat_files
+from state_pipelines.storage.files import FileEntry
 from state_pipelines.storage.locations import is_below, parent, protocols
 from state_pipelines.storage.reach import stays_below
 from state_pipelines.storage.resolution import find_scheme, normalize
@@ -27,7 +28,7 @@ from state_pipelines.storage.snapshot_location import read_metadata_bytes
 from state_pipelines.storage.trees import list_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from state_pipelines.operations.retention.audit_log import AuditRun
 
@@ -132,18 +133,20 @@ def restore_quarantined(
     now = now or datetime.now(UTC)
     files = list_quarantine(roots)
     chosen = _choose(files, what)
+    restores = [run for run in log.find_runs() if run.name == _RESTORE and run.read_header().get("what") == what]
+    kept = {str(file.original) for file in files}
+    records = [each for run in restores if not run.finished for each in _finish_restore(run, roots, kept, now)]
     if not chosen:
-        restored = _finish_interrupted(roots, what, log, now)
-        if restored:
-            return restored
+        if records:
+            return records
         known = sorted({file.fingerprint for file in files})
         hint = f"In quarantine are files of {', '.join(known)}" if known else "The quarantines of the roots are empty"
-        if _find_restores(log, what):
+        if any(each.outcome is Outcome.RESTORED for run in restores for each in run.read()):
             hint = "It was restored before, as the audit log says"
         raise NotFoundError(f"nothing of {what} is in quarantine", where=Where(file=str(roots[0])), hint=hint)
     planned = [_to_record(file, Outcome.INTENDED, now, "to be restored") for file in chosen]
     run = log.start_run(_RESTORE, planned, time=now, what=what)
-    records = []
+    finished, records = records, []
     blocked: set[str] = set()
     for file in chosen:
         record = _to_record(file, Outcome.RESTORED, now)
@@ -152,8 +155,6 @@ def restore_quarantined(
                 raise StateError("kept in quarantine, because a file before it could not be restored")
             if exists(file.original):
                 raise StateError("kept in quarantine, because a file of this name exists again")
-            if not stays_below(parent(file.original), [file.root]):
-                raise StateError("kept in quarantine, because a link leads from its directory out of the root")
             move_file(file.location, file.original, file.root)
         except StateError as error:
             blocked.add(file.original.path)
@@ -163,25 +164,31 @@ def restore_quarantined(
     if not blocked:
         run.finish(now, restored=len(records))
     _remove_emptied(chosen)
-    return records
+    return [*finished, *records]
 
 
-def _finish_interrupted(roots: Sequence[Location], what: str, log: AuditLog, now: datetime) -> list[AuditRecord]:
-    """Log what a restore has moved back that was killed before it could log that; nothing where files are missing."""
-    for run in _find_restores(log, what):
-        if run.finished:
-            continue
-        left = run.unfinished_records().values()
-        if all(exists(resolve_beside(each.path, roots[0])) for each in left):
-            run.append([each.with_outcome(Outcome.RESTORED, now) for each in left])
-            records = [each for each in run.read() if each.outcome is Outcome.RESTORED]
-            run.finish(now, restored=len(records))
-            return records
-    return []
+def _finish_restore(
+    run: AuditRun, roots: Sequence[Location], kept: Collection[str], now: datetime
+) -> list[AuditRecord]:
+    """Finish the run of a restore that was killed, with a line for each file that it had moved back by then.
 
-
-def _find_restores(log: AuditLog, what: str) -> list[AuditRun]:
-    return [run for run in log.find_runs() if run.name == _RESTORE and run.read_header().get("what") == what]
+    Args:
+        run: the run.
+        roots: the roots; the log may come from somebody else, and paths elsewhere are not looked for.
+        kept: original paths of the files that are still in quarantine.
+        now: the time for the log.
+    """
+    moved = []
+    for record in run.unfinished_records().values():
+        root = next((each for each in roots if record.path.startswith(f"{str(each).rstrip('/')}/")), None)
+        if record.outcome is Outcome.INTENDED and record.path not in kept and root is not None:
+            location = join(root, record.path[len(str(root).rstrip("/")) + 1 :])
+            (found,) = stat_files([location], [root])
+            if isinstance(found, FileEntry) and found.size == record.bytes:
+                moved.append(record.with_outcome(Outcome.RESTORED, now))
+    run.append(moved)
+    run.finish(now, restored=len(moved))
+    return moved
 
 
 def purge_quarantine(

@@ -115,8 +115,8 @@ def require_equal(
     shown = "; ".join(differences[:MOST_DIFFERENCES])
     more = len(differences) - MOST_DIFFERENCES
     raise ProofError(
-        "the proof failed (metadata_as_expected); nothing was published: the new metadata differ from what was "
-        f"written and proven: {shown}{f'; and {more:,} more differences' if more > 0 else ''}",
+        "the proof failed (metadata_as_expected); nothing was published: the new metadata differ from the planned "
+        f"ones: {shown}{f'; and {more:,} more differences' if more > 0 else ''}",
         where=Where(file=file),
         hint="Please report this",
     )

@@ -144,20 +144,87 @@ def test_a_quarantined_snapshot_is_not_found_below_the_root(tmp_path: Path) -> N
     assert [each.location.directory.path for each in find_snapshots(root)] == [str(second.path)]
 
 
-@pytest.mark.parametrize("call", ["append", "finish"])
 def test_a_restore_that_was_killed_after_its_moves_is_finished_by_the_next_one(
-    root: Location, log: AuditLog, monkeypatch: pytest.MonkeyPatch, call: str
+    root: Location, log: AuditLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write(root, "job/shared/a")
     quarantine(root, file)
     with monkeypatch.context() as patched:
-        patched.setattr(f"state_pipelines.operations.retention.audit_log.AuditRun.{call}", _die)
+        patched.setattr("state_pipelines.operations.retention.audit_log.AuditRun.append", _die)
         with pytest.raises(KeyboardInterrupt):
             restore_quarantined([root], PLAN, log)
     (record,) = restore_quarantined([root], PLAN, log)
     assert (record.path, record.outcome) == (str(file), Outcome.RESTORED)
     assert not log.find_unfinished_runs()
     with pytest.raises(NotFoundError, match="It was restored before"):
+        restore_quarantined([root], PLAN, log)
+
+
+def test_a_restore_that_was_killed_after_its_last_line_was_done(
+    root: Location, log: AuditLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quarantine(root, write(root, "job/shared/a"))
+    with monkeypatch.context() as patched:
+        patched.setattr("state_pipelines.operations.retention.audit_log.AuditRun.finish", _die)
+        with pytest.raises(KeyboardInterrupt):
+            restore_quarantined([root], PLAN, log)
+    with pytest.raises(NotFoundError, match="It was restored before"):
+        restore_quarantined([root], PLAN, log)
+    assert not log.find_unfinished_runs()
+
+
+def test_a_restore_that_was_killed_between_two_moves_is_logged_as_a_whole(
+    root: Location, log: AuditLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = write(root, "job/shared/a"), write(root, "job/shared/b")
+    quarantine(root, first, second)
+    moves: list[Location] = []
+
+    def move(source: Location, target: Location, root: Location) -> None:
+        if moves:
+            raise KeyboardInterrupt
+        moves.append(target)
+        move_file(source, target, root)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("state_pipelines.operations.retention.quarantine.move_file", move)
+        with pytest.raises(KeyboardInterrupt):
+            restore_quarantined([root], PLAN, log)
+    records = restore_quarantined([root], PLAN, log)
+    assert sorted(record.path for record in records) == [str(first), str(second)]
+    assert {record.outcome for record in records} == {Outcome.RESTORED}
+    assert not log.find_unfinished_runs()
+
+
+def test_a_file_that_is_not_the_restored_one_is_not_logged_as_restored(
+    root: Location, log: AuditLog, tmp_path: Path
+) -> None:
+    file = write(root, "job/shared/a", "old")
+    quarantine(root, file)
+    write(root, "job/shared/a", "another")
+    (failed,) = restore_quarantined([root], PLAN, log)
+    assert failed.outcome is Outcome.FAILED
+    purge_quarantine([root], timedelta(0), log)
+    with pytest.raises(NotFoundError, match="The quarantines of the roots are empty"):
+        restore_quarantined([root], PLAN, log)
+    assert all(record.outcome is not Outcome.RESTORED for record in log.read())
+
+
+def test_paths_outside_of_the_roots_in_an_unfinished_restore_are_not_looked_for(
+    root: Location, log: AuditLog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    file = write(root, "job/shared/a")
+    quarantine(root, file)
+    with monkeypatch.context() as patched:
+        patched.setattr("state_pipelines.operations.retention.audit_log.AuditRun.append", _die)
+        with pytest.raises(KeyboardInterrupt):
+            restore_quarantined([root], PLAN, log)
+    (started,) = (tmp_path / "log").rglob("*started.jsonl")
+    text = started.read_text()
+    started.write_text(text.replace(str(file), str(secret)))
+    with pytest.raises(NotFoundError):
         restore_quarantined([root], PLAN, log)
 
 
