@@ -29,6 +29,7 @@ from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration.structs import RAW, find_bare, name_raw, quote_name
 from state_pipelines.serializers.registered_states import LIST_KINDS, StateKind
 from state_pipelines.spark.casts import cast_by_name
+from state_pipelines.spark.equal_keys import BYTES, group_rows, separate_keys, serialize_keys
 from state_pipelines.spark.flow_columns import (
     EQUAL_KEYS,
     KEYS,
@@ -253,9 +254,10 @@ class Stage:
             case (StateKind.MAP, StateKind.LIST):
                 frame = self._with_payload(self._find_value(stage.sql or "value"), stage.nondeterministic)
                 keys = [hidden(name) for name in ("key_group", "state_key", "state_namespace")]
-                order = Window.partitionBy(*keys).orderBy(hidden("map_key"))
+                frame, compared = separate_keys(frame, keys, self.before, self.layouts)
+                order = Window.partitionBy(*compared).orderBy(hidden("map_key"))
                 frame = frame.withColumn(hidden("list_index"), F.row_number().over(order) - 1)
-                return frame.drop(hidden("map_key"), hidden("key_bytes"))
+                return frame.drop(hidden("map_key"), hidden("key_bytes"), BYTES)
             case _:
                 return self._to_value(stage)
 
@@ -270,7 +272,8 @@ class Stage:
         if self.before.kind != StateKind.LIST:
             return frame
         keys = [name for name in map(hidden, ("key_group", *KEYS)) if name in frame.columns]
-        return _unite(keys, frame.withColumn(hidden("order"), F.lit(0)), flows.EqualKeys.ERROR, "user key", "map_key")
+        ordered = frame.withColumn(hidden("order"), F.lit(0))
+        return self._unite(keys, ordered, flows.EqualKeys.ERROR, "user key", "map_key")
 
     def _to_value(self, stage: flows.Regroup) -> DataFrame:
         is_map = self.before.kind == StateKind.MAP
@@ -292,7 +295,8 @@ class Stage:
         name = "entries" if is_map else "values"
         array = collected if is_map else F.transform(collected, lambda each: each["value"])
         times = [F.max(hidden(TTL_COLUMN)).alias(hidden(TTL_COLUMN))] if self.after.ttl else []
-        return self._take(stage, self.frame.groupBy(*keys).agg(array.alias(name), *times), name)
+        grouped = group_rows(self.frame, keys, self.before, self.layouts, [array.alias(name), *times])
+        return self._take(stage, grouped, name)
 
     def take_lists(self, stage: flows.Regroup) -> DataFrame:
         """Values of the lists of `StateReader.read_lists`."""
@@ -319,7 +323,7 @@ class Stage:
         order = hidden("key_bytes")
         if order not in self.frame.columns:
             olds = [name for name in map(hidden, KEYS) if name in self.frame.columns]
-            ordered = self.frame.withColumn(hidden("order"), F.to_json(F.struct(*olds)))
+            ordered = self.frame.withColumn(hidden("order"), serialize_keys(olds, self.before, self.layouts))
         else:
             ordered = self.frame.withColumnRenamed(order, hidden("order"))
         exposed = ordered.select("*", *shown, *others)
@@ -336,7 +340,8 @@ class Stage:
         frame = self._change_keys(stage, others=[F.col(key).alias(old)])
         keys = [name for name in map(hidden, (*KEYS, "timestamp")) if name in frame.columns]
         unites = self.after.kind not in (StateKind.LIST, StateKind.TIMER) and stage.rule == flows.EqualKeys.ERROR
-        number = F.count("*").over(Window.partitionBy(*keys)) if unites else F.lit(1)
+        frame, compared = separate_keys(frame, keys, self.after, self.layouts) if unites else (frame, keys)
+        number = F.count("*").over(Window.partitionBy(*compared)) if unites else F.lit(1)
         unfit = frame.withColumn(count, number).where(F.col(key).isNull() | (F.col(count) > 1))
         shown = [F.col(old).alias("key"), F.col(key).alias("new key")]
         shown += [F.col(hidden(name)).alias(name) for name in KEYS[1:] if hidden(name) in keys]
@@ -349,12 +354,38 @@ class Stage:
         frame = frame.withColumn(key, F.when(F.col(key).isNull(), null).otherwise(F.col(key)))
         keys = [name for name in map(hidden, (*KEYS, "timestamp")) if name in frame.columns]
         if self.after.kind == StateKind.TIMER:
-            return frame.select(*keys).distinct()
+            return group_rows(frame, keys, self.after, self.layouts)
         if self.after.kind == StateKind.LIST:
-            window = Window.partitionBy(*keys).orderBy(hidden("order"), hidden("list_index"))
-            return frame.withColumn(hidden("list_index"), F.row_number().over(window) - 1).drop(hidden("order"))
-        united = _unite(keys, frame, stage.rule, "key", "state_key")
+            frame, compared = separate_keys(frame, keys, self.after, self.layouts)
+            window = Window.partitionBy(*compared).orderBy(hidden("order"), hidden("list_index"))
+            return frame.withColumn(hidden("list_index"), F.row_number().over(window) - 1).drop(hidden("order"), BYTES)
+        united = self._unite(keys, frame, stage.rule, "key", "state_key")
         return self._conform_payload(united)
+
+    def _unite(self, keys: list[str], frame: DataFrame, rule: str, what: str, column: str) -> DataFrame:
+        """Unite the rows of equal keys into one row per key, by `rule`."""
+        order = hidden("order")
+        times = [F.max(name).alias(name) for name in [hidden(TTL_COLUMN)] if name in frame.columns]
+        if rule in tuple(flows.EqualKeys):
+            chosen = F.max_by(PAYLOAD, order) if rule == flows.EqualKeys.LAST else F.min_by(PAYLOAD, order)
+            count = hidden("count")
+            found = [chosen.alias(PAYLOAD), F.count("*").alias(count), *times]
+            grouped = group_rows(frame, keys, self.after, self.layouts, found)
+            if rule == flows.EqualKeys.ERROR:
+                text = F.concat(F.lit(f"{EQUAL_KEYS} {what}, "), F.to_json(F.struct(F.col(hidden(column)).alias(what))))
+                checked = F.when(F.col(count) > 1, F.raise_error(text)).otherwise(F.col(PAYLOAD))
+                grouped = grouped.withColumn(PAYLOAD, checked)
+            return grouped.drop(count)
+        kind = frame.schema[PAYLOAD].dataType
+        fields = kind.names if isinstance(kind, StructType) else []
+        exposed = frame.select(
+            "*",
+            *([] if "value" in fields else [F.col(PAYLOAD).alias("value")]),
+            *(F.col(PAYLOAD).getField(name).alias(name) for name in fields),
+        )
+        grouped = group_rows(exposed, keys, self.after, self.layouts, [F.expr(rule).alias(PAYLOAD), *times])
+        require_deterministic(grouped, allowed=False)
+        return grouped
 
     def _call(self, function: str | Callable[..., Any]) -> DataFrame:
         befores, afters = (find_layouts(each.payload, self.layouts) for each in (self.before, self.after))
@@ -406,28 +437,3 @@ def _find_function(function: str | Callable[..., Any]) -> Callable[..., Any]:
     except (ImportError, AttributeError) as error:
         raise MigrationError(f"the function {function} cannot be imported: {error}") from None
     return found
-
-
-def _unite(keys: list[str], frame: DataFrame, rule: str, what: str, column: str) -> DataFrame:
-    """Unite the rows of equal keys into one row per key, by `rule`."""
-    order = hidden("order")
-    times = [F.max(name).alias(name) for name in [hidden(TTL_COLUMN)] if name in frame.columns]
-    if rule in tuple(flows.EqualKeys):
-        chosen = F.max_by(PAYLOAD, order) if rule == flows.EqualKeys.LAST else F.min_by(PAYLOAD, order)
-        count = hidden("count")
-        grouped = frame.groupBy(*keys).agg(chosen.alias(PAYLOAD), F.count("*").alias(count), *times)
-        if rule == flows.EqualKeys.ERROR:
-            text = F.concat(F.lit(f"{EQUAL_KEYS} {what}, "), F.to_json(F.struct(F.col(hidden(column)).alias(what))))
-            checked = F.when(F.col(count) > 1, F.raise_error(text)).otherwise(F.col(PAYLOAD))
-            grouped = grouped.withColumn(PAYLOAD, checked)
-        return grouped.drop(count)
-    kind = frame.schema[PAYLOAD].dataType
-    fields = kind.names if isinstance(kind, StructType) else []
-    exposed = frame.select(
-        "*",
-        *([] if "value" in fields else [F.col(PAYLOAD).alias("value")]),
-        *(F.col(PAYLOAD).getField(name).alias(name) for name in fields),
-    )
-    grouped = exposed.groupBy(*keys).agg(F.expr(rule).alias(PAYLOAD), *times)
-    require_deterministic(grouped, allowed=False)
-    return grouped

@@ -21,6 +21,7 @@ from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.spark.equal_keys import group_rows
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flow_columns import (
     KEYS,
@@ -220,10 +221,9 @@ class FlowRunner:
             union = own if union is None else union.unionByName(own, allowMissingColumns=True)
         assert union is not None
         sources = [hidden(f"from_{index}") for index in range(len(frames))]
-        grouped = union.groupBy(*identity).agg(
-            *(F.first(name, ignorenulls=True).alias(name) for name in (*others, *sources)),
-            F.max(hidden(TTL_COLUMN)).alias(hidden(TTL_COLUMN)),
-        )
+        found = [F.first(name, ignorenulls=True).alias(name) for name in (*others, *sources)]
+        found.append(F.max(hidden(TTL_COLUMN)).alias(hidden(TTL_COLUMN)))
+        grouped = group_rows(union, identity, flow.shape, self.layouts, found)
         shown = [name for name in VISIBLE if hidden(name) in grouped.columns and name not in names]
         exposed = grouped.select(
             "*",

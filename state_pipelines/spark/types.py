@@ -52,9 +52,9 @@ def from_spark(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Replace the surrogates in an array from Spark, so that `conform` can bring it into `target`."""
     if pa.types.is_null(target):
         return pa.nulls(len(array))
-    if pa.types.is_struct(target):
-        if target.num_fields == 0:
-            return _empty_structs(array) if pa.types.is_string(array.type) else array
+    if pa.types.is_struct(target) and target.num_fields == 0:
+        return _empty_structs(array) if pa.types.is_string(array.type) else array
+    if pa.types.is_struct(target) and pa.types.is_struct(array.type):
         return _map_struct(array, lambda child, each: from_spark(child, target.field(each).type), by_name=target)
     if pa.types.is_list(target) and pa.types.is_list(array.type):
         return _relist(array, from_spark(array.flatten(), target.value_type))

@@ -265,10 +265,11 @@ class _Planner:
                 return subject
 
     def _refuse_nulls(self, name: str, old: Flow, computed: str | None) -> None:
-        """Refuse nulls that Flink cannot restore in a new state; values carried over from a POJO may have them."""
+        """Refuse nulls that Flink cannot restore in a new state; values that are carried over may have them."""
         flow, payload = self.states[name], old.shape.payload
         inner = payload.inner if isinstance(payload, tree.Nullable) else payload
         carried = computed is None and isinstance(inner, tree.Pojo)
+        carried |= computed in (None, "value") and flow.shape.payload == payload
         context = replace(self.context, permits_null=True) if carried else self.context
         check = find_null_check(flow.shape.payload, context)
         if check is not None:
