@@ -44,6 +44,9 @@ def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Arr
         cast = pc.cast(array, target, safe=True)
         if pa.types.is_floating(target) and not cast.cast(source).equals(array) and _loses(array, cast):
             raise ValueRangeError(f"a value of {source} is not exact as {target}", where=Where(path=path))
+        if pa.types.is_timestamp(source) and not pa.types.is_timestamp(target) and not cast.cast(source).equals(array):
+            # Arrow takes the date and leaves the time of day, or the reverse.
+            raise ValueRangeError(f"a value of {source} is more than {target}", where=Where(path=path))
         return cast
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         # Invalid: a value does not fit. Not implemented: Arrow has no cast between the two types (struct to number),

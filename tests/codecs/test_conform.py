@@ -61,3 +61,16 @@ def test_entries_become_a_map_by_the_names_of_their_fields() -> None:
 def test_lists_without_entries_of_a_map_are_refused(array: pa.Array, message: str) -> None:
     with pytest.raises(ValueRangeError, match=message):
         conform(array, COUNTS)
+
+
+def test_a_timestamp_is_a_date_only_at_midnight() -> None:
+    times = pa.array([0, None, 86_400_000_000], pa.timestamp("us"))
+    assert conform(times, pa.date32()).cast(pa.int32()).to_pylist() == [0, None, 1]
+    with pytest.raises(ValueRangeError, match=r"a value of timestamp\[us\] is more than date32\[day\] \[at value\]"):
+        conform(pa.array([1], pa.timestamp("us")), pa.date32())
+
+
+@pytest.mark.parametrize("target", [pa.time64("us"), pa.time32("ms")], ids=str)
+def test_a_timestamp_is_no_time_of_day(target: pa.DataType) -> None:
+    with pytest.raises(ValueRangeError, match="does not fit"):
+        conform(pa.array([86_400_000_000], pa.timestamp("us")), target)
