@@ -348,7 +348,8 @@ def test_a_listener_is_told_on_the_driver(spark: SparkSession, tmp_path: Path) -
         )
     assert function.heard == [("complete", 1), ("aborted", 2)]
     run(make_input(spark, orders(5, 9), []), function, checkpoint=str(tmp_path), from_snapshot=first.snapshot)
-    assert function.heard[2:] == [("complete", 2)]
+    # Where a task of the failed run ended late, there is a chk-2, and its number is not used again.
+    assert function.heard[2:] in ([("complete", 2)], [("complete", 3)])
     # As in Flink, which tells nobody of savepoints.
     run(make_input(spark, orders(0, 5), []), function, savepoint=str(tmp_path / "savepoints"))
     assert len(function.heard) == 3
