@@ -73,12 +73,12 @@ def serialize_keys(names: Sequence[str], shape: StateShape, layouts: LayoutConte
         layouts: of its serializers.
     """
     serializers = dict(zip(map(hidden, KEYS), (shape.key, shape.namespace, shape.map_key), strict=True))
-    parts = []
+    columns = []
     for name in names:
         serializer = serializers[name]
         assert serializer is not None
-        parts.append(F.coalesce(_serialize(F.col(name), serializer, layouts), F.lit(b"")))
-    return F.concat(*parts)
+        columns.append(F.coalesce(_serialize(F.col(name), serializer, layouts), F.lit(b"")))
+    return F.concat(*columns)
 
 
 def _serialize(column: Column, serializer: Serializer, layouts: LayoutContext) -> Column:
