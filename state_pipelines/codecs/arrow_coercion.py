@@ -44,9 +44,8 @@ def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Arr
         cast = pc.cast(array, target, safe=True)
         if pa.types.is_floating(target) and not cast.cast(source).equals(array) and _loses(array, cast):
             raise ValueRangeError(f"a value of {source} is not exact as {target}", where=Where(path=path))
-        if pa.types.is_timestamp(source) and not pa.types.is_timestamp(target) and not cast.cast(source).equals(array):
-            # Arrow takes the date and leaves the time of day, or the reverse.
-            raise ValueRangeError(f"a value of {source} is more than {target}", where=Where(path=path))
+        if pa.types.is_timestamp(source) and (pa.types.is_date(target) or pa.types.is_time(target)):
+            _require_all_of_time(array, cast, path)
         return cast
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         # Invalid: a value does not fit. Not implemented: Arrow has no cast between the two types (struct to number),
@@ -158,6 +157,12 @@ def dense_offsets(array: pa.Array) -> pa.Array:
     offsets = np.zeros(len(array) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return pa.array(offsets)
+
+
+def _require_all_of_time(array: pa.Array, cast: pa.Array, path: str) -> None:
+    """Refuse timestamps of which Arrow took the date and left the time of day; a time of day has no way back."""
+    if not cast.cast(array.type).equals(array):
+        raise ValueRangeError(f"a value of {array.type} is more than {cast.type}", where=Where(path=path))
 
 
 def _loses(array: pa.Array, cast: pa.Array) -> bool:

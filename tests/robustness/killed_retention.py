@@ -420,7 +420,7 @@ def _make_rule(way: str | None, number: int) -> Callable[[int, bool], None]:
 
 
 def _kill_outside(frame: FrameType, _event: str, _argument: object) -> None:
-    """End the process at the first step after a call that an audit hook was told of: the call was made."""
+    """End the process at its first step after a call that was announced to the audit hook, which is then made."""
     if frame.f_code.co_filename not in (__file__, LocalCalls.watch.__code__.co_filename):
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -155,7 +155,10 @@ def _normalize(
 
 
 def _separate(subtask: SubtaskState) -> SubtaskState:
-    """`subtask` without shared tables and merged files, which staging makes its own."""
+    """`subtask` without shared tables and merged files, which staging makes its own.
+
+    `publication` does the same; a comparison that called it would not see what it leaves out.
+    """
     return replace(
         subtask,
         managed_operator_state=_separate_elements(subtask.managed_operator_state),

@@ -149,10 +149,7 @@ def test_a_restore_that_was_killed_after_its_moves_is_finished_by_the_next_one(
 ) -> None:
     file = write(root, "job/shared/a")
     quarantine(root, file)
-    with monkeypatch.context() as patched:
-        patched.setattr("state_pipelines.operations.retention.audit_log.AuditRun.append", _die)
-        with pytest.raises(KeyboardInterrupt):
-            restore_quarantined([root], PLAN, log)
+    kill_restore(root, log, monkeypatch, "append")
     (record,) = restore_quarantined([root], PLAN, log)
     assert (record.path, record.outcome) == (str(file), Outcome.RESTORED)
     assert not log.find_unfinished_runs()
@@ -164,10 +161,7 @@ def test_a_restore_that_was_killed_after_its_last_line_was_done(
     root: Location, log: AuditLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quarantine(root, write(root, "job/shared/a"))
-    with monkeypatch.context() as patched:
-        patched.setattr("state_pipelines.operations.retention.audit_log.AuditRun.finish", _die)
-        with pytest.raises(KeyboardInterrupt):
-            restore_quarantined([root], PLAN, log)
+    kill_restore(root, log, monkeypatch, "finish")
     with pytest.raises(NotFoundError, match="It was restored before"):
         restore_quarantined([root], PLAN, log)
     assert not log.find_unfinished_runs()
@@ -217,10 +211,7 @@ def test_paths_outside_of_the_roots_in_an_unfinished_restore_are_not_looked_for(
     secret.write_text("x")
     file = write(root, "job/shared/a")
     quarantine(root, file)
-    with monkeypatch.context() as patched:
-        patched.setattr("state_pipelines.operations.retention.audit_log.AuditRun.append", _die)
-        with pytest.raises(KeyboardInterrupt):
-            restore_quarantined([root], PLAN, log)
+    kill_restore(root, log, monkeypatch, "append")
     (started,) = (tmp_path / "log").rglob("*started.jsonl")
     text = started.read_text()
     started.write_text(text.replace(str(file), str(secret)))
@@ -228,5 +219,13 @@ def test_paths_outside_of_the_roots_in_an_unfinished_restore_are_not_looked_for(
         restore_quarantined([root], PLAN, log)
 
 
-def _die(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
+def kill_restore(root: Location, log: AuditLog, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """Let a restore end at a call of its run in the audit log."""
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"state_pipelines.operations.retention.audit_log.AuditRun.{call}", die)
+        with pytest.raises(KeyboardInterrupt):
+            restore_quarantined([root], PLAN, log)
