@@ -120,6 +120,15 @@ def wild() -> Path:
     return Path(path)
 
 
+@pytest.fixture(scope="session")
+def wild2() -> Path:
+    """The directory with a second collection of snapshots of other projects' jobs."""
+    path = os.environ.get("FLINK_STATE_WILD2")
+    if not path:
+        pytest.skip("FLINK_STATE_WILD2 is unset: it names the second directory with snapshots of other projects' jobs")
+    return Path(path)
+
+
 @pytest.fixture
 def no_storages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Leave no credentials, no server that would be asked for them, and no store that answers; nothing waits."""
