@@ -12,6 +12,7 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import yaml
 
 from state_pipelines.errors import MigrationError, StateError
 from state_pipelines.operations.migration import steps as st
@@ -24,7 +25,9 @@ from state_pipelines.operations.migration.payload_conversion import (
     read_json,
     rename_classes,
 )
+from state_pipelines.operations.migration.positional_fields import list_readings, make_steps, require_one_reading
 from state_pipelines.operations.migration.signatures import strip_schema, strip_serializer
+from state_pipelines.operations.migration.step_texts import dump_step
 from state_pipelines.operations.migration.steps import TODO
 from state_pipelines.operations.migration.struct_serializers import open_struct
 from state_pipelines.operations.migration.structs import (
@@ -96,7 +99,20 @@ def propose(
             continue  # the next one asks less
         yield found
     lost = _list_lost(old, new, TODO, context)
-    yield Differences([st.Convert(new, TODO, lost)], removed=[*lost])
+    yield Differences([st.Convert(new, TODO, lost)], removed=[*lost], doubts=_explain_shifts(old, new, context))
+
+
+def _explain_shifts(old: tree.Serializer, new: tree.Serializer, context: PlanContext) -> list[str]:
+    """Why the value as a whole is not converted by position, if that is the reason."""
+    try:
+        require_one_reading(payload_type(old, context), payload_type(new, context))
+    except MigrationError as error:
+        return [
+            f"{error.what}: {error.hint}. Replace {TODO} by the value, and leave in `discard` what it does not name"
+        ]
+    except StateError:
+        pass  # a payload without columns has no fields either
+    return []
 
 
 def has_todo(steps: Iterable[st.Step]) -> bool:
@@ -148,6 +164,7 @@ def _by_conversion(
     ):
         raise MigrationError("text is not the collection that Kryo writes, whose class is not known")
     convert_by_name(old, new, context)
+    require_one_reading(before, after)
     lost = _list_lost(old, new, None, context)
     return Differences([st.Convert(new, None, lost)], removed=[*lost])
 
@@ -161,6 +178,7 @@ def _by_expression(
         if pa.types.is_struct(before) or pa.types.is_struct(after) or not is_castable(before, after):
             raise MigrationError("no expression is known")
         return Differences([st.Convert(new, f"CAST(value AS {sql_type(after)})")])
+    require_one_reading(before, after)
     known = {each.name: each.type for each in before}
     origins = {after: before for before, after in (renames or {}).items()}
     columns = []
@@ -209,13 +227,17 @@ class _Comparison:
 
 
 def _compare(old: Node, new: Node, path: str, of: _Comparison) -> None:
+    by_position = False
     if isinstance(old, tree.RowData) and isinstance(new, tree.RowData):
+        by_position = old.names is None or new.names is None
         new = _name_alike(old, new)
     before, after = open_struct(old, "", of.context), open_struct(new, "", of.context)
     if _node_class(old) is not _node_class(new):
         raise MigrationError("the families differ")
     olds = _list_slots(before, after)
     news = _list_slots(after, before)
+    if (by_position or not before.named) and _shifts(new, [*olds.values()], [*news.values()], path, of):
+        return
     removed = [name for name in olds if name not in news]
     added = [name for name in news if name not in olds]
     found, defaults = of.found, Defaults(new)
@@ -252,6 +274,50 @@ def _compare(old: Node, new: Node, path: str, of: _Comparison) -> None:
     found.steps += [st.Drop(f"{path}{name}") for name in reversed(gone)]
     found.removed += [f"{path}{name}" for name in gone]
     _reorder(before, after, here, gone, path, found)
+
+
+def _shifts(new: Node, olds: list[Slot], news: list[Slot], path: str, of: _Comparison) -> bool:
+    """Draft steps that say TODO if fields that go by position may have shifted, with the readings as a doubt."""
+    readings = list_readings(olds, news, _may_be)
+    if len(readings) == 1:
+        return False
+
+    def add(position: int, name: str) -> st.Step:
+        return _add(f"{path}{name}", news[position].type, Defaults(new).find(f"f{position}"))
+
+    def cast(origin: int, position: int) -> st.Step | None:
+        one, other = olds[origin], news[position]
+        return None if _same(one, other) else _cast(f"{path}{one.name}", one.type, other.type, of.context)
+
+    names = [each.name for each in olds]
+    steps: list[st.Step] = [_add(f"{path}{each.name}", each.type, TODO) for each in news[len(olds) :]]
+    for one, other in zip(olds, news, strict=False):
+        if not _same(one, other):
+            kind, nullable = name_type(f"{path}{other.name}", other.type)
+            steps.append(st.Cast(f"{path}{one.name}", kind, TODO, nullable=nullable))
+    # Without an open step the last fields would go, although others may be gone.
+    steps = steps or [st.Set(f"{path}{each}", TODO) for each in names[: len(news)]]
+    of.found.steps += [*steps, *(st.Drop(f"{path}{each}") for each in reversed(names[len(news) :]))]
+    of.found.added += [f"{path}{each.name}" for each in news[len(olds) :]]
+    of.found.removed += [f"{path}{each}" for each in names[len(news) :]]
+    lines = [f"\n  {each.text}: {_write(make_steps(each, path, names, add, cast))}" for each in readings]
+    of.found.doubts.append(
+        f"{path.rstrip('.') or 'the value'} has fields by position, which may have shifted; put the steps that are "
+        f"true in place of those on it:{''.join(lines)}"
+    )
+    return True
+
+
+def _may_be(one: Slot, other: Slot) -> bool:
+    """Whether a field may be another one at another position: of its type, or of another version of its class."""
+    if isinstance(one.type, tree.Serializer) and isinstance(other.type, tree.Serializer):
+        return _is_one_class(one.type, other.type)
+    return _same(one, other)
+
+
+def _write(steps: Iterable[st.Step]) -> str:
+    """Steps on one line, as a file may contain them."""
+    return yaml.safe_dump([*map(dump_step, steps)], default_flow_style=True, sort_keys=False, width=10**6).strip()
 
 
 def _name_alike(old: tree.RowData, new: tree.RowData) -> tree.RowData:
@@ -409,5 +475,14 @@ def _renamed_classes(old: object, new: object) -> Iterator[tuple[str, str]]:
             yield from pairs(old.key, new.key)
             yield from pairs(old.value, new.value)
         case (tree.Row(fields=olds), tree.Row(fields=news)) | (tree.Tuple(fields=olds), tree.Tuple(fields=news)):
+            if len(list_readings(olds, news, _is_one_class)) > 1:
+                return
             for before, after in zip(olds, news, strict=False):
                 yield from pairs(before, after)
+
+
+def _is_one_class(one: tree.Serializer, other: tree.Serializer) -> bool:
+    match one, other:
+        case tree.Pojo(pojo_class=before), tree.Pojo(pojo_class=after):
+            return before == after
+    return strip_serializer(one) == strip_serializer(other)
