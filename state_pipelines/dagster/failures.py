@@ -17,6 +17,10 @@ STORAGE_RETRIES = 3
 
 FIRST_WAIT = 10
 """Seconds before the first retry; doubled for each further one."""
+
+ERROR_TAG = "state-pipelines/error"
+"""Run tag with the class of the error that explains a failed run."""
+
 _TAG_SIZE = 255
 
 _Context = dg.OpExecutionContext | dg.AssetExecutionContext | dg.AssetCheckExecutionContext

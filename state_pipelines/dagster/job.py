@@ -163,7 +163,7 @@ class FlinkJob(dg.Model):
         description="When retention is planned, and whether plans are applied manually or by `apply: scheduled`.",
     )
     thresholds: Thresholds = Field(default_factory=Thresholds, description="Limits beyond which checks warn.")
-    watch: Watch = Field(default_factory=Watch, description="Filters of the sensor for new snapshots; all by default.")
+    watch: Watch = Field(default_factory=Watch, description="Settings of the sensor for new snapshots.")
     ttl: _Lives = Field(
         default_factory=dict,
         description="Time to live by OPERATOR/STATE or STATE, such as {sessions: 7d}; * for all others. Snapshots do "

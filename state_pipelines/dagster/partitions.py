@@ -2,15 +2,74 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
+from state_pipelines.errors import UsageError
 from state_pipelines.operations import inventory
+from state_pipelines.redaction import redact
+from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
     import dagster as dg
 
     from state_pipelines.dagster.job import FlinkJob
     from state_pipelines.snapshot import Snapshot
+
+NAMES = "state_pipelines_names"
+"""Set of dynamic partitions with an entry for each Flink job of the instance: its name and its results."""
+
+_SHOWN_SIZE = 200
+
+
+def find_name_conflict(instance: dg.DagsterInstance, job: FlinkJob) -> str:
+    """Reserve the name of a job in an instance; return why it cannot have it, or an empty text.
+
+    All code locations of an instance share partitions, asset keys and names of sensors. Two jobs with one name would
+    run for each other's snapshots, so the name belongs to the one that comes first, with its directory of results.
+    """
+    entry = _make_entry(job)
+    # Without conditional writes: of two that come at the same time, the first in the stored order has the name.
+    if _find_owner(instance, job) is None:
+        instance.add_dynamic_partitions(NAMES, [entry])
+    owner = _find_owner(instance, job)
+    if owner is None or owner == entry:
+        return ""
+    return (
+        f"the name {job.name} belongs to another job of this Dagster instance, with the results "
+        f"{owner.partition('@')[2]}: rename one of them. If the results of this job were moved, launch "
+        f"{job.prefix('prune_partitions')} with `results_moved: true`"
+    )
+
+
+def check_name(instance: dg.DagsterInstance, job: FlinkJob) -> None:
+    """Reserve the name of a job in an instance.
+
+    Raises:
+        UsageError: another job has it.
+    """
+    if conflict := find_name_conflict(instance, job):
+        raise UsageError(conflict)
+
+
+def take_name(instance: dg.DagsterInstance, job: FlinkJob) -> None:
+    """Give the name of a job to this one, after its results were moved."""
+    while (owner := _find_owner(instance, job)) not in (None, _make_entry(job)):
+        instance.delete_dynamic_partition(NAMES, str(owner))
+    check_name(instance, job)
+
+
+def _find_owner(instance: dg.DagsterInstance, job: FlinkJob) -> str | None:
+    entries = instance.get_dynamic_partitions(NAMES)
+    return next((each for each in entries if each.partition(" ")[0] == job.name), None)
+
+
+def _make_entry(job: FlinkJob) -> str:
+    """Return name, a hash of the whole path of the results, and the path as far as it is shown."""
+    path = str(resolve(job.results))
+    shown = redact(path)[:_SHOWN_SIZE].replace("...", "…")
+    digest = hashlib.sha256(path.encode(errors="surrogatepass")).hexdigest()[:16]
+    return f"{job.name} {digest}@{''.join(each if each.isprintable() else '?' for each in shown)}"
 
 
 def make_partition_key(snapshot: Snapshot) -> str:
@@ -27,7 +86,9 @@ def open_partition(context: dg.AssetExecutionContext, job: FlinkJob) -> Snapshot
 
     Raises:
         NotFoundError: there is no such snapshot, or it was deleted.
+        UsageError: the name of the job belongs to another one.
     """
+    check_name(context.instance, job)
     key = context.partition_key
     snapshot = job.storage.find(key)
     name = str(job.partitions.name)

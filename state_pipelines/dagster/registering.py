@@ -8,7 +8,7 @@ from pydantic import Field
 from state_pipelines.dagster.failures import reporting_failures
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.op_jobs import make_op_job
-from state_pipelines.dagster.partitions import make_partition_key
+from state_pipelines.dagster.partitions import check_name, make_partition_key
 from state_pipelines.storage import parent
 
 NAME = "register_snapshot"
@@ -27,6 +27,7 @@ def build_register_snapshot(job: FlinkJob) -> dg.JobDefinition:
     @reporting_failures
     def register(context: dg.OpExecutionContext, config: RegisterConfig) -> list[str]:
         """Open each snapshot, and add it to the inventory and to the partitions. Fails if one cannot be opened."""
+        check_name(context.instance, job)
         snapshots = [job.storage.open(path) for path in config.paths]
         directories = [str(parent(each.location.metadata)) for each in snapshots]
         inventory = job.storage.update_inventory(register=directories).inventory

@@ -1,7 +1,9 @@
-"""Filters of the sensor `new_snapshots`."""
+"""Settings of the sensor `new_snapshots`: filters, the snapshots with which a job begins, runs after failures."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,8 +16,7 @@ from state_pipelines.metadata.properties import SnapshotKind
 from state_pipelines.operations.retention.policy import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
+    from collections.abc import Collection, Iterable, Sequence
 
     from state_pipelines.operations.inventory import SnapshotSummary
     from state_pipelines.snapshot import Snapshot
@@ -30,7 +31,7 @@ def _to_tuple(value: object) -> object:
 
 
 class Watch(dg.Model):
-    """Filters of the sensor `new_snapshots`; the inventory lists all snapshots regardless."""
+    """Settings of the sensor `new_snapshots`; the inventory lists all snapshots regardless."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,25 +48,97 @@ class Watch(dg.Model):
     exclude: Annotated[tuple[str, ...], BeforeValidator(_to_tuple)] = Field(
         default=(), description="Patterns of directories to ignore."
     )
+    since: Literal["now", "newest", "all"] = Field(
+        default="newest",
+        description="Snapshots with which the job begins, of those that exist at the first tick: none (now), the "
+        "newest of each kind (newest), or all.",
+    )
+    retries: int = Field(
+        default=2,
+        ge=0,
+        description="Number of further runs that a migration gets if its run fails without an error of the state, such "
+        "as when its worker was killed.",
+    )
     min_age: _Age = Field(default="0s", description="Minimal age of `_metadata`, such as 5min.")
     seconds: float = Field(
         default=10, gt=0, description="Time limit of one tick in seconds; the rest waits for the next tick."
     )
 
-    def takes(self, summary: SnapshotSummary, now: datetime) -> bool:
-        """Return whether a snapshot passes the filters now."""
+    def matches(self, summary: SnapshotSummary) -> bool:
+        """Return whether a snapshot passes the filters, apart from `min_age`."""
         if summary.kind not in (*self.kinds, SnapshotKind.UNKNOWN):
-            return False
-        if summary.modified is not None and now - summary.modified < parse_duration(self.min_age):
             return False
         path = summary.path
         return any(fnmatchcase(path, each) for each in self.include) and not any(
             fnmatchcase(path, each) for each in self.exclude
         )
 
+    def is_too_young(self, summary: SnapshotSummary, now: datetime) -> bool:
+        """Return whether a snapshot has to wait because of `min_age`."""
+        return summary.modified is not None and now - summary.modified < parse_duration(self.min_age)
+
     def migrates(self, summary: SnapshotSummary) -> bool:
         """Return whether a snapshot is migrated automatically; also if its kind is unknown, as before Flink 1.16."""
         return summary.kind in (*self.migrate, SnapshotKind.UNKNOWN)
+
+
+@dataclass
+class Beginning:
+    """The snapshots that exist when a job starts: with which it begins, and which are passed over.
+
+    It lasts for the ticks that open them, and again after the cursor of the sensor was cleared. Snapshots with a
+    partition are not passed over, so that a cleared cursor evaluates them again.
+
+    Attributes:
+        since: the setting `since`.
+        partitions: partition keys that the job has.
+        reached: when the first snapshot of each kind was written; older ones are passed over. None if that is unknown:
+            then all are.
+    """
+
+    since: str
+    partitions: Collection[str]
+    reached: dict[SnapshotKind, datetime | None] = field(default_factory=dict)
+
+    def start(self, summaries: Iterable[SnapshotSummary]) -> None:
+        """Set the first snapshots as far as they are known before a snapshot is opened.
+
+        Args:
+            summaries: the readable snapshots, newest first.
+        """
+        found = list(summaries)
+        for each in found:
+            if each.key in self.partitions:
+                self.accept(each)
+        if self.since == "now":
+            for kind in SnapshotKind:
+                self.reached.setdefault(kind, found[0].modified if found else None)
+
+    def accept(self, summary: SnapshotSummary) -> None:
+        """Begin with this snapshot, unless the job has begun with a newer one of its kind."""
+        if self.since != "all":
+            self.reached.setdefault(summary.kind, summary.modified)
+
+    def passes_over(self, summary: SnapshotSummary) -> bool:
+        """Return whether a snapshot is older than the first one of its kind."""
+        if summary.kind not in self.reached or summary.key in self.partitions:
+            return False
+        first = self.reached[summary.kind]
+        return first is None or summary.modified is None or summary.modified <= first
+
+    def is_open(self, summary: SnapshotSummary) -> bool:
+        """Return whether the first snapshot of its kind is not known yet, so that a newer one must be decided first."""
+        return self.since != "all" and summary.kind not in self.reached and summary.key not in self.partitions
+
+    def to_json(self) -> dict[str, str | None]:
+        """Return `reached` for the cursor."""
+        return {kind.value: None if time is None else time.isoformat() for kind, time in self.reached.items()}
+
+    def resume(self, texts: dict[str, str | None]) -> None:
+        """Set `reached` from the cursor."""
+        self.reached = {
+            SnapshotKind(kind): None if text is None else datetime.fromisoformat(text) for kind, text in texts.items()
+        }
 
 
 def find_stranger(uids: Sequence[str], snapshot: Snapshot) -> str:

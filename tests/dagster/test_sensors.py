@@ -5,21 +5,27 @@ import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
+from dagster._core.test_utils import create_run_for_test
 
 from state_pipelines.dagster import FlinkJob
 from state_pipelines.dagster.job import Thresholds
 from state_pipelines.dagster.sensors.new_snapshots import MOST_PER_TICK, build_new_snapshots
 from state_pipelines.dagster.watching import Watch
 from state_pipelines.errors import NotFoundError
-from tests.dagster.conftest import MIGRATIONS, SAVEPOINTS
+from state_pipelines.operations.inventory import update_inventory
+from tests.dagster.conftest import MIGRATIONS, ROOT, SAVEPOINTS, UIDS
 from tests.snapshots import select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from state_pipelines.operations.inventory import InventoryUpdate
+
+OTHER_JOB = ROOT / "examples" / "upgrade" / "savepoint" / "savepoint-b085a2-58e50c40fc0d"
 
 
 @dataclass
@@ -30,7 +36,7 @@ class Watcher:
     instance: dg.DagsterInstance
     migrations: Path = MIGRATIONS
     cursor: str | None = None
-    watch: Watch = field(default_factory=Watch)
+    watch: Watch = field(default_factory=lambda: Watch(since="all"))
     skipped: str = ""
     runs: list[str] = field(default_factory=list)
     events: list[dg.AssetMaterialization] = field(default_factory=list)
@@ -172,7 +178,7 @@ def test_the_newest_come_first_when_time_is_short(watcher: Watcher) -> None:
         path = watcher.copy("2.2", f"chk-{number}")
         os.utime(path / "_metadata", (1000 + number,) * 2)
     watcher.job.storage.update_inventory()
-    watcher.watch = Watch(seconds=1e-9)
+    watcher.watch = Watch(since="all", seconds=1e-9)
     names = [key.partition("@")[0] for _ in range(5) for key in watcher.tick()]
     assert names == ["chk-3", "chk-2", "chk-1", "chk-0"]
 
@@ -220,7 +226,7 @@ def test_the_cursor_forgets_what_is_gone(watcher: Watcher) -> None:
     watcher.tick()
     shutil.rmtree(path)
     watcher.tick()
-    assert json.loads(watcher.cursor or "") == {"seen": []}
+    assert json.loads(watcher.cursor or "")["seen"] == []
 
 
 def test_a_snapshot_without_its_files_is_not_migrated(watcher: Watcher) -> None:
@@ -273,3 +279,180 @@ def test_a_snapshot_without_operators_of_the_job_is_not_of_the_job(
     assert watcher.tick() == []
     assert "not a snapshot of this job: it has none of the operators carts, checkouts" in watcher.skipped
     assert watcher.instance.get_dynamic_partitions("shop_snapshots") == []
+
+
+# --- what exists at the first tick
+
+
+def copy_old(watcher: Watcher, count: int) -> None:
+    """Savepoints, each newer than the one before."""
+    for number in range(count):
+        path = watcher.copy("2.2", f"chk-{number}")
+        os.utime(path / "_metadata", (1000 + number,) * 2)
+
+
+def list_names(keys: list[str]) -> list[str]:
+    return [key.partition("@")[0] for key in keys]
+
+
+def test_a_job_begins_with_its_newest_savepoint(watcher: Watcher) -> None:
+    watcher.watch = Watch()
+    copy_old(watcher, 3)
+    assert list_names(watcher.tick()) == ["chk-2"]
+    assert watcher.tick() == []
+    path = watcher.copy("1.20", "savepoint-1")
+    os.utime(path / "_metadata", (3000, 3000))
+    assert list_names(watcher.tick()) == ["savepoint-1"]
+    assert len(watcher.instance.get_dynamic_partitions("shop_snapshots")) == 2
+
+
+def test_an_older_snapshot_that_comes_later_is_new(watcher: Watcher) -> None:
+    watcher.watch = Watch()
+    copy_old(watcher, 1)
+    watcher.tick()
+    path = watcher.copy("1.20", "savepoint-1")
+    os.utime(path / "_metadata", (500, 500))
+    assert list_names(watcher.tick()) == ["savepoint-1"]
+
+
+def test_the_first_tick_says_how_many_snapshots_are_passed_over(watcher: Watcher) -> None:
+    watcher.watch = Watch(since="now")
+    copy_old(watcher, 3)
+    assert watcher.tick() == []
+    assert "3 snapshots that existed before get no partition" in watcher.skipped
+    assert "`watch: {since: now}`" in watcher.skipped
+    assert "shop_register_snapshot" in watcher.skipped
+    watcher.copy("1.20", "savepoint-1")
+    assert list_names(watcher.tick()) == ["savepoint-1"]
+
+
+def test_a_beginning_lasts_until_all_are_opened(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher.watch = Watch(seconds=1e-9)
+    monkeypatch.setattr("state_pipelines.dagster.storage.update_inventory", update_slowly)
+    copy_old(watcher, 4)
+    assert list_names([key for _ in range(6) for key in watcher.tick()]) == ["chk-3"]
+
+
+def update_slowly(*arguments: Any, **options: Any) -> InventoryUpdate:
+    """Each update opens one snapshot."""
+    ticks = iter([0.0, 0.0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("state_pipelines.operations.inventory.updating.time.monotonic", lambda: next(ticks, 1e9))
+        return update_inventory(*arguments, **{**options, "threads": 1})
+
+
+def test_the_newest_of_each_kind_is_first(watcher: Watcher) -> None:
+    watcher.watch = Watch()
+    (case,) = select("2.2", "heap-checkpoint", "checkpoint")[:1]
+    checkpoint = shutil.copytree(case.path, watcher.root / "chk-7")
+    copy_old(watcher, 2)
+    os.utime(checkpoint / "_metadata", (9000, 9000))
+    assert list_names(watcher.tick()) == ["chk-1"]
+    names = list_names(list(watcher.instance.get_dynamic_partitions("shop_snapshots")))
+    assert sorted(names) == ["chk-1", "chk-7"]
+
+
+def test_a_young_newest_snapshot_holds_back_the_older_ones(watcher: Watcher) -> None:
+    watcher.watch = Watch(min_age="1h")
+    copy_old(watcher, 2)
+    newest = watcher.copy("1.20", "savepoint-1")
+    os.utime(newest / "_metadata")
+    assert watcher.tick() == []
+    os.utime(newest / "_metadata", (5000, 5000))
+    assert list_names(watcher.tick()) == ["savepoint-1"]
+    assert watcher.tick() == []
+
+
+def test_a_job_does_not_begin_with_a_snapshot_of_another_job(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher.watch = Watch()
+    monkeypatch.setattr(Watcher, "job", watcher.job.model_copy(update={"uids": UIDS}))
+    other = shutil.copytree(OTHER_JOB, watcher.root / "savepoint-other")
+    os.utime(other / "_metadata", (9000, 9000))
+    copy_old(watcher, 2)
+    assert list_names(watcher.tick()) == ["chk-1"]
+
+
+def test_a_cleared_cursor_evaluates_the_snapshots_with_a_partition_and_newer_ones(watcher: Watcher) -> None:
+    watcher.watch = Watch()
+    copy_old(watcher, 2)
+    watcher.tick()
+    for number, seconds in ((1, 5000), (2, 6000)):
+        path = watcher.copy("1.20", f"savepoint-{number}")
+        os.utime(path / "_metadata", (seconds, seconds))
+    watcher.cursor = None
+    assert list_names(watcher.tick()) == ["savepoint-2", "savepoint-1", "chk-1"]
+
+
+# --- failed migrations
+
+
+def end_run(watcher: Watcher, status: dg.DagsterRunStatus, **tags: str) -> dg.DagsterRun:
+    """A run of the newest request, with its outcome."""
+    run_key = watcher.runs[-1]
+    key = run_key.rpartition("-")[0].rpartition("-")[0]
+    run: dg.DagsterRun = create_run_for_test(
+        watcher.instance,
+        job_name="shop_migrate_snapshot",
+        status=status,
+        tags={"dagster/run_key": run_key, "dagster/partition": key, **tags},
+    )
+    return run
+
+
+def test_a_migration_whose_worker_was_killed_is_requested_again(watcher: Watcher) -> None:
+    watcher.copy("2.2", "savepoint-1")
+    (key,) = watcher.tick()
+    for attempt in (2, 3):
+        end_run(watcher, dg.DagsterRunStatus.FAILURE)
+        assert watcher.tick() == [key]
+        assert watcher.runs[-1].endswith(f"#{attempt}")
+    run = end_run(watcher, dg.DagsterRunStatus.FAILURE)
+    assert watcher.tick() == []
+    assert f"{key}: run {run.run_id[:8]} failed, the last of 3 attempts" in watcher.skipped
+
+
+def test_a_migration_with_an_error_of_the_state_is_not_requested_again(watcher: Watcher) -> None:
+    watcher.copy("2.2", "savepoint-1")
+    watcher.tick()
+    end_run(watcher, dg.DagsterRunStatus.FAILURE, **{"state-pipelines/error": "MigrationError"})
+    assert watcher.tick() == []
+
+
+def test_a_migration_with_an_error_of_the_storage_is_requested_again(watcher: Watcher) -> None:
+    watcher.copy("2.2", "savepoint-1")
+    (key,) = watcher.tick()
+    end_run(watcher, dg.DagsterRunStatus.FAILURE, **{"state-pipelines/error": "StorageError"})
+    assert watcher.tick() == [key]
+
+
+def test_failures_before_the_first_tick_and_retries_of_dagster_are_left_alone(watcher: Watcher) -> None:
+    watcher.copy("2.2", "savepoint-1")
+    watcher.tick()
+    end_run(watcher, dg.DagsterRunStatus.FAILURE, **{"dagster/will_retry": "true"})
+    assert watcher.tick() == []
+    end_run(watcher, dg.DagsterRunStatus.FAILURE)
+    watcher.watch = Watch(since="all", retries=0)
+    assert watcher.tick() == []
+
+
+@pytest.mark.parametrize(
+    ("status", "requested", "reason"),
+    [
+        (dg.DagsterRunStatus.FAILURE, True, ""),
+        (dg.DagsterRunStatus.CANCELED, True, ""),
+        (dg.DagsterRunStatus.SUCCESS, False, "has migrated it by the same revisions"),
+        (dg.DagsterRunStatus.STARTED, False, "is started"),
+    ],
+)
+def test_a_cleared_cursor_repeats_failed_migrations_and_names_the_run_of_others(
+    watcher: Watcher, status: dg.DagsterRunStatus, requested: bool, reason: str
+) -> None:
+    watcher.copy("2.2", "savepoint-1")
+    (key,) = watcher.tick()
+    run = end_run(watcher, status, **{"state-pipelines/error": "MigrationError"})
+    watcher.cursor = None
+    assert watcher.tick() == [key] * requested
+    if requested:
+        assert watcher.runs[-1] == f"{watcher.runs[0]}#2"
+    else:
+        assert f"{key}: run {run.run_id[:8]} {reason}" in watcher.skipped

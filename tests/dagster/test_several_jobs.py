@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -11,7 +14,7 @@ from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResourc
 from tests.dagster.conftest import SAVEPOINTS, Deployment, build, list_executable
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 BOTH = ("one", "two")
 
@@ -63,3 +66,62 @@ def test_two_jobs_in_one_instance_keep_their_snapshots_and_results(jobs: dict[st
             assert instance.get_dynamic_partitions(f"{name}_snapshots") == [key]
             asset = dg.AssetKey([name, "key_group_balance"])
             assert instance.get_materialized_partitions(asset) == {key}
+
+
+# --- two code locations that call their job the same
+
+
+@pytest.fixture
+def same_names(jobs: dict[str, FlinkJob], tmp_path: Path) -> Iterator[tuple[Deployment, Deployment]]:
+    """Two jobs with one name in one instance, each with a savepoint and its partition."""
+    one, two = (job.model_copy(update={"name": "orders"}) for job in jobs.values())
+    with dg.DagsterInstance.ephemeral() as instance:
+        deployments = Deployment(tmp_path, instance, one), Deployment(tmp_path, instance, two)
+        for deployment, release in zip(deployments, SAVEPOINTS, strict=True):
+            deployment.add(release)
+            deployment.job.storage.update_inventory()
+        yield deployments
+
+
+def prune(deployment: Deployment, **config: bool) -> dg.ExecuteInProcessResult:
+    return deployment.run("prune_partitions", None, prune_partitions={"apply": True, **config})
+
+
+def test_pruning_removes_no_partition_of_a_snapshot_that_the_job_never_had(
+    same_names: tuple[Deployment, Deployment],
+) -> None:
+    one, _ = same_names
+    (own,) = one.job.storage.update_inventory().inventory.keys
+    foreign = next(key for key in one.instance.get_dynamic_partitions("orders_snapshots") if key != own)
+    shutil.rmtree(one.snapshots / "flink-1.20")
+    result = prune(one)
+    assert result.success
+    assert one.instance.get_dynamic_partitions("orders_snapshots") == [foreign]
+    outputs = [each for each in result.all_events if each.event_type is dg.DagsterEventType.STEP_OUTPUT]
+    assert outputs[0].step_output_data.metadata["foreign"].value == [foreign]
+
+
+def test_the_name_belongs_to_the_job_that_comes_first(same_names: tuple[Deployment, Deployment]) -> None:
+    one, two = same_names
+    assert one.materialize(["key_group_balance"], one.job.storage.read_inventory().keys[0]).success
+    assert not prune(two).success
+    for name in ("orders_new_snapshots", "orders_requests"):
+        job = two.job.model_copy(update={"requests": two.job.roots[0]})
+        with dg.build_sensor_context(instance=two.instance) as context:
+            skipped = build(job).resolve_sensor_def(name)(context)
+        assert isinstance(skipped, dg.SkipReason)
+        assert f"belongs to another job of this Dagster instance, with the results {one.job.results}" in str(
+            skipped.skip_message
+        )
+    assert prune(one).success
+    assert len(one.instance.get_dynamic_partitions("orders_snapshots")) == 2
+
+
+def test_a_job_keeps_its_name_when_its_results_move(same_names: tuple[Deployment, Deployment]) -> None:
+    one, _ = same_names
+    assert prune(one).success
+    moved = replace(one, job=one.job.model_copy(update={"results": str(Path(one.job.results) / "new")}))
+    assert not prune(moved).success
+    assert prune(moved, results_moved=True).success
+    assert prune(moved).success
+    assert not prune(one).success

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from state_pipelines.dagster.jobs import AUDIT
+from state_pipelines.dagster.partitions import find_name_conflict
 
 if TYPE_CHECKING:
     from state_pipelines.dagster.job import FlinkJob
@@ -30,6 +31,8 @@ def build_daily_audit(job: FlinkJob) -> dg.ScheduleDefinition:
         keys = list(update.inventory.keys[:NEWEST])
         if not keys:
             return dg.SkipReason(f"No readable snapshots below {', '.join(job.all_roots)}")
+        if conflict := find_name_conflict(context.instance, job):
+            return dg.SkipReason(conflict)
         context.instance.add_dynamic_partitions(str(job.partitions.name), keys)
         day = f"{context.scheduled_execution_time:%Y-%m-%d}"
         return [dg.RunRequest(run_key=f"{key}-{day}", partition_key=key) for key in keys]

@@ -7,17 +7,22 @@ import json
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from state_pipelines.dagster.assets.flink_job import describe_savepoint
 from state_pipelines.dagster.jobs import MIGRATE
-from state_pipelines.dagster.watching import find_stranger
+from state_pipelines.dagster.migration_runs import MigrationRuns
+from state_pipelines.dagster.partitions import find_name_conflict
+from state_pipelines.dagster.registering import NAME as REGISTER
+from state_pipelines.dagster.watching import Beginning, find_stranger
 from state_pipelines.errors import StateError, StorageError
 from state_pipelines.metadata.properties import SnapshotKind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from state_pipelines.dagster.job import FlinkJob
     from state_pipelines.operations.inventory import SnapshotSummary
 
@@ -43,41 +48,46 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
 
         A directory is a snapshot as soon as it has `_metadata`, which Flink writes last. The newest snapshots come
         first; when the time of a tick is over, the others wait for the next tick. The cursor holds a mark of each known
-        snapshot: clear it to evaluate all of them again.
+        snapshot: clear it to evaluate all of them that have a partition again. Of the snapshots that exist at the first
+        tick, those that `watch.since` excludes get no partition. A failed migration is requested again as often as
+        `watch.retries` says.
         """
-        version = job.revisions.version
-        seen = set(json.loads(context.cursor)["seen"]) if context.cursor else set()
+        if conflict := find_name_conflict(context.instance, job):
+            return dg.SkipReason(conflict)
+        stored: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
         deadline = time.monotonic() + job.watch.seconds
         update = job.storage.update_inventory(budget=job.watch.seconds)
         for each in [each for each in update.new if each.unreadable][:_SHOWN]:
             context.log.warning("%s cannot be read: %s", each.path, each.unreadable)
-        now = datetime.now(UTC)
-        there = {_mark(each): each for each in reversed(list(update.inventory)) if each.key}
-        new = [mark for mark in reversed(there) if mark not in seen and job.watch.takes(there[mark], now)]
-        tick = _Tick(job)
-        handled: list[str] = []
-        for mark in new[:MOST_PER_TICK]:
-            if handled and time.monotonic() > deadline:
-                break
-            if tick.look_at(there[mark], context):
-                handled.append(mark)
-        waiting = len(new) - len(handled) + update.pending
+        newest_first = [each for each in update.inventory if each.key]
+        tick = _Tick(job, context, MigrationRuns(job, context.instance, job.revisions.version), deadline)
+        if not context.cursor or "beginning" in stored:
+            partitions = set(context.instance.get_dynamic_partitions(str(job.partitions.name)))
+            tick.beginning = Beginning(job.watch.since, partitions)
+            if "beginning" in stored:
+                tick.beginning.resume(stored["beginning"])
+            else:
+                tick.beginning.start(newest_first)
+        # The last of several copies has the mark.
+        there = {_mark(each): each for each in reversed(newest_first)}
+        seen = set(stored.get("seen", ()))
+        tick.look_at_all({mark: there[mark] for mark in reversed(there) if mark not in seen})
+        waiting = tick.waiting + update.pending
         if waiting:
             context.log.info("%d snapshots wait for the next tick", waiting)
         # Without the marks of deleted snapshots, which would let the cursor grow without bound.
-        cursor = json.dumps({"seen": sorted((seen & there.keys()).union(handled))})
+        cursor: dict[str, Any] = {"seen": sorted((seen & there.keys()).union(tick.handled))}
+        if tick.beginning is not None and (waiting or tick.undecided):
+            cursor["beginning"] = tick.beginning.to_json()
+        cursor["failures"] = tick.request_again({each.key for each in newest_first}, stored.get("failures"))
         return dg.SensorResult(
-            run_requests=[
-                # After the cursor was cleared, only new revisions give a snapshot another run.
-                dg.RunRequest(run_key=f"{key}-{version}", partition_key=key)
-                for key in tick.pending
-            ],
+            run_requests=tick.runs,
             dynamic_partitions_requests=[job.partitions.build_add_request(tick.keys)] if tick.keys else [],
             skip_reason=None
-            if tick.pending
-            else "; ".join(tick.reasons[:_SHOWN]) or f"No new snapshots below {', '.join(job.all_roots)}",
+            if tick.runs
+            else "; ".join(tick.list_reasons()) or f"No new snapshots below {', '.join(job.all_roots)}",
             asset_events=tick.savepoints,
-            cursor=cursor,
+            cursor=json.dumps(cursor),
         )
 
     return new_snapshots
@@ -89,19 +99,96 @@ class _Tick:
 
     Attributes:
         job: the Flink job.
+        context: of the sensor.
+        migrations: the runs that migrate snapshots.
+        deadline: monotonic time after which no further snapshot is opened.
+        beginning: which of the snapshots that exist at the start are passed over; None when they are decided.
         keys: partitions to add.
-        pending: keys of snapshots to migrate.
+        runs: runs to request.
         reasons: why other snapshots are not migrated.
         savepoints: events of the external asset `flink_job`.
+        handled: marks of the decided snapshots.
+        waiting: number of snapshots for which time was short.
+        undecided: kinds whose newest snapshot must be decided in a later tick.
+        passed: number of snapshots that were passed over.
     """
 
     job: FlinkJob
+    context: dg.SensorEvaluationContext
+    migrations: MigrationRuns
+    deadline: float
+    beginning: Beginning | None = None
     keys: list[str] = field(default_factory=list)
-    pending: list[str] = field(default_factory=list)
+    runs: list[dg.RunRequest] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     savepoints: list[dg.AssetMaterialization] = field(default_factory=list)
+    handled: list[str] = field(default_factory=list)
+    waiting: int = 0
+    undecided: set[SnapshotKind] = field(default_factory=set)
+    passed: int = 0
 
-    def look_at(self, summary: SnapshotSummary, context: dg.SensorEvaluationContext) -> bool:
+    def look_at_all(self, unseen: Mapping[str, SnapshotSummary]) -> None:
+        """Decide what happens with snapshots, as far as time permits.
+
+        Args:
+            unseen: snapshots by mark, newest first.
+        """
+        now = datetime.now(UTC)
+        looked = 0
+        for mark, summary in unseen.items():
+            if self.beginning is not None and self.beginning.passes_over(summary):
+                self.handled.append(mark)
+                self.passed += 1
+                continue
+            if not self.job.watch.matches(summary):
+                continue
+            is_open = self.beginning is not None and self.beginning.is_open(summary)
+            if is_open and summary.kind in self.undecided:
+                continue
+            if self.job.watch.is_too_young(summary, now):
+                decided = False
+            elif looked >= MOST_PER_TICK or (looked and time.monotonic() > self.deadline):
+                self.waiting += 1
+                decided = False
+            else:
+                looked += 1
+                decided = self._look_at(summary)
+            if decided:
+                self.handled.append(mark)
+            elif is_open:
+                self.undecided.add(summary.kind)
+        if self.passed:
+            self.context.log.info("%s", self._describe_passed())
+
+    def request_again(self, keys: set[str], since: float | None) -> float:
+        """Request failed migrations again; return the time of the last failure that was looked at.
+
+        Args:
+            keys: partition keys of the snapshots that exist.
+            since: that of the tick before; None at the first tick.
+        """
+        last, failures = self.migrations.list_failures(since)
+        for failure in failures:
+            if failure.key in keys and (text := self.migrations.explain_retry(failure)):
+                self.context.log.info("%s", text)
+                if failure.next_attempt is None:
+                    self.reasons.append(text)
+                else:
+                    self.runs.append(self.migrations.make_request(failure.key, failure.next_attempt))
+        return last
+
+    def list_reasons(self) -> Sequence[str]:
+        """Return why snapshots are not migrated, the most important first."""
+        return [*([self._describe_passed()] if self.passed else []), *self.reasons][:_SHOWN]
+
+    def _describe_passed(self) -> str:
+        return (
+            f"{self.passed} snapshots that existed before get no partition, because the job begins with "
+            f"`watch: {{since: {self.job.watch.since}}}`: for all of them set `since: all` and clear the cursor of the "
+            f"sensor, for some launch {self.job.prefix(REGISTER)}"
+        )
+
+    def _look_at(self, summary: SnapshotSummary) -> bool:
         """Decide what happens with a snapshot; return False if the next tick must decide again."""
         key = summary.key
         if not self.job.watch.migrates(summary):
@@ -115,10 +202,10 @@ class _Tick:
                 return True
             chain = self.job.revisions.plan(snapshot)
         except StorageError as error:
-            context.log.warning("%s cannot be opened now; the next tick tries again: %s", key, error)
+            self.context.log.warning("%s cannot be opened now; the next tick tries again: %s", key, error)
             return False
         except StateError as error:
-            context.log.warning("Not migrated: %s: %s", key, error)
+            self.context.log.warning("Not migrated: %s: %s", key, error)
             self.reasons.append(f"{key}: {error}")
             chain = []
         else:
@@ -126,11 +213,17 @@ class _Tick:
                 self.reasons.append(f"{key}: already at {self.job.revisions.name_target()}, nothing to do")
         self._add(summary)
         if chain:
-            self.pending.append(key)
+            attempt, reason = self.migrations.decide(key)
+            if attempt is None:
+                self.reasons.append(reason)
+            else:
+                self.runs.append(self.migrations.make_request(key, attempt))
         return True
 
     def _add(self, summary: SnapshotSummary) -> None:
         self.keys.append(summary.key)
+        if self.beginning is not None:
+            self.beginning.accept(summary)
         limit = self.job.thresholds.savepoint_limit
         # Dagster dates an event by its arrival, so that an old savepoint would count as a fresh one.
         old = limit is not None and (summary.modified is None or datetime.now(UTC) - summary.modified > limit)

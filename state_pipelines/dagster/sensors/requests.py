@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from state_pipelines.dagster.partitions import find_name_conflict
 from state_pipelines.dagster.request_runs import JOBS, UNPARTITIONED, plan_run
 from state_pipelines.dagster.run_outcomes import read_outcome
 from state_pipelines.errors import StateError, StorageError, UsageError
@@ -72,7 +73,9 @@ def build_requests(job: FlinkJob, jobs: Sequence[AnyJob]) -> dg.SensorDefinition
         default_status=job.sensor_status,
         description="Runs each request file once, and writes its result beside it.",
     )
-    def requests(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    def requests(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        if conflict := find_name_conflict(context.instance, job):
+            return dg.SkipReason(conflict)
         tick = _Tick(job, context, json.loads(context.cursor) if context.cursor else {})
         tick.evaluate(resolve(directory))
         return tick.finish(directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _VERSION_KEY = b"state-pipelines.inventory"
 _VERSION = b"1"
+_DELETED_KEY = b"state-pipelines.deleted"
 _OPERATOR = pa.struct(
     [
         ("id", pa.string()),
@@ -57,10 +59,12 @@ class Inventory:
 
     Args:
         table: of `SCHEMA`.
+        deleted: partition keys of snapshots that were in the inventory and were deleted, oldest first.
     """
 
-    def __init__(self, table: pa.Table | None = None) -> None:
+    def __init__(self, table: pa.Table | None = None, deleted: tuple[str, ...] = ()) -> None:
         self.table = SCHEMA.empty_table() if table is None else table
+        self.deleted = deleted
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -119,7 +123,19 @@ def read_inventory(location: Location) -> Inventory:
         raise _wrong(location, "the file is not an inventory of this release")
     if unknown := set(pc.unique(table["kind"]).to_pylist()).difference(SnapshotKind):
         raise _wrong(location, f"the inventory is damaged: {unknown.pop()!r:.60} is no kind of snapshot")
-    return Inventory(table)
+    return Inventory(table, _read_deleted(location, (table.schema.metadata or {}).get(_DELETED_KEY)))
+
+
+def _read_deleted(location: Location, data: bytes | None) -> tuple[str, ...]:
+    if data is None:
+        return ()
+    try:
+        keys = json.loads(data)
+    except ValueError as error:
+        raise _wrong(location, f"the inventory is damaged: {error}") from None
+    if not isinstance(keys, list) or not all(isinstance(each, str) for each in keys):
+        raise _wrong(location, "the inventory is damaged: its deleted snapshots are no list of keys")
+    return tuple(keys)
 
 
 def write_inventory(location: Location, inventory: Inventory) -> None:
@@ -129,7 +145,8 @@ def write_inventory(location: Location, inventory: Inventory) -> None:
         StateError: the storage refuses.
     """
     sink = pa.BufferOutputStream()
-    pq.write_table(inventory.table, sink, compression="zstd")
+    metadata = {_VERSION_KEY: _VERSION, _DELETED_KEY: json.dumps(inventory.deleted).encode()}
+    pq.write_table(inventory.table.replace_schema_metadata(metadata), sink, compression="zstd")
     replace_file(location, sink.getvalue().to_pybytes())
 
 

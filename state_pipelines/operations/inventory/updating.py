@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 THREADS = 16
 """`_metadata` files that are read at a time."""
 
+MOST_DELETED = 100_000
+"""Keys of deleted snapshots that the inventory keeps; the oldest are dropped."""
+
 REGISTERED = ""
 """Root of a snapshot that was registered by its path rather than found below a root."""
 
@@ -55,21 +58,28 @@ class InventoryUpdate:
     rebuilt: str = ""
 
     def find_prunable(self, partitions: Iterable[str]) -> list[str]:
-        """Partitions whose snapshot is deleted; none of a snapshot that could be there all the same.
+        """Return the partitions whose snapshot was in the inventory and is deleted, but none that may still exist.
 
         That is none at all while roots are missing or snapshots are pending, and none with the name of an unreadable
         snapshot.
 
         Args:
-            partitions: keys of partitions; others than keys of snapshots are never prunable.
+            partitions: keys of partitions.
         """
         if self.pending or self.missing_roots:
             return []
-        known = set(self.inventory.keys)
+        deleted = set(self.inventory.deleted)
         unreadable = set(self.inventory.unreadable().table["name"].to_pylist())
-        return [
-            key for key in partitions if key not in known and "@" in key and key.rpartition("@")[0] not in unreadable
-        ]
+        return [key for key in partitions if key in deleted and key.rpartition("@")[0] not in unreadable]
+
+    def find_foreign(self, partitions: Iterable[str]) -> list[str]:
+        """Return the partitions whose snapshot was never in the inventory, such as those of another job.
+
+        Args:
+            partitions: keys of partitions.
+        """
+        known = {*self.inventory.keys, *self.inventory.deleted}
+        return [key for key in partitions if key not in known]
 
 
 def update_inventory(
@@ -116,11 +126,15 @@ def update_inventory(
     rows = rows.set_column(index, rows.schema.field("root"), pa.array(roots_of_kept, pa.string()))
     new = _assign_keys(found, rows)
     inventory = make_inventory(new, rows)
-    if store is not None and (is_new or inventory.table != known.table):
+    changed = store is not None and (is_new or inventory.table != known.table)
+    if store is not None and changed:
         inventory = _keep_registered(store, known, inventory)
-        write_inventory(store, inventory)
     held = set(inventory.keys)
     gone = tuple(key for key in known.keys if key not in held)
+    deleted = [key for key in dict.fromkeys((*known.deleted, *gone)) if key not in held]
+    inventory = Inventory(inventory.table, tuple(deleted[-MOST_DELETED:]))
+    if store is not None and changed:
+        write_inventory(store, inventory)
     return InventoryUpdate(inventory, tuple(new), gone, len(unknown) - len(found), missing, rebuilt)
 
 

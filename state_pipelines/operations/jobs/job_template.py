@@ -47,7 +47,7 @@ attributes:
   # protos: [messages.desc]
   # thrifts: [messages.thrift]
   # Snapshots that the sensor takes up; checkpoints are not migrated by themselves.
-  # watch: {kinds: [savepoint, checkpoint], migrate: [savepoint], exclude: ["*/test-*"], min_age: 1min}
+  # watch: {since: newest, kinds: [savepoint, checkpoint], migrate: [savepoint], exclude: ["*/test-*"], retries: 2}
   # Time to live by OPERATOR/STATE or STATE, which snapshots do not hold; * for all others.
   # ttl: {"*": 30d}
 

@@ -1,0 +1,152 @@
+"""Runs of `migrate_snapshot`: which a snapshot had, and which failed ones are requested again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from state_pipelines.dagster.failures import ERROR_TAG
+from state_pipelines.dagster.jobs import MIGRATE
+from state_pipelines.dagster.run_outcomes import read_outcome
+from state_pipelines.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from state_pipelines.dagster.job import FlinkJob
+
+PARTITION_TAG = "dagster/partition"
+RUN_KEY_TAG = "dagster/run_key"
+WILL_RETRY_TAG = "dagster/will_retry"
+"""Tag of a failed run that Dagster itself retries (`run_retries` of the instance)."""
+
+_OVERLAP = 600
+"""Seconds for which failures are looked at again: databases and daemons have clocks of their own."""
+
+_MOST_FAILURES = 50
+_TRANSIENT = frozenset({StorageError.__name__})
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed run of a migration.
+
+    Attributes:
+        key: partition key of the snapshot.
+        run: the run.
+        attempt: its number among the runs of this snapshot by the same revisions, from 1.
+        next_attempt: number of the next run; None if there is none.
+    """
+
+    key: str
+    run: dg.DagsterRun
+    attempt: int
+    next_attempt: int | None
+
+
+class MigrationRuns:
+    """The runs of a Flink job that migrate snapshots.
+
+    Args:
+        job: the Flink job.
+        instance: the Dagster instance.
+        version: version of the revisions (`Revisions.version`).
+    """
+
+    def __init__(self, job: FlinkJob, instance: dg.DagsterInstance, version: str) -> None:
+        self._job = job
+        self._instance = instance
+        self._version = version
+
+    def make_request(self, key: str, attempt: int) -> dg.RunRequest:
+        """Return the request of a run; Dagster creates one run for each run key."""
+        return dg.RunRequest(run_key=self._name(key, attempt), partition_key=key)
+
+    def decide(self, key: str) -> tuple[int | None, str]:
+        """Return the number of the run to be requested for a snapshot, or None and the reason why there is none."""
+        runs = self._list(key)
+        attempts = [each for run in runs if (each := self._count(key, run)) is not None]
+        if not attempts:
+            return 1, ""
+        newest = runs[0]
+        name = f"{key}: run {newest.run_id[:8]}"
+        if not newest.is_finished:
+            return None, f"{name} is {newest.status.value.lower()}"
+        if newest.is_success:
+            return None, (
+                f"{name} has migrated it by the same revisions: for another run launch {self._job.prefix(MIGRATE)} for "
+                "its partition"
+            )
+        return max(attempts) + 1, ""
+
+    def list_failures(self, since: float | None) -> tuple[float, Sequence[Failure]]:
+        """Return the time of the newest failed run, and the failures that call for a decision.
+
+        Args:
+            since: time of the newest failed run at the tick before, in seconds of the epoch; None at the first tick,
+                which only returns the time.
+        """
+        name = self._job.prefix(MIGRATE)
+        failed = [dg.DagsterRunStatus.FAILURE]
+        if since is None:
+            filters = dg.RunsFilter(job_name=name, statuses=failed)
+            records = self._instance.get_run_records(filters, limit=1, order_by="update_timestamp")
+            return (records[0].update_timestamp.timestamp() if records else 0.0), ()
+        after = datetime.fromtimestamp(max(since - _OVERLAP, 0), UTC)
+        records = self._instance.get_run_records(
+            dg.RunsFilter(job_name=name, statuses=failed, updated_after=after),
+            limit=_MOST_FAILURES,
+            order_by="update_timestamp",
+            ascending=True,
+        )
+        last = max([since, *(each.update_timestamp.timestamp() for each in records)])
+        return last, [failure for each in records if (failure := self._describe(each.dagster_run)) is not None]
+
+    def explain_retry(self, failure: Failure) -> str:
+        """Return a text that says whether a failed run is requested again, and why."""
+        name = f"{failure.key}: run {failure.run.run_id[:8]} failed"
+        if failure.next_attempt is not None:
+            return f"{name} without an error of the state, and is requested again (attempt {failure.next_attempt})"
+        return (
+            f"{name}, the last of {failure.attempt} attempts: launch {self._job.prefix(MIGRATE)} for its partition "
+            "when the cause is removed"
+        )
+
+    def _describe(self, run: dg.DagsterRun) -> Failure | None:
+        """Return what follows from a failed run; None if it is not ours, explained by its error, or not the newest."""
+        key = run.tags.get(PARTITION_TAG)
+        attempt = None if key is None else self._count(key, run)
+        retries = self._job.watch.retries
+        if key is None or attempt is None or not retries or self._is_explained(run):
+            return None
+        if self._list(key)[0].run_id != run.run_id:
+            return None
+        return Failure(key, run, attempt, attempt + 1 if attempt <= retries else None)
+
+    def _is_explained(self, run: dg.DagsterRun) -> bool:
+        """Return whether the same run would fail again: an error of the state or of a check, or Dagster retries it."""
+        if run.tags.get(WILL_RETRY_TAG, "").lower() == "true":
+            return True
+        error = run.tags.get(ERROR_TAG)
+        if error is not None:
+            return error not in _TRANSIENT
+        return bool(read_outcome(self._instance, run).failed_checks)
+
+    def _list(self, key: str) -> Sequence[dg.DagsterRun]:
+        """Return the runs for a snapshot, whoever has launched them, newest first."""
+        filters = dg.RunsFilter(job_name=self._job.prefix(MIGRATE), tags={PARTITION_TAG: key})
+        return self._instance.get_runs(filters)
+
+    def _name(self, key: str, attempt: int) -> str:
+        name = f"{key}-{self._version}"
+        return name if attempt == 1 else f"{name}#{attempt}"
+
+    def _count(self, key: str, run: dg.DagsterRun) -> int | None:
+        """Return the number of a run by its run key; None if the sensor did not request it for these revisions."""
+        name, _, number = run.tags.get(RUN_KEY_TAG, "").partition(f"{self._name(key, 1)}#")
+        if number:
+            return int(number) if not name and number.isascii() and number.isdigit() else None
+        return 1 if name == self._name(key, 1) else None
