@@ -27,6 +27,24 @@ _ACCOUNT = "123456789012"
 """Account of moto, whatever the credentials are."""
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """An answer of S3 that refuses a request.
+
+    Attributes:
+        status: HTTP status.
+        code: S3's code of the error.
+        headers: of the answer.
+    """
+
+    status: int
+    code: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Fault = int | str | Refusal
+
+
 @dataclass
 class S3Server:
     """A server, or the proxy in front of it.
@@ -35,7 +53,8 @@ class S3Server:
         endpoint: URL.
         requests: (method, path with query, bytes sent to the server, bytes of the answer) of every request.
         faults: what happens to the next requests, one each: a status, `reset`, `short` for half of a body,
-            `lost` for a response that does not arrive although the request was done, or 0.
+            `lost` for a response that does not arrive although the request was done, `whole` for the whole object
+            in place of a range, a refusal, or 0.
         rule: what happens to a request by its method and path, instead; None for nothing.
         latency: seconds that each request takes.
         most: the largest number of requests that were in flight at a time.
@@ -45,8 +64,8 @@ class S3Server:
 
     endpoint: str
     requests: list[tuple[str, str, int, int]] = field(default_factory=list)
-    faults: list[int | str] = field(default_factory=list)
-    rule: Callable[[str, str], int | str | None] | None = None
+    faults: list[Fault] = field(default_factory=list)
+    rule: Callable[[str, str], Fault | None] | None = None
     latency: float = 0.0
     most: int = 0
     gather: Callable[[str, str], int] | None = None
@@ -153,12 +172,17 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if counts.latency:
                 time.sleep(counts.latency)
-            if isinstance(fault, int) and fault:
+            if isinstance(fault, Refusal):
+                self._answer((fault.status, list(fault.headers), _describe_error(fault.code)), size)
+            elif isinstance(fault, int) and fault:
                 self._answer((fault, [], _describe_error("InternalError")), size)
             elif fault == "reset":
                 counts.requests.append((self.command, self.path, size, 0))
                 self.close_connection = True
                 self.connection.close()
+            elif fault == "whole":
+                del self.headers["Range"]
+                self._answer(self.respond(body), size)
             elif fault == "lost":
                 self.respond(body)
                 counts.requests.append((self.command, self.path, size, 0))

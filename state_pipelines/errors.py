@@ -87,14 +87,46 @@ class UnsupportedError(StateError):
     """The bytes are legal but this release does not cover them; the hint names the way around."""
 
 
-def older_than_promised(what: str, where: Where) -> UnsupportedError:
+class UnsupportedVersionError(UnsupportedError):
+    """A version of a format that this release does not read: nothing says that the bytes are damaged."""
+
+
+_LARGEST_VERSION = 255
+"""Largest number that a version can have; Flink counts its versions from 1."""
+
+_NEWER = (
+    "Probably a later Flink wrote it. Use a later release of this package, or take a savepoint with a Flink release "
+    "from 1.8 to 2.x"
+)
+
+
+def unsupported_version(
+    what: str, version: int, known: str | int, where: Where, hint: str = _NEWER
+) -> UnsupportedVersionError | FormatError:
+    """The error of a version that is not known; damage where the number is not one that a version can have.
+
+    Args:
+        what: what has the version, such as `keyed state`.
+        version: the version found.
+        known: the versions that this release reads, such as `5 and 6`.
+        where: where it was found.
+        hint: what to do where it may be a version.
+    """
+    if 0 < version <= _LARGEST_VERSION:
+        return UnsupportedVersionError(
+            f"{what} has version {version}, which is not known: this release reads {known}", where=where, hint=hint
+        )
+    return FormatError(f"{what} has version {version}, which no release writes; {known} expected", where=where)
+
+
+def older_than_promised(what: str, where: Where) -> UnsupportedVersionError:
     """The error of a form that releases before Flink 1.8 wrote.
 
     Args:
         what: the form, such as `keyed state header of version 5`.
         where: where it was found.
     """
-    return UnsupportedError(
+    return UnsupportedVersionError(
         f"{what}: written by a Flink older than 1.8, from which on snapshots are promised to be read",
         where=where,
         hint="Restore it with Flink 1.8 to 1.16, which still read that form, take a savepoint there, and use that",

@@ -1,7 +1,8 @@
 """The commands, and what they have in common: exit codes and errors.
 
 Exit code 0 is fine, 1 means that the answer is no (incompatible, a check failed), 2 wrong use or unreadable input, 3
-that there is no definite answer: with --strict also that something could not be shown; 130 that it was interrupted.
+that there is no definite answer, as about formats of an unknown version; with --strict also that something could not be
+shown; 130 that it was interrupted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import click
 
 from state_pipelines import __version__
 from state_pipelines.cli.interrupts import INTERRUPTED, keep_interrupts
-from state_pipelines.errors import IncompatibleError, ProofError, StateError
+from state_pipelines.errors import IncompatibleError, ProofError, StateError, UnsupportedVersionError
 
 # A command imports what it needs, and some need Spark: only the module of the called one is loaded.
 COMMANDS = {
@@ -100,7 +101,7 @@ class CommandGroup(click.Group):
             from state_pipelines.snapshot.escaping import escape_terminal
 
             click.echo(f"error: {escape_terminal(' '.join(str(error).split()))}", err=True)
-            ctx.exit(ANSWER_IS_NO if isinstance(error, IncompatibleError | ProofError) else WRONG_USE)
+            ctx.exit(_choose_code(error))
         except MemoryError:
             if ctx.meta.get("debug"):
                 traceback.print_exc()
@@ -117,6 +118,14 @@ class CommandGroup(click.Group):
             _drop_output()
             click.echo("error: the output cannot be written: no space is left", err=True)
             ctx.exit(WRONG_USE)
+
+
+def _choose_code(error: StateError) -> int:
+    """The exit code of a command that ends with an error."""
+    if isinstance(error, IncompatibleError | ProofError):
+        return ANSWER_IS_NO
+    # Bytes of a version that is not known may be whole.
+    return UNDETERMINED if isinstance(error, UnsupportedVersionError) else WRONG_USE
 
 
 def _drop_output() -> None:

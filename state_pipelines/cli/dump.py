@@ -47,7 +47,8 @@ def command(
     Keyed state, timers, operator and broadcast state; raw, coordinator and job master state as the bytes that are
     stored. Values that JSON has no form for have a tag, such as {"@bytes": "0aff"} or {"@date": "2025-01-31"}. Those
     that cannot be decoded are bytes with a reason; state that cannot be read is a line "unread". Exit code 2 when bytes
-    are damaged or missing, 3 with --strict when something could not be decoded.
+    are damaged or missing, 3 when a format has an unknown version, and with --strict when something could not be
+    decoded.
     """
     if in_flight and state not in (None, IN_FLIGHT_NAME):
         raise UsageError(
@@ -57,7 +58,7 @@ def command(
     unread = _Unread()
     entries = dump(opener.open(snapshot), operator=operator, state=state, in_flight=in_flight)
     write_lines(map(unread.see, entries), sys.stdout.buffer)
-    finish_with_notes(unread.notes(), strict=strict, damage=unread.damage)
+    finish_with_notes(unread.notes(), strict=strict, damage=unread.damage, undetermined=unread.has_undetermined)
 
 
 @dataclass
@@ -68,17 +69,20 @@ class _Unread:
         counts: by operator, state and reason the number of lines.
         errors: why state could not be read at all.
         damage: errors about bytes that are damaged or missing.
+        has_undetermined: a format has a version that is not known.
     """
 
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
+    has_undetermined: bool = False
 
     def see(self, line: Line) -> str:
         """The text of a line, which is taken note of."""
         text = dumps(line)
         if line["kind"] is LineKind.UNREAD:
             (self.damage if line["damaged"] else self.errors).append(str(line["error"]))
+            self.has_undetermined |= "undetermined" in line
         elif _REASON in text:
             found = (line.get(name) for name in ("key", "value"))
             reasons = (str(each["@reason"]) for each in found if isinstance(each, dict) and "@reason" in each)

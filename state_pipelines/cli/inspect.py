@@ -103,8 +103,8 @@ def command(
     """Show what the snapshot at PATH holds: operators, states, serializers, sizes.
 
     State that cannot be read or decoded does not hide the rest: notes on stderr (and under "notes" in JSON) tell what
-    and why. Exit code 2 when bytes that were read are damaged or missing, 3 with --strict when there is any note. Only
-    --profile reads values.
+    and why. Exit code 2 when bytes that were read are damaged or missing, 3 when a format has an unknown version, and
+    with --strict when there is any note. Only --profile reads values.
     """
     if to_parallelism is not None and to_max_parallelism is not None and to_parallelism > to_max_parallelism:
         raise UsageError(
@@ -149,7 +149,7 @@ def command(
         from state_pipelines.operations.balance.balance_charts import save_balance
 
         save_balance(balance, plot)
-    finish_with_notes(notes, strict=strict, damage=damage)
+    finish_with_notes(notes, strict=strict, damage=damage, undetermined=report.has_undetermined)
 
 
 def _measure(snapshot: Snapshot, count: bool | None, parallelism: int | None, max_parallelism: int | None) -> Balance:

@@ -137,13 +137,16 @@ def snapshot_options(command: Callable[..., None]) -> Callable[..., None]:
 _SHOWN_NOTES = 10
 
 
-def finish_with_notes(notes: Sequence[str], *, strict: bool, damage: Sequence[str] = ()) -> None:
+def finish_with_notes(
+    notes: Sequence[str], *, strict: bool, damage: Sequence[str] = (), undetermined: bool = False
+) -> None:
     """Print what could not be shown to stderr, and end the command where that sets its exit code.
 
     Args:
         notes: what could not be shown, and why.
         strict: anything of it is exit code 3.
         damage: errors about bytes that are damaged or missing; exit code 2.
+        undetermined: some notes are about formats of an unknown version; exit code 3.
     """
     for note in notes[:_SHOWN_NOTES]:
         echo(f"note: {' '.join(note.split())}", err=True)
@@ -154,7 +157,7 @@ def finish_with_notes(notes: Sequence[str], *, strict: bool, damage: Sequence[st
         others = f" (and {len(damage) - 1} more)" if damage[1:] else ""
         echo(f"error: {' '.join(damage[0].split())}{others}", err=True)
         context.exit(WRONG_USE)
-    if notes and strict:
+    if undetermined or (notes and strict):
         context.exit(UNDETERMINED)
 
 

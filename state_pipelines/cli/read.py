@@ -20,7 +20,7 @@ from state_pipelines.errors import UnsupportedError, Where
 from state_pipelines.operations.json_rows import compact, to_rows
 from state_pipelines.operations.state_rows import read
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.survey import is_damage
+from state_pipelines.snapshot.survey import is_damage, is_undetermined
 from state_pipelines.storage import create_file, resolve
 
 if TYPE_CHECKING:
@@ -84,13 +84,15 @@ def command(
     Without --operator the operators and states are listed.
 
     A file that cannot be read does not hide the rows of the others: exit code 2 when bytes are damaged or missing, 3
-    with --strict when something could not be shown decoded.
+    when a format has an unknown version, and with --strict when something could not be shown decoded.
 
     With --json one object per line: dates and times are ISO text, bytes hexadecimal text, maps arrays of [key, value].
     """
     if operator is None:
-        errors = _list_states(opener.open(path), as_json=as_json)
-        if errors and strict:
+        snapshot = opener.open(path)
+        errors = _list_states(snapshot, as_json=as_json)
+        failures = (failure.error for each in snapshot.operators for failure in each.survey().failures)
+        if (errors and strict) or any(map(is_undetermined, failures)):
             click.get_current_context().exit(UNDETERMINED)
         return
     rows = read(
@@ -117,7 +119,12 @@ def command(
         show_rows(schema.names, batches, _ROWS_FOR_PEOPLE if limit is None else limit)
     notes = [f"{number:,} rows hold bytes that are not decoded: {reason}" for reason, number in reasons.items()]
     notes += [f"rows are missing: {error}" for error in rows.errors if not is_damage(error)]
-    finish_with_notes(notes, strict=strict, damage=[str(error) for error in rows.errors if is_damage(error)])
+    finish_with_notes(
+        notes,
+        strict=strict,
+        damage=[str(error) for error in rows.errors if is_damage(error)],
+        undetermined=any(map(is_undetermined, rows.errors)),
+    )
 
 
 def _split_names(names: str | None) -> list[str] | None:

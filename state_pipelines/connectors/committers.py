@@ -232,7 +232,7 @@ def _read_subtask(versioned: Versioned, read: ReadCommittable) -> SubtaskCommitt
     with versioned.open("the committables of a subtask", 0, 1, 2) as reader:
         subtask = reader.i32() if version > 0 else None
         request_version, elements = read_versioned_list(reader)
-        require(reader, request_version == 0, f"version {request_version} of a commit request is not known")
+        Versioned(request_version, b"").expect("a commit request", 0)
         expected = reader.i32()
         drained = reader.i32() if version < 2 else None
         failed = reader.i32()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.errors import FormatError, UnsupportedError
+from state_pipelines.errors import FormatError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,11 +47,11 @@ class Versioned:
         """Refuse a version that is not among `versions`.
 
         Raises:
-            UnsupportedError: the version is another one.
+            UnsupportedVersionError: the version is another one.
         """
         if self.version not in versions:
             known = ", ".join(map(str, versions))
-            raise UnsupportedError(
+            raise UnsupportedVersionError(
                 f"version {self.version} of {what} is not supported (supported: {known})", hint=_TAKE_NEWER
             )
 
@@ -60,7 +60,7 @@ class Versioned:
         """Give a cursor over bytes of one of some versions, which must be at their end after the block.
 
         Raises:
-            UnsupportedError: the version is another one.
+            UnsupportedVersionError: the version is another one.
             FormatError: bytes are left after the block.
         """
         self.expect(what, *versions)

@@ -266,5 +266,4 @@ def _write_readers(writer: Writer, state: KafkaEnumerator) -> None:
 
 
 def _expect_split_version(reader: Reader) -> None:
-    version = reader.i32()
-    require(reader, version == 0, f"version {version} of a Kafka split is not known")
+    Versioned(reader.i32(), b"").expect("a Kafka split", 0)

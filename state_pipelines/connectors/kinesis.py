@@ -175,7 +175,7 @@ def read_kinesis_enumerator(versioned: Versioned) -> KinesisEnumerator:
     with versioned.open("the enumerator of Kinesis", 0, 1) as reader:
         last_seen = check_name(reader.utf(), "a shard id") if read_flag(reader) else None
         count, split_version = reader.count(4), reader.i32()
-        require(reader, split_version in (0, 1, 2), f"version {split_version} of a Kinesis split is not known")
+        Versioned(split_version, b"").expect("a Kinesis split", 0, 1, 2)
         splits, statuses = [], []
         for _ in range(count):
             splits.append(read_kinesis_split(Versioned(split_version, reader.bytes32())))

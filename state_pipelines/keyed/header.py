@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.strings import encode_modified_utf8
-from state_pipelines.errors import UnsupportedError, Where, at, older_than_promised
+from state_pipelines.errors import UnsupportedError, Where, at, older_than_promised, unsupported_version
 from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 from state_pipelines.serializers.state_meta_info import (
@@ -63,7 +63,7 @@ def read_keyed_header(reader: Reader) -> KeyedHeader:
     """Read the header and leave the reader at the first byte after it.
 
     Raises:
-        UnsupportedError: version 1 to 5, written before 1.8.
+        UnsupportedVersionError: version 1 to 5, written before 1.8, or a later one than 6.
         UnknownSerializerError: a serializer has no reader; it names the state.
         FormatError: the bytes are not the header of keyed state.
     """
@@ -72,7 +72,7 @@ def read_keyed_header(reader: Reader) -> KeyedHeader:
     if 1 <= version < VERSION:
         raise older_than_promised(f"keyed state header of version {version}", Where(file=reader.name, offset=start))
     if version != VERSION:
-        raise reader.error(f"keyed state starts with version {VERSION}, not {version}", start)
+        raise unsupported_version("keyed state", version, VERSION, Where(file=reader.name, offset=start))
     compressed = reader.bool()
     with at(path="key serializer"):
         key_serializer = read_snapshot(reader)

@@ -33,6 +33,7 @@ from state_pipelines.errors import (
     FormatError,
     StateError,
     UnsupportedError,
+    UnsupportedVersionError,
     UsageError,
     Where,
     older_than_promised,
@@ -337,7 +338,7 @@ def _read_version(reader: Reader) -> None:
         if version == 1:
             raise older_than_promised("timers whose serializers are Java objects", Where(offset=start))
         what = f"timers of version {version} in raw keyed state are not covered"
-        raise UnsupportedError(what, where=Where(offset=start), hint=_TAKE_SAVEPOINT)
+        raise UnsupportedVersionError(what, where=Where(offset=start), hint=_TAKE_SAVEPOINT)
     if reader.remaining == 4 and _has_no_services(reader):
         return
     if _is_unversioned(reader):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.errors import FormatError, UnsupportedError, Where
+from state_pipelines.errors import FormatError, UnsupportedVersionError, Where
 from state_pipelines.metadata.channel_handles import (
     ChannelDirection,
     ChannelInfo,
@@ -141,7 +141,7 @@ def read_channel_data(
 
     Raises:
         FormatError: a buffer is outside the stream, or the size of the buffers of a channel differs from its handle.
-        UnsupportedError: the stream has a version that is not known.
+        UnsupportedVersionError: the stream has a version that is not known.
         MissingFileError: no such file.
     """
     states = channel_states(handle)
@@ -194,7 +194,7 @@ def _check_header(stream: StateStream) -> None:
     reader = Reader(read_stream_range(stream, 0, min(HEADER_SIZE, stream.size)), stream.name)
     version = reader.i32()
     if version != VERSION:
-        raise UnsupportedError(
+        raise UnsupportedVersionError(
             f"version {version} of channel state is not supported (known: {VERSION})",
             where=Where(file=stream.name, offset=0),
             hint="Savepoints hold no channel state; take one with the Flink release of this checkpoint",

@@ -14,6 +14,7 @@ from state_pipelines.errors import (
     FormatError,
     StateError,
     UnsupportedError,
+    UnsupportedVersionError,
     ValueRangeError,
     Where,
     at,
@@ -143,7 +144,7 @@ def read_metadata(data: bytes, name: str | None = None) -> CheckpointMetadata:
     Raises:
         FormatError: the bytes are not a `_metadata` file, end early or go on after its end, or an operator or a uid is
             listed twice; also when a text conversion has destroyed the file.
-        UnsupportedError: the version is 1 or one not known.
+        UnsupportedVersionError: the version is 1 or one not known.
     """
     try:
         return _read_metadata(data, name)
@@ -254,14 +255,14 @@ def _operator_with_version(state: OperatorState, version: int) -> OperatorState:
     return state
 
 
-def _unsupported_version(version: int, name: str | None) -> UnsupportedError:
+def _unsupported_version(version: int, name: str | None) -> UnsupportedVersionError:
     where = Where(file=name, offset=4)
     if version in (0, 1):
         error = older_than_promised(f"metadata of version {version}", where)
         error.hint = "Flink 1.1 and 1.2 wrote it: take a savepoint with 1.2 to 1.7, then one of that with 1.8 to 1.16"
         return error
     hint = f"Take a canonical savepoint with a Flink that writes one of the versions {VERSIONS[0]} to {VERSIONS[-1]}"
-    return UnsupportedError(f"metadata version {version} cannot be read", where=where, hint=hint)
+    return UnsupportedVersionError(f"metadata version {version} cannot be read", where=where, hint=hint)
 
 
 def _require(condition: bool, version: int, what: str) -> None:

@@ -6,7 +6,7 @@ Kinds of lines, with their fields:
 * `timer`: kind, op, service, domain, kg, key, ns, ts
 * `operator`: kind, op, state, mode, subtask, index, value
 * `broadcast`: kind, op, state, subtask, ukey, value
-* `unread`, for unreadable state: kind, op, [state], [subtask], error, damaged
+* `unread`, for unreadable state: kind, op, [state], [subtask], error, damaged, [undetermined]
 
 State whose format only its operator or Flink knows is printed as stored:
 

@@ -10,6 +10,7 @@ from state_pipelines.codecs.java.typed_values import Undecoded
 from state_pipelines.codecs.json.json_lines import Json, access_times, to_json
 from state_pipelines.errors import StateError, StorageError, UnsupportedError
 from state_pipelines.serializers import tree
+from state_pipelines.snapshot.survey import is_undetermined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,8 @@ def describe_unread(failure: Failure, operator: str, state: str | None = None) -
         line["state"] = state
     if failure.subtask is not None:
         line["subtask"] = failure.subtask
-    return line | {"error": str(failure.error), "damaged": failure.is_damage}
+    line |= {"error": str(failure.error), "damaged": failure.is_damage}
+    return {**line, "undetermined": True} if is_undetermined(failure.error) else line
 
 
 def name_state(state: State) -> Line:

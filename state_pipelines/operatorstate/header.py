@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.snappy_frames import STREAM_ID
-from state_pipelines.errors import UsageError, Where, older_than_promised
+from state_pipelines.errors import UsageError, Where, older_than_promised, unsupported_version
 from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import (
@@ -70,7 +70,7 @@ def read_operator_header(reader: Reader) -> OperatorHeader:
     """Read the header.
 
     Raises:
-        UnsupportedError: version 1 to 4, written before 1.8.
+        UnsupportedVersionError: version 1 to 4, written before 1.8, or a later one than 6.
         UnknownSerializerError: a serializer has no reader; it names the state.
         FormatError: the bytes are not the header of operator state.
     """
@@ -79,7 +79,8 @@ def read_operator_header(reader: Reader) -> OperatorHeader:
     if 1 <= version < FIRST_VERSION:
         raise older_than_promised(f"operator state header of version {version}", Where(file=reader.name, offset=start))
     if not FIRST_VERSION <= version <= VERSION:
-        raise reader.error(f"operator state starts with version {FIRST_VERSION} to {VERSION}, not {version}", start)
+        where = Where(file=reader.name, offset=start)
+        raise unsupported_version("operator state", version, f"{FIRST_VERSION} and {VERSION}", where)
     compressed = reader.bool() if version >= FIRST_WITH_COMPRESSION else False
     header = OperatorHeader(version=version, compressed=compressed)
     try:

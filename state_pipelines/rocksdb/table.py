@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.errors import FormatError, UnsupportedError, Where
+from state_pipelines.errors import FormatError, UnsupportedError, UnsupportedVersionError, Where
 from state_pipelines.metadata.streams import read_stream_range
 from state_pipelines.rocksdb.block_index import BlockIndex
 from state_pipelines.rocksdb.blocks import BlockFormat, read_block, verify_blocks
@@ -206,7 +206,7 @@ def _read_footer(tail: _Tail) -> tuple[BlockFormat, tuple[int, int], tuple[int, 
     footer = tail.read(start, FOOTER_SIZE)
     version = int.from_bytes(footer[-12:-8], "little")
     if version not in FORMAT_VERSIONS:
-        raise UnsupportedError(f"tables of format version {version}", where=where, hint=_HINT)
+        raise UnsupportedVersionError(f"tables of format version {version}", where=where, hint=_HINT)
     if footer[0] not in CHECKSUM_TYPES:
         raise UnsupportedError(f"block checksums of type {footer[0]}", where=where, hint=_HINT)
     if version < _FIRST_EXTENDED:

@@ -16,7 +16,7 @@ import cramjam
 from state_pipelines.binary.java_stream import read_stream
 from state_pipelines.binary.java_values import JavaArray, JavaBlock, JavaClass, JavaClassDesc, JavaObject, hierarchy
 from state_pipelines.binary.reader import Reader
-from state_pipelines.errors import FormatError, StateError
+from state_pipelines.errors import FormatError, StateError, Where, unsupported_version
 from state_pipelines.serializers.registry import register
 from state_pipelines.serializers.tree import Serializer
 
@@ -219,4 +219,4 @@ def _detail(content: JavaObject) -> str:
 def _expect(reader: Reader, version: int, what: str) -> None:
     start, found = reader.position, reader.i32()
     if found != version:
-        raise reader.error(f"{what} has version {version}, not {found}", start)
+        raise unsupported_version(what, found, version, Where(file=reader.name, offset=start))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import UnsupportedError
+from state_pipelines.errors import UnsupportedVersionError
 from state_pipelines.serializers.basic import CURRENT_VERSION
 from state_pipelines.serializers.registry import register
 from state_pipelines.serializers.tree import Basic, BasicKind
@@ -38,5 +38,7 @@ def read_xa(reader: Reader, head: Head) -> Basic:
     head.expect(CURRENT_VERSION)
     version = reader.i32()
     if version != OWN_VERSION:
-        raise UnsupportedError(f"version {version} of {head.snapshot_class} is not supported (known: {OWN_VERSION})")
+        raise UnsupportedVersionError(
+            f"version {version} of {head.snapshot_class} is not supported (known: {OWN_VERSION})"
+        )
     return Basic(**head.marks, kind=_KINDS[head.snapshot_class])

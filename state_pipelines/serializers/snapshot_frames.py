@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.errors import UnsupportedError, Where, older_than_promised
+from state_pipelines.errors import UnsupportedVersionError, Where, older_than_promised, unsupported_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,11 +75,11 @@ class Head:
         """Refuse a version of the snapshot class that is not among `versions`.
 
         Raises:
-            UnsupportedError: the version is another one.
+            UnsupportedVersionError: the version is another one.
         """
         if self.version not in versions:
             known = ", ".join(map(str, versions))
-            raise UnsupportedError(
+            raise UnsupportedVersionError(
                 f"version {self.version} of {self.snapshot_class} is not supported (known: {known})",
                 where=Where(file=self.file, offset=self.offset),
                 hint="Take a savepoint with a Flink release from 1.8 to 2.x and use that",
@@ -90,15 +90,17 @@ def read_outer_version(reader: Reader) -> None:
     """Read the version before an outer snapshot (state meta infos, key serializers).
 
     Raises:
-        UnsupportedError: version 1, the config snapshots of releases before 1.7.
-        FormatError: any other version.
+        UnsupportedVersionError: version 1, the config snapshots of releases before 1.7, or a later version.
+        FormatError: the number is no version.
     """
     start = reader.position
     version = reader.i32()
     if version == 1:
         raise older_than_promised("serializer stored as a config snapshot", Where(file=reader.name, offset=start))
     if version != OUTER_VERSION:
-        raise reader.error(f"a serializer snapshot starts with version {OUTER_VERSION}, not {version}", start)
+        raise unsupported_version(
+            "a serializer snapshot", version, OUTER_VERSION, Where(file=reader.name, offset=start)
+        )
 
 
 def write_outer_version(writer: Writer) -> None:
@@ -128,7 +130,7 @@ def read_composite_header(reader: Reader, head: Head) -> int:
 
     Raises:
         FormatError: wrong magic number.
-        UnsupportedError: a composite version that no known release writes.
+        UnsupportedVersionError: a composite version that no known release writes.
     """
     head.expect(*range(CURRENT_COMPOSITE + 1))
     if head.version <= LAST_LEGACY_COMPOSITE:
@@ -148,13 +150,15 @@ def read_nested_count(reader: Reader) -> int:
     """Read the head of a list of nested snapshots and return how many follow.
 
     Raises:
-        FormatError: wrong magic or version, or a count that cannot fit.
+        UnsupportedVersionError: a later version.
+        FormatError: wrong magic, a number that is no version, or a count that cannot fit.
     """
     _expect_magic(reader, NESTED_MAGIC, "nested serializers")
     start = reader.position
     version = reader.i32()
     if version != NESTED_VERSION:
-        raise reader.error(f"nested serializers have version {NESTED_VERSION}, not {version}", start)
+        where = Where(file=reader.name, offset=start)
+        raise unsupported_version("a list of nested serializers", version, NESTED_VERSION, where)
     return reader.count(SMALLEST_SNAPSHOT)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.columns import explain
-from state_pipelines.errors import StateError, UnsupportedError, at
+from state_pipelines.errors import StateError, StorageError, UnsupportedError, UnsupportedVersionError, at
 from state_pipelines.metadata.channel_handles import ChannelDirection
 from state_pipelines.serializers.body_ends import OpenBodyError
 from state_pipelines.serializers.registered_states import StateKind
@@ -52,9 +52,17 @@ class Failure:
         return is_damage(self.error)
 
 
+def is_undetermined(error: StateError) -> bool:
+    """Return whether nothing can be told of the bytes: their version is not known, or the storage fails or refuses."""
+    return isinstance(error, UnsupportedVersionError | StorageError)
+
+
 def is_damage(error: StateError) -> bool:
-    """Return whether an error is about bytes that are damaged or missing, not about a format that is not covered."""
-    return not isinstance(error, UnsupportedError)
+    """Return whether an error is about bytes that are damaged or missing.
+
+    In contrast to those of a format that is not covered, or of a storage that fails or refuses.
+    """
+    return not isinstance(error, UnsupportedError | StorageError)
 
 
 @dataclass(frozen=True)

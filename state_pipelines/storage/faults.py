@@ -7,6 +7,7 @@ import random
 import sys
 import time
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fsspec.implementations.local import LocalFileSystem
@@ -69,7 +70,6 @@ _TRANSIENT_CODES = frozenset(
         "BadDigest",
         "IncompleteBody",
         "InternalError",
-        "OperationAborted",
         "RequestTimeout",
         "ServiceUnavailable",
         "SlowDown",
@@ -95,6 +95,27 @@ _CREDENTIAL_CLASSES = frozenset(
         "TokenRetrievalError",
     }
 )
+# Codes of S3, and of Azure, by what the storage refuses.
+_ARCHIVED_CODES = frozenset({"BlobArchived", "InvalidObjectState"})
+_EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"})
+_REGION_CODES = frozenset(
+    {
+        "AuthorizationHeaderMalformed",
+        "IllegalLocationConstraintException",
+        "PermanentRedirect",
+        "Redirect",
+        "TemporaryRedirect",
+    }
+)
+_REGION_STATUS = frozenset({301, 302, 307, 308})
+_REGION_ERRNO = getattr(errno, "EREMCHG", None)
+"""Number of the errors that s3fs makes of redirects; on Linux only."""
+_ENCRYPTION_CODES = "KMS."
+"""Begin of the codes of refusals of the key management service, mostly of status 400."""
+_CONFLICT_CODES = frozenset({"ConditionalRequestConflict", "OperationAborted"})
+"""Conflicts with another request that may be over at once; any other conflict stays."""
+_CONFLICT_ATTEMPTS = 2
+
 # What clients raise for options that they do not take, some of them not before the first request. Their texts may quote
 # the options.
 _WRONG_OPTIONS = (AttributeError, KeyError, TypeError, ValueError)
@@ -122,8 +143,12 @@ def is_transient(error: BaseException) -> bool:
         return True
     if isinstance(error, FileNotFoundError | PermissionError | FileExistsError):
         return False
-    if find_status(error) in _TRANSIENT_STATUS or _code(error) in _TRANSIENT_CODES:
+    code = _code(error)
+    if find_status(error) in _TRANSIENT_STATUS or code.removeprefix(_ENCRYPTION_CODES) in _TRANSIENT_CODES:
         return True
+    if _response(error) is not None:
+        # The storage has answered: s3fs gives all answers that it does not know the number of a fault.
+        return code in _CONFLICT_CODES
     if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO:
         return True
     return any(kind.__name__ in _TRANSIENT_CLASSES for kind in type(error).__mro__)
@@ -150,7 +175,7 @@ def request(location: Location, operation: str, call: Callable[[], Result], *, w
             leave_retries_to_us(location.filesystem)
             return call()
         except client_errors() as error:
-            if attempt < attempts and is_transient(error):
+            if attempt < min(attempts, _count_attempts(error)) and is_transient(error):
                 time.sleep(_FIRST_WAIT * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
                 continue
             raise translate(location, operation, error, attempts=attempt, writes=writes) from error
@@ -161,6 +186,10 @@ def request(location: Location, operation: str, call: Callable[[], Result], *, w
         finally:
             is_repeated.reset(repeated)
     raise AssertionError("the last attempt returns or raises")
+
+
+def _count_attempts(error: BaseException) -> int:
+    return _CONFLICT_ATTEMPTS if _code(error) in _CONFLICT_CODES else ATTEMPTS
 
 
 @contextmanager
@@ -197,6 +226,11 @@ def translate(
     if isinstance(error, StateError):
         return error
     reason = _explain_at(location, error)
+    if not isinstance(location.filesystem, LocalFileSystem):
+        refusal = _explain_refusal(error)
+        if refusal is not None:
+            what, hint = refusal
+            return StorageError(f"cannot {operation}: {what} ({reason})", where=where, hint=hint)
     if _is_about_credentials(error):
         return StorageError(f"cannot {operation}: {reason}", where=where, hint=_OPTIONS)
     if is_transient(error) and not isinstance(location.filesystem, LocalFileSystem):
@@ -209,11 +243,46 @@ def translate(
         return MissingFileError(NO_BUCKET, where=where)
     if isinstance(error, FileNotFoundError):
         return MissingFileError("the file does not exist", where=where)
-    if isinstance(error, OSError):
-        is_refused = isinstance(error, PermissionError) and not isinstance(location.filesystem, LocalFileSystem)
-        hint = _OPTIONS if is_refused else ""
-        return MissingFileError(f"the file cannot be opened ({reason})", where=where, hint=hint)
+    if isinstance(error, OSError) and (
+        isinstance(location.filesystem, LocalFileSystem) or isinstance(error, IsADirectoryError | NotADirectoryError)
+    ):
+        return MissingFileError(f"the file cannot be opened ({reason})", where=where)
     return StorageError(f"cannot {operation}: {reason}", where=where, hint=_OPTIONS)
+
+
+def _explain_refusal(error: BaseException) -> tuple[str, str] | None:
+    """What a storage refuses, and what to do; None for other faults.
+
+    A refusal says nothing of the file, which may be whole.
+    """
+    code, status = _code(error), find_status(error)
+    if code in _ARCHIVED_CODES:
+        return "the object is archived", (
+            "Restore it from its archive first (S3: `aws s3api restore-object`, storage classes GLACIER and "
+            "DEEP_ARCHIVE), then try again"
+        )
+    if code in _EXPIRED_CODES:
+        return "the credentials have expired, or are not valid", f"Renew them, then try again. {_OPTIONS}"
+    number = error.errno if isinstance(error, OSError) else None
+    if code in _REGION_CODES or status in _REGION_STATUS or (number is not None and number == _REGION_ERRNO):
+        region = _find_region(error)
+        return f"the bucket is in another region{region and f', {region}'}", (
+            "Name its region or endpoint in the storage options (S3: `client_kwargs: {region_name: …}`). " + _OPTIONS
+        )
+    if code.startswith(_ENCRYPTION_CODES) and not is_transient(error):
+        return "the key of its encryption cannot be used", f"Check the key and who may use it. {_OPTIONS}"
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) or isinstance(error, PermissionError):
+        return "the credentials do not allow it", _OPTIONS
+    return None
+
+
+def _find_region(error: BaseException) -> str:
+    """The region of the bucket as S3 names it in its answer; empty where it does not."""
+    response = _response(error)
+    if not isinstance(response, dict):
+        return ""
+    headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return str(headers.get("x-amz-bucket-region") or response.get("Error", {}).get("Region") or "")
 
 
 def _explain_at(location: Location, error: BaseException) -> str:
@@ -251,8 +320,8 @@ def _is_about_credentials(error: BaseException) -> bool:
 
 
 def _response(error: BaseException) -> object:
-    # s3fs keeps the error of botocore as the cause of the one it raises.
-    for each in (error, error.__cause__):
+    # s3fs keeps the error of botocore as the cause of the one it raises, or as what it was handling.
+    for each in (error, error.__cause__, error.__context__):
         response = getattr(each, "response", None)
         if response is not None:
             return response
@@ -261,7 +330,9 @@ def _response(error: BaseException) -> object:
 
 def _code(error: BaseException) -> str:
     response = _response(error)
-    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+    if isinstance(response, dict):
+        return str(response.get("Error", {}).get("Code", ""))
+    return str(getattr(error, "error_code", None) or "")
 
 
 def find_status(error: BaseException) -> int:

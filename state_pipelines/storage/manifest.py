@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.errors import FormatError, MissingFileError, UnsupportedError, Where
+from state_pipelines.errors import FormatError, MissingFileError, UnsupportedVersionError, Where
 from state_pipelines.storage.files import file_size, read_file
 from state_pipelines.storage.reach import locate_named
 from state_pipelines.storage.written_files import CHECKSUM, RecordedFile, compute_checksum
@@ -73,7 +73,7 @@ def read_manifest(data: bytes, file: str) -> Manifest:
 
     Raises:
         FormatError: it is damaged.
-        UnsupportedError: a later release wrote it.
+        UnsupportedVersionError: a later release wrote it.
     """
     where = Where(file=file)
     hint = "Without it, only the checksums inside the files can be checked"
@@ -86,7 +86,7 @@ def read_manifest(data: bytes, file: str) -> Manifest:
         raise FormatError("the manifest is damaged: it is not JSON with a checksum", where=where, hint=hint) from None
     if is_whole and version != MANIFEST_VERSION:
         what = f"the manifest has version {version}, this release reads {MANIFEST_VERSION}"
-        raise UnsupportedError(what, where=where, hint="Use the release that wrote the snapshot, or a later one")
+        raise UnsupportedVersionError(what, where=where, hint="Use the release that wrote the snapshot, or a later one")
     if not is_whole:
         what = "the manifest is damaged: it does not match its own checksum"
         raise FormatError(what, where=where, hint=hint)
@@ -124,7 +124,7 @@ def find_manifest(directory: Location, path_mapping: PathMapping) -> Manifest | 
         FormatError: it is damaged.
         OutOfReachError: it is a link to a file that the snapshot may not name, or a device.
         StorageError: the storage does not answer.
-        UnsupportedError: a later release wrote it.
+        UnsupportedVersionError: a later release wrote it.
     """
     location = locate_named(MANIFEST_FILE, directory, path_mapping, relative=True, handle="manifest")
     try:

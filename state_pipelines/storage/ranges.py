@@ -65,6 +65,7 @@ def read_range(location: Location, start: int, end: int) -> bytes:
 
     def read() -> bytes:
         requests.fetch(in_flight)
+        requests.require_no_more()
         if requests.is_short:
             _require_range(location, start, end)
             raise ShortBodyError(f"only {requests.size} of {end - start} bytes came")
@@ -126,6 +127,21 @@ class _RangeRequests:
                 self._found[number] = bytes(result)
         if failure is not None:
             raise failure
+
+    def require_no_more(self) -> None:
+        """Refuse answers that are longer than their ranges: they begin at another offset.
+
+        Raises:
+            StorageError: the server has sent another part of the file.
+        """
+        for number, found in self._found.items():
+            wanted = self._bounds[number + 1] - self._bounds[number]
+            if len(found) > wanted:
+                raise StorageError(
+                    f"the server ignores ranges: {len(found):,} bytes were sent for {wanted:,} bytes",
+                    where=Where(file=str(self._location), offset=self._bounds[number]),
+                    hint="Use a server or proxy that answers requests with `Range`, or a copy of the snapshot elsewhere",
+                )
 
     def join(self) -> bytes:
         """All bytes, in order."""

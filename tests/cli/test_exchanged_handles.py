@@ -359,7 +359,7 @@ def test_operator_state_that_is_no_operator_state(call: Callable[..., Called], t
         return (replace(subtasks[0], managed_operator_state=moved), *subtasks[1:])
 
     edit_operators(copy, change)
-    require_refused(call, copy, tmp_path / "out", "operator state starts with version 5 to 6")
+    require_refused(call, copy, tmp_path / "out", ", which no release writes; 5 and 6 expected")
 
 
 @pytest.mark.parametrize("name", ["types-2.2-changelog-heap-files", "types-2.2-changelog-heap-memory"])

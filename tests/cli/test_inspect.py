@@ -55,6 +55,7 @@ def test_json_tells_of_a_state(call: Callable[..., Called], savepoint: Path) -> 
         "python": None,
         "error": "",
         "damaged": False,
+        "undetermined": False,
     }
 
 

@@ -17,7 +17,7 @@ from state_pipelines.binary.java_stream import read_stream
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.snappy_frames import compress
 from state_pipelines.binary.writer import Writer
-from state_pipelines.errors import FormatError, UnknownSerializerError, UsageError, Where
+from state_pipelines.errors import FormatError, UnknownSerializerError, UsageError, Where, unsupported_version
 from state_pipelines.metadata.keyed_handles import StateChange
 from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
 from state_pipelines.serializers.state_meta_info import (
@@ -125,7 +125,8 @@ def _read_metadata_change(reader: Reader) -> MetadataChange:
         raise reader.error(f"a change of metadata begins with {Operation.METADATA}, not {operation}", 0)
     version = reader.i32()
     if version not in _VERSIONS:
-        raise reader.error(f"{version} is not a version of state meta infos that has changes", 1)
+        known = " and ".join(map(str, _VERSIONS))
+        raise unsupported_version("a change of metadata", version, known, Where(file=reader.name, offset=1))
     info = read_state_meta_info(reader)
     ttl_config = default_value = None
     if info.backend_type is not BackendStateType.PRIORITY_QUEUE:

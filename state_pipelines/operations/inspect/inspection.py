@@ -25,7 +25,7 @@ from state_pipelines.snapshot.keyed_state import KeyedState, count_states, hold_
 from state_pipelines.snapshot.list_state import OperatorListState
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.snapshot.raw_state import BytesState, RawKeyedState
-from state_pipelines.snapshot.survey import is_damage
+from state_pipelines.snapshot.survey import is_damage, is_undetermined
 from state_pipelines.storage.reading import count_scans_ahead, do_together
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class StateReport:
         python: of a state of a Python function (PyFlink), whose `name`, `kind` and `value` are those in Python.
         error: why the state could not be read; empty when it could.
         damaged: bytes of it are damaged or missing; the reason is `error`.
+        undetermined: its version is not known, or the storage fails or refuses; the reason is `error`.
     """
 
     name: str
@@ -95,6 +96,7 @@ class StateReport:
     python: PythonReport | None = None
     error: str = ""
     damaged: bool = False
+    undetermined: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class OperatorReport:
         states: managed keyed state and timers, list, broadcast and raw state.
         error: why not all states could be read; empty when they could.
         damaged: state of it is damaged or missing; the reason is `error`.
+        undetermined: its version is not known, or the storage fails or refuses; the reason is `error`.
     """
 
     id: str
@@ -142,6 +145,7 @@ class OperatorReport:
     states: list[StateReport]
     error: str
     damaged: bool
+    undetermined: bool = False
 
     @property
     def first_error(self) -> str:
@@ -204,6 +208,11 @@ class SnapshotReport:
         errors = ((each.uid or each.id, error) for each in self.operators for error in each.damage)
         return [f"operator {label} cannot be read: {error}" for label, error in errors]
 
+    @property
+    def has_undetermined(self) -> bool:
+        """Whether the version of some state is not known, or the storage refuses it."""
+        return any(each.undetermined or any(state.undetermined for state in each.states) for each in self.operators)
+
     def to_json(self) -> dict[str, object]:
         """The report as an object for `json.dumps`."""
         return {**asdict(self), "notes": self.notes}
@@ -264,6 +273,7 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
     chosen = operator.snapshot.connectors.get(metadata.operator_id)
     found = operator.survey()
     errors = {str(failure.error): _counts_as_damage(failure.error) for failure in found.failures}
+    undetermined = any(is_undetermined(failure.error) for failure in found.failures)
     formats = []
     try:
         with at(operator=operator.label):
@@ -302,6 +312,7 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
         states=states,
         error="; ".join(errors),
         damaged=any(errors.values()),
+        undetermined=undetermined,
     )
 
 
@@ -330,7 +341,7 @@ def _report_state(
     key = namespace = connector = python = None
     groups: list[list[int]] = []
     undecoded = error = ""
-    damaged = False
+    damaged = undetermined = False
     statistics = None
     stored = describe(state.serializer)
     match state:
@@ -362,6 +373,7 @@ def _report_state(
             statistics = state.count()
     except StateError as failure:
         error, damaged = str(failure), _counts_as_damage(failure)
+        undetermined = is_undetermined(failure)
     return StateReport(
         name=state.label,
         kind=str(state.kind),
@@ -379,6 +391,7 @@ def _report_state(
         python=python,
         error=error,
         damaged=damaged,
+        undetermined=undetermined,
     )
 
 
