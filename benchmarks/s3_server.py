@@ -29,17 +29,19 @@ _ACCOUNT = "123456789012"
 
 @dataclass(frozen=True)
 class Refusal:
-    """An answer of S3 that refuses a request.
+    """An answer that is given in place of that of the server, mostly a refusal.
 
     Attributes:
         status: HTTP status.
         code: S3's code of the error.
         headers: of the answer.
+        content: of the answer; by default the XML of the code.
     """
 
     status: int
     code: str
     headers: tuple[tuple[str, str], ...] = ()
+    content: bytes | None = None
 
 
 Fault = int | str | Refusal
@@ -173,7 +175,14 @@ class _Handler(BaseHTTPRequestHandler):
             if counts.latency:
                 time.sleep(counts.latency)
             if isinstance(fault, Refusal):
-                self._answer((fault.status, list(fault.headers), _describe_error(fault.code)), size)
+                self._answer(
+                    (
+                        fault.status,
+                        list(fault.headers),
+                        _describe_error(fault.code) if fault.content is None else fault.content,
+                    ),
+                    size,
+                )
             elif isinstance(fault, int) and fault:
                 self._answer((fault, [], _describe_error("InternalError")), size)
             elif fault == "reset":

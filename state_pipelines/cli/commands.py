@@ -20,6 +20,7 @@ import click
 from state_pipelines import __version__
 from state_pipelines.cli.interrupts import INTERRUPTED, keep_interrupts
 from state_pipelines.errors import IncompatibleError, ProofError, StateError, UnsupportedVersionError
+from state_pipelines.redaction import redact
 
 # A command imports what it needs, and some need Spark: only the module of the called one is loaded.
 COMMANDS = {
@@ -86,8 +87,9 @@ class CommandGroup(click.Group):
         try:
             with keep_interrupts():
                 return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             click.echo("interrupted", err=True)
+            _show_notes(interrupt)
             ctx.exit(INTERRUPTED)
         except StateError as error:
             if ctx.meta.get("debug"):
@@ -101,6 +103,7 @@ class CommandGroup(click.Group):
             from state_pipelines.snapshot.escaping import escape_terminal
 
             click.echo(f"error: {escape_terminal(' '.join(str(error).split()))}", err=True)
+            _show_notes(error)
             ctx.exit(_choose_code(error))
         except MemoryError:
             if ctx.meta.get("debug"):
@@ -126,6 +129,14 @@ def _choose_code(error: StateError) -> int:
         return ANSWER_IS_NO
     # Bytes of a version that is not known may be whole.
     return UNDETERMINED if isinstance(error, UnsupportedVersionError) else WRONG_USE
+
+
+def _show_notes(error: BaseException) -> None:
+    """Print what was added to an error on its way, such as that files could not be removed."""
+    from state_pipelines.snapshot.escaping import escape_terminal
+
+    for note in getattr(error, "__notes__", ()):
+        click.echo(f"note: {escape_terminal(redact(' '.join(note.split())))}", err=True)
 
 
 def _drop_output() -> None:

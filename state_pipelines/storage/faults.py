@@ -243,6 +243,8 @@ def translate(
         return MissingFileError(NO_BUCKET, where=where)
     if isinstance(error, FileNotFoundError):
         return MissingFileError("the file does not exist", where=where)
+    if isinstance(error, PermissionError):
+        return StorageError(f"cannot {operation}: {reason}", where=where, hint="Check who may read it")
     if isinstance(error, OSError) and (
         isinstance(location.filesystem, LocalFileSystem) or isinstance(error, IsADirectoryError | NotADirectoryError)
     ):

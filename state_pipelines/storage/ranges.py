@@ -84,7 +84,7 @@ def read_range(location: Location, start: int, end: int) -> bytes:
 
 def _may_be_outside(error: MissingFileError | StorageError) -> bool:
     cause = error.__cause__
-    if isinstance(error, MissingFileError) and isinstance(cause, OSError):
+    if isinstance(cause, OSError) and not getattr(error, "transient", False):
         return not isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError)
     return cause is not None and find_status(cause) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
 
@@ -140,7 +140,7 @@ class _RangeRequests:
                 raise StorageError(
                     f"the server ignores ranges: {len(found):,} bytes were sent for {wanted:,} bytes",
                     where=Where(file=str(self._location), offset=self._bounds[number]),
-                    hint="Use a server or proxy that answers requests with `Range`, or a copy of the snapshot elsewhere",
+                    hint="Use a server or proxy that answers requests with `Range`, or a copy elsewhere",
                 )
 
     def join(self) -> bytes:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from state_pipelines.errors import MissingFileError, StateError, TargetExistsError, UsageError, Where
+from state_pipelines.errors import MissingFileError, StateError, StorageError, TargetExistsError, UsageError, Where
 from state_pipelines.storage.faults import request
 from state_pipelines.storage.files import (
     create_file,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _PENDING_SUFFIX = ".pending"
+_REMAINS = "If nothing else writes there, repeat the command with --discard-partial, which removes the rest"
 
 
 class SnapshotWriter:
@@ -40,6 +41,10 @@ class SnapshotWriter:
     Args:
         target: a directory that does not exist yet or is empty.
 
+    Attributes:
+        written: names of files that were written by others, such as other processes; they are removed even where the
+            storage does not list them.
+
     Raises:
         TargetExistsError: on entering, when the target holds something.
     """
@@ -48,7 +53,8 @@ class SnapshotWriter:
         """Remember the target; nothing is touched before the block is entered."""
         self.target = target
         self.published = False
-        self._existed = self._taken = False
+        self.written: set[str] = set()
+        self._existed = self._taken = self._marked = False
         self._token = uuid4().hex.encode()
 
     def __enter__(self) -> SnapshotWriter:
@@ -57,6 +63,7 @@ class SnapshotWriter:
             request(self.target, "create the directory", self._enter, writes=True)
             # By its name, retention recognizes the files of a writer that was killed.
             replace_file(self._pending, self._token)
+            self._marked = True
             self._refuse_published()
         except BaseException as error:
             # Also an interrupt: the block, which would remove the directory, has not begun.
@@ -73,6 +80,7 @@ class SnapshotWriter:
 
         Raises:
             TargetExistsError: another writer has taken the target, or published into it; its files stay.
+            StorageError: the storage has lost what was written; who owns the target cannot be told, and all stays.
         """
         try:
             token = read_file(self._pending)
@@ -85,6 +93,12 @@ class SnapshotWriter:
         if token != self._token:
             # What is there is not ours to remove.
             self._taken = False
+            if len(token) < len(self._token):
+                raise StorageError(
+                    f"the storage gives back {len(token)} of {len(self._token)} bytes that were written",
+                    where=Where(file=str(self._pending)),
+                    hint=f"Nothing was published. {_REMAINS}",
+                )
             raise _target_exists(self.target)
 
     def _refuse_published(self) -> None:
@@ -127,6 +141,7 @@ class SnapshotWriter:
 
     def write_file(self, name: str, data: bytes) -> None:
         """Write one data file."""
+        self.written.add(name)
         with create_file(self.locate(name)) as file:
             file.write(data)
 
@@ -169,10 +184,38 @@ class SnapshotWriter:
         if exists(self.locate(METADATA_FILE)):
             # Somebody else published here; what is below may be theirs.
             return
+        listed = None if has_directories(filesystem) else self._list_written()
         with suppress(FileNotFoundError):
             filesystem.rm(self.target.path, recursive=True)
+        if listed is not None:
+            self._remove_unlisted(listed)
         if self._existed:
             filesystem.makedirs(self.target.path, exist_ok=True)
+
+    def _list_written(self) -> set[str]:
+        try:
+            return {each.location.name for each in list_directory(self.target)}
+        except MissingFileError:
+            return set()
+
+    def _remove_unlisted(self, listed: Collection[str]) -> None:
+        """Remove files that the storage has not listed, as stores do whose listings come late.
+
+        Raises:
+            StorageError: there were such files, so that others of other processes may stay.
+        """
+        unlisted = self.written.difference(listed)
+        if not unlisted and (not self._marked or self._pending.name in listed):
+            return
+        for name in unlisted:
+            remove_file(self.locate(name))
+        # By this file, the rest is recognized.
+        replace_file(self._pending, self._token)
+        raise StorageError(
+            "the storage does not list all that was written, so that some of it may stay",
+            where=Where(file=str(self.target)),
+            hint=_REMAINS,
+        )
 
 
 def require_free(target: Location) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 import state_pipelines as sp
 from benchmarks.s3_server import Refusal, S3Server, start_s3
-from state_pipelines.errors import StorageError
+from state_pipelines.errors import StorageError, TargetExistsError
 from state_pipelines.operations.auditing.report import AuditVerdict
 from state_pipelines.operations.auditing.snapshot_audit import audit_snapshot
 from state_pipelines.operations.inspect.inspection import inspect
@@ -25,6 +25,7 @@ from state_pipelines.storage import (
     resolve,
     use_storage_options,
 )
+from state_pipelines.storage.snapshot_writer import SnapshotWriter, discard_partial
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:
@@ -135,6 +136,48 @@ def test_a_refusal_in_the_middle_leaves_nothing(savepoint: Location, server: S3S
         sp.convert(snapshot, target.url, "heap")
     server.rule = None
     assert not target.filesystem.exists(target.path)
+
+
+NOTHING = Refusal(
+    200, "", content=b"<ListBucketResult><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>"
+)
+
+
+def write_unfinished(target: Location) -> None:
+    """Write a file that the writer knows, and one as a worker does that has not answered yet; publish nothing."""
+    with SnapshotWriter(target) as writer:
+        writer.write_file("known", b"bytes")
+        target.filesystem.pipe_file(join(target, str(uuid.uuid4())).path, b"bytes")
+
+
+def test_files_that_the_storage_does_not_list_are_removed_or_named(savepoint: Location, server: S3Server) -> None:
+    target = join(resolve(savepoint.url.rpartition("/")[0]), "new")
+    refuse(server, NOTHING, lambda command, path: command == "GET" and "list-type=2" in path)
+    with pytest.raises(StorageError, match=r"does not list all that was written.*--discard-partial"):
+        write_unfinished(target)
+    server.rule = None
+    target.filesystem.invalidate_cache()
+    assert not target.filesystem.exists(join(target, "known").path)
+    with pytest.raises(TargetExistsError, match="--discard-partial"), SnapshotWriter(target):
+        pass
+    assert discard_partial(target) == 2
+    target.filesystem.invalidate_cache()
+    assert not target.filesystem.exists(target.path)
+
+
+def take_with_loss(target: Location, server: S3Server) -> None:
+    """Take a target whose marker comes back empty."""
+    with SnapshotWriter(target) as writer:
+        refuse(server, Refusal(200, "", content=b""), lambda command, path: command == "GET" and ".pending" in path)
+        writer.require_taken()
+
+
+def test_what_the_storage_has_lost_is_named(savepoint: Location, server: S3Server) -> None:
+    target = join(resolve(savepoint.url.rpartition("/")[0]), "new")
+    with pytest.raises(StorageError, match=r"gives back 0 of 32 bytes .*--discard-partial"):
+        take_with_loss(target, server)
+    server.rule = None
+    assert discard_partial(target) == 1
 
 
 def test_a_server_that_ignores_ranges_is_named(savepoint: Location, server: S3Server) -> None:

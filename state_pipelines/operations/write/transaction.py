@@ -124,7 +124,9 @@ class SnapshotTransaction:
 
     def add_files(self, files: Iterable[RecordedFile]) -> None:
         """Take the checksums of files that others than tasks of `run` have written into `target`."""
-        self._files.update((each.name, each) for each in files)
+        found = {each.name: each for each in files}
+        self._files |= found
+        self._writer.written.update(found)
 
     def stage(
         self,
