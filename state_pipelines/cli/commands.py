@@ -2,7 +2,7 @@
 
 Exit code 0 is fine, 1 means that the answer is no (incompatible, a check failed), 2 wrong use or unreadable input, 3
 that there is no definite answer, as about formats of an unknown version; with --strict also that something could not be
-shown; 130 that it was interrupted.
+shown; 130 that it was interrupted, 143 that it was asked to end (SIGTERM).
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ import os
 import sys
 import traceback
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
 from state_pipelines import __version__
-from state_pipelines.cli.interrupts import INTERRUPTED, keep_interrupts
+from state_pipelines.cli.interrupts import keep_interrupts
 from state_pipelines.errors import IncompatibleError, ProofError, StateError, UnsupportedVersionError
 from state_pipelines.redaction import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from state_pipelines.cli.interrupts import Interrupts
 
 # A command imports what it needs, and some need Spark: only the module of the called one is loaded.
 COMMANDS = {
@@ -85,12 +91,13 @@ class CommandGroup(click.Group):
             # A terminal may have fewer characters than the names in a snapshot.
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
-            with keep_interrupts():
-                return super().invoke(ctx)
+            with keep_interrupts() as interrupts:
+                return _invoke(super().invoke, ctx, interrupts)
         except KeyboardInterrupt as interrupt:
             click.echo("interrupted", err=True)
             _show_notes(interrupt)
-            ctx.exit(INTERRUPTED)
+            _show_notes(interrupt.__cause__)
+            ctx.exit(interrupts.exit_code)
         except StateError as error:
             if ctx.meta.get("debug"):
                 traceback.print_exc()
@@ -131,7 +138,19 @@ def _choose_code(error: StateError) -> int:
     return UNDETERMINED if isinstance(error, UnsupportedVersionError) else WRONG_USE
 
 
-def _show_notes(error: BaseException) -> None:
+def _invoke(call: Callable[[click.Context], object], ctx: click.Context, interrupts: Interrupts) -> object:
+    """Run a command; an error after a signal results from that, as where it has ended other processes."""
+    try:
+        return call(ctx)
+    except click.exceptions.Exit:
+        raise
+    except Exception as error:
+        if interrupts.received:
+            raise KeyboardInterrupt from error
+        raise
+
+
+def _show_notes(error: BaseException | None) -> None:
     """Print what was added to an error on its way, such as that files could not be removed."""
     from state_pipelines.snapshot.escaping import escape_terminal
 
