@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 # Names out of snapshots are in these texts: all of this takes time in proportion to the text. Of a word that is looked
 # at for URLs, no character is looked at again by the next URL in it.
@@ -49,6 +50,41 @@ _OPTION = re.compile(
 )
 _SHOWN = r"\g<option>\g<setting>\g<header>\g<single>\g<double>…"
 
+# Names that nothing else has in a sentence, unless one of these words says so: `state password: 3 entries`.
+_NAMED_BEFORE = "".join(
+    rf"(?<!{word} )" for word in ("class", "column", "field", "operator", "property", "state", "type", "unexpected")
+)
+_PLAIN = r"[\w-]"
+_STRONG_NAME = (
+    r"(?:password|passwd|passphrase|connection_?string|secret[_-]?(?:access[_-]?)?key|client[_-]?secret|aws[_-]secret"
+    r"|(?:access|account|api|private|sas)[_-]?key(?![_-]?id)"
+    r"|(?:access|auth|bearer|id|oauth|refresh|sas|security|session|vault)[_-]?token|x-[\w-]*(?:token|authorization|secret))"
+)
+# Alone, these are words of messages too: only values that are no words are hidden.
+_WEAK_NAME = r"(?:authorization|credentials?|pwd|sas|secret|signature|token)"
+_NO_WORD = r"(?=[^\s'\",;&}\]]{6})(?=[^\s'\",;&}\]0-9/+=]*[0-9/+=])"
+# password: …, aws_secret_access_key = …, secret: …, --token …
+_NAMED = re.compile(
+    rf"(?<![\w.-]){_NAMED_BEFORE}(?:"
+    rf"(?P<strong>(?={_PLAIN}*?{_STRONG_NAME}){_PLAIN}++(?:\s?:\s++|\s?=\s?))"
+    rf"|(?P<weak>{_WEAK_NAME}(?:\s?:\s++|\s?=\s?)){_NO_WORD}"
+    rf"|(?P<argument>--(?={_PLAIN}*?{_SECRET_NAME}){_PLAIN}++[ =])(?!-)"
+    rf")(?:(?P<single>')(?:[^'\\]|\\.)*+|(?P<double>\")(?:[^\"\\]|\\.)*+|[^\s'\",;&}}\]]++)",
+    re.IGNORECASE | re.DOTALL,
+)
+_SHOWN_NAMED = r"\g<strong>\g<weak>\g<argument>\g<single>\g<double>…"
+# The rest of the line; a cookie has names of its own.
+_COOKIE = re.compile(r"(?<![\w.-])((?:set-)?cookie\s?:\s)(?!…)[^\r\n'\"]++", re.IGNORECASE)
+_BEARER = re.compile(r"(?<!\w)(Bearer\s)\s*+[\w.~+/=-]{8,}+", re.IGNORECASE)
+# <SecretAccessKey>…</SecretAccessKey>
+_ELEMENT = re.compile(rf"(<(?=[\w:.-]*?{_SECRET_NAME})[\w:.-]++>)[^<]++(?=</)", re.IGNORECASE)
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]*+-----(?<=PRIVATE KEY-----)(?:(?!-----END).)*+(?:-----END[^-]*+-----)?", re.DOTALL
+)
+_ENCODED = re.compile(r"%(?:25)*3A(?:%(?:25)*2F)+", re.IGNORECASE)
+_ENCODINGS = 4
+"""Number of times that a URL inside of others may be encoded."""
+
 
 def redact(text: str) -> str:
     """Replace secrets in a text, rather too much than too little.
@@ -64,13 +100,16 @@ def redact(text: str) -> str:
     An `@` after the first slash is part of a name where the part before that slash has no colon: `s3://bucket/a:b@c`.
     Therefore, a user or token that has a slash itself is shown.
 
-    Elsewhere, secrets are the values of options whose names say so.
+    Elsewhere, secrets are the values of options, headers, elements of XML and arguments whose names say so, tokens
+    after `Bearer`, and private keys in PEM form. URLs that are percent-encoded are decoded where they hold a secret.
 
     Args:
         text: text for people; a path or URL that may have blanks is redacted by `redact_path` first.
     """
-    if ":/" in text:
-        text = _WORD.sub(lambda match: _redact_urls(match[0]), text)
+    if "-----BEGIN" in text:
+        text = _PRIVATE_KEY.sub("…", text)
+    if ":/" in text or "%" in text:
+        text = _WORD.sub(lambda match: _redact_urls(_decode(match[0])), text)
     return _redact_options(text)
 
 
@@ -85,7 +124,23 @@ def is_secret_name(name: str) -> bool:
 
 
 def _redact_options(text: str) -> str:
-    return _OPTION.sub(_SHOWN, text) if "=" in text or ":" in text else text
+    if "=" in text or ":" in text:
+        text = _COOKIE.sub(r"\1…", _OPTION.sub(_SHOWN, text))
+    if "=" in text or ":" in text or "--" in text:
+        text = _NAMED.sub(_SHOWN_NAMED, text)
+    if "<" in text:
+        text = _ELEMENT.sub(r"\1…", text)
+    return _BEARER.sub(r"\1…", text)
+
+
+def _decode(word: str) -> str:
+    """Return a word as it is, or with percent-encoded URLs decoded where they hold a secret."""
+    if "%" not in word or _ENCODED.search(word) is None:
+        return word
+    decoded = word
+    for _ in range(_ENCODINGS):
+        decoded = unquote(decoded)
+    return word if redact_path(decoded) == decoded else decoded
 
 
 def _redact_urls(word: str) -> str:

@@ -138,5 +138,5 @@ def keep_interrupts() -> Iterator[Interrupts]:
     finally:
         interrupts.finish()
         sys.unraisablehook = unraisable
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)

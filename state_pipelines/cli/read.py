@@ -20,7 +20,7 @@ from state_pipelines.errors import UnsupportedError, Where
 from state_pipelines.operations.json_rows import compact, to_rows
 from state_pipelines.operations.state_rows import read
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.survey import is_damage, is_undetermined
+from state_pipelines.snapshot.survey import is_undetermined, is_unreadable
 from state_pipelines.storage import create_file, resolve
 
 if TYPE_CHECKING:
@@ -118,11 +118,11 @@ def command(
     else:
         show_rows(schema.names, batches, _ROWS_FOR_PEOPLE if limit is None else limit)
     notes = [f"{number:,} rows hold bytes that are not decoded: {reason}" for reason, number in reasons.items()]
-    notes += [f"rows are missing: {error}" for error in rows.errors if not is_damage(error)]
+    notes += [f"rows are missing: {error}" for error in rows.errors if not is_unreadable(error)]
     finish_with_notes(
         notes,
         strict=strict,
-        damage=[str(error) for error in rows.errors if is_damage(error)],
+        damage=[str(error) for error in rows.errors if is_unreadable(error)],
         undetermined=any(map(is_undetermined, rows.errors)),
     )
 

@@ -53,16 +53,24 @@ class Failure:
 
 
 def is_undetermined(error: StateError) -> bool:
-    """Return whether nothing can be told of the bytes: their version is not known, or the storage fails or refuses."""
-    return isinstance(error, UnsupportedVersionError | StorageError)
+    """Return whether an error is about a version that is not known, so that nothing can be said of the bytes."""
+    return isinstance(error, UnsupportedVersionError)
+
+
+def is_unreadable(error: StateError) -> bool:
+    """Return whether bytes are damaged or missing, or the storage fails or refuses.
+
+    In contrast to those of a format that is not covered.
+    """
+    return not isinstance(error, UnsupportedError)
 
 
 def is_damage(error: StateError) -> bool:
     """Return whether an error is about bytes that are damaged or missing.
 
-    In contrast to those of a format that is not covered, or of a storage that fails or refuses.
+    In contrast to those of a format that is not covered, and to a storage that fails or refuses.
     """
-    return not isinstance(error, UnsupportedError | StorageError)
+    return is_unreadable(error) and not isinstance(error, StorageError)
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,7 @@ def translate(
 
 
 def _explain_refusal(error: BaseException) -> tuple[str, str] | None:
-    """What a storage refuses, and what to do; None for other faults.
+    """Name what a storage refuses, and what to do; None for other faults.
 
     A refusal says nothing of the file, which may be whole.
     """

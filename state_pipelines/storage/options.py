@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 VARIABLE = "STATE_PIPELINES_STORAGE_OPTIONS"
-"""Environment variable with storage options for the whole process: a file, or the options themselves as JSON."""
+"""Environment variable with storage options for the whole process: a file, or the options themselves (YAML, JSON)."""
 
 # Spellings of one storage.
 _CANONICAL = {
@@ -39,6 +39,7 @@ _CANONICAL = {
     "file": "",
     "local": "",
 }
+_OPTIONS_TEXT = re.compile(r"[{}\r\n]|:\s|:$")
 _NAMED = re.compile(r"\$\{(\w+)\}")
 
 _registered: dict[str, dict[str, Any]] = {}
@@ -75,12 +76,14 @@ def list_storage_options() -> dict[str, dict[str, Any]]:
 
 
 def load_storage_options(text: str) -> dict[str, dict[str, Any]]:
-    """Load options from a YAML or JSON file, or from a JSON object itself.
+    """Load options from a YAML or JSON file, or from such a text itself.
+
+    A text with a brace, a line break or a colon before a blank is options, which hold secrets: no error quotes it.
 
     Raises:
         UsageError: there is no such file, or it does not hold options by root.
     """
-    where = Where() if text.lstrip().startswith("{") else Where(file=text)
+    where = Where() if _OPTIONS_TEXT.search(text) else Where(file=text)
     try:
         loaded = parse_yaml(text if where.file is None else _read_options(text))
     except (yaml.YAMLError, UnicodeDecodeError):
@@ -130,7 +133,9 @@ def _check(options: object, what: str, where: Where | None = None) -> dict[str, 
         raise UsageError(f"{what} are not a mapping", where=where, hint=hint)
     for root, each in options.items():
         if not isinstance(root, str) or not isinstance(each, dict) or not all(isinstance(name, str) for name in each):
-            raise UsageError(f"{what} of {root!r} are not a mapping", where=where, hint=hint)
+            # A text in place of a file may have a secret wherever a root should be.
+            named = "a root" if where is not None and where.file is None else repr(root)
+            raise UsageError(f"{what} of {named} are not a mapping", where=where, hint=hint)
     return options
 
 

@@ -80,7 +80,7 @@ class SnapshotWriter:
 
         Raises:
             TargetExistsError: another writer has taken the target, or published into it; its files stay.
-            StorageError: the storage has lost what was written; who owns the target cannot be told, and all stays.
+            StorageError: the storage has lost what was written; the owner of the target is not known, and all stays.
         """
         try:
             token = read_file(self._pending)

@@ -56,6 +56,7 @@ def test_json_tells_of_a_state(call: Callable[..., Called], savepoint: Path) -> 
         "error": "",
         "damaged": False,
         "undetermined": False,
+        "unreachable": False,
     }
 
 

@@ -101,3 +101,25 @@ def test_options_that_the_storage_refuses_are_wrong_use() -> None:
 def test_only_a_scheme_at_the_beginning_is_one(path: str) -> None:
     use_storage_options({"/data": {"auto_mkdir": True}})
     assert find_storage_options(path) == {"auto_mkdir": True}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://b: {key: AK, secret: hunter2}",
+        "s3://b:\n  key: AK\n  secret: hunter2\n",
+        '{"s3://b": {"key": "AK", "secret": "hunter2"}}',
+    ],
+)
+def test_options_are_a_text_in_place_of_a_file(text: str) -> None:
+    assert load_storage_options(text) == {"s3://b": {"key": "AK", "secret": "hunter2"}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["s3://b: {key: AK, secret: hunter2", "hunter2: hunter2", "key: hunter2\nsecret: hunter2", "{hunter2}", "hunter2:"],
+)
+def test_a_text_that_is_no_options_is_not_quoted(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_storage_options(text)
+    assert "hunter2" not in str(caught.value)

@@ -37,7 +37,7 @@ from state_pipelines.operations.local_processes import choose_runner
 from state_pipelines.snapshot.held_key_groups import find_held_key_groups
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.opening import open_together
-from state_pipelines.snapshot.survey import Failure, survey_keyed, survey_operator, survey_raw
+from state_pipelines.snapshot.survey import Failure, is_unreadable, survey_keyed, survey_operator, survey_raw
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.reading import do_together
 
@@ -264,7 +264,7 @@ def _report_operator(pair: _OperatorPair, *, counts: bool) -> OperatorDiff:
             for each in pair.pairs
         ),
         error="; ".join(dict.fromkeys(str(each.error) for each in pair.failures)),
-        damage=tuple(dict.fromkeys(str(each.error) for each in pair.failures if each.is_damage)),
+        damage=tuple(dict.fromkeys(str(each.error) for each in pair.failures if is_unreadable(each.error))),
     )
 
 
@@ -369,7 +369,7 @@ def _find_unopened(pair: _OperatorPair) -> list[Unread]:
         held = find_held_key_groups(side.metadata)
         for failure in survey_keyed(side)[1]:
             key_groups = None if failure.subtask is None else held.get(failure.subtask)
-            found.append(Unread(str(failure.error), key_groups, failure.is_damage))
+            found.append(Unread(str(failure.error), key_groups, is_unreadable(failure.error)))
     return found
 
 

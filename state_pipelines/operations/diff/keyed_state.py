@@ -29,7 +29,7 @@ from state_pipelines.operations.json_rows import to_rows
 from state_pipelines.operations.local_processes import count_kernel_threads
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.file_scans import count_scans
-from state_pipelines.snapshot.survey import is_damage
+from state_pipelines.snapshot.survey import is_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -73,7 +73,7 @@ class Unread:
     Attributes:
         reason: why not.
         key_groups: of their file; None: of all of the operator.
-        is_damage: bytes are damaged or missing.
+        is_damage: bytes are damaged or missing, or the storage fails.
     """
 
     reason: str
@@ -128,8 +128,8 @@ class DigestFile:
                 raise
             except StateError as error:
                 if len(self.states) == 1:
-                    reason = str(error) if is_damage(error) else explain(error)
-                    return FileSums({}, {self.states[0][1]: Unread(reason, self.key_groups, is_damage(error))})
+                    reason = str(error) if is_unreadable(error) else explain(error)
+                    return FileSums({}, {self.states[0][1]: Unread(reason, self.key_groups, is_unreadable(error))})
             # One state must not hide the others.
             held = self.file.hold()
             alone = [replace(self, file=held, states=(each,)).run() for each in self.states]

@@ -25,7 +25,7 @@ from state_pipelines.snapshot.keyed_state import KeyedState, count_states, hold_
 from state_pipelines.snapshot.list_state import OperatorListState
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.snapshot.raw_state import BytesState, RawKeyedState
-from state_pipelines.snapshot.survey import is_damage, is_undetermined
+from state_pipelines.snapshot.survey import is_damage, is_undetermined, is_unreadable
 from state_pipelines.storage.reading import count_scans_ahead, do_together
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ class StateReport:
         python: of a state of a Python function (PyFlink), whose `name`, `kind` and `value` are those in Python.
         error: why the state could not be read; empty when it could.
         damaged: bytes of it are damaged or missing; the reason is `error`.
-        undetermined: its version is not known, or the storage fails or refuses; the reason is `error`.
+        undetermined: the version of a format is not known; the reason is `error`.
+        unreachable: the storage fails or refuses, which says nothing of the bytes; the reason is `error`.
     """
 
     name: str
@@ -97,6 +98,7 @@ class StateReport:
     error: str = ""
     damaged: bool = False
     undetermined: bool = False
+    unreachable: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ class OperatorReport:
         states: managed keyed state and timers, list, broadcast and raw state.
         error: why not all states could be read; empty when they could.
         damaged: state of it is damaged or missing; the reason is `error`.
-        undetermined: its version is not known, or the storage fails or refuses; the reason is `error`.
+        undetermined: the version of a format is not known; the reason is `error`.
+        unreachable: the storage fails or refuses, which says nothing of the bytes; the reason is `error`.
     """
 
     id: str
@@ -146,6 +149,7 @@ class OperatorReport:
     error: str
     damaged: bool
     undetermined: bool = False
+    unreachable: bool = False
 
     @property
     def first_error(self) -> str:
@@ -154,18 +158,18 @@ class OperatorReport:
 
     @property
     def damage(self) -> Iterator[str]:
-        """Errors about bytes that are damaged or missing."""
-        if self.damaged:
+        """Errors about bytes that are damaged, missing or refused by the storage."""
+        if self.damaged or self.unreachable:
             yield self.error
-        yield from (state.error for state in self.states if state.damaged)
+        yield from (state.error for state in self.states if state.damaged or state.unreachable)
 
     @property
     def notes(self) -> Iterator[str]:
         """Undamaged states of the operator that cannot be shown decoded, each with the reason."""
-        if self.error and not self.damaged:
+        if self.error and not (self.damaged or self.unreachable):
             yield self.error
         for state in self.states:
-            if state.damaged:
+            if state.damaged or state.unreachable:
                 continue
             if state.undecoded and state.entries != 0:
                 yield f"state {state.name} is shown as bytes: {state.undecoded}"
@@ -210,7 +214,7 @@ class SnapshotReport:
 
     @property
     def has_undetermined(self) -> bool:
-        """Whether the version of some state is not known, or the storage refuses it."""
+        """Whether the version of some state is not known."""
         return any(each.undetermined or any(state.undetermined for state in each.states) for each in self.operators)
 
     def to_json(self) -> dict[str, object]:
@@ -274,12 +278,14 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
     found = operator.survey()
     errors = {str(failure.error): _counts_as_damage(failure.error) for failure in found.failures}
     undetermined = any(is_undetermined(failure.error) for failure in found.failures)
+    unreachable = any(_is_unreachable(failure.error) for failure in found.failures)
     formats = []
     try:
         with at(operator=operator.label):
             formats = _find_formats(operator)
     except StateError as failure:
         errors.setdefault(str(failure), _counts_as_damage(failure))
+        unreachable = unreachable or _is_unreachable(failure)
         if isinstance(failure, OutOfReachError):
             formats = _find_formats(operator, without_options=True)
     counted: dict[str, StateStatistics] = {}
@@ -313,6 +319,7 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
         error="; ".join(errors),
         damaged=any(errors.values()),
         undetermined=undetermined,
+        unreachable=unreachable,
     )
 
 
@@ -329,6 +336,10 @@ def _counts_as_damage(error: StateError) -> bool:
     return is_damage(error) and not isinstance(error, OutOfReachError)
 
 
+def _is_unreachable(error: StateError) -> bool:
+    return is_unreadable(error) and not is_damage(error)
+
+
 def _find_formats(operator: Operator, *, without_options: bool = False) -> list[KeyedFormat]:
     handles = [(each.index, each.managed_keyed_state) for each in operator.metadata.subtasks]
     files, _ = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
@@ -341,7 +352,7 @@ def _report_state(
     key = namespace = connector = python = None
     groups: list[list[int]] = []
     undecoded = error = ""
-    damaged = undetermined = False
+    damaged = undetermined = unreachable = False
     statistics = None
     stored = describe(state.serializer)
     match state:
@@ -373,7 +384,7 @@ def _report_state(
             statistics = state.count()
     except StateError as failure:
         error, damaged = str(failure), _counts_as_damage(failure)
-        undetermined = is_undetermined(failure)
+        undetermined, unreachable = is_undetermined(failure), _is_unreachable(failure)
     return StateReport(
         name=state.label,
         kind=str(state.kind),
@@ -392,6 +403,7 @@ def _report_state(
         error=error,
         damaged=damaged,
         undetermined=undetermined,
+        unreachable=unreachable,
     )
 
 
