@@ -12,6 +12,7 @@ import errno
 import os
 import stat
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import OutOfReachError, Where
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 # The first exists on Linux only. Elsewhere a directory can be opened by those who may list it.
 DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 """Flags for the descriptor of a directory."""
+
+
+# As many as Linux follows (`MAXSYMLINKS`).
+_MOST_LINKS = 40
 
 
 @contextmanager
@@ -107,3 +112,53 @@ def resolve_directory(path: str) -> str:
         return find_path(descriptor, path)
     finally:
         os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class FollowedPath:
+    """The end of a local path, with all symbolic links followed.
+
+    Attributes:
+        path: the file or directory, without links; None where a link leads nowhere or in a circle, or cannot be read.
+        directories: all directories that the path and its links go through, without links; the last one is that of the
+            file, or the one in which the path ends without having led to a file.
+    """
+
+    path: str | None
+    directories: tuple[str, ...]
+
+
+def follow_path(path: str) -> FollowedPath:
+    """Follow an absolute local path and the symbolic links in it; nothing is opened."""
+    names = path.split("/")[::-1]
+    directories = [""]
+    current, links = "", 0
+    while names:
+        name = names.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            current = current.rpartition("/")[0]
+            directories.append(current)
+            continue
+        found = f"{current}/{name}"
+        try:
+            mode = os.lstat(found).st_mode
+            target = os.readlink(found) if stat.S_ISLNK(mode) else None  # noqa: PTH115
+        except (OSError, ValueError):
+            return FollowedPath(None, (*directories, current))
+        if target is not None:
+            links += 1
+            if links > _MOST_LINKS:
+                return FollowedPath(None, (*directories, current))
+            names += target.split("/")[::-1]
+            if target.startswith("/"):
+                current = ""
+            directories.append(current)
+            continue
+        if names and not stat.S_ISDIR(mode):
+            return FollowedPath(None, (*directories, current))
+        current = found
+        if names:
+            directories.append(current)
+    return FollowedPath(current or "/", tuple(directories))

@@ -110,6 +110,13 @@ class FileJudge:
             self._names[key.rpartition("/")[2]].add(key)
         self._has_log = any(_references(each).has_write_ahead_log for each in staying if _has_references(each))
         self._merged = {name for each in staying if _has_references(each) for name in _references(each).directories}
+        self._passed = {key for each in staying if _has_references(each) for key in _references(each).passed}
+        self._unresolved = {
+            key: (each.path, link)
+            for each in staying
+            if _has_references(each)
+            for key, link in _references(each).unresolved.items()
+        }
         self._newest: dict[str, datetime | None] = {}
         self._pending: set[str] = set()
         self._lone_manifests: set[str] = set()
@@ -223,6 +230,9 @@ class FileJudge:
             first, number = self._live[file.key]
             more = f" and {number - 1} more" if number > 1 else ""
             self._keep(file, kind, f"referenced by {first}{more}")
+        elif file.directory_key in self._unresolved:
+            snapshot_path, link = self._unresolved[file.directory_key]
+            self._keep(file, kind, f"{snapshot_path} references {link}, a symbolic link that may mean any file here")
         elif self._is_leftover(file) and file.root.key not in self._stopped:
             self._delete(file, kind, "an interrupted application of a plan was deleting it")
         elif flink_names.is_temporary_name(file.name):
@@ -311,6 +321,8 @@ class FileJudge:
 
     def _judge_directories(self) -> list[PlannedPath]:
         blocked: set[str] = set()
+        for key in self._passed:
+            _block(key, blocked)
         for file in (*self._found.links, *(each for each in self._found.files.values() if each.key not in self._going)):
             _block(file.directory_key, blocked)
         filled = {key.rpartition("/")[0] for key in self._going}

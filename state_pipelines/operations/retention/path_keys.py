@@ -63,12 +63,25 @@ class PathKeys:
         authority = authority.lower()
         return f"{scheme}://{self._authorities.get(authority, authority)}{inner}"
 
+    def directory_key(self, path: str) -> str:
+        """The one spelling of a directory, which may itself be a link."""
+        return self.key(f"{path.rstrip('/')}/_").rpartition("/")[0]
+
+    def refresh(self) -> bool:
+        """Follow the links of known directories again; returns whether one leads elsewhere now."""
+        known = dict(self._directories)
+        self._directories.clear()
+        return any(self._follow(directory) != found for directory, found in known.items())
+
     def _resolve_links(self, path: str) -> str:
         # A snapshot may name files by a directory that is a link; the file itself is never followed.
         directory, _, name = path.rpartition("/")
+        return f"{self._follow(directory)}/{name}"
+
+    def _follow(self, directory: str) -> str:
         if directory not in self._directories:
             self._directories[directory] = os.path.realpath(directory or "/").rstrip("/")
-        return f"{self._directories[directory]}/{name}"
+        return self._directories[directory]
 
 
 def parse_equalities(texts: tuple[str, ...] | list[str]) -> Equalities:

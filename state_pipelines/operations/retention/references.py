@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from state_pipelines.errors import MissingFileError, StateError
@@ -16,21 +17,25 @@ from state_pipelines.operations.auditing import is_restorable
 from state_pipelines.operations.retention.policy import SnapshotFormat
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import Location, SnapshotLocation, exists
+from state_pipelines.storage.local_directories import follow_path
 from state_pipelines.storage.locations import parent
 from state_pipelines.storage.snapshot_location import read_metadata_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from datetime import datetime
 
     from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.operations.retention.path_keys import PathKeys
     from state_pipelines.operations.retention.surveyed_sizes import SurveyedSizes
     from state_pipelines.storage import PathMapping
+    from state_pipelines.storage.local_directories import FollowedPath
 
 READ_THREADS = 16
 """`_metadata` files that are read at a time."""
 
+# Beginning of the keys of local files (`PathKeys`).
+_LOCAL = "file:"
 # State of `GenericWriteAheadSink`: Java objects inside it name files in `taskowned` that no handle names.
 _WRITE_AHEAD_STATE = "pending-checkpoints"
 
@@ -67,6 +72,9 @@ class SnapshotReferences:
         directories: names of the directories of merged files that operator state names.
         has_write_ahead_log: state names files in `taskowned` that no handle names.
         restorable: as of `SnapshotVerdict`.
+        passed: keys of the directories that symbolic links among the files lead through.
+        unresolved: keys of the directories of which a symbolic link among the files may mean any file, because it leads
+            nowhere; and the path of that link.
     """
 
     checkpoint_id: int
@@ -77,6 +85,8 @@ class SnapshotReferences:
     directories: frozenset[str]
     has_write_ahead_log: bool
     restorable: bool | None = None
+    passed: frozenset[str] = frozenset()
+    unresolved: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +151,16 @@ class ReferenceReader:
             sizes: sizes of the files of state, by which the audit judges the snapshots; without them none is judged.
         """
         self._last = files
+        if self.keys.refresh():
+            self._known.clear()
         with ThreadPoolExecutor(READ_THREADS) as threads:
-            return list(threads.map(lambda file: self._read_known(file, sizes), files))
+            readings = list(threads.map(lambda file: self._read_known(file, sizes), files))
+        regular = {} if sizes is None else sizes.sizes
+        followed: dict[str, FollowedPath | None] = {}
+        return [
+            follow_links(reading, regular, followed) if isinstance(reading, SnapshotReferences) else reading
+            for reading in readings
+        ]
 
     def save(self) -> None:
         """Store the references of the files that were read last.
@@ -227,9 +245,43 @@ def extract_references(
     return SnapshotReferences(metadata.checkpoint_id, kind, formats, files, texts, directories, has_log)
 
 
+def follow_links(
+    references: SnapshotReferences, regular: Collection[str], followed: dict[str, FollowedPath | None]
+) -> SnapshotReferences:
+    """Add the files to which symbolic links among the referenced files lead.
+
+    The path of a file is followed, not only that of its directory: whoever keeps a link needs the file, wherever it is.
+
+    Args:
+        references: of a snapshot.
+        regular: keys of files that are known to be no links.
+        followed: paths that were followed before, by key; None for those that are no links.
+    """
+    files = dict(references.files)
+    passed: set[str] = set()
+    unresolved: dict[str, str] = {}
+    for key, size in references.files.items():
+        if key in regular or not key.startswith(_LOCAL):
+            continue
+        if key not in followed:
+            path = key.removeprefix(_LOCAL)
+            followed[key] = follow_path(path) if os.path.islink(path) else None  # noqa: PTH114
+        found = followed[key]
+        if found is None:
+            continue
+        passed.update(_LOCAL + directory for directory in found.directories)
+        if found.path is None:
+            link = key.removeprefix(_LOCAL)
+            unresolved[key.rpartition("/")[0]] = unresolved[_LOCAL + found.directories[-1]] = link
+        else:
+            real = _LOCAL + found.path
+            files[real] = max(files.get(real, 0), size)
+    return replace(references, files=files, passed=frozenset(passed), unresolved=unresolved) if passed else references
+
+
 def _find_sizes(reading: Reading, sizes: SurveyedSizes) -> tuple[int | None, ...]:
     files = reading.files if isinstance(reading, SnapshotReferences) else ()
-    return tuple(sizes.sizes.get(key) for key in files)
+    return tuple(sizes.get(key) for key in files)
 
 
 def _find_formats(metadata: CheckpointMetadata, *, is_incremental: bool) -> frozenset[SnapshotFormat]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import StateError, UsageError, Where
@@ -19,6 +21,7 @@ from state_pipelines.operations.retention.references import (
 )
 from state_pipelines.operations.retention.surveyed_sizes import SurveyedSizes
 from state_pipelines.storage import METADATA_FILE, Location, join, resolve
+from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
 from state_pipelines.storage.trees import list_tree
 
@@ -225,7 +228,9 @@ def _read_snapshots(result: Survey, reader: ReferenceReader) -> bool:
     for file in result.files.values():
         by_directory[file.directory_key].append(file)
     found = [file for file in result.files.values() if file.name == METADATA_FILE]
-    sizes = SurveyedSizes({file.key: file.entry.size for file in result.files.values()}, result.is_inside, reader.keys)
+    regular = {file.key: file.entry.size for file in result.files.values()}
+    linked = {link.key: size for link in result.links if (size := _find_linked_size(link)) is not None}
+    sizes = SurveyedSizes(regular, result.is_inside, reader.keys, linked)
     readings = reader.read([_to_metadata_file(file) for file in found], sizes)
     pins = _collect_pins(result)
     for file, reading in zip(found, readings, strict=True):
@@ -247,6 +252,17 @@ def _read_snapshots(result: Survey, reader: ReferenceReader) -> bool:
         if not any(key == pinned or key.startswith(pinned + "/") for key in result.snapshots):
             result.notes.append(f"no snapshot is at the pinned path {pinned}")
     return True
+
+
+def _find_linked_size(link: FoundFile) -> int | None:
+    """Size of the regular file to which a symbolic link leads; None for other links and special files."""
+    if not is_local(link.root.location):
+        return None
+    try:
+        status = Path(join(link.root.location, link.entry.name).path).stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_size if S_ISREG(status.st_mode) else None
 
 
 def _collect_pins(result: Survey) -> list[tuple[str, Pin]]:
