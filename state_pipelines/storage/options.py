@@ -17,7 +17,7 @@ import yaml
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.storage.locations import complete_scheme
 from state_pipelines.storage.option_secrets import remember_secrets
-from state_pipelines.storage.yaml_documents import parse_yaml
+from state_pipelines.storage.yaml_documents import RepeatedKeyError, parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,6 +86,11 @@ def load_storage_options(text: str) -> dict[str, dict[str, Any]]:
     where = Where() if _OPTIONS_TEXT.search(text) else Where(file=text)
     try:
         loaded = parse_yaml(text if where.file is None else _read_options(text))
+    except RepeatedKeyError as error:
+        # The key may be a secret in the wrong line.
+        first, second = error.lines
+        what = f"the storage options contradict themselves: a key is there twice, in lines {first} and {second}"
+        raise UsageError(what, where=where) from None
     except (yaml.YAMLError, UnicodeDecodeError):
         # The message of the parser would quote the text, which may hold secrets.
         raise UsageError("the storage options are neither YAML nor JSON", where=where) from None

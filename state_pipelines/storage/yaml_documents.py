@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import yaml
@@ -19,19 +21,37 @@ MOST_REPEATED = 100_000
 """Values that the aliases of a document repeat."""
 
 _MOST_DIGITS = 1000
+# Smaller integers have hashes of their own. Many keys of one hash make a mapping quadratic.
+_FIRST_LARGE_KEY = sys.hash_info.modulus
+_LONG_KEY = 60
+# Keys of these tags are instructions, which no loader makes values of.
+_INSTRUCTIONS = ("tag:yaml.org,2002:merge", "tag:yaml.org,2002:value")
 _IMPOSSIBLE = re.compile("[\0\ud800-\udfff]")
+
+
+class RepeatedKeyError(yaml.YAMLError):
+    """A mapping has a key twice, of which PyYAML would take the last value without a word.
+
+    Attributes:
+        lines: of the key.
+    """
+
+    def __init__(self, key: str, first: int, second: int) -> None:
+        super().__init__(f"the key {_shorten(key)} is there twice, in lines {first} and {second}")
+        self.lines = (first, second)
 
 
 class _Bounded:
     """A composer that counts how deep it is, and how much aliases repeat; to be mixed into a loader of PyYAML.
 
-    An alias is as deep as what it names, and cannot name what it is in.
+    It also compares the keys of each mapping, before values of merged mappings are put between them. An alias is as deep as what it names, and cannot name what it is in.
     """
 
     _depth = 0
     _deepest = 0
     _values = 0
     _repeated = 0
+    allows_repeated_keys = False
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[attr-defined]
@@ -67,11 +87,33 @@ class _Bounded:
             heights[event.anchor] = self._deepest - self._depth
             sizes[event.anchor] = self._values - before
         self._deepest = max(around, self._deepest)
+        if isinstance(node, yaml.MappingNode) and not isinstance(event, yaml.AliasEvent):
+            self._check_keys(node)
         return node
+
+    def _check_keys(self, node: yaml.MappingNode) -> None:
+        lines: dict[object, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                # No loader takes a list or a mapping for a key.
+                continue
+            value = self._construct_key(key)
+            if isinstance(value, int) and abs(value) >= _FIRST_LARGE_KEY:
+                raise yaml.YAMLError(f"line {key.start_mark.line + 1}: a key is a number of more than 18 digits")
+            line = key.start_mark.line + 1
+            if value in lines and not self.allows_repeated_keys:
+                raise RepeatedKeyError(key.value, lines[value], line)
+            lines[value] = line
+
+    def _construct_key(self, key: yaml.ScalarNode) -> object:
+        return key.value
 
 
 class _SafeLoader(_Bounded, yaml.SafeLoader):
     """Values of YAML's own types."""
+
+    def _construct_key(self, key: yaml.ScalarNode) -> object:
+        return key.value if key.tag in _INSTRUCTIONS else self.construct_object(key)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         """An integer that Python can also write in decimal digits, which has a limit for longer ones."""
@@ -87,22 +129,76 @@ class _TextLoader(_Bounded, yaml.BaseLoader):
     """Texts only."""
 
 
-def parse_yaml(text: str | bytes, *, as_texts: bool = False) -> Any:
+class _RepeatingLoader(_SafeLoader):
+    """Values of YAML's own types; of a key that is there twice, the last one."""
+
+    allows_repeated_keys = True
+
+
+class _NodeLoader(_SafeLoader):
+    """Nodes with their lines, of which no values are made."""
+
+    def get_single_data(self) -> yaml.Node | None:
+        """The root node."""
+        node: yaml.Node | None = self.get_single_node()
+        return node
+
+
+def parse_yaml(text: str | bytes, *, as_texts: bool = False, allow_repeated_keys: bool = False) -> Any:
     """Return the content of a YAML document.
 
     Args:
         text: the document.
         as_texts: scalars stay texts, so that `no` and `1.10` are what they look like.
+        allow_repeated_keys: of a key that a mapping has twice the last value counts; only for files of other programs
+            that read them so.
 
     Raises:
+        RepeatedKeyError: a mapping has a key twice.
         yaml.YAMLError: it has more than `MOST_BYTES`, is not YAML, nests deeper than `MAX_DEPTH`, an alias is inside of
-            what it names, aliases repeat more than `MOST_REPEATED` values, or a value is not one of its tag, such as a
-            date that does not exist.
+            what it names, aliases repeat more than `MOST_REPEATED` values, a key is a number of more than 18 digits, or
+            a value is not one of its tag, such as a date that does not exist.
     """
+    return _load(text, _TextLoader if as_texts else _RepeatingLoader if allow_repeated_keys else _SafeLoader)
+
+
+def find_entry_lines(text: str | bytes, name: str) -> list[int]:
+    """Return the line of each entry of the list that a document has under a name; none where there is no such list.
+
+    Raises:
+        yaml.YAMLError: see `parse_yaml`.
+    """
+    node = _load(text, _NodeLoader)
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        if key.value == name and isinstance(value, yaml.SequenceNode):
+            return [each.start_mark.line + 1 for each in value.value]
+    return []
+
+
+def find_equal_names(names: Iterable[str], unify: Callable[[str], str]) -> tuple[str, str] | None:
+    """Return two names of a mapping that mean the same, such as `min-age` and `min_age`; None where there are none.
+
+    Args:
+        names: the names.
+        unify: the one spelling of a name.
+    """
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(unify(name), name)
+        if other != name:
+            return other, name
+    return None
+
+
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= _LONG_KEY else f"{text[:_LONG_KEY]}…")
+
+
+def _load(text: str | bytes, loader: type[_SafeLoader | _TextLoader]) -> Any:
     if len(text) > MOST_BYTES:
         raise yaml.YAMLError(f"the document has {len(text):,} bytes, more than {MOST_BYTES:,}")
     try:
-        return yaml.load(text, Loader=_TextLoader if as_texts else _SafeLoader)
+        return yaml.load(text, Loader=loader)
     except (ValueError, OverflowError) as error:
         raise yaml.YAMLError(str(error)) from None
     except (AttributeError, LookupError, TypeError) as error:

@@ -72,3 +72,13 @@ def test_a_wrong_file_is_named(tmp_path: Path, text: str, message: str) -> None:
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError):
         load_flink_config(str(tmp_path / "none.yaml"))
+
+
+def test_a_key_that_is_there_twice(tmp_path: Path) -> None:
+    # `GlobalConfiguration` takes the last one of the old file, and refuses the new one.
+    text = "state.checkpoints.num-retained: 3\nstate.checkpoints.num-retained: 5\n"
+    (tmp_path / "flink-conf.yaml").write_text(text)
+    (tmp_path / "config.yaml").write_text(text)
+    assert load_flink_config(str(tmp_path / "flink-conf.yaml")).num_retained == 5
+    with pytest.raises(UsageError, match="is there twice, in lines 1 and 2"):
+        load_flink_config(str(tmp_path / "config.yaml"))

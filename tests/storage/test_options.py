@@ -123,3 +123,9 @@ def test_a_text_that_is_no_options_is_not_quoted(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_storage_options(text)
     assert "hunter2" not in str(caught.value)
+
+
+def test_options_of_one_root_twice() -> None:
+    with pytest.raises(UsageError, match="a key is there twice, in lines 1 and 2") as error:
+        load_storage_options('{"s3://b": {"key": "first"},\n "s3://b": {"key": "other"}}')
+    assert "first" not in str(error.value)

@@ -1,9 +1,19 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 import yaml
 
-from state_pipelines.storage.yaml_documents import MAX_DEPTH, MOST_BYTES, MOST_REPEATED, parse_yaml
+from state_pipelines.storage.yaml_documents import (
+    MAX_DEPTH,
+    MOST_BYTES,
+    MOST_REPEATED,
+    RepeatedKeyError,
+    find_entry_lines,
+    find_equal_names,
+    parse_yaml,
+)
 
 
 def test_values_and_texts() -> None:
@@ -77,3 +87,51 @@ def test_digits_are_bounded() -> None:
     assert parse_yaml("0x" + "f" * 900) == 16**900 - 1
     with pytest.raises(yaml.YAMLError, match="1,002 digits"):
         parse_yaml("0x" + "f" * 1000)
+
+
+@pytest.mark.parametrize(
+    "text", ["a: 1\nb: 2\na: 3", "{a: 1, a: 1}", '{"a": 1, a: 2}', "x: [{y: {a: 1, a: 2}}]", "&x a: 1\na: 2"]
+)
+@pytest.mark.parametrize("as_texts", [False, True])
+def test_a_key_that_is_there_twice_is_refused(text: str, as_texts: bool) -> None:
+    with pytest.raises(RepeatedKeyError, match="the key 'a' is there twice, in lines 1 and"):
+        parse_yaml(text, as_texts=as_texts)
+
+
+@pytest.mark.parametrize("text", ["{1: a, 0x1: b}", "{1: a, 1.0: b}", "{no: a, off: b}", "{~: a, null: b}"])
+def test_keys_are_compared_by_their_values(text: str) -> None:
+    with pytest.raises(RepeatedKeyError):
+        parse_yaml(text)
+    assert len(parse_yaml(text, as_texts=True)) == 2
+
+
+def test_a_value_that_replaces_a_merged_one_is_no_repetition() -> None:
+    text = "a: &a {x: 1, y: 1}\nb: &b {<<: *a, x: 2}\nc: {<<: [*b, *a], y: 3}\nd: {<<: *b}"
+    assert parse_yaml(text)["c"] == {"x": 2, "y": 3}
+    with pytest.raises(RepeatedKeyError):
+        parse_yaml("a: &a {x: 1}\nb: &b {x: 1}\nc: {<<: *a, <<: *b}")
+
+
+def test_repeated_keys_of_other_programs() -> None:
+    assert parse_yaml("a: 1\na: 2", allow_repeated_keys=True) == {"a": 2}
+
+
+@pytest.mark.parametrize("key", [sys.hash_info.modulus, -sys.hash_info.modulus, 7 * sys.hash_info.modulus])
+def test_keys_that_are_numbers_have_hashes_of_their_own(key: int) -> None:
+    assert parse_yaml(f"{{{sys.hash_info.modulus - 1}: 1, {1 - sys.hash_info.modulus}: 1}}")
+    with pytest.raises(yaml.YAMLError, match="a key is a number of more than 18 digits"):
+        parse_yaml(f"{{{key}: 1}}")
+    with pytest.raises(yaml.YAMLError, match="a key is a number of more than 18 digits"):
+        parse_yaml(f"{{{key}: 1}}", allow_repeated_keys=True)
+
+
+def test_lines_of_entries() -> None:
+    text = "# pins\npins:\n- a\n\n- path: b\n  reason: c\n- {path: d}\nothers: [x]\n"
+    assert find_entry_lines(text, "pins") == [3, 5, 7]
+    assert find_entry_lines(text.encode(), "others") == [8]
+    assert find_entry_lines("pins: {}", "pins") == find_entry_lines("[1]", "pins") == find_entry_lines("", "pins") == []
+
+
+def test_names_that_are_equal() -> None:
+    assert find_equal_names(["a-b", "c", "a_b"], lambda name: name.replace("_", "-")) == ("a-b", "a_b")
+    assert find_equal_names(["a-b", "c"], lambda name: name) is None

@@ -44,6 +44,7 @@ INTERVAL = ("execution.checkpointing.interval",)
 TTL = ("table.exec.state.ttl",)
 """Time after which SQL forgets idle state."""
 
+_LEGACY_FILE = "flink-conf.yaml"
 _DURATION = re.compile(r"(\d+)\s*([a-zµ]*)", re.IGNORECASE)
 # `TimeUtils`: a number alone is in milliseconds.
 _UNITS = {
@@ -105,7 +106,11 @@ def load_flink_options(path: str) -> dict[str, Any]:
     """
     with at(file=path):
         try:
-            content = parse_yaml(read_file(resolve(path), most=MOST_TEXT).decode())
+            location = resolve(path)
+            # Of an option that is there twice, Flink takes the last one of this file, and refuses `config.yaml`
+            # (`GlobalConfiguration.loadLegacyYAMLResource`, `YamlParserUtils`).
+            is_legacy = location.name == _LEGACY_FILE
+            content = parse_yaml(read_file(location, most=MOST_TEXT).decode(), allow_repeated_keys=is_legacy)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise UsageError(f"the configuration of Flink is not YAML: {error}") from None
         if content is not None and not isinstance(content, dict):

@@ -15,10 +15,10 @@ from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.metadata.properties import SnapshotKind
 from state_pipelines.redaction import redact
 from state_pipelines.storage.given_files import read_given_text
-from state_pipelines.storage.yaml_documents import parse_yaml
+from state_pipelines.storage.yaml_documents import find_equal_names, parse_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from state_pipelines.operations.retention.path_keys import Equalities
@@ -35,10 +35,11 @@ PERIODS = ("hourly", "daily", "weekly", "monthly", "yearly")
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
 _UNITS = {
     **dict.fromkeys(("s", "sec", "second", "seconds"), 1),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
+    **dict.fromkeys(("min", "minute", "minutes"), 60),
     **dict.fromkeys(("h", "hour", "hours"), 3600),
     **dict.fromkeys(("d", "day", "days"), 86_400),
     **dict.fromkeys(("w", "week", "weeks"), 7 * 86_400),
+    **dict.fromkeys(("mo", "month", "months"), 30 * 86_400),
 }
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
 _SIZES = {"": 1, "b": 1, "bytes": 1}
@@ -228,7 +229,7 @@ def parse_policy(content: object) -> RetentionPolicy:
 
 
 def parse_duration(value: object, field: str = "duration") -> timedelta:
-    """A duration from text such as `3d`, `12 h`, `90min` or `2 weeks`.
+    """A duration from text such as `3d`, `12 h`, `90min` or `2 weeks`; a month (`mo`) has 30 days.
 
     Raises:
         UsageError: it has another form.
@@ -286,6 +287,7 @@ def _parse_keep(content: object, field: str) -> KeepRule:
         return KeepRule(last=0)
     if isinstance(content, dict):
         # restic and borg write keep-daily.
+        _require_once(content, lambda name: _unify(name).removeprefix("keep-"), field)
         content = {str(name).removeprefix("keep-").removeprefix("keep_"): value for name, value in content.items()}
     body = _open(content, _KEEP, field)
     if not body:
@@ -322,6 +324,9 @@ def parse_size(value: object, field: str = "size") -> int:
 
 def _duration(value: object, field: str) -> timedelta:
     match = _DURATION.fullmatch(str(value).lower()) if isinstance(value, int | str) and value is not True else None
+    if match is not None and match[2] == "m":
+        hint = f"Write {match[1]}min for minutes, or {match[1]}mo for months of 30 days"
+        raise _wrong(field, f"{value!r} may be minutes or months", hint)
     if match is None or (match[2] not in _UNITS and float(match[1])):
         raise _wrong(field, f"{value!r} is not a duration", "Write a number and a unit, such as 3d, 12h or 30min")
     try:
@@ -357,11 +362,23 @@ def _open(content: object, known: tuple[str, ...], field: str) -> dict[str, Any]
         return {}
     if not isinstance(content, dict):
         raise _wrong(field, f"{redact(repr(content))[:60]} is not a mapping", f"It knows {', '.join(known)}")
-    body = {str(name).replace("_", "-"): value for name, value in content.items()}
+    _require_once(content, _unify, field)
+    body = {_unify(str(name)): value for name, value in content.items()}
     for name in body:
         if name not in known:
             raise _wrong(f"{field}.{name}".lstrip("."), "there is no such field", f"There are {', '.join(known)}")
     return body
+
+
+def _unify(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _require_once(content: Mapping[Any, Any], unify: Callable[[str], str], field: str) -> None:
+    names = find_equal_names(map(str, content), unify)
+    if names is not None:
+        what = f"{names[0]} and {names[1]} are the same field"
+        raise _wrong(f"{field}.{names[1]}".lstrip("."), what, "Leave one of them out")
 
 
 def _wrong(field: str, what: str, hint: str) -> UsageError:

@@ -131,3 +131,35 @@ def test_sizes(text: object, size: int) -> None:
 def test_durations_without_end_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("min-age: 30d\nmin-age: 1h", "the key 'min-age' is there twice, in lines 1 and 2"),
+        ("checkpoints: {last: 9}\nkeep: all\ncheckpoints: {last: 1}", "'checkpoints' is there twice, in lines 1 and 3"),
+        ("rules: []\n'rules': [{keep: all}]", "'rules' is there twice"),
+        ("keep: {last: 9, last: 1}", "'last' is there twice, in lines 1 and 1"),
+        ("rules: [{match: {job: a, job: b}, keep: all}]", "'job' is there twice"),
+        ("min-age: 30d\nmin_age: 1h", "min-age and min_age are the same field"),
+        ("keep: {last: 9, keep-last: 1}", "last and keep-last are the same field"),
+        ("keep: {keep_daily: 9, keep-daily: 1}", "keep_daily and keep-daily are the same field"),
+        ("checkpoints: {max-size: 1k, max_size: 1G}", "max-size and max_size are the same field"),
+        ("equal-schemes: [[s3, oss]]\nequal_schemes: []", "equal-schemes and equal_schemes are the same field"),
+    ],
+)
+def test_policies_that_contradict_themselves(tmp_path: Path, text: str, found: str) -> None:
+    (tmp_path / "policy.yaml").write_text(text)
+    with pytest.raises(UsageError) as error:
+        load_policy(tmp_path / "policy.yaml")
+    assert found in str(error.value)
+    assert str(tmp_path / "policy.yaml") in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["1m", "1M", "30 m"])
+def test_minutes_and_months_are_said(text: str) -> None:
+    # `restic forget` reads months.
+    with pytest.raises(UsageError, match=r"minutes or months.*Write \d+min for minutes, or \d+mo for months"):
+        parse_policy({"min-age": text})
+    assert parse_duration("1min") == timedelta(minutes=1)
+    assert parse_duration("1mo") == timedelta(days=30)
