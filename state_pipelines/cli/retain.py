@@ -35,7 +35,9 @@ from state_pipelines.operations.retention import (
     restore_quarantined,
     unpin_snapshot,
 )
+from state_pipelines.operations.retention.own_directory import find_above
 from state_pipelines.operations.retention.path_keys import PathKeys, parse_equalities
+from state_pipelines.operations.retention.pins import find_pinnable, find_pinned_keys
 from state_pipelines.operations.retention.policy import parse_duration, parse_price
 from state_pipelines.operations.retention.survey import open_roots
 from state_pipelines.storage import parse_path_mapping, resolve
@@ -182,7 +184,8 @@ def command(
             hint="Add --price MONEY, or leave --currency out",
         )
     if pin is not None or unpin is not None or list_pins:
-        _change_pins(_open(roots, policy), pin=pin, reason=reason, tags=tags, unpin=unpin, as_json=as_json)
+        keys = PathKeys(policy.equal_schemes, policy.equal_authorities)
+        _change_pins(_open(roots, policy), keys, pin=pin, reason=reason, tags=tags, unpin=unpin, as_json=as_json)
         return
     if restore is not None or purge is not None:
         locations = [root.location for root in _open(roots, policy)]
@@ -225,35 +228,59 @@ def _open_log(root: Location, directory: str | None) -> AuditLog:
 
 
 def _change_pins(
-    roots: Sequence[Root], *, pin: str | None, reason: str, tags: tuple[str, ...], unpin: str | None, as_json: bool
+    roots: Sequence[Root],
+    keys: PathKeys,
+    *,
+    pin: str | None,
+    reason: str,
+    tags: tuple[str, ...],
+    unpin: str | None,
+    as_json: bool,
 ) -> None:
     if pin is not None:
-        root, path = _find_root(roots, pin)
-        pin_snapshot(root.location, path, reason=reason, tags=tags)
+        directory, path = _find_pinnable(roots, pin, keys)
+        pin_snapshot(directory, path, reason=reason, tags=tags, keys=keys)
+    # Pins of directories above count for the roots too.
+    above = dict.fromkeys(each for root in roots for each in find_above(root.location)[0])
+    directories = [*(root.location for root in roots), *above]
     if unpin is not None:
-        root, path = _find_root(roots, unpin)
-        unpin_snapshot(root.location, path)
-    pins = [(root, each) for root in roots for each in read_pins(root.location)]
+        unpin_snapshot(_find_pinned(directories, unpin, keys), unpin, keys=keys)
+    shown = {root.location: root.path for root in roots}
+    pins = [(shown.get(each, str(each)), pinned) for each in directories for pinned in read_pins(each)]
     if as_json:
-        entries = [{"root": root.path, **each.to_json()} for root, each in pins]
+        entries = [{"root": directory, **each.to_json()} for directory, each in pins]
         click.echo(json.dumps({"pins": entries}, indent=2))
         return
     if not pins:
         click.echo("no pins")
         return
-    rows = [(f"{root.path}/{each.path}", each.reason, ", ".join(each.tags), each.created) for root, each in pins]
+    rows = [(f"{directory}/{each.path}", each.reason, ", ".join(each.tags), each.created) for directory, each in pins]
     print_table(make_console(), ("pinned", "reason", "tags", "since"), rows, depth=0)
 
 
-def _find_root(roots: Sequence[Root], path: str) -> tuple[Root, str]:
-    """The root that holds a path, and the path relative to it."""
-    key = PathKeys().key(path)
-    for root in roots:
-        if root.contains(key):
-            return root, key[len(root.key.rstrip("/")) + 1 :]
-    if len(roots) == 1 and "://" not in path and not path.startswith("/"):
-        return roots[0], path.strip("/")
-    raise UsageError(f"{path} is below none of the roots", hint="Give the root that holds it, and its path")
+def _find_pinnable(roots: Sequence[Root], path: str, keys: PathKeys) -> tuple[Location, str]:
+    """The root that holds a snapshot or a directory of snapshots, and its path relative to the root."""
+    # A path is relative to a root, or else to the working directory.
+    for spelling in (path, str(resolve(path))) if path.strip() else ():
+        found = [(root.location, each) for root in roots if (each := find_pinnable(root.location, spelling, keys))]
+        if len(found) > 1:
+            raise UsageError(f"{path} is in several of the roots", hint="Give its absolute path, or one root")
+        if found:
+            return found[0]
+    raise UsageError(
+        f"there is nothing to pin: {path!r} is below none of the roots, or no snapshot is there",
+        hint="Give an existing snapshot below a root, or a directory that holds some",
+    )
+
+
+def _find_pinned(directories: Sequence[Location], path: str, keys: PathKeys) -> Location:
+    """The directory whose pin file has a pin; the first one where none has it."""
+    for each in directories:
+        base = keys.directory_key(each.url)
+        wanted = set(find_pinned_keys(base, path, keys))
+        if any(wanted & set(find_pinned_keys(base, pin.path, keys)) for pin in read_pins(each)):
+            return each
+    return directories[0]
 
 
 def show_plan(plan: RetentionPlan, console: Console, *, show_all: bool = False) -> None:

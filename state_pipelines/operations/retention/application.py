@@ -173,6 +173,7 @@ def apply_plan(
             confirm=confirm,
             path_mapping=mapping,
             storage_options=storage_options,
+            audit_log=audit_log,
             leftovers=leftovers,
             now=clock,
         )

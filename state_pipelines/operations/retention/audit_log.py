@@ -167,6 +167,16 @@ class AuditRun:
                 if record is not None:
                     yield record
 
+    def read_about(self, names: Collection[str]) -> Iterator[AuditRecord]:
+        """The records of the run that have one of some names in them; see `read`."""
+        texts = {form for name in names for form in (name, json.dumps(name)[1:-1])}
+        for file in self._files:
+            location = join(self.directory, file)
+            for number, line in enumerate(_read_lines(location), 1):
+                record = _parse_line(line, location, number) if any(text in line for text in texts) else None
+                if record is not None:
+                    yield record
+
     def unfinished_records(self) -> dict[str, AuditRecord]:
         """The deletions without an outcome or with a failure, by path."""
         left: dict[str, AuditRecord] = {}
@@ -236,6 +246,11 @@ class AuditLog:
     def find_unfinished_runs(self) -> list[AuditRun]:
         """The runs that were killed or stopped at a limit, the oldest first."""
         return [run for run in self.find_runs() if not run.finished]
+
+    def read_about(self, names: Collection[str]) -> Iterator[AuditRecord]:
+        """The records of all runs that have one of some names in them, the oldest first."""
+        for run in self.find_runs():
+            yield from run.read_about(names)
 
     def read(self) -> Iterator[AuditRecord]:
         """Every record of every run, the oldest first."""

@@ -79,7 +79,7 @@ class FileJudge:
         decisions: the decisions about snapshots.
         policy: the policy.
         stopped: keys of the roots below which references are not known.
-        leftovers: path, size and time of files that an interrupted application of a plan was deleting.
+        leftovers: key, size and time of files that an interrupted application of a plan was deleting.
         candidates: paths that may be deleted; None for all.
     """
 
@@ -311,7 +311,7 @@ class FileJudge:
 
     def _is_leftover(self, file: FoundFile) -> bool:
         in_kept_snapshot = file.directory_key in self._found.snapshots
-        return not in_kept_snapshot and (file.path, file.entry.size, file.entry.modified) in self._leftovers
+        return not in_kept_snapshot and (file.key, file.entry.size, file.entry.modified) in self._leftovers
 
     def _is_young(self, modified: datetime | None) -> bool:
         # A time in the future is no age at all, and neither is no time.

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import UsageError, Where
-from state_pipelines.storage import join
+from state_pipelines.errors import StateError, StorageError, UsageError, Where
+from state_pipelines.storage import Location, join
+from state_pipelines.storage.files import is_directory
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
 
 if TYPE_CHECKING:
-    from state_pipelines.storage import Location
+    from collections.abc import Iterator
 
 
 def locate_own(root: Location, *names: str) -> Location:
@@ -34,6 +35,45 @@ def locate_own(root: Location, *names: str) -> Location:
         location = join(location, name)
         require_no_link(location)
     return location
+
+
+def find_above(root: Location) -> tuple[list[Location], list[str]]:
+    """Find the directories above a root that have been roots of retention too.
+
+    Args:
+        root: the root; if it is local, also what is above the directory to which its links lead.
+
+    Returns:
+        (the directories, the nearest first; notes about those into which the storage does not let us look).
+
+    Raises:
+        StorageError: the storage fails for the moment.
+    """
+    if is_local(root):
+        real = os.path.realpath(root.path)
+        paths = dict.fromkeys((*_list_above(real), *map(os.path.realpath, _list_above(os.path.abspath(root.path)))))  # noqa: PTH100
+        above = (Location(root.filesystem, path) for path in paths)
+        return [each for each in above if os.path.lexists(join(each, RETENTION_DIRECTORY).path)], []
+    found, notes = [], []
+    for path in _list_above(root.path):
+        location = Location(root.filesystem, path)
+        try:
+            if is_directory(join(location, RETENTION_DIRECTORY)):
+                found.append(location)
+        except StateError as error:
+            if isinstance(error, StorageError) and error.transient:
+                raise
+            # Credentials are often for a part of a bucket only.
+            notes.append(f"whether something is pinned above the root cannot be seen: {error}")
+    return found, notes
+
+
+def _list_above(path: str) -> Iterator[str]:
+    """The directories above a path, the nearest first; those of a bucket end with it."""
+    path = path.rstrip("/")
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path or "/"
 
 
 def require_no_link(location: Location) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +11,21 @@ import yaml
 
 from state_pipelines.errors import FormatError, MissingFileError, StateError, UsageError, Where
 from state_pipelines.operations.retention.own_directory import locate_own
-from state_pipelines.storage import Location, exists, join, read_file
+from state_pipelines.operations.retention.path_keys import PathKeys
+from state_pipelines.storage import METADATA_FILE, Location, exists, join, read_file
 from state_pipelines.storage.files import replace_file
 from state_pipelines.storage.given_files import MOST_TEXT
-from state_pipelines.storage.yaml_documents import parse_yaml
+from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.yaml_documents import find_entry_lines, parse_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 PINS_FILE = "pins.yaml"
 """Name of the pin file in the directory of retention of a root."""
+
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 @dataclass(frozen=True)
@@ -27,16 +33,18 @@ class Pin:
     """An entry of a pin file.
 
     Attributes:
-        path: directory of a snapshot relative to the root; of a job, for all snapshots in it.
+        path: directory of a snapshot relative to the root, or its absolute path; of a job, for all snapshots in it.
         reason: why, for people.
         tags: with tags, the snapshot stays only while a policy keeps one of them; without, it always stays.
         created: when the entry was made, as ISO text.
+        line: of the entry in the file; 0 where it has been in none.
     """
 
     path: str
     reason: str = ""
     tags: tuple[str, ...] = ()
     created: str = ""
+    line: int = field(default=0, compare=False)
 
     def to_json(self) -> dict[str, object]:
         """The entry, for YAML and JSON; without what is empty."""
@@ -77,20 +85,39 @@ def read_pins(root: Location) -> tuple[Pin, ...]:
     entries = content["pins"] if isinstance(content, dict) and set(content) == {"pins"} else None
     if not isinstance(entries, list):
         raise _wrong(location, "it is not a mapping with a list under pins")
-    return tuple(_parse_pin(entry, location, index) for index, entry in enumerate(entries))
+    lines = find_entry_lines(data, "pins")
+    return tuple(
+        _parse_pin(entry, location, index, line) for index, (entry, line) in enumerate(zip(entries, lines, strict=True))
+    )
 
 
-def _parse_pin(entry: object, location: Location, index: int) -> Pin:
+def _parse_pin(entry: object, location: Location, index: int, line: int) -> Pin:
     body: dict[str, Any] = {"path": entry} if isinstance(entry, str) else entry if isinstance(entry, dict) else {}
     unknown = set(body) - {"path", "reason", "tags", "created"}
     path = body.get("path")
     tags = body.get("tags") or []
-    if unknown or not isinstance(path, str) or not path.strip("/") or ".." in path.split("/"):
+    what = f"line {line}: pins[{index}]"
+    if unknown or not isinstance(path, str) or not path.strip().strip("/") or ".." in path.split("/"):
         known = "path, reason, tags and created"
-        raise _wrong(location, f"pins[{index}] is not a path below the root, or has more than {known}")
+        raise _wrong(location, f"{what} is not a path below the root, or has more than {known}")
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise _wrong(location, f"pins[{index}].tags is not a list of texts")
-    return Pin(path.strip("/"), str(body.get("reason") or ""), tuple(tags), str(body.get("created") or ""))
+        raise _wrong(location, f"{what}.tags is not a list of texts")
+    return Pin(path.strip(), str(body.get("reason") or ""), tuple(tags), str(body.get("created") or ""), line)
+
+
+def find_pinned_keys(base: str, path: str, keys: PathKeys) -> tuple[str, ...]:
+    """The keys of the directories that a pin may mean: several for `/a`, which may begin at the root of the pin file.
+
+    Args:
+        base: key of the directory that has the pin file.
+        path: as of `Pin`, in any spelling, also of the `_metadata` file.
+        keys: the one spelling of paths.
+    """
+    path = path.strip().rstrip("/").removesuffix(f"/{METADATA_FILE}")
+    if _URL.match(path):
+        return (keys.directory_key(path),)
+    found = keys.directory_key(f"{base}/{path}")
+    return (found, keys.directory_key(path)) if path.startswith("/") and base.startswith("file:") else (found,)
 
 
 def write_pins(root: Location, pins: Iterable[Pin]) -> None:
@@ -104,46 +131,71 @@ def write_pins(root: Location, pins: Iterable[Pin]) -> None:
     replace_file(locate_pins(root), text.encode())
 
 
-def pin_snapshot(root: Location, path: str, *, reason: str = "", tags: tuple[str, ...] = ()) -> Pin:
+def pin_snapshot(
+    root: Location, path: str, *, reason: str = "", tags: tuple[str, ...] = (), keys: PathKeys | None = None
+) -> Pin:
     """Pin a snapshot below a root; an earlier pin of the same path is replaced.
 
     Args:
         root: the root.
-        path: directory of the snapshot, relative to the root.
+        path: directory of the snapshot, relative to the root or absolute; or of a job.
         reason: why, for people.
         tags: see `Pin`.
+        keys: the one spelling of paths.
 
     Raises:
-        UsageError: there is nothing at the path.
+        UsageError: there is no snapshot at the path.
         StateError: the pin file cannot be read or written.
     """
-    path = path.strip("/")
-    if not exists(join(root, path)):
+    keys = keys or PathKeys()
+    found = find_pinnable(root, path, keys)
+    if found is None:
         raise UsageError(
-            "there is nothing to pin", where=Where(file=str(join(root, path))), hint="Give an existing snapshot"
+            "there is nothing to pin: no snapshot is there",
+            where=Where(file=f"{root}/{path}"),
+            hint="Give an existing snapshot below the root, or a directory that holds some",
         )
-    pin = Pin(path, reason, tags, datetime.now(UTC).isoformat(timespec="seconds"))
-    write_pins(root, [*(each for each in read_pins(root) if each.path != path), pin])
+    pin = Pin(found, reason, tags, datetime.now(UTC).isoformat(timespec="seconds"))
+    pinned = find_pinned_keys(keys.directory_key(root.url), found, keys)
+    write_pins(root, [*_without(root, pinned, keys), pin])
     return pin
 
 
-def unpin_snapshot(root: Location, path: str) -> None:
+def find_pinnable(root: Location, path: str, keys: PathKeys) -> str | None:
+    """The directory that a path means, relative to a root; None unless it is below the root and holds a snapshot."""
+    base = keys.directory_key(root.url)
+    for key in find_pinned_keys(base, path, keys) if path.strip() else ():
+        relative = key[len(base) + 1 :]
+        if key.startswith(f"{base}/") and next(find_snapshots(join(root, relative)), None) is not None:
+            return relative
+    return None
+
+
+def unpin_snapshot(root: Location, path: str, *, keys: PathKeys | None = None) -> None:
     """Remove the pin of a snapshot.
 
     Args:
         root: the root.
-        path: as the pin file names it.
+        path: as the pin file names it, or another spelling of it.
+        keys: the one spelling of paths.
 
     Raises:
         UsageError: the snapshot is not pinned.
         StateError: the pin file cannot be read or written.
     """
+    keys = keys or PathKeys()
     pins = read_pins(root)
-    rest = [pin for pin in pins if pin.path != path.strip("/")]
+    rest = _without(root, find_pinned_keys(keys.directory_key(root.url), path, keys), keys)
     if len(rest) == len(pins):
         hint = f"Pinned are {', '.join(pin.path for pin in pins)}" if pins else "The root has no pins"
         raise UsageError(f"{path} is not pinned", where=Where(file=str(locate_pins(root))), hint=hint)
     write_pins(root, rest)
+
+
+def _without(root: Location, pinned: Collection[str], keys: PathKeys) -> list[Pin]:
+    """The pins of a root, but for those that may mean one of some directories."""
+    base = keys.directory_key(root.url)
+    return [each for each in read_pins(root) if not set(find_pinned_keys(base, each.path, keys)) & set(pinned)]
 
 
 def _wrong(location: Location, what: str) -> StateError:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import StateError, Where
-from state_pipelines.operations.retention.audit_log import find_leftovers, open_audit_log
+from state_pipelines.operations.retention.audit_log import Outcome, find_leftovers, is_fingerprint, open_audit_log
 from state_pipelines.operations.retention.file_decisions import FileJudge
 from state_pipelines.operations.retention.jobs import JobIndex
 from state_pipelines.operations.retention.path_keys import PathKeys
-from state_pipelines.operations.retention.plan import RetentionPlan, SnapshotVerdict, compute_fingerprint
+from state_pipelines.operations.retention.pins import locate_pins
+from state_pipelines.operations.retention.plan import PathKind, RetentionPlan, SnapshotVerdict, compute_fingerprint
 from state_pipelines.operations.retention.policy import RetentionPolicy, load_policy, parse_policy
 from state_pipelines.operations.retention.references import ReferenceReader, SnapshotReferences, Unreadable
 from state_pipelines.operations.retention.snapshot_decisions import decide, kind_of
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
 
-    from state_pipelines.operations.retention.audit_log import Leftovers
+    from state_pipelines.operations.retention.audit_log import AuditLog, Leftovers
     from state_pipelines.operations.retention.plan import PlannedPath
     from state_pipelines.operations.retention.snapshot_decisions import Decision
-    from state_pipelines.operations.retention.survey import Root, Survey
+    from state_pipelines.operations.retention.survey import FoundPin, Root, Survey
 
 _SHOWN = 3
 
@@ -87,17 +88,18 @@ def plan_retention(
     listed = [roots] if isinstance(roots, str | Location) else list(roots)
     opened, notes = open_roots(listed, keys, storage_options)
     mapping = mapping.allow(each.location.url for each in opened)
+    if isinstance(audit_log, str):
+        audit_log = resolve(audit_log, **(storage_options or {}))
+    log = open_audit_log(opened[0].location, audit_log)
     if leftovers is None:
-        if isinstance(audit_log, str):
-            audit_log = resolve(audit_log, **(storage_options or {}))
-        leftovers = find_leftovers(open_audit_log(opened[0].location, audit_log))
+        leftovers = find_leftovers(log)
     if isinstance(references, str):
         references = resolve(references, **(storage_options or {}))
     store = None
     if references is not None:
         store = StoredReferences(references, keys, mapping, (each.key for each in opened))
         store.load()
-    planner = _Planner(opened, notes, rules, ReferenceReader(keys, mapping, store), now or _now, leftovers)
+    planner = _Planner(opened, notes, rules, ReferenceReader(keys, mapping, store), now or _now, leftovers, log)
     looked = planner.survey()
     plan = planner.plan(looked, confirm)
     seconds = rules.grace.total_seconds()
@@ -128,10 +130,13 @@ class _Planner:
         reader: ReferenceReader,
         clock: Callable[[], datetime],
         leftovers: Leftovers,
+        log: AuditLog,
     ) -> None:
         self.paths = tuple(root.path for root in roots)
         self.roots, self.notes, self.policy, self.reader, self.clock = roots, notes, policy, reader, clock
-        self.leftovers = leftovers
+        self.log = log
+        # The roots may have been spelled in another way.
+        self.leftovers = frozenset((reader.keys.key(path), size, time) for path, size, time in leftovers)
 
     def survey(self) -> Survey:
         """List the roots and read their snapshots."""
@@ -141,7 +146,8 @@ class _Planner:
 
     def plan(self, found: Survey, confirm: Sequence[PlannedPath] | None) -> RetentionPlan:
         """Decide about a survey; with paths to confirm, nothing else goes."""
-        stopped, reasons = _find_stops(found)
+        lost, notes = self._find_lost_pins(found)
+        stopped, reasons = _find_stops(found, lost)
         index = JobIndex(found, found.time, self.policy.min_age)
         candidates = None if confirm is None else frozenset(each.path for each in confirm)
         decisions = decide(found, index, self.policy, stopped, candidates)
@@ -156,12 +162,50 @@ class _Planner:
             stopped=reasons,
             created=found.time,
             snapshots=_make_verdicts(found, index, decisions),
-            notes=(*found.notes, *_note_outside_files(found), *_note_links(found)),
+            notes=(
+                *found.notes,
+                *notes,
+                *self._note_runs_above(found),
+                *_note_outside_files(found),
+                *_note_links(found),
+            ),
             linked_bytes=_count_linked_bytes(found, judge.delete),
             price=self.policy.price,
             currency=self.policy.currency,
         )
         return self.identify(plan, plan.delete if confirm is None else _confirm(plan, confirm, found))
+
+    def _find_lost_pins(self, found: Survey) -> tuple[list[FoundPin], list[str]]:
+        """The pins without a snapshot, and notes about tags of snapshots that retention itself has deleted."""
+        tagged = [each for each in found.lost_pins if each.pin.tags]
+        if not tagged:
+            return found.lost_pins, []
+        logs = {each.directory: each for each in (self.log, *map(open_audit_log, self._find_log_roots(found)))}
+        names = {each.pin.path.rpartition("/")[2] for each in tagged}
+        removed = {
+            self.reader.keys.key(record.path).rpartition("/")[0]
+            for log in logs.values()
+            for record in log.read_about(names)
+            if record.kind == PathKind.METADATA and record.outcome in (Outcome.DELETED, Outcome.QUARANTINED)
+        }
+        explained = [each for each in tagged if any(map(each.covers, removed))]
+        notes = [
+            f"{locate_pins(each.directory)}, line {each.pin.line}: {each.pin.path} has tags, and retention has deleted "
+            "it since; remove the entry with --unpin"
+            for each in explained
+        ]
+        return [each for each in found.lost_pins if each not in explained], notes
+
+    def _find_log_roots(self, found: Survey) -> list[Location]:
+        return [*(each.location for each in self.roots), *found.above]
+
+    def _note_runs_above(self, found: Survey) -> list[str]:
+        return [
+            f"an application of the plan {run.name} of {above} has not finished; see {run.directory}"
+            for above in found.above
+            for run in open_audit_log(above).find_unfinished_runs()
+            if is_fingerprint(run.name)
+        ]
 
     def identify(self, plan: RetentionPlan, delete: Sequence[PlannedPath] | None = None) -> RetentionPlan:
         """The plan with the fingerprint of the paths that it deletes, or of others."""
@@ -199,10 +243,17 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _find_stops(found: Survey) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Keys of the roots in which references are not known, and why."""
+def _find_stops(found: Survey, lost_pins: Sequence[FoundPin]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Keys of the roots in which references or pins are not known, and why."""
     reasons: list[str] = []
     stopped: set[str] = set()
+    for each in lost_pins:
+        # It may be a misspelled one of any root.
+        stopped.update(root.key for root in found.roots)
+        reasons.append(
+            f"{locate_pins(each.directory)}, line {each.pin.line}: no snapshot is at the pinned path "
+            f"{each.pin.path!r}. Correct the path, or remove the pin with --unpin"
+        )
     for snapshot in sorted(found.snapshots.values(), key=lambda each: each.path):
         if isinstance(snapshot.reading, Unreadable):
             # A job may have claimed state below any of the roots.

@@ -10,8 +10,8 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import StateError, UsageError, Where
-from state_pipelines.operations.retention.own_directory import refuse_link
-from state_pipelines.operations.retention.pins import PINS_FILE, Pin, read_pins
+from state_pipelines.operations.retention.own_directory import find_above, refuse_link
+from state_pipelines.operations.retention.pins import PINS_FILE, Pin, find_pinnable, find_pinned_keys, read_pins
 from state_pipelines.operations.retention.references import (
     Gone,
     MetadataFile,
@@ -21,7 +21,7 @@ from state_pipelines.operations.retention.references import (
 )
 from state_pipelines.operations.retention.surveyed_sizes import SurveyedSizes
 from state_pipelines.storage import METADATA_FILE, Location, join, resolve
-from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.locations import is_below, is_local
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
 from state_pipelines.storage.trees import list_tree
 
@@ -109,6 +109,27 @@ class FoundSnapshot:
         return self.reading.restorable if isinstance(self.reading, SnapshotReferences) else False
 
 
+@dataclass(frozen=True)
+class FoundPin:
+    """A pin of a pin file at, below or above a root.
+
+    Attributes:
+        pin: the pin.
+        directory: the directory to which it is relative.
+        keys: keys of the directories that it may mean.
+        is_above: the pin file is above the roots.
+    """
+
+    pin: Pin
+    directory: Location
+    keys: tuple[str, ...]
+    is_above: bool = False
+
+    def covers(self, key: str) -> bool:
+        """Return whether a directory is the pinned one, or below it."""
+        return any(is_below(key, pinned) for pinned in self.keys)
+
+
 @dataclass
 class Survey:
     """Everything below the roots at one time.
@@ -121,6 +142,8 @@ class Survey:
         links: symbolic links and special files.
         snapshots: directories with `_metadata`, by key.
         pin_files: pin files of the roots and of roots inside them.
+        above: directories above the roots that have been roots too.
+        lost_pins: pins without a snapshot.
         notes: what a person should know.
     """
 
@@ -131,6 +154,8 @@ class Survey:
     links: list[FoundFile] = field(default_factory=list)
     snapshots: dict[str, FoundSnapshot] = field(default_factory=dict)
     pin_files: list[FoundFile] = field(default_factory=list)
+    above: list[Location] = field(default_factory=list)
+    lost_pins: list[FoundPin] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def is_inside(self, key: str) -> bool:
@@ -192,6 +217,7 @@ def survey(
             trees = list(threads.map(lambda root: list_tree(root.location), roots))
         for root, entries in zip(roots, trees, strict=True):
             _add_entries(result, root, entries)
+        _find_above(result, reader.keys)
         if _read_snapshots(result, reader):
             return result
     raise StateError(
@@ -232,12 +258,12 @@ def _read_snapshots(result: Survey, reader: ReferenceReader) -> bool:
     linked = {link.key: size for link in result.links if (size := _find_linked_size(link)) is not None}
     sizes = SurveyedSizes(regular, result.is_inside, reader.keys, linked)
     readings = reader.read([_to_metadata_file(file) for file in found], sizes)
-    pins = _collect_pins(result)
+    pins = _collect_pins(result, reader.keys)
     for file, reading in zip(found, readings, strict=True):
         if isinstance(reading, Gone):
             return False
         key = file.directory_key
-        matching = [pin for pinned, pin in pins if key == pinned or key.startswith(pinned + "/")]
+        matching = [each.pin for each in pins if each.covers(key)]
         result.snapshots[key] = FoundSnapshot(
             file.path.rpartition("/")[0],
             key,
@@ -248,9 +274,7 @@ def _read_snapshots(result: Survey, reader: ReferenceReader) -> bool:
             frozenset(tag for pin in matching for tag in pin.tags),
             next((pin for pin in matching if not pin.tags), None),
         )
-    for pinned, _ in pins:
-        if not any(key == pinned or key.startswith(pinned + "/") for key in result.snapshots):
-            result.notes.append(f"no snapshot is at the pinned path {pinned}")
+    result.lost_pins = [each for each in pins if _is_lost(each, result, reader.keys)]
     return True
 
 
@@ -265,16 +289,36 @@ def _find_linked_size(link: FoundFile) -> int | None:
     return status.st_size if S_ISREG(status.st_mode) else None
 
 
-def _collect_pins(result: Survey) -> list[tuple[str, Pin]]:
-    """Pins of all pin files, with the keys of the pinned directories."""
-    pins = []
+def _find_above(result: Survey, keys: PathKeys) -> None:
+    known: dict[str, Location] = {}
+    for root in result.roots:
+        found, notes = find_above(root.location)
+        known |= {keys.directory_key(each.url): each for each in found}
+        result.notes += notes
+    result.above = [each for key, each in known.items() if not any(is_below(key, root.key) for root in result.roots)]
+
+
+def _collect_pins(result: Survey, keys: PathKeys) -> list[FoundPin]:
+    """Pins of all pin files."""
+    directories = []
     for file in result.pin_files:
-        depth = len(file.entry.name.split("/")) - 2
-        directory = "/".join(file.entry.name.split("/")[:depth])
-        location = join(file.root.location, directory) if directory else file.root.location
-        base = file.directory_key.rpartition("/")[0]
-        pins += [(f"{base}/{pin.path}", pin) for pin in read_pins(location)]
-    return pins
+        names = file.entry.name.split("/")[:-2]
+        directories.append((join(file.root.location, *names), file.directory_key.rpartition("/")[0], False))
+    directories += [(each, keys.directory_key(each.url), True) for each in result.above]
+    return [
+        FoundPin(pin, directory, find_pinned_keys(key, pin.path, keys), is_above)
+        for directory, key, is_above in directories
+        for pin in read_pins(directory)
+    ]
+
+
+def _is_lost(found: FoundPin, result: Survey, keys: PathKeys) -> bool:
+    """Whether a pin has no snapshot, also where it is beside the roots."""
+    if any(found.covers(key) for key in (*result.snapshots, *(root.key for root in result.roots))):
+        return False
+    if not found.is_above or any(map(result.is_inside, found.keys)):
+        return True
+    return find_pinnable(found.directory, found.pin.path, keys) is None
 
 
 def _to_metadata_file(file: FoundFile) -> MetadataFile:

@@ -12,7 +12,17 @@ from state_pipelines.metadata import list_references, read_metadata
 from state_pipelines.metadata.stream_handles import FileStateHandle
 from state_pipelines.operations.auditing import Depth, audit_snapshot
 from state_pipelines.operations.retention import apply_plan
-from tests.operations.retention.trees import OLD, OTHER_JOB, UUIDS, deleted, install_job, kept_reason, plan, put, set_age
+from tests.operations.retention.trees import (
+    OLD,
+    OTHER_JOB,
+    UUIDS,
+    deleted,
+    install_job,
+    kept_reason,
+    plan,
+    put,
+    set_age,
+)
 
 NOTHING = timedelta(0)
 

@@ -318,13 +318,6 @@ def test_pins_of_a_root_inside_a_root_count(tmp_path: Path) -> None:
     assert gone(plan_at_noon(tmp_path, {"keep": "none"})) == []
 
 
-def test_a_pin_of_what_is_gone_is_noted(tmp_path: Path) -> None:
-    made = add_savepoints(tmp_path, *days(1, 2))
-    pin_snapshot(resolve(str(tmp_path)), made[1].name)
-    shutil.rmtree(made[1])
-    assert made[1].name in plan_at_noon(tmp_path, None).notes[0]
-
-
 @pytest.mark.parametrize(
     "text",
     [
