@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from state_pipelines.binary.strings import join_surrogates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 MAX_DEPTH = 64
 """Mappings and lists in each other."""
@@ -44,7 +46,8 @@ class RepeatedKeyError(yaml.YAMLError):
 class _Bounded:
     """A composer that counts how deep it is, and how much aliases repeat; to be mixed into a loader of PyYAML.
 
-    It also compares the keys of each mapping, before values of merged mappings are put between them. An alias is as deep as what it names, and cannot name what it is in.
+    It also compares the keys of each mapping, before values of merged mappings are put between them. An alias is as
+    deep as what it names, and cannot name what it is in.
     """
 
     _depth = 0

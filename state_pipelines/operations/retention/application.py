@@ -181,7 +181,7 @@ def apply_plan(
     return Application(
         roots=opened,
         make_plan=make_plan,
-        watch=SnapshotWatch([root.location for root in opened], keys.key, ReferenceReader(keys, mapping)),
+        watch=SnapshotWatch(opened, ReferenceReader(keys, mapping)),
         key=keys.key,
         log=open_audit_log(opened[0].location, audit_log),
         open_snapshot=open_snapshot

@@ -26,14 +26,14 @@ from state_pipelines.storage.written_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from datetime import datetime
 
     from state_pipelines.operations.retention.audit_log import Leftovers
     from state_pipelines.operations.retention.jobs import Job, JobIndex
     from state_pipelines.operations.retention.policy import RetentionPolicy
     from state_pipelines.operations.retention.snapshot_decisions import Decision
-    from state_pipelines.operations.retention.survey import FoundFile, FoundSnapshot, Survey
+    from state_pipelines.operations.retention.survey import FoundFile, FoundSnapshot, Neighbour, Survey
 
 # Tasks upload before `_metadata` exists; what was uploaded this shortly before the newest checkpoint was completed may
 # belong to the next one (default of `execution.checkpointing.timeout`).
@@ -103,20 +103,16 @@ class FileJudge:
         self._candidates = candidates
         staying = [each for each in found.snapshots.values() if not decisions[each.key].delete]
         going = [each for each in found.snapshots.values() if decisions[each.key].delete]
-        self._live = _count(staying)
-        self._released = _count(going)
+        needed = dict(_list_references((*staying, *found.neighbours)))
+        self._live = _count(needed)
+        self._released = _count(dict(_list_references(going)))
         self._names: defaultdict[str, set[str]] = defaultdict(set)
         for key in self._live:
             self._names[key.rpartition("/")[2]].add(key)
-        self._has_log = any(_references(each).has_write_ahead_log for each in staying if _has_references(each))
-        self._merged = {name for each in staying if _has_references(each) for name in _references(each).directories}
-        self._passed = {key for each in staying if _has_references(each) for key in _references(each).passed}
-        self._unresolved = {
-            key: (each.path, link)
-            for each in staying
-            if _has_references(each)
-            for key, link in _references(each).unresolved.items()
-        }
+        self._has_log = any(each.has_write_ahead_log for each in needed.values())
+        self._merged = {name for each in needed.values() for name in each.directories}
+        self._passed = {key for each in needed.values() for key in each.passed}
+        self._unresolved = {key: (path, link) for path, each in needed.items() for key, link in each.unresolved.items()}
         self._newest: dict[str, datetime | None] = {}
         self._pending: set[str] = set()
         self._lone_manifests: set[str] = set()
@@ -393,24 +389,20 @@ def _find_turn(path: PlannedPath) -> tuple[bool, float, str]:
     return not is_metadata, path.modified.timestamp() if is_metadata and path.modified else 0.0, path.path
 
 
-def _has_references(snapshot: FoundSnapshot) -> bool:
-    return isinstance(snapshot.reading, SnapshotReferences)
+def _list_references(snapshots: Iterable[FoundSnapshot | Neighbour]) -> Iterator[tuple[str, SnapshotReferences]]:
+    for snapshot in sorted(snapshots, key=lambda each: each.path):
+        if isinstance(snapshot.reading, SnapshotReferences):
+            yield snapshot.path, snapshot.reading
 
 
-def _references(snapshot: FoundSnapshot) -> SnapshotReferences:
-    assert isinstance(snapshot.reading, SnapshotReferences)
-    return snapshot.reading
-
-
-def _count(snapshots: Iterable[FoundSnapshot]) -> dict[str, tuple[str, int]]:
+def _count(references: Mapping[str, SnapshotReferences]) -> dict[str, tuple[str, int]]:
     """The first snapshot that references each file, and the number of all that do."""
     counts: defaultdict[str, int] = defaultdict(int)
     first: dict[str, str] = {}
-    for snapshot in sorted(snapshots, key=lambda each: each.path):
-        if _has_references(snapshot):
-            for key in _references(snapshot).files:
-                counts[key] += 1
-                first.setdefault(key, snapshot.path)
+    for path, each in references.items():
+        for key in each.files:
+            counts[key] += 1
+            first.setdefault(key, path)
     return {key: (path, counts[key]) for key, path in first.items()}
 
 

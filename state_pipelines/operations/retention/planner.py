@@ -12,6 +12,7 @@ from state_pipelines.errors import StateError, Where
 from state_pipelines.operations.retention.audit_log import Outcome, find_leftovers, is_fingerprint, open_audit_log
 from state_pipelines.operations.retention.file_decisions import FileJudge
 from state_pipelines.operations.retention.jobs import JobIndex
+from state_pipelines.operations.retention.neighbours import require_whole_jobs
 from state_pipelines.operations.retention.path_keys import PathKeys
 from state_pipelines.operations.retention.pins import locate_pins
 from state_pipelines.operations.retention.plan import PathKind, RetentionPlan, SnapshotVerdict, compute_fingerprint
@@ -87,6 +88,7 @@ def plan_retention(
     keys = PathKeys(rules.equal_schemes, rules.equal_authorities)
     listed = [roots] if isinstance(roots, str | Location) else list(roots)
     opened, notes = open_roots(listed, keys, storage_options)
+    require_whole_jobs(opened)
     mapping = mapping.allow(each.location.url for each in opened)
     if isinstance(audit_log, str):
         audit_log = resolve(audit_log, **(storage_options or {}))
@@ -168,6 +170,7 @@ class _Planner:
                 *self._note_runs_above(found),
                 *_note_outside_files(found),
                 *_note_links(found),
+                *_note_others(found, judge.delete),
             ),
             linked_bytes=_count_linked_bytes(found, judge.delete),
             price=self.policy.price,
@@ -254,13 +257,15 @@ def _find_stops(found: Survey, lost_pins: Sequence[FoundPin]) -> tuple[frozenset
             f"{locate_pins(each.directory)}, line {each.pin.line}: no snapshot is at the pinned path "
             f"{each.pin.path!r}. Correct the path, or remove the pin with --unpin"
         )
-    for snapshot in sorted(found.snapshots.values(), key=lambda each: each.path):
-        if isinstance(snapshot.reading, Unreadable):
+    readings = {each.path: each.reading for each in found.snapshots.values()}
+    readings |= {each.path: each.reading for each in found.neighbours}
+    for path, reading in sorted(readings.items()):
+        if isinstance(reading, Unreadable):
             # A job may have claimed state below any of the roots.
             stopped.update(root.key for root in found.roots)
             reasons.append(
-                f"{snapshot.path}/_metadata cannot be read, so the files that it needs are not known: "
-                f"{snapshot.reading.reason}. Repair it, or move its directory out of the root"
+                f"{path}/_metadata cannot be read, so the files that it needs are not known: {reading.reason}. "
+                "Repair it, or move its directory out of the root"
             )
     for link in found.links:
         if link.name == METADATA_FILE:
@@ -268,6 +273,9 @@ def _find_stops(found: Survey, lost_pins: Sequence[FoundPin]) -> tuple[frozenset
             reasons.append(f"{link.path} is a symbolic link, and links are not followed. Put the file in its place")
     referenced: set[str] = set()
     outside: dict[str, tuple[str, str]] = {}
+    for neighbour in found.neighbours:
+        if isinstance(neighbour.reading, SnapshotReferences):
+            referenced |= neighbour.reading.files.keys()
     for snapshot in found.snapshots.values():
         if isinstance(snapshot.reading, SnapshotReferences):
             referenced |= snapshot.reading.files.keys()
@@ -309,6 +317,17 @@ def _note_links(found: Survey) -> list[str]:
     shown = ", ".join(sorted(link.path for link in found.links)[:_SHOWN])
     more = f" and {len(found.links) - _SHOWN:,} more" if len(found.links) > _SHOWN else ""
     return [f"links are not followed, so references of snapshots behind them are not known: {shown}{more}"]
+
+
+def _note_others(found: Survey, delete: Sequence[PlannedPath]) -> list[str]:
+    """Which snapshots outside the roots were looked at; those that were not may need what goes."""
+    if all(each.kind in (PathKind.METADATA, PathKind.TEMPORARY, PathKind.DIRECTORY) for each in delete):
+        return []
+    looked = f" and of the {len(found.neighbours):,} beside them" if found.neighbours else ""
+    return [
+        f"references are known of the snapshots below the roots{looked}. Jobs that were restored from these with CLAIM "
+        "and write elsewhere, such as to another bucket, may need files that go: give their directories as ROOTs too"
+    ]
 
 
 def _make_verdicts(found: Survey, index: JobIndex, decisions: Mapping[str, Decision]) -> tuple[SnapshotVerdict, ...]:

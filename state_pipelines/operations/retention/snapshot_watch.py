@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import IncompatibleError, MissingFileError, StateError, StorageError, Where
+from state_pipelines.operations.retention.neighbours import find_parents, list_beside
 from state_pipelines.operations.retention.references import Gone, MetadataFile, ReferenceReader, Unreadable
 from state_pipelines.storage import METADATA_FILE, FileEntry, Location, join, list_directory
 from state_pipelines.storage.deletion import is_same_time, stat_files
@@ -13,7 +14,9 @@ from state_pipelines.storage.locations import parent
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
+
+    from state_pipelines.operations.retention.survey import Root
 
 _ATTEMPTS = 20
 _PAUSE_SECONDS = 0.05
@@ -26,18 +29,19 @@ class SnapshotWatch:
     """Tells which snapshots have appeared or vanished since the last look, and which files the new ones need.
 
     A look lists the directories of jobs and those that had no `_metadata` before, and asks for size and time of the
-    known `_metadata` files. It does not list the directories of known snapshots, nor those of shared files.
+    known `_metadata` files. It does not list the directories of known snapshots, nor those of shared files. Jobs beside
+    roots that are jobs are looked at as well (`neighbours`).
 
     Args:
         roots: directories that are searched.
-        key: the one spelling of a path.
         reader: reads the references of new snapshots.
     """
 
-    def __init__(self, roots: Sequence[Location], key: Callable[[str], str], reader: ReferenceReader) -> None:
+    def __init__(self, roots: Sequence[Root], reader: ReferenceReader) -> None:
         """Take the first look."""
         self._roots = roots
-        self._key = key
+        self._beside = find_parents(roots)
+        self._key = reader.keys.key
         self._reader = reader
         self._known: dict[Location, FileEntry] = {}
         self._find_new()
@@ -108,7 +112,10 @@ class SnapshotWatch:
         return vanished
 
     def _find_new(self) -> list[FileEntry]:
-        found = [entry for root in self._roots for entry in self._find_settled(root)]
+        found = [entry for root in self._roots for entry in self._find_settled(root.location)]
+        for top in self._beside:
+            listed, _ = list_beside(top, self._roots, self._reader.keys)
+            found += [each for each in listed if each.location not in self._known]
         self._known.update({entry.location: entry for entry in found})
         return found
 

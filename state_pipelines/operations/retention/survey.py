@@ -10,6 +10,7 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import StateError, UsageError, Where
+from state_pipelines.operations.retention.neighbours import find_neighbours
 from state_pipelines.operations.retention.own_directory import find_above, refuse_link
 from state_pipelines.operations.retention.pins import PINS_FILE, Pin, find_pinnable, find_pinned_keys, read_pins
 from state_pipelines.operations.retention.references import (
@@ -110,6 +111,19 @@ class FoundSnapshot:
 
 
 @dataclass(frozen=True)
+class Neighbour:
+    """A snapshot outside the roots that may need their files: of a job beside them, or behind a symbolic link.
+
+    Attributes:
+        path: its directory.
+        reading: its references, or why they are not known.
+    """
+
+    path: str
+    reading: SnapshotReferences | Unreadable
+
+
+@dataclass(frozen=True)
 class FoundPin:
     """A pin of a pin file at, below or above a root.
 
@@ -141,6 +155,7 @@ class Survey:
         directories: directories by key.
         links: symbolic links and special files.
         snapshots: directories with `_metadata`, by key.
+        neighbours: snapshots outside the roots that may need files of the roots.
         pin_files: pin files of the roots and of roots inside them.
         above: directories above the roots that have been roots too.
         lost_pins: pins without a snapshot.
@@ -153,6 +168,7 @@ class Survey:
     directories: dict[str, FoundFile] = field(default_factory=dict)
     links: list[FoundFile] = field(default_factory=list)
     snapshots: dict[str, FoundSnapshot] = field(default_factory=dict)
+    neighbours: list[Neighbour] = field(default_factory=list)
     pin_files: list[FoundFile] = field(default_factory=list)
     above: list[Location] = field(default_factory=list)
     lost_pins: list[FoundPin] = field(default_factory=list)
@@ -257,9 +273,15 @@ def _read_snapshots(result: Survey, reader: ReferenceReader) -> bool:
     regular = {file.key: file.entry.size for file in result.files.values()}
     linked = {link.key: size for link in result.links if (size := _find_linked_size(link)) is not None}
     sizes = SurveyedSizes(regular, result.is_inside, reader.keys, linked)
-    readings = reader.read([_to_metadata_file(file) for file in found], sizes)
+    own = [_to_metadata_file(file) for file in found]
+    others = find_neighbours(result, reader.keys)
+    readings = reader.read([*own, *others], sizes)
+    for metadata, reading in zip(others, readings[len(own) :], strict=True):
+        if isinstance(reading, Gone):
+            return False
+        result.neighbours.append(Neighbour(metadata.path.rpartition("/")[0], reading))
     pins = _collect_pins(result, reader.keys)
-    for file, reading in zip(found, readings, strict=True):
+    for file, reading in zip(found, readings[: len(own)], strict=True):
         if isinstance(reading, Gone):
             return False
         key = file.directory_key
