@@ -169,7 +169,7 @@ class AuditRun:
 
     def read_about(self, names: Collection[str]) -> Iterator[AuditRecord]:
         """The records of the run that have one of some names in them; see `read`."""
-        texts = {form for name in names for form in (name, json.dumps(name)[1:-1])}
+        texts = {text for name in names for text in (name, json.dumps(name)[1:-1])}
         for file in self._files:
             location = join(self.directory, file)
             for number, line in enumerate(_read_lines(location), 1):

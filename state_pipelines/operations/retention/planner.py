@@ -12,7 +12,6 @@ from state_pipelines.errors import StateError, Where
 from state_pipelines.operations.retention.audit_log import Outcome, find_leftovers, is_fingerprint, open_audit_log
 from state_pipelines.operations.retention.file_decisions import FileJudge
 from state_pipelines.operations.retention.jobs import JobIndex
-from state_pipelines.operations.retention.neighbours import require_whole_jobs
 from state_pipelines.operations.retention.path_keys import PathKeys
 from state_pipelines.operations.retention.pins import locate_pins
 from state_pipelines.operations.retention.plan import PathKind, RetentionPlan, SnapshotVerdict, compute_fingerprint
@@ -20,7 +19,7 @@ from state_pipelines.operations.retention.policy import RetentionPolicy, load_po
 from state_pipelines.operations.retention.references import ReferenceReader, SnapshotReferences, Unreadable
 from state_pipelines.operations.retention.snapshot_decisions import decide, kind_of
 from state_pipelines.operations.retention.stored_references import StoredReferences
-from state_pipelines.operations.retention.survey import open_roots, survey
+from state_pipelines.operations.retention.survey import open_roots, require_whole_jobs, survey
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, parse_path_mapping, resolve
 
 if TYPE_CHECKING:
@@ -320,7 +319,7 @@ def _note_links(found: Survey) -> list[str]:
 
 
 def _note_others(found: Survey, delete: Sequence[PlannedPath]) -> list[str]:
-    """Which snapshots outside the roots were looked at; those that were not may need what goes."""
+    """A note about the snapshots that were looked at, unless nothing goes that others may need."""
     if all(each.kind in (PathKind.METADATA, PathKind.TEMPORARY, PathKind.DIRECTORY) for each in delete):
         return []
     looked = f" and of the {len(found.neighbours):,} beside them" if found.neighbours else ""

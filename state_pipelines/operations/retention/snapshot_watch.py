@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import IncompatibleError, MissingFileError, StateError, StorageError, Where
-from state_pipelines.operations.retention.neighbours import find_parents, list_beside
 from state_pipelines.operations.retention.references import Gone, MetadataFile, ReferenceReader, Unreadable
+from state_pipelines.operations.retention.survey import find_parents, list_beside
 from state_pipelines.storage import METADATA_FILE, FileEntry, Location, join, list_directory
 from state_pipelines.storage.deletion import is_same_time, stat_files
 from state_pipelines.storage.locations import parent

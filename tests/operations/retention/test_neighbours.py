@@ -114,7 +114,7 @@ def test_a_job_that_claims_while_a_plan_is_applied(tmp_path: Path, monkeypatch: 
     old = install_job(tmp_path / "root")
     copy = install_job(tmp_path / "copy")
     checkpoint = claim(copy, tmp_path / "copy" / OTHER_JOB)
-    rewrite(checkpoint / "_metadata", lambda path: path.replace("/copy/", "/root/"))
+    rewrite(checkpoint / "_metadata", lambda path: path.replace(str(tmp_path / "copy"), str(tmp_path / "root")))
     shutil.rmtree(old / "chk-3")
     shutil.rmtree(old / "chk-2")
     orphans = [put(old / "shared" / UUIDS[0]), put(old / "shared" / UUIDS[1])]
