@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from state_pipelines.datastream.broadcast_contexts import (
     BroadcastContext,
@@ -10,13 +10,13 @@ from state_pipelines.datastream.broadcast_contexts import (
     KeyedReadOnlyContext,
     ReadOnlyContext,
 )
+from state_pipelines.datastream.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
 from state_pipelines.datastream.function_operator import FunctionOperator
 from state_pipelines.datastream.keyed_operator import KeyedOperator, find_key_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from state_pipelines.datastream.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
     from state_pipelines.datastream.descriptors import MapStateDescriptor
     from state_pipelines.datastream.functions import KeySelector
     from state_pipelines.datastream.type_information import TypeDescription
@@ -31,6 +31,7 @@ class BroadcastProcessOperator(FunctionOperator):
         options: as of `FunctionOperator`.
     """
 
+    function_types: ClassVar = (BroadcastProcessFunction,)
     function: BroadcastProcessFunction
 
     def __init__(
@@ -77,6 +78,7 @@ class KeyedBroadcastProcessOperator(KeyedOperator):
         options: as of `KeyedOperator`.
     """
 
+    function_types: ClassVar = (KeyedBroadcastProcessFunction,)
     function: KeyedBroadcastProcessFunction
 
     def __init__(
@@ -93,7 +95,9 @@ class KeyedBroadcastProcessOperator(KeyedOperator):
 
     def process(self, value: Any, timestamp: int | None = None) -> list[Any]:
         """Process an element of the keyed input; as `BroadcastProcessOperator.process`."""
-        key = self._get_key(value)
+        return self._process(self._get_key(value), value, timestamp)
+
+    def _process(self, key: Any, value: Any, timestamp: int | None) -> list[Any]:
         self._set_key(key)
         self._context.set_key(key, timestamp)
         return self._collect(self.function.process_element(value, self._context), [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from state_pipelines.backends.operator_backend import OperatorStateBackend
 from state_pipelines.backends.system_clock import read_clock
@@ -15,6 +15,7 @@ from state_pipelines.datastream.checkpoint_hooks import (
     FunctionSnapshotContext,
 )
 from state_pipelines.datastream.clocks import ManualClock
+from state_pipelines.datastream.functions import require_function
 from state_pipelines.datastream.operator_states import BackendOperatorStates
 from state_pipelines.datastream.output_tag import OutputTag
 from state_pipelines.datastream.runtime_context import RuntimeContext
@@ -48,9 +49,15 @@ class FunctionOperator(ABC):
         clock: processing time; default that of the machine.
         layouts: what layouts of serializers depend on, such as declared classes.
 
+    Raises:
+        UsageError: the function is not one that the operator runs.
+
     Attributes:
         kryo_version: release line of Kryo of the restored state, some of which may be carried as bytes.
     """
+
+    function_types: ClassVar[tuple[type[Function], ...]]
+    """Classes of the functions that the operator runs."""
 
     def __init__(
         self,
@@ -60,6 +67,7 @@ class FunctionOperator(ABC):
         clock: Clock = read_clock,
         layouts: LayoutContext | None = None,
     ) -> None:
+        require_function(function, self.function_types, type(self).__name__)
         self.function = function
         self.task = task or TaskInfo()
         self._clock = clock
@@ -168,6 +176,11 @@ class FunctionOperator(ABC):
                 raise UsageError("the clock cannot be set", hint="Make the operator with clock=ManualClock()")
             self._clock.millis = timestamp
         return self._fire_processing_timers(self._clock())
+
+    @property
+    def filled_side_outputs(self) -> tuple[OutputTag, ...]:
+        """Side outputs that hold something."""
+        return tuple(self._side_outputs)
 
     def take_side_output(self, tag: OutputTag) -> list[Any]:
         """Return what was emitted to a side output since the last call."""

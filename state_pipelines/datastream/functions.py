@@ -9,7 +9,7 @@ from state_pipelines.datastream.aggregations import Function
 from state_pipelines.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from state_pipelines.datastream.timer_service import TimeDomain, TimerService
 
@@ -112,3 +112,27 @@ class KeyedCoProcessFunction(Function, ABC):
 
 class ElementContext(KeyedProcessFunction.OnTimerContext, KeyedCoProcessFunction.OnTimerContext):
     """Context of an element or a timer of a keyed input, as operators make it."""
+
+
+def require_function(function: object, wanted: Sequence[type[Function]], taker: str) -> None:
+    """Refuse an object that is not a function of certain classes.
+
+    Args:
+        function: that a user gives.
+        wanted: the classes.
+        taker: what runs the function, for errors.
+
+    Raises:
+        UsageError: it is an instance of none of them.
+    """
+    if isinstance(function, tuple(wanted)):
+        return
+    names = " or ".join(each.__name__ for each in wanted)
+    if isinstance(function, type):
+        hint = f"{function.__name__} is a class: give an object of it, {function.__name__}()"
+    elif isinstance(function, Function):
+        bases = [each.__name__ for each in type(function).__mro__ if each.__module__.startswith(__package__)]
+        hint = f"{type(function).__name__} is a {bases[0]}, which another operator runs"
+    else:
+        hint = f"Derive its class from {names} of state_pipelines.datastream"
+    raise UsageError(f"{taker} runs a {names}, and {function!r:.80} is none", hint=hint)

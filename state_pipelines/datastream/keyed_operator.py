@@ -25,7 +25,12 @@ from state_pipelines.backends.timers import TimeDomain as QueueDomain
 from state_pipelines.backends.timers import TimerQueue, timer_state_name
 from state_pipelines.datastream.derived_types import derive_type
 from state_pipelines.datastream.function_operator import FunctionOperator
-from state_pipelines.datastream.functions import ElementContext, KeySelector
+from state_pipelines.datastream.functions import (
+    ElementContext,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    KeySelector,
+)
 from state_pipelines.datastream.key_types import check_key_type
 from state_pipelines.datastream.keyed_states import BackendKeyedStates
 from state_pipelines.datastream.pyflink_layout import KeyRowTypeInfo
@@ -42,7 +47,7 @@ if TYPE_CHECKING:
     from state_pipelines.backends.local_backup import LocalBackup
     from state_pipelines.backends.timers import Timer
     from state_pipelines.datastream.aggregations import Function
-    from state_pipelines.datastream.functions import KeyedCoProcessFunction, KeyedProcessFunction, Output
+    from state_pipelines.datastream.functions import Output
     from state_pipelines.datastream.restored_state import RestoredState
     from state_pipelines.datastream.type_information import TypeDescription
     from state_pipelines.keyed.hashing.hash_expressions import HashExpression
@@ -245,6 +250,7 @@ class KeyedProcessOperator(KeyedOperator):
         options: as of `KeyedOperator`.
     """
 
+    function_types: ClassVar = (KeyedProcessFunction,)
     function: KeyedProcessFunction
 
     def __init__(
@@ -284,6 +290,7 @@ class KeyedCoProcessOperator(KeyedOperator):
         options: as of `KeyedOperator`.
     """
 
+    function_types: ClassVar = (KeyedCoProcessFunction,)
     function: KeyedCoProcessFunction
 
     def __init__(

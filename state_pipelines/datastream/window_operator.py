@@ -15,7 +15,7 @@ from state_pipelines.datastream.keyed_states import BackendKeyedStates
 from state_pipelines.datastream.merging_windows import MergingWindowSet
 from state_pipelines.datastream.timer_service import HIGHEST_WATERMARK, TimeDomain
 from state_pipelines.datastream.window_contexts import WindowContext
-from state_pipelines.datastream.window_functions import ProcessWindowFunction
+from state_pipelines.datastream.window_functions import ProcessWindowFunction, WindowFunction
 from state_pipelines.datastream.windows import TimeWindow
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.serializers.build import TIME_WINDOW
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.functions import KeySelector, Output
     from state_pipelines.datastream.output_tag import OutputTag
     from state_pipelines.datastream.type_information import TypeDescription
-    from state_pipelines.datastream.window_functions import WindowFunction
     from state_pipelines.datastream.windows import WindowAssigner
     from state_pipelines.serializers.tree import Serializer
 
@@ -63,6 +62,7 @@ class WindowOperator(KeyedOperator):
 
     timer_service: ClassVar[str] = "window-timers"
     timer_namespace: ClassVar[Serializer] = TIME_WINDOW
+    function_types: ClassVar = (WindowFunction, ProcessWindowFunction)
     function: WindowFunction | ProcessWindowFunction
 
     def __init__(
@@ -78,17 +78,8 @@ class WindowOperator(KeyedOperator):
         **options: Any,
     ) -> None:
         super().__init__(function, key_type, **options)
-        where = Where(state=contents.name)
-        if (
-            contents.state_type not in (StateKind.LIST, StateKind.REDUCING, StateKind.AGGREGATING)
-            or contents.ttl_config is not None
-        ):
-            raise UsageError("contents of windows are list, reducing or aggregating state without TTL", where=where)
-        if contents.name != WINDOW_CONTENTS:
-            raise UsageError(f"the state of the contents of windows is named {WINDOW_CONTENTS}", where=where)
+        check_contents(contents, allowed_lateness)
         self._lateness = to_millis(allowed_lateness)
-        if self._lateness < 0:
-            raise UsageError("The allowed lateness cannot be negative.")
         self._assigner = assigner
         self._descriptor = contents
         self._get_key = find_key_function(key_selector)
@@ -233,6 +224,27 @@ class WindowOperator(KeyedOperator):
             self._late.inc()
         else:
             self._side_outputs.setdefault(self._late_output, []).append(value)
+
+
+def check_contents(contents: StateDescriptor, allowed_lateness: Time | Duration) -> None:
+    """Refuse a state that windows cannot have as their contents, and a lateness that they cannot allow.
+
+    Raises:
+        UsageError: the descriptor is that of another state, or the lateness is negative.
+    """
+    if not isinstance(contents, StateDescriptor):
+        hint = f"Give ListStateDescriptor({WINDOW_CONTENTS!r}, type)"
+        raise UsageError(f"contents is {contents!r:.80}, which is no descriptor of a state", hint=hint)
+    where = Where(state=contents.name)
+    if (
+        contents.state_type not in (StateKind.LIST, StateKind.REDUCING, StateKind.AGGREGATING)
+        or contents.ttl_config is not None
+    ):
+        raise UsageError("contents of windows are list, reducing or aggregating state without TTL", where=where)
+    if contents.name != WINDOW_CONTENTS:
+        raise UsageError(f"the state of the contents of windows is named {WINDOW_CONTENTS}", where=where)
+    if to_millis(allowed_lateness) < 0:
+        raise UsageError("The allowed lateness cannot be negative.")
 
 
 def _name(window: TimeWindow) -> dict[str, int]:

@@ -45,6 +45,7 @@ class KeyPartitioner:
         in_row: the key is the only field of a row, as in the Java operators of PyFlink.
         timestamp: column of event time, whose highest value every subtask gets; None where no watermark is wanted.
         input: column with the number of the input; None where there is one input.
+        broadcast: number of the input whose rows go to every subtask; None without.
     """
 
     columns: tuple[str, ...]
@@ -56,6 +57,7 @@ class KeyPartitioner:
     in_row: bool = False
     timestamp: str | None = None
     input: str | None = None
+    broadcast: int | None = None
 
     def add_subtasks(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches with the column `SUBTASK`, then the rows that tell the subtasks the highest event time.
@@ -68,9 +70,15 @@ class KeyPartitioner:
         wanted = plan_columns(derive_layout(self.serializer, self.layouts)).type
         highest: dict[int, int] = {}
         schema: pa.Schema | None = None
-        for batch in batches:
-            schema = batch.schema
-            self._note_highest(batch, highest)
+        for given in batches:
+            schema = given.schema
+            self._note_highest(given, highest)
+            batch = given
+            if self.broadcast is not None:
+                is_broadcast = pc.equal(given.column(self.input), self.broadcast)
+                batch, copied = given.filter(pc.invert(is_broadcast)), given.filter(is_broadcast)
+                for subtask in range(self.parallelism) if len(copied) else ():
+                    yield copied.append_column(_FIELD, pa.array([subtask] * len(copied), pa.int32()))
             keys = conform(from_spark(self._read_keys(batch), wanted), wanted, "key")
             codes = hash_codes(self.serializer, keys, expressions=dict(self.hashes))
             groups = assign_key_groups(codes, self.max_parallelism)

@@ -8,12 +8,24 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from state_pipelines.checkpoints.restoring import DeclaredOperator
-from state_pipelines.datastream import Types
+from state_pipelines.datastream import (
+    KeyedBroadcastProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ProcessWindowFunction,
+    Types,
+    WindowFunction,
+)
 from state_pipelines.datastream.derived_types import derive_type
+from state_pipelines.datastream.durations import to_millis
 from state_pipelines.datastream.pyflink_layout import has_pyflink_states, unwrap_key
+from state_pipelines.datastream.window_operator import WINDOW_CONTENTS, check_contents
+from state_pipelines.datastream.windows import WindowAssigner
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism
 from state_pipelines.metadata.operator_ids import compute_operator_id
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import ListOf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +33,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from state_pipelines.datastream import RestoredState, TypeInformation
+    from state_pipelines.datastream import (
+        Duration,
+        Function,
+        RestoredState,
+        StateDescriptor,
+        Time,
+        TypeInformation,
+    )
     from state_pipelines.snapshot import Snapshot
 
 
@@ -87,3 +106,86 @@ def find_key_type(
     schema = to_arrow_schema(df.select(*keys).schema)
     found = [derive_type(field.type) for field in schema]
     return found[0] if len(found) == 1 else Types.TUPLE(found)
+
+
+def check_windows(
+    function: Function,
+    windows: WindowAssigner | None,
+    contents: StateDescriptor | None,
+    allowed_lateness: Time | Duration,
+    timestamp: str | None,
+) -> None:
+    """Refuse a window function without windows, windows of another function, and windows of a time that rows lack.
+
+    Raises:
+        UsageError: these do not fit each other.
+    """
+    name = type(function).__name__
+    if not isinstance(function, WindowFunction | ProcessWindowFunction):
+        if windows is not None or contents is not None or to_millis(allowed_lateness):
+            raise UsageError(
+                f"{name} is not a function of windows, and windows, contents or allowed_lateness are given",
+                hint="Derive it from WindowFunction or ProcessWindowFunction, or leave them out",
+            )
+        return
+    if windows is None:
+        raise UsageError(
+            f"{name} is a function of windows, and no windows are given",
+            hint="Give windows, such as TumblingEventTimeWindows.of(Time.hours(1))",
+        )
+    if not isinstance(windows, WindowAssigner):
+        raise UsageError(
+            f"windows is {windows!r:.80}, which assigns no windows",
+            hint="Give an assigner, such as TumblingEventTimeWindows.of(Time.hours(1))",
+        )
+    if windows.is_event_time() and timestamp is None:
+        raise UsageError(
+            f"{type(windows).__name__} are windows of event time, and the rows have none",
+            hint="Name its column as timestamp, or choose windows of processing time",
+        )
+    check_contents(contents or ListStateDescriptor(WINDOW_CONTENTS, Types.LONG()), allowed_lateness)
+
+
+def check_broadcast_states(function: Function, descriptors: Sequence[MapStateDescriptor]) -> None:
+    """Refuse descriptors of broadcast states that the function does not have or need.
+
+    Raises:
+        UsageError: the function has no broadcast input, or an object is no descriptor of a map.
+    """
+    if not isinstance(function, KeyedBroadcastProcessFunction):
+        if descriptors:
+            raise UsageError(
+                f"{type(function).__name__} has no broadcast input, and broadcast_states are given",
+                hint="Derive it from KeyedBroadcastProcessFunction, or leave them out",
+            )
+        return
+    for each in descriptors:
+        if not isinstance(each, MapStateDescriptor):
+            raise UsageError(
+                f"{each!r:.80} does not describe a broadcast state",
+                hint="Give broadcast_states=[MapStateDescriptor(…)]",
+            )
+    if not descriptors:
+        raise UsageError(
+            f"{type(function).__name__} has a broadcast input, and no broadcast state",
+            hint="Give broadcast_states=[MapStateDescriptor(…)], as in Flink the argument of broadcast",
+        )
+
+
+def find_contents(df: DataFrame, restored: RestoredState | None) -> StateDescriptor:
+    """Describe the contents of windows as a list of the type that the restored state has, else of rows.
+
+    Raises:
+        UsageError: the restored contents are no list, or a column has a type that rows of Flink do not have.
+    """
+    states = [] if restored is None else [info for file in restored.keyed_files for info in file.header.states]
+    known = next((info for info in states if info.name == WINDOW_CONTENTS), None)
+    if known is None:
+        return ListStateDescriptor(WINDOW_CONTENTS, derive_type(to_arrow_schema(df.schema)))
+    if known.state_type != StateKind.LIST or not isinstance(known.value_serializer, ListOf):
+        raise UsageError(
+            f"the restored windows hold {known.state_type} state, whose function the snapshot does not have",
+            where=Where(state=WINDOW_CONTENTS),
+            hint="Give contents, a ReducingStateDescriptor or AggregatingStateDescriptor",
+        )
+    return ListStateDescriptor(WINDOW_CONTENTS, known.value_serializer.element)

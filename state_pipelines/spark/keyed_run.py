@@ -16,9 +16,7 @@ from state_pipelines.checkpoints.failure_reasons import FailureReason
 from state_pipelines.checkpoints.properties import is_full
 from state_pipelines.checkpoints.shared_files import list_subtask_files
 from state_pipelines.checkpoints.task_checkpoint import read_task_checkpoint
-from state_pipelines.codecs.layout_context import LayoutContext
 from state_pipelines.datastream import CheckpointListener
-from state_pipelines.datastream.pyflink_layout import KeyRowTypeInfo
 from state_pipelines.errors import StateError
 from state_pipelines.metadata.properties import SavepointFormatType, SavepointType
 from state_pipelines.operations.jobs.flink_config import StateBackend
@@ -26,7 +24,7 @@ from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot.opening import open_location
 from state_pipelines.spark.connected_inputs import INPUT
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.key_partitioning import SUBTASK, KeyPartitioner
+from state_pipelines.spark.key_partitioning import SUBTASK
 from state_pipelines.spark.keyed_tasks import ACKNOWLEDGEMENT, KeyedTask, TaskSnapshot
 from state_pipelines.storage import METADATA_FILE, list_directory
 from state_pipelines.storage.deletion import delete_files
@@ -97,17 +95,7 @@ class KeyedRun:
     def process(self, snapshot: TaskSnapshot | None) -> tuple[DataFrame, list[TaskCheckpoint]]:
         """Run all subtasks; what they emit, and their acknowledgements."""
         task, operator = replace(self._task, snapshot=snapshot), self._task.operator
-        partitioner = KeyPartitioner(
-            task.key_columns,
-            (KeyRowTypeInfo(task.key_type) if task.pyflink_state else task.key_type).serializer,
-            operator.parallelism,
-            operator.max_parallelism,
-            LayoutContext(),
-            tuple(task.hashes.items()),
-            task.pyflink_state,
-            None if task.out_of_orderness is None else task.timestamp,
-            INPUT if task.inputs > 1 else None,
-        )
+        partitioner = task.make_partitioner()
         # Rows that are no elements have no values.
         fields = [StructField(each.name, each.dataType, True) for each in self._df.schema.fields]
         placed = StructType([*fields, StructField(SUBTASK, IntegerType(), False)])
@@ -115,8 +103,10 @@ class KeyedRun:
         with translate_failures(f"operator {operator.label} cannot run", StateError):
             rows = self._df.mapInArrow(partitioner.add_subtasks, placed).union(self._make_markers(operator.parallelism))
             rows = rows.repartitionById(operator.parallelism, sql.col(SUBTASK))
-            if self._order_by:
-                rows = rows.sortWithinPartitions(*self._order_by)
+            # Broadcast rows come first, whatever order is asked for.
+            order = ([sql.col(INPUT).desc()] if task.has_broadcast else []) + [sql.col(each) for each in self._order_by]
+            if order:
+                rows = rows.sortWithinPartitions(*order)
             # Computed once: a second computation would take another snapshot.
             results = rows.mapInArrow(task.run, emitted).localCheckpoint(eager=True)
             marked = results.where(sql.col(ACKNOWLEDGEMENT).isNotNull()).select(ACKNOWLEDGEMENT).collect()

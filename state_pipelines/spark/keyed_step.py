@@ -13,22 +13,26 @@ from state_pipelines.checkpoints.directories import CheckpointDirectories
 from state_pipelines.checkpoints.options import CheckpointOptions, Retention, parse_options
 from state_pipelines.checkpoints.restoring import assign_operators
 from state_pipelines.codecs.kryo import oldest_metadata_version
-from state_pipelines.datastream import RestoredState
+from state_pipelines.datastream import KeyedCoProcessFunction, KeyedProcessFunction, RestoredState, Time
 from state_pipelines.datastream.derived_types import derive_type
+from state_pipelines.datastream.functions import require_function
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata.properties import SavepointFormatType
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.spark.connected_inputs import check_inputs
 from state_pipelines.spark.keyed_inputs import (
+    check_broadcast_states,
+    check_windows,
     choose_layout,
     choose_parallelism,
+    find_contents,
     find_key_type,
     parse_output,
     require_columns,
 )
 from state_pipelines.spark.keyed_run import KeyedProcessResult, KeyedRun
-from state_pipelines.spark.keyed_tasks import KeyedTask, MakeRocksStore
+from state_pipelines.spark.keyed_tasks import FUNCTIONS, KeyedTask, MakeRocksStore
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
@@ -37,9 +41,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from state_pipelines.datastream import KeyedCoProcessFunction, KeyedProcessFunction
+    from state_pipelines.datastream import Duration, MapStateDescriptor, StateDescriptor
+    from state_pipelines.datastream.windows import WindowAssigner
     from state_pipelines.keyed.hashing import HashExpression
     from state_pipelines.snapshot import Snapshot
+    from state_pipelines.spark.keyed_tasks import KeyedFunction
 
 _DEFAULTS = {"execution.checkpointing.externalized-checkpoint-retention": Retention.RETAIN_ON_CANCELLATION}
 
@@ -48,7 +54,7 @@ def keyed_process(
     df: DataFrame,
     *,
     key: str | Sequence[str],
-    function: KeyedProcessFunction | KeyedCoProcessFunction,
+    function: KeyedFunction,
     uid: str,
     output: str | StructType | None = None,
     key_type: Any = None,
@@ -66,6 +72,10 @@ def keyed_process(
     hashes: Mapping[str, HashExpression] | None = None,
     parameters: Mapping[str, str] | None = None,
     pyflink_state: bool | None = None,
+    windows: WindowAssigner | None = None,
+    contents: StateDescriptor | None = None,
+    allowed_lateness: Time | Duration = Time(0),  # noqa: B008 - frozen
+    broadcast_states: Sequence[MapStateDescriptor] = (),
 ) -> KeyedProcessResult:
     """Run a keyed function over the rows of a DataFrame, with the state of a snapshot, and take a snapshot of the end.
 
@@ -75,8 +85,9 @@ def keyed_process(
     Args:
         df: the rows.
         key: column of the key; several are the fields of a tuple.
-        function: a `KeyedProcessFunction`, as one writes it for PyFlink; or a `KeyedCoProcessFunction`, where the rows
-            are those of two inputs (see `connect`). If it is a `CheckpointListener` too, it is notified on the driver.
+        function: a `KeyedProcessFunction`, as one writes it for PyFlink. A `KeyedCoProcessFunction` or a
+            `KeyedBroadcastProcessFunction` has the rows of two inputs (see `connect`), a `WindowFunction` or a
+            `ProcessWindowFunction` those of a window. A `CheckpointListener` is notified on the driver.
         uid: of the operator, by which state is found.
         output: columns of what the function emits, as a schema or its DDL; default none, what it emits is dropped.
         key_type: type of the keys (see `Types.of`); default that of the snapshot, else that of the columns.
@@ -98,10 +109,15 @@ def keyed_process(
         parameters: job parameters.
         pyflink_state: keep keys and state as PyFlink does, whose job then goes on from the snapshot; False: as Java
             does. Default as the restored state is, else as Java does.
+        windows: assigner of the windows of a window function, such as `TumblingEventTimeWindows.of(Time.hours(1))`.
+        contents: descriptor of the state `window-contents`: a list of the rows, or a reducing or aggregating state of
+            them; default a list, of the type that the restored state has, else of rows with the columns.
+        allowed_lateness: of rows after the end of their window.
+        broadcast_states: descriptors of the broadcast states of a `KeyedBroadcastProcessFunction`.
 
     Raises:
-        UsageError: arguments contradict each other, a column is missing, Flink rejects the type of the keys, or there
-            are more subtasks than key groups.
+        UsageError: the function is none that runs here, arguments contradict each other, a column is missing, Flink
+            rejects the type of the keys, or there are more subtasks than key groups.
         IncompatibleError: the snapshot does not fit, in Flink's words.
         StateError: the function, a task, or the checkpoint failed; nothing was published.
     """
@@ -125,6 +141,10 @@ def keyed_process(
         hashes=hashes,
         parameters=parameters,
         pyflink_state=pyflink_state,
+        windows=windows,
+        contents=contents,
+        allowed_lateness=allowed_lateness,
+        broadcast_states=broadcast_states,
     )
     return step.run(df)
 
@@ -140,7 +160,7 @@ class KeyedStep:
     """
 
     key: str | Sequence[str]
-    function: KeyedProcessFunction | KeyedCoProcessFunction
+    function: KeyedFunction
     uid: str
     output: str | StructType | None = None
     key_type: Any = None
@@ -158,9 +178,19 @@ class KeyedStep:
     hashes: Mapping[str, HashExpression] | None = None
     parameters: Mapping[str, str] | None = None
     pyflink_state: bool | None = None
+    windows: WindowAssigner | None = None
+    contents: StateDescriptor | None = None
+    allowed_lateness: Time | Duration = Time(0)  # noqa: RUF009 - frozen
+    broadcast_states: Sequence[MapStateDescriptor] = ()
     checkpoint_id: int | None = None
     deliver: Callable[[DataFrame], None] | None = None
     out_of_orderness: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a function that does not run on Spark, and arguments that belong to other functions."""
+        require_function(self.function, FUNCTIONS, "Spark")
+        check_windows(self.function, self.windows, self.contents, self.allowed_lateness, self.timestamp)
+        check_broadcast_states(self.function, self.broadcast_states)
 
     def run(self, df: DataFrame) -> KeyedProcessResult:
         """Run it over the rows of a DataFrame; see `keyed_process`."""
@@ -185,6 +215,12 @@ class KeyedStep:
         if snapshot is not None and assigned.state is not None:
             restored = RestoredState.of(snapshot.operator(self.uid))
         in_pyflink = choose_layout(restored, self.pyflink_state)
+        if in_pyflink and not isinstance(self.function, KeyedProcessFunction | KeyedCoProcessFunction):
+            raise UsageError(
+                f"{type(self.function).__name__} does not keep its state as PyFlink does here",
+                hint="Windows and broadcast states run with Java's layout: leave pyflink_state out, and start from a "
+                "snapshot of a Java job, or of this function",
+            )
         known_type = (
             derive_type(self.key_type)
             if self.key_type is not None
@@ -209,6 +245,10 @@ class KeyedStep:
             else MakeRocksStore(read_rocksdb_options(_to_texts(self.options))),
             changelog=parsed.changelog_settings,
             pyflink_state=in_pyflink,
+            broadcast_states=tuple(self.broadcast_states),
+            windows=self.windows,
+            contents=None if self.windows is None else self.contents or find_contents(df, restored),
+            allowed_lateness=self.allowed_lateness,
             out_of_orderness=self.out_of_orderness,
         )
         run = KeyedRun(df, task, tuple(self.order_by), parsed, self.deliver)

@@ -18,12 +18,25 @@ from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.checkpoints.failure_reasons import FailureReason
 from state_pipelines.checkpoints.inlining import inline_small_files, measure_state
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, write_task_checkpoint
-from state_pipelines.datastream import KeyedCoProcessFunction, KeyedProcessOperator, Row, TaskInfo
+from state_pipelines.codecs.layout_context import LayoutContext
+from state_pipelines.datastream import (
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    KeyedProcessOperator,
+    ProcessWindowFunction,
+    Row,
+    TaskInfo,
+    Time,
+    WindowFunction,
+    WindowOperator,
+)
+from state_pipelines.datastream.pyflink_layout import KeyRowTypeInfo
 from state_pipelines.errors import StateError, StorageError, UsageError, ValueRangeError, Where, at
 from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.spark.connected_inputs import INPUT, ConnectedOperator
-from state_pipelines.spark.key_partitioning import SUBTASK
+from state_pipelines.spark.connected_inputs import BROADCAST_INPUT, INPUT, ConnectedBroadcastOperator, ConnectedOperator
+from state_pipelines.spark.key_partitioning import SUBTASK, KeyPartitioner
 from state_pipelines.storage.options import list_storage_options, use_storage_options
 from state_pipelines.storage.written_files import record_files
 
@@ -35,14 +48,36 @@ if TYPE_CHECKING:
     from state_pipelines.backends.local_backup import LocalBackup
     from state_pipelines.backends.rocksdb_options import RocksOptions
     from state_pipelines.checkpoints.pending_checkpoint import CheckpointedOperator
-    from state_pipelines.datastream import KeyedProcessFunction, RestoredState, TypeInformation
+    from state_pipelines.datastream import Duration, MapStateDescriptor, RestoredState, StateDescriptor, TypeInformation
+    from state_pipelines.datastream.windows import WindowAssigner
     from state_pipelines.keyed.hashing import HashExpression
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.operations.write.state_formats import Format
     from state_pipelines.storage import Location
 
+    KeyedFunction = (
+        KeyedProcessFunction
+        | KeyedCoProcessFunction
+        | KeyedBroadcastProcessFunction
+        | WindowFunction
+        | ProcessWindowFunction
+    )
+    """A function that runs on Spark."""
+
+    RowOperator = KeyedProcessOperator | ConnectedOperator | ConnectedBroadcastOperator | WindowOperator
+    """An operator whose elements are rows."""
+
 ACKNOWLEDGEMENT = "__acknowledgement"
 """Column of the last row of each subtask: its `TaskCheckpoint`."""
+
+FUNCTIONS = (
+    KeyedProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedBroadcastProcessFunction,
+    WindowFunction,
+    ProcessWindowFunction,
+)
+"""Classes of the functions that run on Spark."""
 
 _OUTPUT_ROWS = 4096
 
@@ -95,9 +130,13 @@ class KeyedTask:
         open_backup: opens the local backups of an operator id and key groups; None where none are kept.
         changelog: settings of the changelog; None without.
         pyflink_state: keys and state are in PyFlink's layout.
+        broadcast_states: descriptors of the broadcast states of a `KeyedBroadcastProcessFunction`.
+        windows: assigner of the windows of a window function; None for other functions.
+        contents: descriptor of the contents of the windows.
+        allowed_lateness: of elements after the end of their window.
     """
 
-    function: KeyedProcessFunction | KeyedCoProcessFunction
+    function: KeyedFunction
     operator: CheckpointedOperator
     columns: tuple[str, ...]
     key_columns: tuple[str, ...]
@@ -113,13 +152,43 @@ class KeyedTask:
     open_backup: Callable[[bytes, KeyGroupRange], LocalBackup] | None = None
     changelog: ChangelogSettings | None = None
     pyflink_state: bool = False
+    broadcast_states: tuple[MapStateDescriptor, ...] = ()
+    windows: WindowAssigner | None = None
+    contents: StateDescriptor | None = None
+    allowed_lateness: Time | Duration = Time(0)  # noqa: RUF009 - frozen
     out_of_orderness: int | None = None
     storage_options: Mapping[str, Mapping[str, Any]] = field(default_factory=list_storage_options, repr=False)
 
     @property
-    def inputs(self) -> int:
-        """Number of inputs."""
+    def timed_inputs(self) -> int:
+        """Number of inputs that hold the watermark: a broadcast one does not."""
         return 2 if isinstance(self.function, KeyedCoProcessFunction) else 1
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether rows are those of `connect`, with the number of their input."""
+        return isinstance(self.function, KeyedCoProcessFunction) or self.has_broadcast
+
+    @property
+    def has_broadcast(self) -> bool:
+        """Whether the second input is broadcast."""
+        return isinstance(self.function, KeyedBroadcastProcessFunction)
+
+    def make_partitioner(self) -> KeyPartitioner:
+        """Make what finds the subtask of each row."""
+        key_type = KeyRowTypeInfo(self.key_type) if self.pyflink_state else self.key_type
+        return KeyPartitioner(
+            self.key_columns,
+            key_type.serializer,
+            self.operator.parallelism,
+            self.operator.max_parallelism,
+            LayoutContext(),
+            tuple(self.hashes.items()),
+            self.pyflink_state,
+            None if self.out_of_orderness is None else self.timestamp,
+            INPUT if self.is_connected else None,
+            BROADCAST_INPUT if self.has_broadcast else None,
+        )
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process the rows of one partition, which is one subtask.
@@ -141,19 +210,7 @@ class KeyedTask:
         )
         key_groups = info.find_key_groups(self.operator.max_parallelism)
         backup = None if self.open_backup is None else self.open_backup(self.operator.operator_id, key_groups)
-        options = {
-            "task": info,
-            "hashes": dict(self.hashes),
-            "make_store": self.make_store,
-            "backup": backup,
-            "changelog": self.changelog,
-            "pyflink_state": self.pyflink_state,
-        }
-        running: KeyedProcessOperator | ConnectedOperator
-        if isinstance(self.function, KeyedCoProcessFunction):
-            running = ConnectedOperator(self.function, self._make_key_selector(), self.key_type, **options)
-        else:
-            running = KeyedProcessOperator(self.function, self._make_key_selector(), self.key_type, **options)
+        running = self._make_operator(info, backup)
         with at(operator=self.operator.label):
             try:
                 running.open(self.restored)
@@ -163,6 +220,38 @@ class KeyedTask:
             finally:
                 running.close()
 
+    def _make_operator(self, info: TaskInfo, backup: LocalBackup | None) -> RowOperator:
+        options: dict[str, Any] = {
+            "task": info,
+            "hashes": dict(self.hashes),
+            "make_store": self.make_store,
+            "backup": backup,
+            "changelog": self.changelog,
+            "pyflink_state": self.pyflink_state,
+        }
+        get_key = self._make_key_selector()
+        match self.function:
+            case KeyedCoProcessFunction():
+                return ConnectedOperator(self.function, get_key, self.key_type, **options)
+            case KeyedBroadcastProcessFunction():
+                return ConnectedBroadcastOperator(
+                    self.function, get_key, self.key_type, self.broadcast_states, **options
+                )
+            case WindowFunction() | ProcessWindowFunction():
+                assert self.windows is not None
+                assert self.contents is not None
+                return WindowOperator(
+                    self.function,
+                    self.windows,
+                    self.contents,
+                    get_key,
+                    self.key_type,
+                    allowed_lateness=self.allowed_lateness,
+                    **options,
+                )
+            case KeyedProcessFunction():
+                return KeyedProcessOperator(self.function, get_key, self.key_type, **options)
+
     def _make_key_selector(self) -> Callable[[Any], Any]:
         indexes = [self.columns.index(name) for name in self.key_columns]
         if len(indexes) == 1:
@@ -171,7 +260,7 @@ class KeyedTask:
         return lambda row: tuple(row[index] for index in indexes)
 
     def _process(
-        self, running: KeyedProcessOperator | ConnectedOperator, subtask: int, batches: Iterator[pa.RecordBatch]
+        self, running: RowOperator, subtask: int, batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
         make_row = Row(*self.columns)
         highest: dict[int, int] = {}
@@ -182,13 +271,15 @@ class KeyedTask:
             times = [None] * len(own) if self.timestamp is None else own.column(self.timestamp).to_pylist()
             for values, timestamp in zip(zip(*columns, strict=True), times, strict=True):
                 emitted += running.process(make_row(*values), timestamp)
-                if len(emitted) >= _OUTPUT_ROWS:
+                if len(emitted) >= _OUTPUT_ROWS or running.filled_side_outputs:
+                    _refuse_side_outputs(running)
                     yield from self._emit(emitted)
                     emitted = []
         watermark = self._find_watermark(highest)
         if watermark is not None:
             emitted += running.advance_watermark(watermark)
         emitted += running.advance_processing_time()
+        _refuse_side_outputs(running)
         yield from self._emit(emitted)
 
     def _take_own(self, batch: pa.RecordBatch, subtask: int, highest: dict[int, int]) -> pa.RecordBatch:
@@ -203,9 +294,9 @@ class KeyedTask:
         if self.out_of_orderness is not None:
             others = batch.filter(pc.invert(is_element))
             times = others.column(self.timestamp).to_pylist()
-            numbers = others.column(INPUT).to_pylist() if self.inputs > 1 else [0] * len(times)
+            numbers = others.column(INPUT).to_pylist() if self.is_connected else [0] * len(times)
             for number, reached in zip(numbers, times, strict=True):
-                if reached is not None:
+                if reached is not None and not (self.has_broadcast and number == BROADCAST_INPUT):
                     highest[number] = max(reached, highest.get(number, reached))
         return batch.filter(is_element)
 
@@ -213,7 +304,7 @@ class KeyedTask:
         """Return the watermark after the last row; None for none, as where an input has no event time at all."""
         if self.out_of_orderness is None:
             return self.watermark
-        if len(highest) < self.inputs:
+        if len(highest) < self.timed_inputs:
             return None
         # As in Flink, the input that is behind holds the watermark.
         return min(highest.values()) - self.out_of_orderness - 1
@@ -240,7 +331,7 @@ class KeyedTask:
         names = [*self.output.names, ACKNOWLEDGEMENT]
         return pa.RecordBatch.from_arrays([*arrays, pa.array(acknowledgements, pa.binary())], names=names)
 
-    def _take_snapshot(self, running: KeyedProcessOperator | ConnectedOperator, wanted: TaskSnapshot) -> TaskCheckpoint:
+    def _take_snapshot(self, running: RowOperator, wanted: TaskSnapshot) -> TaskCheckpoint:
         """Take the snapshot; the text of an error begins with the message of Flink's reason."""
         try:
             return self._write_snapshot(running, wanted)
@@ -258,9 +349,7 @@ class KeyedTask:
                 f'(File "{frame.filename}", line {frame.lineno}, in {frame.name})'
             ) from error
 
-    def _write_snapshot(
-        self, running: KeyedProcessOperator | ConnectedOperator, wanted: TaskSnapshot
-    ) -> TaskCheckpoint:
+    def _write_snapshot(self, running: RowOperator, wanted: TaskSnapshot) -> TaskCheckpoint:
         started = time.monotonic_ns()
         # Unique to this attempt: another one of the same subtask may run at the same time.
         with record_files(wanted.directory) as recorder:
@@ -303,6 +392,15 @@ class MakeRocksStore:
         """Make it; its `close` removes the directory."""
         directory = tempfile.mkdtemp(prefix="state-pipelines-", dir=self.options.local_directory or None)
         return RocksStore(prefix, Path(directory), self.options)
+
+
+def _refuse_side_outputs(running: RowOperator) -> None:
+    """Refuse what would be lost: Spark takes the output of a function only."""
+    for tag in running.filled_side_outputs:
+        raise UsageError(
+            f"the function emits to the side output {tag.tag_id}, and nothing takes it on Spark",
+            hint="Emit rows with a column that says which output they belong to, and filter the result",
+        )
 
 
 def _to_fields(value: Any, names: Sequence[str]) -> Sequence[Any]:

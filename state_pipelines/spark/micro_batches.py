@@ -15,6 +15,7 @@ from pyspark.sql.types import IntegralType
 from state_pipelines.checkpoints.completed_checkpoints import find_latest_checkpoint
 from state_pipelines.checkpoints.directories import CheckpointDirectories
 from state_pipelines.checkpoints.options import ClaimMode, parse_options
+from state_pipelines.datastream import Time
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata.operator_ids import compute_operator_id
 from state_pipelines.spark.keyed_inputs import require_columns
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from state_pipelines.datastream import KeyedCoProcessFunction, KeyedProcessFunction
+    from state_pipelines.datastream import Duration, MapStateDescriptor, StateDescriptor
+    from state_pipelines.datastream.windows import WindowAssigner
     from state_pipelines.keyed.hashing import HashExpression
     from state_pipelines.snapshot import Snapshot
+    from state_pipelines.spark.keyed_tasks import KeyedFunction
 
 _QUERY_ID = "sql.streaming.queryId"
 """Local property that holds the id of the query (`StreamExecution.QUERY_ID_KEY`)."""
@@ -40,7 +43,7 @@ _QUERY_ID = "sql.streaming.queryId"
 def keyed_batches(
     *,
     key: str | Sequence[str],
-    function: KeyedProcessFunction | KeyedCoProcessFunction,
+    function: KeyedFunction,
     uid: str,
     checkpoints: str,
     output: Callable[[DataFrame, int], None] | None = None,
@@ -58,6 +61,10 @@ def keyed_batches(
     parameters: Mapping[str, str] | None = None,
     on_checkpoint: Callable[[KeyedProcessResult], None] | None = None,
     pyflink_state: bool | None = None,
+    windows: WindowAssigner | None = None,
+    contents: StateDescriptor | None = None,
+    allowed_lateness: Time | Duration = Time(0),  # noqa: B008 - frozen
+    broadcast_states: Sequence[MapStateDescriptor] = (),
 ) -> Callable[[DataFrame, int], None]:
     """Make the function for `foreachBatch` that runs a keyed function over the batches of a streaming query.
 
@@ -67,7 +74,7 @@ def keyed_batches(
 
     Args:
         key: column of the key; several are the fields of a tuple.
-        function: a `KeyedProcessFunction`, or a `KeyedCoProcessFunction` for the rows of `connect`.
+        function: as of `keyed_process`.
         uid: of the operator, by which state is found.
         checkpoints: directory of checkpoints (`execution.checkpointing.dir`).
         output: gets what the function emits and the id of the batch; it should replace what it wrote for the same id
@@ -85,13 +92,19 @@ def keyed_batches(
         timestamp: column of event time, whole milliseconds since 1970.
         out_of_orderness: milliseconds by which rows may be late. After a batch the watermark is its highest timestamp
             minus these minus 1 (`BoundedOutOfOrdernessWatermarks`), and timers up to it fire. Of two inputs the
-            lower one counts, and a batch with rows of one input only has no watermark. Default no watermark.
+            lower one counts, and a batch with rows of one input only has no watermark; a broadcast input does not
+            count. Default no watermark.
         options: Flink's options by key.
         hashes: `hashCode` of user classes among the keys, by class name.
         parameters: job parameters.
         on_checkpoint: gets the checkpoint of each batch, without the output; sizes and duration are 0 where an earlier
             run of the query had taken it already.
         pyflink_state: keep keys and state as PyFlink does; see `keyed_process`.
+        windows: assigner of the windows of a window function, such as `TumblingEventTimeWindows.of(Time.hours(1))`.
+        contents: descriptor of the state `window-contents`: a list of the rows, or a reducing or aggregating state of
+            them; default a list, of the type that the restored state has, else of rows with the columns.
+        allowed_lateness: of rows after the end of their window.
+        broadcast_states: descriptors of the broadcast states of a `KeyedBroadcastProcessFunction`.
 
     Returns:
         The function. It raises `UsageError` where the checkpoints do not fit the batch, and what `keyed_process`
@@ -136,6 +149,10 @@ def keyed_batches(
         hashes=hashes,
         parameters=parameters,
         pyflink_state=pyflink_state,
+        windows=windows,
+        contents=contents,
+        allowed_lateness=allowed_lateness,
+        broadcast_states=broadcast_states,
         out_of_orderness=out_of_orderness,
     )
 
