@@ -168,7 +168,7 @@ class PendingCheckpoint:
         """Make the metadata of the completed checkpoint.
 
         Args:
-            version: metadata version.
+            version: metadata version, unless the values of a subtask need a newer one.
             master_states: states of master hooks.
 
         Raises:
@@ -176,7 +176,7 @@ class PendingCheckpoint:
         """
         states = tuple(self._make_operator(each) for each in self._operators.values())
         newest = CheckpointMetadata(7, self.checkpoint_id, master_states, states, self.properties)
-        return with_version(newest, version)
+        return with_version(newest, max([version, *(each.metadata_version for each in self._taken.values())]))
 
     def _make_operator(self, operator: CheckpointedOperator) -> OperatorState:
         finished = self._finished.get(operator.operator_id, frozenset())

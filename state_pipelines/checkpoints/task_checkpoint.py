@@ -32,6 +32,7 @@ class TaskCheckpoint:
         async_millis: duration of the upload.
         entries: keyed entries, or None where they were not counted.
         files: written to the directory of the checkpoint, with their checksums, for its manifest.
+        metadata_version: oldest version of `_metadata` that says how the values are written; 0 for any.
     """
 
     checkpoint_id: int
@@ -43,6 +44,7 @@ class TaskCheckpoint:
     async_millis: int = 0
     entries: int | None = None
     files: tuple[RecordedFile, ...] = ()
+    metadata_version: int = 0
 
 
 def write_task_checkpoint(checkpoint: TaskCheckpoint) -> bytes:
@@ -61,6 +63,7 @@ def write_task_checkpoint(checkpoint: TaskCheckpoint) -> bytes:
         checkpoint.sync_millis,
         checkpoint.async_millis,
         -1 if checkpoint.entries is None else checkpoint.entries,
+        checkpoint.metadata_version,
     ):
         writer.i64(number)
     writer.i32(len(checkpoint.files))
@@ -86,7 +89,7 @@ def read_task_checkpoint(data: bytes, name: str | None = None) -> TaskCheckpoint
     if reader.remaining < 4 or reader.i32() != _MAGIC:
         raise reader.error("not an acknowledgement of a checkpoint", 0)
     checkpoint_id, operator_id = reader.i64(), reader.bytes32()
-    state_size, persisted_size, sync_millis, async_millis, entries = (reader.i64() for _ in range(5))
+    state_size, persisted_size, sync_millis, async_millis, entries, version = (reader.i64() for _ in range(6))
     files = tuple(RecordedFile(reader.utf(), reader.i64(), reader.utf() or None) for _ in range(reader.count(12)))
     state = read_subtask_state(reader, _VERSION)
     reader.expect_end("the acknowledgement")
@@ -100,4 +103,5 @@ def read_task_checkpoint(data: bytes, name: str | None = None) -> TaskCheckpoint
         async_millis,
         None if entries < 0 else entries,
         files,
+        version,
     )

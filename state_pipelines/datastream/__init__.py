@@ -66,3 +66,4 @@ from state_pipelines.datastream.windows import SlidingProcessingTimeWindows as S
 from state_pipelines.datastream.windows import TimeWindow as TimeWindow
 from state_pipelines.datastream.windows import TumblingEventTimeWindows as TumblingEventTimeWindows
 from state_pipelines.datastream.windows import TumblingProcessingTimeWindows as TumblingProcessingTimeWindows
+from state_pipelines.operations.write.new_layouts import make_layouts as make_layouts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from state_pipelines.backends.operator_backend import OperatorStateBackend
@@ -23,9 +24,11 @@ from state_pipelines.datastream.task_info import TaskInfo
 from state_pipelines.datastream.timer_service import LOWEST_WATERMARK
 from state_pipelines.errors import UsageError
 from state_pipelines.metadata import SubtaskState
+from state_pipelines.operations.write.new_layouts import KRYO_OF_FLINK_1, has_kryo
 from state_pipelines.operations.write.state_formats import Format
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from state_pipelines.datastream.aggregations import Function
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.restored_state import RestoredState
     from state_pipelines.datastream.states import KeyedStateStore
     from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.serializers.tree import Serializer
     from state_pipelines.storage import Location
 
 
@@ -47,13 +51,11 @@ class FunctionOperator(ABC):
         function: that the user wrote.
         task: the subtask; default the only one.
         clock: processing time; default that of the machine.
-        layouts: what layouts of serializers depend on, such as declared classes.
+        layouts: what layouts of new state depend on: declared classes, and the version of Kryo; default that of Flink
+            2.x without classes. Restored state has the layouts of its snapshot; classes given here replace its own.
 
     Raises:
         UsageError: the function is not one that the operator runs.
-
-    Attributes:
-        kryo_version: release line of Kryo of the restored state, some of which may be carried as bytes.
     """
 
     function_types: ClassVar[tuple[type[Function], ...]]
@@ -71,8 +73,8 @@ class FunctionOperator(ABC):
         self.function = function
         self.task = task or TaskInfo()
         self._clock = clock
-        self._layouts = layouts or LayoutContext()
-        self.kryo_version = 2
+        self._given_layouts = self._layouts = layouts or LayoutContext()
+        self._is_restored = False
         self._watermark = LOWEST_WATERMARK
         self._side_outputs: dict[OutputTag, list[Any]] = {}
         self._operator_backend: OperatorStateBackend | None = None
@@ -90,12 +92,17 @@ class FunctionOperator(ABC):
         """
         if self.is_open:
             raise UsageError("the operator is open already")
+        self._is_restored = restored is not None
+        self._layouts = self._given_layouts
         if restored is None:
             max_parallelism = self.task.choose_max_parallelism(None)
         else:
             found = restored.context.max_parallelism
             max_parallelism = self.task.choose_max_parallelism(found, restored.snapshot)
-            self.kryo_version = restored.context.layouts.kryo_version
+            known, given = restored.context.layouts, self._given_layouts
+            self._layouts = replace(
+                known, classes=given.classes or known.classes, messages=given.messages or known.messages
+            )
         self._watermark = LOWEST_WATERMARK
         self._operator_backend = OperatorStateBackend(self._layouts)
         try:
@@ -124,6 +131,26 @@ class FunctionOperator(ABC):
     def max_parallelism(self) -> int:
         """Number of key groups of the open operator."""
         return self.runtime_context.get_max_number_of_parallel_subtasks()
+
+    @property
+    def layouts(self) -> LayoutContext:
+        """What the layouts of the state depend on."""
+        return self._layouts
+
+    @property
+    def kryo_version(self) -> int:
+        """Release line of Kryo that the metadata of a snapshot must say; 2 where no state of it depends on that.
+
+        Restored state may be carried as bytes, and its line is that of its snapshot.
+        """
+        if self._is_restored or has_kryo(self.list_serializers()):
+            return self._layouts.kryo_version
+        return KRYO_OF_FLINK_1
+
+    def list_serializers(self) -> Iterator[Serializer]:
+        """All serializers of the registered and restored states."""
+        for info in self.operator_backend.states:
+            yield from (serializer for _, serializer in info.serializers)
 
     @property
     def operator_backend(self) -> OperatorStateBackend:

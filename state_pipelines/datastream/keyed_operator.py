@@ -40,7 +40,7 @@ from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
 from state_pipelines.serializers.build import VOID_NAMESPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from state_pipelines.backends.entry_store import EntryStore
     from state_pipelines.backends.keyed_snapshots import KeyedSnapshot
@@ -118,6 +118,14 @@ class KeyedOperator(FunctionOperator):
         if self._backend is None:
             raise UsageError("the operator is not open", hint="Call open(), or use the operator in a with statement")
         return self._backend
+
+    @override
+    def list_serializers(self) -> Iterator[Serializer]:
+        """All serializers of the key, and of the registered and restored states."""
+        yield self.backend.key_serializer
+        for info in self.backend.states:
+            yield from (serializer for _, serializer in info.serializers)
+        yield from super().list_serializers()
 
     def count_timers(self, domain: TimeDomain) -> int:
         """Return the number of timers of event time or processing time."""

@@ -10,6 +10,7 @@ from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, with_version
 from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
 from state_pipelines.operations.write.file_names import make_file_name
+from state_pipelines.operations.write.new_layouts import KRYO_OF_FLINK_1, has_kryo
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot import open_snapshot
@@ -48,7 +49,7 @@ def write_savepoint(
         The savepoint; it knows the uids.
 
     Raises:
-        UsageError: a subtask is missing, or the format has no such name.
+        UsageError: a subtask is missing, the format has no such name, or values of Kryo are of several release lines.
         TargetExistsError: the directory holds something.
         StateError: a file cannot be written.
     """
@@ -83,9 +84,7 @@ def write_savepoint(
             for uid, subtasks in operators.items()
         )
         transaction.add_files(recorder.files.values())
-        version = oldest_metadata_version(
-            max(each.kryo_version for subtasks in operators.values() for each in subtasks)
-        )
+        version = oldest_metadata_version(_require_one_kryo(operators, base))
         metadata = _make_metadata(base, checkpoint_id, states, properties, version)
         transaction.stage(metadata, base, properties, changed={each.operator_id for each in states})
         transaction.commit()
@@ -105,6 +104,29 @@ def _make_metadata(
     kept = tuple(each for each in base.metadata.operator_states if each.operator_id not in own)
     made = replace(base.metadata, checkpoint_id=checkpoint_id, operator_states=(*kept, *states), properties=properties)
     return with_version(made, base.metadata.version)
+
+
+def _require_one_kryo(operators: Mapping[str, Sequence[FunctionOperator]], base: Snapshot | None) -> int:
+    """Return the release line of Kryo of a savepoint, of which its metadata says one.
+
+    Raises:
+        UsageError: values of Kryo are of another line than those of the base, or of another operator.
+    """
+    written = {
+        (uid, each.layouts.kryo_version)
+        for uid, subtasks in operators.items()
+        for each in subtasks
+        if has_kryo(each.list_serializers())
+    }
+    lines = {line for _, line in written} | (set() if base is None else {base.kryo_version})
+    if len(lines) > 1:
+        found = ", ".join(f"{uid}: Kryo {line}" for uid, line in sorted(written))
+        what = "" if base is None else f"; the base is of Flink {1 if base.kryo_version == KRYO_OF_FLINK_1 else 2}.x"
+        raise UsageError(
+            f"a savepoint has values of one release line of Kryo (2: Flink 1.x, 5: 2.x), and these are {found}{what}",
+            hint="Make all operators with layouts=make_layouts(flink_version=…) of one release",
+        )
+    return max((each.kryo_version for subtasks in operators.values() for each in subtasks), default=KRYO_OF_FLINK_1)
 
 
 def _require_all(uid: str, subtasks: Sequence[FunctionOperator]) -> None:

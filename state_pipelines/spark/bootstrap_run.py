@@ -17,6 +17,7 @@ from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult, plan
 from state_pipelines.operations.bootstrap.encoding import write_together
 from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, SUBTASK, NewOperator, NewState
 from state_pipelines.operations.choices import parse_choice
+from state_pipelines.operations.write.new_layouts import make_layouts
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
@@ -27,10 +28,11 @@ from state_pipelines.spark.types import from_spark
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pyspark.sql import SparkSession
 
+    from state_pipelines.codecs.kryo import FieldLists
     from state_pipelines.operations.bootstrap.encoding import (
         ElementEncoding,
         EncodedElements,
@@ -60,6 +62,8 @@ def bootstrap(
     prove: bool = True,
     spark: SparkSession | None = None,
     scratch: str | None = None,
+    classes: FieldLists | Iterable[str] | str | None = None,
+    flink_version: str | None = None,
 ) -> BootstrapResult:
     """Write a savepoint that Flink starts from, with states out of DataFrames.
 
@@ -74,6 +78,10 @@ def bootstrap(
         prove: read the new states back and compare them with the rows before the savepoint is published.
         spark: the session; that of the first DataFrame by default.
         scratch: directory (path or URL) of temporary files that all tasks reach; default as `ScratchDirectory`.
+        classes: fields of classes that Kryo writes, as `open_snapshot` has them, or paths of jars, directories and
+            field lists; default those of the base.
+        flink_version: release that starts from the savepoint, such as 1.20: values of Kryo are those of its line.
+            Default the line of the base, else 2.x.
 
     Raises:
         UsageError: a description lacks something, or contradicts the base or another one.
@@ -88,14 +96,16 @@ def bootstrap(
     session = spark or (frames[0].sparkSession if frames else None)
     if session is None:
         raise UsageError("no state has a DataFrame as its rows", hint="Give `rows=` a DataFrame")
+    opened = None if base is None else ensure_open(base)
     plan = plan_bootstrap(
         location,
         operators,
         FrameRows(),
-        base=None if base is None else ensure_open(base),
+        base=opened,
         format=parse_choice(Format, format, "format"),
         files=parse_choice(FileMode, files, "choice for files"),
         prove=prove,
+        layouts=make_layouts(classes, flink_version, opened),
     )
     is_shared, run = uses_other_machines(session), partial(run_tasks, session)
     with SnapshotTransaction(location, run, scratch=scratch, is_shared=is_shared) as transaction:

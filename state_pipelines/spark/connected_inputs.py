@@ -136,7 +136,7 @@ def check_inputs(df: DataFrame, function: Function) -> None:
         if isinstance(function, kind) and not is_connected:
             second = "a broadcast one" if kind is KeyedBroadcastProcessFunction else "both with keys"
             raise UsageError(
-                f"{type(function).__name__} has two inputs, {second}, and the DataFrame does not",
+                f"{type(function).__name__} has two inputs, {second}, and the DataFrame is not one of such",
                 hint=f"Give it {call}",
             )
 

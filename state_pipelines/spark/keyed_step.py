@@ -19,6 +19,7 @@ from state_pipelines.datastream.functions import require_function
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata.properties import SavepointFormatType
 from state_pipelines.operations.jobs.flink_config import StateBackend
+from state_pipelines.operations.write.new_layouts import KRYO_OF_FLINK_1, make_layouts
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.spark.connected_inputs import check_inputs
 from state_pipelines.spark.keyed_inputs import (
@@ -36,11 +37,12 @@ from state_pipelines.spark.keyed_tasks import FUNCTIONS, KeyedTask, MakeRocksSto
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from state_pipelines.codecs.kryo import FieldLists
     from state_pipelines.datastream import Duration, MapStateDescriptor, StateDescriptor
     from state_pipelines.datastream.windows import WindowAssigner
     from state_pipelines.keyed.hashing import HashExpression
@@ -76,6 +78,8 @@ def keyed_process(
     contents: StateDescriptor | None = None,
     allowed_lateness: Time | Duration = Time(0),  # noqa: B008 - frozen
     broadcast_states: Sequence[MapStateDescriptor] = (),
+    classes: FieldLists | Iterable[str] | str | None = None,
+    flink_version: str | None = None,
 ) -> KeyedProcessResult:
     """Run a keyed function over the rows of a DataFrame, with the state of a snapshot, and take a snapshot of the end.
 
@@ -114,6 +118,10 @@ def keyed_process(
             them; default a list, of the type that the restored state has, else of rows with the columns.
         allowed_lateness: of rows after the end of their window.
         broadcast_states: descriptors of the broadcast states of a `KeyedBroadcastProcessFunction`.
+        classes: fields of classes that Kryo writes, as `open_snapshot` has them, or paths of jars, directories and
+            field lists; default those that the snapshot was opened with.
+        flink_version: release that goes on from the snapshot, such as 1.20: new values of Kryo are those of its line.
+            Default the line of the snapshot, else 2.x.
 
     Raises:
         UsageError: the function is none that runs here, arguments contradict each other, a column is missing, Flink
@@ -145,6 +153,8 @@ def keyed_process(
         contents=contents,
         allowed_lateness=allowed_lateness,
         broadcast_states=broadcast_states,
+        classes=classes,
+        flink_version=flink_version,
     )
     return step.run(df)
 
@@ -182,6 +192,8 @@ class KeyedStep:
     contents: StateDescriptor | None = None
     allowed_lateness: Time | Duration = Time(0)  # noqa: RUF009 - frozen
     broadcast_states: Sequence[MapStateDescriptor] = ()
+    classes: FieldLists | Iterable[str] | str | None = None
+    flink_version: str | None = None
     checkpoint_id: int | None = None
     deliver: Callable[[DataFrame], None] | None = None
     out_of_orderness: int | None = None
@@ -245,6 +257,7 @@ class KeyedStep:
             else MakeRocksStore(read_rocksdb_options(_to_texts(self.options))),
             changelog=parsed.changelog_settings,
             pyflink_state=in_pyflink,
+            layouts=make_layouts(self.classes, self.flink_version, snapshot),
             broadcast_states=tuple(self.broadcast_states),
             windows=self.windows,
             contents=None if self.windows is None else self.contents or find_contents(df, restored),
@@ -265,7 +278,7 @@ class KeyedStep:
             [assigned.operator],
             run,
             parsed,
-            metadata_version=oldest_metadata_version(2 if snapshot is None else snapshot.kryo_version),
+            metadata_version=oldest_metadata_version(KRYO_OF_FLINK_1 if snapshot is None else snapshot.kryo_version),
         )
         run.coordinator = coordinator
         _restore(coordinator, snapshot, is_checkpoint=self.checkpoint is not None)

@@ -18,6 +18,7 @@ from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.checkpoints.failure_reasons import FailureReason
 from state_pipelines.checkpoints.inlining import inline_small_files, measure_state
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, write_task_checkpoint
+from state_pipelines.codecs.kryo import oldest_metadata_version
 from state_pipelines.codecs.layout_context import LayoutContext
 from state_pipelines.datastream import (
     KeyedBroadcastProcessFunction,
@@ -130,6 +131,7 @@ class KeyedTask:
         open_backup: opens the local backups of an operator id and key groups; None where none are kept.
         changelog: settings of the changelog; None without.
         pyflink_state: keys and state are in PyFlink's layout.
+        layouts: what the layouts of state depend on.
         broadcast_states: descriptors of the broadcast states of a `KeyedBroadcastProcessFunction`.
         windows: assigner of the windows of a window function; None for other functions.
         contents: descriptor of the contents of the windows.
@@ -152,6 +154,7 @@ class KeyedTask:
     open_backup: Callable[[bytes, KeyGroupRange], LocalBackup] | None = None
     changelog: ChangelogSettings | None = None
     pyflink_state: bool = False
+    layouts: LayoutContext = LayoutContext()  # noqa: RUF009 - frozen
     broadcast_states: tuple[MapStateDescriptor, ...] = ()
     windows: WindowAssigner | None = None
     contents: StateDescriptor | None = None
@@ -182,7 +185,7 @@ class KeyedTask:
             key_type.serializer,
             self.operator.parallelism,
             self.operator.max_parallelism,
-            LayoutContext(),
+            self.layouts,
             tuple(self.hashes.items()),
             self.pyflink_state,
             None if self.out_of_orderness is None else self.timestamp,
@@ -228,6 +231,7 @@ class KeyedTask:
             "backup": backup,
             "changelog": self.changelog,
             "pyflink_state": self.pyflink_state,
+            "layouts": self.layouts,
         }
         get_key = self._make_key_selector()
         match self.function:
@@ -373,6 +377,7 @@ class KeyedTask:
             inline_small_files(state, wanted.directory, wanted.inline_threshold),
             state_size=size,
             persisted_size=persisted,
+            metadata_version=oldest_metadata_version(running.kryo_version),
             sync_millis=(time.monotonic_ns() - started) // 1_000_000,
             files=tuple(recorder.files.values()),
         )

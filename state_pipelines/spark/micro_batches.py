@@ -25,11 +25,12 @@ from state_pipelines.storage import resolve
 from state_pipelines.storage.files import is_directory, remove_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from state_pipelines.codecs.kryo import FieldLists
     from state_pipelines.datastream import Duration, MapStateDescriptor, StateDescriptor
     from state_pipelines.datastream.windows import WindowAssigner
     from state_pipelines.keyed.hashing import HashExpression
@@ -65,6 +66,8 @@ def keyed_batches(
     contents: StateDescriptor | None = None,
     allowed_lateness: Time | Duration = Time(0),  # noqa: B008 - frozen
     broadcast_states: Sequence[MapStateDescriptor] = (),
+    classes: FieldLists | Iterable[str] | str | None = None,
+    flink_version: str | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """Make the function for `foreachBatch` that runs a keyed function over the batches of a streaming query.
 
@@ -105,6 +108,10 @@ def keyed_batches(
             them; default a list, of the type that the restored state has, else of rows with the columns.
         allowed_lateness: of rows after the end of their window.
         broadcast_states: descriptors of the broadcast states of a `KeyedBroadcastProcessFunction`.
+        classes: fields of classes that Kryo writes, as `open_snapshot` has them, or paths of jars, directories and
+            field lists; default those that the snapshot was opened with.
+        flink_version: release that goes on from the snapshot, such as 1.20: new values of Kryo are those of its line.
+            Default the line of the snapshot, else 2.x.
 
     Returns:
         The function. It raises `UsageError` where the checkpoints do not fit the batch, and what `keyed_process`
@@ -153,6 +160,8 @@ def keyed_batches(
         contents=contents,
         allowed_lateness=allowed_lateness,
         broadcast_states=broadcast_states,
+        classes=classes,
+        flink_version=flink_version,
         out_of_orderness=out_of_orderness,
     )
 

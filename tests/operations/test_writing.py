@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state_pipelines.codecs.kryo import kryo_version
 from state_pipelines.errors import UsageError
 from state_pipelines.metadata import compute_operator_id
+from state_pipelines.operations.write.new_layouts import make_layouts
 from state_pipelines.operations.write.savepoint_plan import (
     NEW_METADATA_VERSION,
     OperatorWriting,
@@ -14,6 +16,7 @@ from state_pipelines.operations.write.savepoint_plan import (
     plan_savepoint,
 )
 from state_pipelines.serializers.build import basic, list_of, map_of
+from state_pipelines.serializers.tree import Kryo
 from tests.operations.one_state import OneState
 from tests.snapshot.savepoints import orders
 
@@ -39,6 +42,15 @@ def test_without_a_base_there_is_one_operator_with_one_state() -> None:
     assert (writing.metadata.parallelism, writing.metadata.max_parallelism) == (2, 128)
     assert [(subtask, file) for subtask, file, _ in writing.files] == [(0, None), (1, None)]
     assert {tuple(info.name for info in header.states) for _, _, header in writing.files} == {("total",)}
+
+
+def test_new_values_of_kryo_are_those_of_the_release_that_the_metadata_says() -> None:
+    state = replace(NEW, value=Kryo(type_class="com.acme.Point"))
+    for layouts, version in ((None, 5), (make_layouts(flink_version="1.20"), NEW_METADATA_VERSION)):
+        plan = plan_savepoint(None, [state.description], layouts=layouts)
+        assert plan.metadata.version == version
+        (writing,) = plan.operators
+        assert kryo_version(version) == plan.context.kryo_version == writing.context.layouts.kryo_version
 
 
 def test_the_max_parallelism_is_what_flink_would_choose() -> None:

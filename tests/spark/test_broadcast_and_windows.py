@@ -31,6 +31,7 @@ from state_pipelines.datastream import (
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.operations.auditing import audit_snapshot
 from state_pipelines.spark import connect, keyed_batches, keyed_process
+from tests.datastream import test_kryo_states as kryo
 from tests.datastream.test_states import Average
 
 if TYPE_CHECKING:
@@ -230,6 +231,50 @@ def test_windows_of_a_stream_go_on_from_batch_to_batch(spark: SparkSession, tmp_
         for user, start, end, amounts in model(ASSIGNERS["tumbling"], events(0, 41), 39)[0]
     ]
     assert sorted(emitted) == expected
+
+
+# Kryo
+
+
+def test_values_of_kryo_go_on_in_the_version_of_their_snapshot(spark: SparkSession, tmp_path: Path) -> None:
+    snapshot = kryo.open_example()
+    old = kryo.find_operator(snapshot).state("visits").to_arrow()
+    df = spark.createDataFrame([("customer-14",), ("customer-2",)], "customer string")
+    options = {"execution.state-recovery.ignore-unclaimed-state": True}
+    result = keyed_process(
+        df,
+        key="customer",
+        function=kryo.AddRowVisit(snapshot),
+        uid=kryo.UID,
+        output="pages array<string>",
+        from_snapshot=snapshot,
+        savepoint=str(tmp_path / "old"),
+        options=options,
+    )
+    assert result.snapshot is not None
+    assert ["page-14", "page-34", "page-54", "new"] in [row.pages for row in (result.output or df).collect()]
+    assert result.snapshot.metadata.version == snapshot.metadata.version
+    classes = {"classes": snapshot.classes}
+    again = sp.open_snapshot(result.snapshot.path, **classes)
+    assert len(again.operator(kryo.UID).state("visits").to_arrow()) == len(old) + 2
+    assert not audit_snapshot(again, depth="whole").findings
+    # New state: the metadata says the release whose Kryo has written it.
+    for release, version in (("1.20", 4), ("2.2", 5)):
+        new = keyed_process(
+            df,
+            key="customer",
+            function=kryo.KeepRowPoint(),
+            uid="points",
+            savepoint=str(tmp_path / release),
+            classes=kryo.CLASSES,
+            flink_version=release,
+            parallelism=2,
+        ).snapshot
+        assert new is not None
+        assert new.metadata.version == version
+        again = sp.open_snapshot(new.path, classes=kryo.CLASSES)
+        assert again.operator("points").state("point").to_arrow()["value"].to_pylist()[0]["tags"] == ["new"]
+        assert not audit_snapshot(again, depth="whole").findings
 
 
 # Refusals, before anything runs

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from state_pipelines.codecs.layout_context import LayoutContext
     from state_pipelines.connectors.kafka_source import KafkaSplit
     from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
     from state_pipelines.operations.proofs.proof_reports import ProofReport
@@ -267,6 +268,7 @@ def plan_bootstrap(
     format: Format = Format.CANONICAL,
     files: FileMode = FileMode.COPY,
     prove: bool = True,
+    layouts: LayoutContext | None = None,
 ) -> BootstrapPlan:
     """Decide what is written, and refuse what can be refused without reading rows.
 
@@ -278,6 +280,7 @@ def plan_bootstrap(
         format: of keyed state.
         files: what happens to the files of the base.
         prove: read the result back before it is published.
+        layouts: of the new states (see `make_layouts`); default those of the base, else of Flink 2.x.
 
     Raises:
         TargetExistsError: there is something at the target.
@@ -306,7 +309,7 @@ def plan_bootstrap(
             name: {each.name: each.type for each in schema} for (uid, name), schema in schemas.items() if uid == new.uid
         }
         descriptions.append(new.describe(types, _find_key(base, new), coordinator))
-    plan = plan_savepoint(base, descriptions, format)
+    plan = plan_savepoint(base, descriptions, format, layouts)
     found = BootstrapPlan(operators, plan, engine, target, prove, files, schemas, offsets, int(time.time() * 1000))
     found.check_types()
     found.check_headers()

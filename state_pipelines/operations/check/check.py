@@ -6,7 +6,6 @@ Source: `Checkpoints.loadAndValidateCheckpoint`, `StateAssignmentOperation`, `Ro
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from state_pipelines.javaclasses.field_lists import ClassFieldLists
 from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism
 from state_pipelines.operations.check.check_report import Action, CheckReport, MigrationCheckReport, StateCheck, Verdict
 from state_pipelines.operations.check.data_classes import scan_snapshot
-from state_pipelines.operations.check.flink_upgrade import FLINK_2, judge_removed, list_unnamed_operators
+from state_pipelines.operations.check.flink_upgrade import judge_removed, list_unnamed_operators
 from state_pipelines.operations.check.python_states import judge_undeclared
 from state_pipelines.operations.check.restore_errors import (
     explain_max_parallelism,
@@ -26,7 +25,7 @@ from state_pipelines.operations.check.restore_errors import (
 from state_pipelines.operations.check.restore_rules import Restore, judge_subjects
 from state_pipelines.operations.check.snapshot_classes import judge_snapshot_classes
 from state_pipelines.operations.check.written_classes import WrittenClasses
-from state_pipelines.operations.jobs.flink_config import StateBackend
+from state_pipelines.operations.jobs.flink_config import FLINK_2, StateBackend, parse_release
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, StateGroup, Subject, describe_job
 from state_pipelines.operations.jobs.migrated_job import migrate_job
 from state_pipelines.operations.migration import Direction, Migration
@@ -57,7 +56,6 @@ __all__ = [
 
 BACKENDS = tuple(StateBackend)
 
-_RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.\d{1,3})?")
 # The first release that writes, and so the first that reads, each metadata version.
 _METADATA_VERSIONS = {(1, 3): 2, (1, 11): 3, (1, 16): 4, (2, 0): 5, (2, 2): 6, (2, 4): 7}
 
@@ -223,18 +221,6 @@ def check_serializers(
     return tuple(
         judge_subjects(operator, JobState(state, StateKind(kind), old), JobState(state, StateKind(kind), new), restore)
     )
-
-
-def parse_release(target: str) -> tuple[int, int]:
-    """Major and minor number of a release of Flink.
-
-    Raises:
-        UsageError: it is none.
-    """
-    release = _RELEASE.fullmatch(target)
-    if release is None:
-        raise UsageError(f"{target!r} is not a release of Flink", hint="Such as 1.20 or 2.2")
-    return int(release[1]), int(release[2])
 
 
 def _plan_restore(target: str, backend: str | None, kryo_version: int | None) -> Restore:

@@ -13,6 +13,7 @@ from state_pipelines.codecs.kryo.field_lists import FieldLists
 from state_pipelines.javaclasses import ClassPath, open_class_path
 from state_pipelines.javaclasses.field_lists import ClassFieldLists
 from state_pipelines.operations.check.check_report import StateCheck
+from state_pipelines.operations.jobs.flink_config import FLINK_2
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
 from state_pipelines.operations.jobs.retyped_job import extract_types, list_assumed, replace_classes
 from state_pipelines.serializers.compatibility import Outcome
@@ -21,8 +22,6 @@ from state_pipelines.serializers.tree import Kryo, Serializer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-FLINK_2 = (2, 0)
 
 _REMOVED_CLASSES = {
     "org.apache.flink.api.scala.": (

@@ -45,6 +45,10 @@ TTL = ("table.exec.state.ttl",)
 """Time after which SQL forgets idle state."""
 
 _LEGACY_FILE = "flink-conf.yaml"
+FLINK_2 = (2, 0)
+"""First release with Kryo 5, and without the APIs of Scala and DataSet."""
+
+_RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.\d{1,3})?")
 _DURATION = re.compile(r"(\d+)\s*([a-zµ]*)", re.IGNORECASE)
 # `TimeUtils`: a number alone is in milliseconds.
 _UNITS = {
@@ -159,3 +163,15 @@ def _text(value: Any) -> str | None:
 def _find_duration(options: Mapping[str, Any], keys: tuple[str, ...]) -> timedelta | None:
     value = _find(options, keys)
     return None if value is None else parse_duration(value, keys[0])
+
+
+def parse_release(target: str) -> tuple[int, int]:
+    """Major and minor number of a release of Flink.
+
+    Raises:
+        UsageError: it is none.
+    """
+    release = _RELEASE.fullmatch(target)
+    if release is None:
+        raise UsageError(f"{target!r} is not a release of Flink", hint="Such as 1.20 or 2.2")
+    return int(release[1]), int(release[2])

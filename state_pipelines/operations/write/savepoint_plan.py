@@ -22,6 +22,7 @@ from state_pipelines.metadata.operator_ids import format_operator_id
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite
+from state_pipelines.operations.write.new_layouts import choose_metadata_version, make_layouts
 from state_pipelines.operations.write.operator_rewrite import ElementEncoder, OperatorRewrite
 from state_pipelines.operations.write.publication import (
     FileMode,
@@ -43,7 +44,7 @@ from state_pipelines.snapshot.operator_elements import check_offsets
 from state_pipelines.storage import Location, join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.keyed.digests.record_digests import RecordDigest
     from state_pipelines.keyed.keyed_file import KeyedFile
@@ -156,17 +157,14 @@ class SavepointPlan:
         metadata: of the base, with operators added that it does not have.
         operators: those whose state is written.
         format: of their keyed state.
+        context: of the layouts.
     """
 
     base: Snapshot | None
     metadata: CheckpointMetadata
     operators: tuple[OperatorWriting, ...]
     format: Format
-
-    @property
-    def context(self) -> LayoutContext:
-        """Context of the layouts."""
-        return self.base.layout_context if self.base is not None else LayoutContext()
+    context: LayoutContext
 
     def write(
         self, transaction: SnapshotTransaction, encoded: EncodedStates, files: FileMode = FileMode.COPY
@@ -211,7 +209,10 @@ class SavepointPlan:
 
 
 def plan_savepoint(
-    base: Snapshot | None, operators: Sequence[OperatorDescription], format: Format = Format.CANONICAL
+    base: Snapshot | None,
+    operators: Sequence[OperatorDescription],
+    format: Format = Format.CANONICAL,
+    layouts: LayoutContext | None = None,
 ) -> SavepointPlan:
     """Decide what is written.
 
@@ -219,6 +220,7 @@ def plan_savepoint(
         base: the snapshot that all other state is taken from.
         operators: the new states.
         format: of their keyed state.
+        layouts: of the new states; default those of the base, else of Flink 2.x.
 
     Raises:
         FormatError: `_metadata` of the base does not fit files of its operator state.
@@ -232,7 +234,7 @@ def plan_savepoint(
     for operator in () if base is None else base.operators:
         check_offsets(operator)
     metadata = CheckpointMetadata(NEW_METADATA_VERSION, 1) if base is None else base.metadata
-    context = base.layout_context if base is not None else LayoutContext()
+    context = layouts or make_layouts(snapshot=base)
     planned = []
     for description in operators:
         with at(operator=description.operator):
@@ -245,7 +247,19 @@ def plan_savepoint(
         else:
             metadata = replace(metadata, operator_states=(*rest, each.metadata))
         planned.append(each)
-    return SavepointPlan(base, metadata, tuple(planned), format)
+    if base is None:
+        version = choose_metadata_version(context, _list_new_serializers(planned), metadata.version)
+        metadata = replace(metadata, version=version)
+    return SavepointPlan(base, metadata, tuple(planned), format, context)
+
+
+def _list_new_serializers(operators: Iterable[OperatorWriting]) -> Iterator[Serializer]:
+    for each in operators:
+        for _, _, header in each.files[:1]:
+            if header.key_serializer is not None:
+                yield header.key_serializer
+            yield from (serializer for info in header.states for _, serializer in info.serializers)
+        yield from (serializer for one in each.elements.values() for _, serializer in one.info.serializers)
 
 
 def _plan_operator(base: Snapshot | None, description: OperatorDescription, context: LayoutContext) -> OperatorWriting:
