@@ -143,7 +143,7 @@ def test_values_of_two_release_lines_do_not_go_into_one_savepoint(tmp_path: Path
     with keep_point(flink_version="1.20") as old, keep_point(flink_version="2.2") as new:
         with pytest.raises(UsageError, match=r"one release line of Kryo .* a: Kryo 2, b: Kryo 5"):
             write_savepoint(str(tmp_path / "both"), {"a": [old], "b": [new]})
-        with pytest.raises(UsageError, match="points: Kryo 5; the base is of Flink 1.x"):
+        with pytest.raises(UsageError, match=r"points: Kryo 5; the base is of Flink 1\.x"):
             write_savepoint(str(tmp_path / "added"), {"points": [new]}, base=open_example())
         assert not list(tmp_path.iterdir())
         added = write_savepoint(str(tmp_path / "added"), {"points": [old]}, base=open_example())
@@ -154,5 +154,5 @@ def test_the_line_of_a_snapshot_is_not_chosen_again() -> None:
     snapshot = open_example()
     assert make_layouts(snapshot=snapshot).kryo_version == 2
     assert make_layouts(snapshot=snapshot).classes == snapshot.classes
-    with pytest.raises(UsageError, match=r"the metadata of Flink 1.x, and flink_version is 2.2"):
+    with pytest.raises(UsageError, match=r"the metadata of Flink 1\.x, and flink_version is 2\.2"):
         make_layouts(flink_version="2.2", snapshot=snapshot)

@@ -254,8 +254,7 @@ def test_values_of_kryo_go_on_in_the_version_of_their_snapshot(spark: SparkSessi
     assert result.snapshot is not None
     assert ["page-14", "page-34", "page-54", "new"] in [row.pages for row in (result.output or df).collect()]
     assert result.snapshot.metadata.version == snapshot.metadata.version
-    classes = {"classes": snapshot.classes}
-    again = sp.open_snapshot(result.snapshot.path, **classes)
+    again = sp.open_snapshot(result.snapshot.path, classes=snapshot.classes)
     assert len(again.operator(kryo.UID).state("visits").to_arrow()) == len(old) + 2
     assert not audit_snapshot(again, depth="whole").findings
     # New state: the metadata says the release whose Kryo has written it.
