@@ -41,9 +41,8 @@ _MERGING = "tasks write one file each, none of which is shared with others"
 _NETWORK = "Spark moves the records, not Flink's network stack"
 _FAILED_BASE = "a base that cannot be written fails its checkpoint, like any other file"
 _UPLOADED_AT_ONCE = "changes are kept in memory and uploaded once, with the checkpoint"
-_TRACKING = "nothing reports the metrics of functions here"
+_TRACKING = "sizes of keys and values are measured in snapshots (`inspect --profile`), not at each access"
 _EXECUTION = "execution.checkpointing."
-_LATENCY, _OLD_LATENCY = "state.latency-track.", "state.backend.latency-track."
 _LOGS = "state.changelog.dstl.dfs."
 
 FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
@@ -110,14 +109,6 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     ForeignOption((_LOGS + "preemptive-persist-threshold",), parse_memory_size, 5 << 20, _UPLOADED_AT_ONCE),
     ForeignOption((_LOGS + "batch.persist-delay",), parse_millis, 10, _UPLOADED_AT_ONCE),
     ForeignOption((_LOGS + "batch.persist-size-threshold",), parse_memory_size, 10 << 20, _UPLOADED_AT_ONCE),
-    ForeignOption(
-        (_LATENCY + "keyed-state-enabled", _OLD_LATENCY + "keyed-state-enabled"), parse_bool, False, _TRACKING
-    ),
-    ForeignOption((_LATENCY + "sample-interval", _OLD_LATENCY + "sample-interval"), parse_int, 100, _TRACKING),
-    ForeignOption((_LATENCY + "history-size", _OLD_LATENCY + "history-size"), parse_int, 128, _TRACKING),
-    ForeignOption(
-        (_LATENCY + "state-name-as-variable", _OLD_LATENCY + "state-name-as-variable"), parse_bool, True, _TRACKING
-    ),
     ForeignOption(("state.size-track.keyed-state-enabled",), parse_bool, False, _TRACKING),
     ForeignOption(("state.size-track.sample-interval",), parse_int, 100, _TRACKING),
     ForeignOption(("state.size-track.history-size",), parse_int, 128, _TRACKING),

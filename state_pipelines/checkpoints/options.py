@@ -95,6 +95,10 @@ class CheckpointOptions:
         restore_path: snapshot to restore.
         claim_mode: its owner.
         allow_non_restored_state: state of operators that the job does not have is dropped.
+        latency_tracking: accesses to keyed state are timed, and reported among the metrics of the function.
+        latency_interval: every how many accesses one is timed.
+        latency_history: values that a histogram of latencies keeps.
+        latency_variable: the name of the state is the value of the variable `state_name`, not a group.
     """
 
     backend: StateBackend = StateBackend.HASHMAP
@@ -122,6 +126,10 @@ class CheckpointOptions:
     restore_path: str | None = None
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     allow_non_restored_state: bool = False
+    latency_tracking: bool = False
+    latency_interval: int = 100
+    latency_history: int = 128
+    latency_variable: bool = True
 
     def __post_init__(self) -> None:
         """Refuse values out of bounds; one pending checkpoint at a time where a pause is wanted."""
@@ -132,6 +140,8 @@ class CheckpointOptions:
         self._require("min_pause", self.min_pause >= 0, "not negative")
         self._require("max_concurrent", self.max_concurrent >= 1, "at least 1")
         self._require("tolerable_failures", self.tolerable_failures >= 0, "not negative")
+        self._require("latency_interval", self.latency_interval >= 1, "at least 1")
+        self._require("latency_history", self.latency_history >= 1, "at least 1")
         self._require("num_retained", self.num_retained >= 1, "at least 1")
         self._require("inline_threshold", 0 <= self.inline_threshold <= MAX_INLINE_THRESHOLD, "at most 1 mb")
         # As `CheckpointConfig.getMaxConcurrentCheckpoints` and the coordinator do.
@@ -171,6 +181,7 @@ class Option:
 
 _EXECUTION, _RECOVERY = "execution.checkpointing.", "execution.state-recovery."
 _CHANGELOG = "state.changelog."
+_LATENCY, _OLD_LATENCY = "state.latency-track.", "state.backend.latency-track."
 _OLD_BACKENDS = {"filesystem": StateBackend.HASHMAP, "jobmanager": StateBackend.HASHMAP}
 
 
@@ -247,6 +258,12 @@ OPTIONS: tuple[Option, ...] = (
         "allow_non_restored_state",
         (_RECOVERY + "ignore-unclaimed-state", "execution.savepoint.ignore-unclaimed-state"),
         parse_bool,
+    ),
+    Option("latency_tracking", (_LATENCY + "keyed-state-enabled", _OLD_LATENCY + "keyed-state-enabled"), parse_bool),
+    Option("latency_interval", (_LATENCY + "sample-interval", _OLD_LATENCY + "sample-interval"), parse_int),
+    Option("latency_history", (_LATENCY + "history-size", _OLD_LATENCY + "history-size"), parse_int),
+    Option(
+        "latency_variable", (_LATENCY + "state-name-as-variable", _OLD_LATENCY + "state-name-as-variable"), parse_bool
     ),
 )
 """Options that mean something here."""

@@ -28,7 +28,7 @@ class StreamSettings(dg.Model):
         "of the stream. The file is run, as the code of the deployment is."
     )
     directory: str = Field(
-        description="Directory of its checkpoints, its savepoints, and what it has read: each job has its own."
+        description="Directory of its checkpoints, savepoints and metrics, and what it has read: each job has its own."
     )
     from_snapshot: str | None = Field(
         default=None, description="Snapshot with the state of the first batch; none by default."
@@ -85,8 +85,13 @@ class StreamSettings(dg.Model):
         return self._resolve("savepoints")
 
     @property
+    def metrics(self) -> str:
+        """Directory of the metrics of its function, a file for each checkpoint."""
+        return self._resolve("metrics")
+
+    @property
     def progress(self) -> str:
-        """Directory of what the query has read; outside of the other two, which are searched for snapshots."""
+        """Directory of what the query has read; outside of those that are searched for snapshots."""
         return self._resolve("query")
 
     def _resolve(self, name: str) -> str:

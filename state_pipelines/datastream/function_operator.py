@@ -17,6 +17,7 @@ from state_pipelines.datastream.checkpoint_hooks import (
 )
 from state_pipelines.datastream.clocks import ManualClock
 from state_pipelines.datastream.functions import require_function
+from state_pipelines.datastream.metrics import MetricGroup
 from state_pipelines.datastream.operator_states import BackendOperatorStates
 from state_pipelines.datastream.output_tag import OutputTag
 from state_pipelines.datastream.runtime_context import RuntimeContext
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.aggregations import Function
     from state_pipelines.datastream.clocks import Clock
     from state_pipelines.datastream.functions import Output
+    from state_pipelines.datastream.metrics import MetricValue
     from state_pipelines.datastream.restored_state import RestoredState
     from state_pipelines.datastream.states import KeyedStateStore
     from state_pipelines.metadata.keyed_handles import KeyedStateHandle
@@ -56,6 +58,9 @@ class FunctionOperator(ABC):
 
     Raises:
         UsageError: the function is not one that the operator runs.
+
+    Attributes:
+        metrics: of the function; those of an operator that is opened again begin at 0.
     """
 
     function_types: ClassVar[tuple[type[Function], ...]]
@@ -76,6 +81,7 @@ class FunctionOperator(ABC):
         self._given_layouts = self._layouts = layouts or LayoutContext()
         self._is_restored = False
         self._watermark = LOWEST_WATERMARK
+        self.metrics = MetricGroup()
         self._side_outputs: dict[OutputTag, list[Any]] = {}
         self._operator_backend: OperatorStateBackend | None = None
 
@@ -104,13 +110,14 @@ class FunctionOperator(ABC):
                 known, classes=given.classes or known.classes, messages=given.messages or known.messages
             )
         self._watermark = LOWEST_WATERMARK
+        self.metrics = MetricGroup()
         self._operator_backend = OperatorStateBackend(self._layouts)
         try:
             if restored is not None:
                 self._operator_backend.restore(restored.operator_states, self.task.index, self.task.parallelism)
             self.operator_states = BackendOperatorStates(self._operator_backend)
             keyed_states = self._open_keyed_state(max_parallelism, restored)
-            self.runtime_context = RuntimeContext(self.task, max_parallelism, keyed_states)
+            self.runtime_context = RuntimeContext(self.task, max_parallelism, keyed_states, self.metrics)
             if isinstance(self.function, CheckpointedFunction):
                 checkpoint_id = None if restored is None else restored.checkpoint_id
                 context = FunctionInitializationContext(checkpoint_id, self.operator_states, self.runtime_context)
@@ -131,6 +138,10 @@ class FunctionOperator(ABC):
     def max_parallelism(self) -> int:
         """Number of key groups of the open operator."""
         return self.runtime_context.get_max_number_of_parallel_subtasks()
+
+    def collect_metrics(self) -> tuple[MetricValue, ...]:
+        """Read the metrics of the function; gauges are called, so that the operator must be open."""
+        return tuple(self.metrics.collect(self.task.index))
 
     @property
     def layouts(self) -> LayoutContext:

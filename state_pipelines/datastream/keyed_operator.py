@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.aggregations import Function
     from state_pipelines.datastream.functions import Output
     from state_pipelines.datastream.restored_state import RestoredState
+    from state_pipelines.datastream.state_latencies import LatencyTracking
+    from state_pipelines.datastream.table_states import TableState
     from state_pipelines.datastream.type_information import TypeDescription
     from state_pipelines.keyed.hashing.hash_expressions import HashExpression
     from state_pipelines.metadata.keyed_handles import KeyedStateHandle
@@ -68,6 +70,7 @@ class KeyedOperator(FunctionOperator):
         backup: has and keeps copies of the files of snapshots on this machine; default none.
         changelog: log every change, so that a snapshot uploads the changes only; default no.
         pyflink_state: keep keys and state as PyFlink does, so that the function goes on there, instead of as Java does.
+        latencies: time the accesses to keyed states into histograms among the metrics; default no.
         options: as of `FunctionOperator`.
 
     Raises:
@@ -92,12 +95,14 @@ class KeyedOperator(FunctionOperator):
         backup: LocalBackup | None = None,
         changelog: ChangelogSettings | None = None,
         pyflink_state: bool = False,
+        latencies: LatencyTracking | None = None,
         **options: Any,
     ) -> None:
         super().__init__(function, **options)
         self._backup = backup
         self._changelog = changelog
         self._pyflink_state = pyflink_state
+        self._latencies = latencies
         self._key_type = derive_type(key_type)
         if pyflink_state:
             self._key_type = KeyRowTypeInfo(self._key_type)
@@ -157,8 +162,14 @@ class KeyedOperator(FunctionOperator):
         if isinstance(store, ChangelogStore):
             going_on = None if restored is None else restored.find_changelog(self._backend.key_groups)
             self._increments = ChangelogSnapshots(self._backend, store, going_on, self._changelog)
-        self._states = BackendKeyedStates(self._backend, self._clock, pyflink_state=self._pyflink_state)
+        self._states = BackendKeyedStates(
+            self._backend, self._clock, pyflink_state=self._pyflink_state, track=self._track_latency
+        )
         return self._states
+
+    def _track_latency(self, state: TableState) -> None:
+        if self._latencies is not None:
+            self._latencies.track(state, self.metrics)
 
     def _write_keyed_state(
         self, file_format: Format, directory: Location, name: str, checkpoint_id: int, *, compressed: bool

@@ -64,6 +64,7 @@ class BackendKeyedStates(KeyedStateStore):
         clock: processing time, for TTL.
         namespace: serializer of the namespaces of the states.
         pyflink_state: keep them in PyFlink's layout.
+        track: gets every state that is opened; default none.
     """
 
     def __init__(
@@ -73,11 +74,13 @@ class BackendKeyedStates(KeyedStateStore):
         namespace: Serializer = VOID_NAMESPACE,
         *,
         pyflink_state: bool = False,
+        track: Callable[[TableState], None] | None = None,
     ) -> None:
         self._backend = backend
         self._clock = clock
         self._namespace = namespace
         self._pyflink_state = pyflink_state
+        self._track = track
         self._current_namespace: Any = None
         self._states: dict[str, TableState] = {}
         self._given: dict[str, StateDescriptor] = {}
@@ -122,6 +125,8 @@ class BackendKeyedStates(KeyedStateStore):
             known = self._states[descriptor.name] = self._open(descriptor)
             self._given[descriptor.name] = descriptor
             known.set_current_namespace(self._current_namespace)
+            if self._track is not None:
+                self._track(known)
         elif not (given := self._given[descriptor.name]).describes_same_state(descriptor):
             raise UsageError(
                 f"the name is in use for {given.state_type} state of {given.type_info}, and "

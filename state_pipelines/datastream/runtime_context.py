@@ -20,13 +20,16 @@ class RuntimeContext(KeyedStateStore):
         task: the subtask.
         max_parallelism: number of key groups.
         states: registers keyed states; None in operators without keys.
+        metrics: of the function; default new ones.
     """
 
-    def __init__(self, task: TaskInfo, max_parallelism: int, states: KeyedStateStore | None) -> None:
+    def __init__(
+        self, task: TaskInfo, max_parallelism: int, states: KeyedStateStore | None, metrics: MetricGroup | None = None
+    ) -> None:
         self._task = task
         self._max_parallelism = max_parallelism
         self._states = states
-        self._metrics = MetricGroup()
+        self._metrics = metrics or MetricGroup()
 
     def get_task_name(self) -> str:
         """Return the name of the task."""

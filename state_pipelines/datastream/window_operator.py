@@ -135,7 +135,7 @@ class WindowOperator(KeyedOperator):
         super()._open_contexts()
         is_event_time = self._assigner.is_event_time()
         self._queue: TimerQueue = self._event_timers if is_event_time else self._processing_timers
-        window_states = BackendKeyedStates(self.backend, self._clock, TIME_WINDOW)
+        window_states = BackendKeyedStates(self.backend, self._clock, TIME_WINDOW, track=self._track_latency)
         self._contents = window_states.register(self._descriptor)
         self._sessions: Any = None
         if self._assigner.is_merging:

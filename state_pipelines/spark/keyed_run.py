@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 from state_pipelines.backends.local_backup import LocalBackup
 from state_pipelines.checkpoints.failure_reasons import FailureReason
@@ -17,6 +18,7 @@ from state_pipelines.checkpoints.properties import is_full
 from state_pipelines.checkpoints.shared_files import list_subtask_files
 from state_pipelines.checkpoints.task_checkpoint import read_task_checkpoint
 from state_pipelines.datastream import CheckpointListener
+from state_pipelines.datastream.metrics import MetricValue
 from state_pipelines.errors import StateError
 from state_pipelines.metadata.properties import SavepointFormatType, SavepointType
 from state_pipelines.operations.jobs.flink_config import StateBackend
@@ -25,7 +27,7 @@ from state_pipelines.snapshot.opening import open_location
 from state_pipelines.spark.connected_inputs import INPUT
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.key_partitioning import SUBTASK
-from state_pipelines.spark.keyed_tasks import ACKNOWLEDGEMENT, KeyedTask, TaskSnapshot
+from state_pipelines.spark.keyed_tasks import ACKNOWLEDGEMENT, METRICS, KeyedTask, TaskSnapshot
 from state_pipelines.storage import METADATA_FILE, list_directory
 from state_pipelines.storage.deletion import delete_files
 from state_pipelines.storage.files import make_directory
@@ -59,6 +61,7 @@ class KeyedProcessResult:
         state_size: bytes of its state.
         persisted_size: bytes that were written; less than `state_size` where an incremental checkpoint references
             tables of earlier ones.
+        metrics: of the function, of each subtask, by name; see `combine_metrics`.
     """
 
     output: DataFrame | None
@@ -66,10 +69,15 @@ class KeyedProcessResult:
     duration: int = 0
     state_size: int = 0
     persisted_size: int = 0
+    metrics: tuple[MetricValue, ...] = ()
 
 
 class KeyedRun:
-    """Runs the tasks when the coordinator triggers the snapshot: the owner of `CheckpointCoordinator`."""
+    """Runs the tasks when the coordinator triggers the snapshot: the owner of `CheckpointCoordinator`.
+
+    Attributes:
+        metrics: of the function, of each subtask, when the tasks have ended.
+    """
 
     def __init__(
         self,
@@ -84,6 +92,7 @@ class KeyedRun:
         self._deliver = deliver
         self._rows: DataFrame | None = None
         self._error: StateError | None = None
+        self.metrics: tuple[MetricValue, ...] = ()
         self._completed: list[int] = []
         self._aborted: list[int] = []
 
@@ -99,7 +108,8 @@ class KeyedRun:
         # Rows that are no elements have no values.
         fields = [StructField(each.name, each.dataType, True) for each in self._df.schema.fields]
         placed = StructType([*fields, StructField(SUBTASK, IntegerType(), False)])
-        emitted = StructType([*from_arrow_schema(task.output), StructField(ACKNOWLEDGEMENT, BinaryType(), True)])
+        ends = [StructField(ACKNOWLEDGEMENT, BinaryType(), True), StructField(METRICS, StringType(), True)]
+        emitted = StructType([*from_arrow_schema(task.output), *ends])
         with translate_failures(f"operator {operator.label} cannot run", StateError):
             rows = self._df.mapInArrow(partitioner.add_subtasks, placed).union(self._make_markers(operator.parallelism))
             rows = rows.repartitionById(operator.parallelism, sql.col(SUBTASK))
@@ -109,9 +119,12 @@ class KeyedRun:
                 rows = rows.sortWithinPartitions(*order)
             # Computed once: a second computation would take another snapshot.
             results = rows.mapInArrow(task.run, emitted).localCheckpoint(eager=True)
-            marked = results.where(sql.col(ACKNOWLEDGEMENT).isNotNull()).select(ACKNOWLEDGEMENT).collect()
-        taken = [read_task_checkpoint(bytes(row[0])) for row in marked]
-        return results.where(sql.col(ACKNOWLEDGEMENT).isNull()).drop(ACKNOWLEDGEMENT), taken
+            is_end = sql.col(METRICS).isNotNull()
+            marked = results.where(is_end).select(ACKNOWLEDGEMENT, METRICS).collect()
+        taken = [read_task_checkpoint(bytes(row[0])) for row in marked if row[0] is not None]
+        found = [MetricValue(**each) for row in marked for each in json.loads(row[1])]
+        self.metrics = tuple(sorted(found, key=lambda each: (each.name, each.subtask)))
+        return results.where(~is_end).drop(ACKNOWLEDGEMENT, METRICS), taken
 
     def _make_markers(self, parallelism: int) -> DataFrame:
         """Make a row per subtask, so that those without rows run too; the number of its subtask is negative."""
@@ -138,6 +151,7 @@ class KeyedRun:
             taken.duration,
             taken.state_size,
             taken.persisted_size,
+            self.metrics,
         )
 
     def is_running(self) -> bool:

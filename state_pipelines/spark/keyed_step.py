@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from state_pipelines.codecs.kryo import oldest_metadata_version
 from state_pipelines.datastream import KeyedCoProcessFunction, KeyedProcessFunction, RestoredState, Time
 from state_pipelines.datastream.derived_types import derive_type
 from state_pipelines.datastream.functions import require_function
+from state_pipelines.datastream.state_latencies import LatencyTracking
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata.properties import SavepointFormatType
 from state_pipelines.operations.jobs.flink_config import StateBackend
@@ -34,7 +36,8 @@ from state_pipelines.spark.keyed_inputs import (
 )
 from state_pipelines.spark.keyed_run import KeyedProcessResult, KeyedRun
 from state_pipelines.spark.keyed_tasks import FUNCTIONS, KeyedTask, MakeRocksStore
-from state_pipelines.storage import resolve
+from state_pipelines.storage import create_file, join, resolve
+from state_pipelines.storage.files import make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.hashing import HashExpression
     from state_pipelines.snapshot import Snapshot
     from state_pipelines.spark.keyed_tasks import KeyedFunction
+    from state_pipelines.storage import Location
 
 _DEFAULTS = {"execution.checkpointing.externalized-checkpoint-retention": Retention.RETAIN_ON_CANCELLATION}
 
@@ -80,6 +84,7 @@ def keyed_process(
     broadcast_states: Sequence[MapStateDescriptor] = (),
     classes: FieldLists | Iterable[str] | str | None = None,
     flink_version: str | None = None,
+    metrics: str | None = None,
 ) -> KeyedProcessResult:
     """Run a keyed function over the rows of a DataFrame, with the state of a snapshot, and take a snapshot of the end.
 
@@ -122,6 +127,8 @@ def keyed_process(
             field lists; default those that the snapshot was opened with.
         flink_version: release that goes on from the snapshot, such as 1.20: new values of Kryo are those of its line.
             Default the line of the snapshot, else 2.x.
+        metrics: directory of files with the metrics of the function, JSON lines, below the id of the job by the name of
+            the checkpoint or savepoint; default none.
 
     Raises:
         UsageError: the function is none that runs here, arguments contradict each other, a column is missing, Flink
@@ -155,6 +162,7 @@ def keyed_process(
         broadcast_states=broadcast_states,
         classes=classes,
         flink_version=flink_version,
+        metrics=metrics,
     )
     return step.run(df)
 
@@ -194,6 +202,7 @@ class KeyedStep:
     broadcast_states: Sequence[MapStateDescriptor] = ()
     classes: FieldLists | Iterable[str] | str | None = None
     flink_version: str | None = None
+    metrics: str | None = None
     checkpoint_id: int | None = None
     deliver: Callable[[DataFrame], None] | None = None
     out_of_orderness: int | None = None
@@ -257,6 +266,7 @@ class KeyedStep:
             else MakeRocksStore(read_rocksdb_options(_to_texts(self.options))),
             changelog=parsed.changelog_settings,
             pyflink_state=in_pyflink,
+            latencies=find_latencies(parsed),
             layouts=make_layouts(self.classes, self.flink_version, snapshot),
             broadcast_states=tuple(self.broadcast_states),
             windows=self.windows,
@@ -266,9 +276,14 @@ class KeyedStep:
         )
         run = KeyedRun(df, task, tuple(self.order_by), parsed, self.deliver)
         directory = self.checkpoint or self.savepoint
+        if directory is None and self.metrics is not None:
+            raise UsageError(
+                "files of metrics have the name of a checkpoint or savepoint, and none is taken",
+                hint="Give checkpoint or savepoint, or read the metrics of the result",
+            )
         if directory is None:
             rows, _ = run.process(None)
-            return KeyedProcessResult(rows if self.output is not None else None, None)
+            return KeyedProcessResult(rows if self.output is not None else None, None, metrics=run.metrics)
         number = self.job_id or hashlib.md5(self.uid.encode(), usedforsecurity=False).hexdigest()
         if parsed.local_backup and self.checkpoint is not None:
             run.keep_backups(number)
@@ -288,7 +303,27 @@ class KeyedStep:
             request = coordinator.trigger_checkpoint()
         else:
             request = coordinator.trigger_savepoint(resolve(directory), self.savepoint_format)
-        return run.finish(request, has_output=self.output is not None)
+        result = run.finish(request, has_output=self.output is not None)
+        if self.metrics is not None and result.snapshot is not None:
+            _write_metrics(join(resolve(self.metrics), number), result)
+        return result
+
+
+def find_latencies(parsed: CheckpointOptions) -> LatencyTracking | None:
+    """Return the settings of the tracking of latencies; None without."""
+    if not parsed.latency_tracking:
+        return None
+    return LatencyTracking(parsed.latency_interval, parsed.latency_history, parsed.latency_variable)
+
+
+def _write_metrics(directory: Location, result: KeyedProcessResult) -> None:
+    """Write the metrics of a checkpoint, which a repeated batch may have written before."""
+    assert result.snapshot is not None
+    make_directory(directory)
+    name = f"{result.snapshot.location.directory.name}.jsonl"
+    with create_file(join(directory, name), replace=True) as output:
+        for each in result.metrics:
+            output.write(json.dumps(each.to_json()).encode() + b"\n")
 
 
 def _to_texts(options: Mapping[str, Any] | None) -> dict[str, str]:

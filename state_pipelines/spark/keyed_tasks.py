@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 import traceback
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from state_pipelines.backends.rocksdb_options import RocksOptions
     from state_pipelines.checkpoints.pending_checkpoint import CheckpointedOperator
     from state_pipelines.datastream import Duration, MapStateDescriptor, RestoredState, StateDescriptor, TypeInformation
+    from state_pipelines.datastream.metrics import MetricValue
+    from state_pipelines.datastream.state_latencies import LatencyTracking
     from state_pipelines.datastream.windows import WindowAssigner
     from state_pipelines.keyed.hashing import HashExpression
     from state_pipelines.metadata.key_groups import KeyGroupRange
@@ -70,6 +73,9 @@ if TYPE_CHECKING:
 
 ACKNOWLEDGEMENT = "__acknowledgement"
 """Column of the last row of each subtask: its `TaskCheckpoint`."""
+
+METRICS = "__metrics"
+"""Column of the last row of each subtask: the metrics of the function, as JSON."""
 
 FUNCTIONS = (
     KeyedProcessFunction,
@@ -132,6 +138,7 @@ class KeyedTask:
         changelog: settings of the changelog; None without.
         pyflink_state: keys and state are in PyFlink's layout.
         layouts: what the layouts of state depend on.
+        latencies: settings of the tracking of latencies; None without.
         broadcast_states: descriptors of the broadcast states of a `KeyedBroadcastProcessFunction`.
         windows: assigner of the windows of a window function; None for other functions.
         contents: descriptor of the contents of the windows.
@@ -155,6 +162,7 @@ class KeyedTask:
     changelog: ChangelogSettings | None = None
     pyflink_state: bool = False
     layouts: LayoutContext = LayoutContext()  # noqa: RUF009 - frozen
+    latencies: LatencyTracking | None = None
     broadcast_states: tuple[MapStateDescriptor, ...] = ()
     windows: WindowAssigner | None = None
     contents: StateDescriptor | None = None
@@ -197,7 +205,7 @@ class KeyedTask:
         """Process the rows of one partition, which is one subtask.
 
         Yields:
-            What the function emits, then the acknowledgement.
+            What the function emits, then a row with the acknowledgement and the metrics.
         """
         use_storage_options(self.storage_options)
         context = TaskContext.get()
@@ -218,8 +226,8 @@ class KeyedTask:
             try:
                 running.open(self.restored)
                 yield from self._process(running, subtask, batches)
-                if self.snapshot is not None:
-                    yield self._acknowledge(self._take_snapshot(running, self.snapshot))
+                taken = None if self.snapshot is None else self._take_snapshot(running, self.snapshot)
+                yield self._acknowledge(taken, running.collect_metrics())
             finally:
                 running.close()
 
@@ -232,6 +240,7 @@ class KeyedTask:
             "changelog": self.changelog,
             "pyflink_state": self.pyflink_state,
             "layouts": self.layouts,
+            "latencies": self.latencies,
         }
         get_key = self._make_key_selector()
         match self.function:
@@ -326,14 +335,19 @@ class KeyedTask:
                 f"what the function emits does not fit its output: {error}",
                 hint="Give the types of its values as output",
             ) from error
-        yield self._extend(arrays, [None] * len(values))
+        yield self._extend(arrays, pa.nulls(len(values), pa.binary()), pa.nulls(len(values), pa.string()))
 
-    def _acknowledge(self, taken: TaskCheckpoint) -> pa.RecordBatch:
-        return self._extend([pa.nulls(1, field.type) for field in self.output], [write_task_checkpoint(taken)])
+    def _acknowledge(self, taken: TaskCheckpoint | None, metrics: Sequence[MetricValue]) -> pa.RecordBatch:
+        written = None if taken is None else write_task_checkpoint(taken)
+        return self._extend(
+            [pa.nulls(1, field.type) for field in self.output],
+            pa.array([written], pa.binary()),
+            pa.array([json.dumps([asdict(each) for each in metrics], default=str)], pa.string()),
+        )
 
-    def _extend(self, arrays: Iterable[pa.Array], acknowledgements: Sequence[bytes | None]) -> pa.RecordBatch:
-        names = [*self.output.names, ACKNOWLEDGEMENT]
-        return pa.RecordBatch.from_arrays([*arrays, pa.array(acknowledgements, pa.binary())], names=names)
+    def _extend(self, arrays: Iterable[pa.Array], acknowledgements: pa.Array, metrics: pa.Array) -> pa.RecordBatch:
+        names = [*self.output.names, ACKNOWLEDGEMENT, METRICS]
+        return pa.RecordBatch.from_arrays([*arrays, acknowledgements, metrics], names=names)
 
     def _take_snapshot(self, running: RowOperator, wanted: TaskSnapshot) -> TaskCheckpoint:
         """Take the snapshot; the text of an error begins with the message of Flink's reason."""

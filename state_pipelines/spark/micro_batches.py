@@ -68,6 +68,7 @@ def keyed_batches(
     broadcast_states: Sequence[MapStateDescriptor] = (),
     classes: FieldLists | Iterable[str] | str | None = None,
     flink_version: str | None = None,
+    metrics: str | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """Make the function for `foreachBatch` that runs a keyed function over the batches of a streaming query.
 
@@ -112,6 +113,8 @@ def keyed_batches(
             field lists; default those that the snapshot was opened with.
         flink_version: release that goes on from the snapshot, such as 1.20: new values of Kryo are those of its line.
             Default the line of the snapshot, else 2.x.
+        metrics: directory of files with the metrics of the function, JSON lines, below the id of the job by the name of
+            the checkpoint or savepoint; default none.
 
     Returns:
         The function. It raises `UsageError` where the checkpoints do not fit the batch, and what `keyed_process`
@@ -162,6 +165,7 @@ def keyed_batches(
         broadcast_states=broadcast_states,
         classes=classes,
         flink_version=flink_version,
+        metrics=metrics,
         out_of_orderness=out_of_orderness,
     )
 

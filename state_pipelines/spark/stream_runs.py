@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
     from state_pipelines.spark.keyed_run import KeyedProcessResult
 
-_PRESET = ("checkpoints", "options", "from_snapshot", "on_checkpoint", "job_id")
+_PRESET = ("checkpoints", "options", "from_snapshot", "on_checkpoint", "job_id", "metrics")
 
 
 def process_available(
@@ -33,6 +33,7 @@ def process_available(
     options: Mapping[str, Any],
     on_checkpoint: Callable[[KeyedProcessResult], None],
     from_snapshot: Snapshot | None = None,
+    metrics: str | None = None,
 ) -> None:
     """Run a stream over the input that is there (trigger `availableNow`), with a checkpoint after each batch.
 
@@ -45,12 +46,13 @@ def process_available(
         options: Flink's options by key.
         on_checkpoint: gets the checkpoint of each batch.
         from_snapshot: state of the first batch.
+        metrics: directory of the metrics of the function; default none.
 
     Raises:
         UsageError: the function does not define a stream with `keyed_batches`.
         StateError: a batch or its checkpoint failed, or Spark cannot read the input; the next run repeats the batch.
     """
-    batches = _Batches(checkpoints, options, from_snapshot, on_checkpoint)
+    batches = _Batches(checkpoints, options, from_snapshot, on_checkpoint, metrics)
     writer = define(spark, batches.make_function)
     if not isinstance(writer, DataStreamWriter):
         raise UsageError(
@@ -90,6 +92,7 @@ class _Batches:
         options: Mapping[str, Any],
         from_snapshot: Snapshot | None,
         on_checkpoint: Callable[[KeyedProcessResult], None],
+        metrics: str | None,
     ) -> None:
         self.is_used = False
         self.error: StateError | None = None
@@ -99,6 +102,7 @@ class _Batches:
             options=options,
             from_snapshot=from_snapshot,
             on_checkpoint=on_checkpoint,
+            metrics=metrics,
         )
 
     def make_function(self, **arguments: Any) -> Callable[[DataFrame, int], None]:

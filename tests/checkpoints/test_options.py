@@ -49,6 +49,10 @@ def test_defaults_are_those_of_flink() -> None:
         "execution.state-recovery.path": None,
         "execution.state-recovery.claim-mode": "NO_CLAIM",
         "execution.state-recovery.ignore-unclaimed-state": False,
+        "state.latency-track.keyed-state-enabled": False,
+        "state.latency-track.sample-interval": 100,
+        "state.latency-track.history-size": 128,
+        "state.latency-track.state-name-as-variable": True,
     }
 
 

@@ -35,8 +35,14 @@ from state_pipelines.datastream import KeyedProcessFunction, Types, ValueStateDe
 class Count(KeyedProcessFunction):
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+        metrics = runtime_context.get_metrics_group()
+        self.clicks = metrics.counter("clicks")
+        self.lengths = metrics.histogram("lengths")
+        metrics.gauge("subtask", runtime_context.get_index_of_this_subtask)
 
     def process_element(self, value, ctx):
+        self.clicks.inc()
+        self.lengths.update(len(value.user))
         if value.page == "broken":
             raise ZeroDivisionError("no such page")
         self.count.update((self.count.value() or 0) + 1)
@@ -129,7 +135,8 @@ def make_stream(folder: Path, instance: dg.DagsterInstance, name: str = "clicks"
             definition=f"{folder / 'stream.py'}:count_clicks",
             directory=str(folder / "live"),
             input=str(folder / "input"),
-            options={"execution.checkpointing.interval": "10 min", "execution.checkpointing.num-retained": 2},
+            options={"execution.checkpointing.interval": "10 min", "execution.checkpointing.num-retained": 2}
+            | {"state.latency-track.keyed-state-enabled": True, "state.latency-track.sample-interval": 1},
         ),
     )
     return Stream(folder, instance, job)
@@ -172,6 +179,26 @@ def test_a_run_takes_a_checkpoint_with_numbers(stream: Stream) -> None:
         assert isinstance(event.materialization.metadata[name], dg.IntMetadataValue)
         assert metadata[name] > 0
     assert metadata["bytes"] == metadata["new bytes"]
+    # The metrics of the function are beside its checkpoint, and in a file.
+    assert isinstance(event.materialization.metadata["metric clicks"], dg.IntMetadataValue)
+    assert metadata["metric clicks"] == 3
+    rows = {each.data["metric"]: each.data for each in metadata["metrics"].records}
+    latency = "state_name.count.valueStateUpdateLatency"
+    assert {name: row["kind"] for name, row in rows.items()} == {
+        "clicks": "counter",
+        "lengths": "histogram",
+        "subtask": "gauge",
+        latency: "histogram",
+        "state_name.count.valueStateGetLatency": "histogram",
+    }
+    assert rows["subtask"]["values"] == "min 0, max 1"
+    assert rows["lengths"]["values"].startswith("count 3, min 3, max 3, mean 3, p50 3")
+    (file,) = (stream.folder / "live" / "metrics").glob("*/chk-1.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert sum(each["count"] for each in lines if each["name"] == "clicks") == 3
+    # Every access of each subtask is timed.
+    assert sum(each["count"] for each in lines if each["name"] == latency) == 3
+    assert {each["subtask"] for each in lines} == {0, 1}
 
 
 def test_each_batch_has_its_materialisation_and_the_next_run_goes_on(stream: Stream) -> None:

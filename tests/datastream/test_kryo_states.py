@@ -47,7 +47,7 @@ class AddVisit(KeyedProcessFunction):
     """Adds the element to the restored list, and emits it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        element = find_operator(snapshot).state("visits").serializer.nested[0]  # type: ignore[union-attr]
+        element = find_operator(snapshot).state("visits").serializer.nested[0]
         self.descriptor = ListStateDescriptor("visits", element)
 
     def open(self, runtime_context: RuntimeContext) -> None:

@@ -11,9 +11,11 @@ from pydantic import Field
 
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.metadata_values import make_table
 from state_pipelines.dagster.partitions import make_partition_key
 from state_pipelines.dagster.python_functions import load_function
 from state_pipelines.dagster.resources import SparkResource
+from state_pipelines.datastream.metrics import combine_metrics
 from state_pipelines.errors import StateError, Where
 from state_pipelines.operations.balance.balance import measure_balance
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from state_pipelines.spark import KeyedProcessResult
 
 NAME = "checkpoint"
+
+_METRICS = [dg.TableColumn("metric"), dg.TableColumn("kind"), dg.TableColumn("values")]
 
 
 class CheckpointConfig(dg.Config):
@@ -68,6 +72,7 @@ def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
                 options=stream.options,
                 on_checkpoint=taken.append,
                 from_snapshot=start,
+                metrics=stream.metrics,
             )
         except Exception:
             # Those of the batches before are complete.
@@ -116,7 +121,24 @@ def _describe(result: "KeyedProcessResult") -> dict[str, Any]:
             "bytes": result.state_size,
             "new bytes": result.persisted_size,
         }
-    return {"path": dg.MetadataValue.path(snapshot.path), **numbers}
+    return {"path": dg.MetadataValue.path(snapshot.path), **numbers, **_describe_metrics(result)}
+
+
+def _describe_metrics(result: "KeyedProcessResult") -> dict[str, Any]:
+    """Return the metrics of the function over all subtasks: a table, and the counts, which Dagster plots."""
+    combined = combine_metrics(result.metrics)
+    if not combined:
+        return {}
+    rows = [
+        (
+            each.name,
+            each.kind,
+            each.error or ", ".join(f"{name} {number:,.6g}" for name, number in each.numbers.items()),
+        )
+        for each in combined
+    ]
+    counts = {f"metric {each.name}": each.numbers["count"] for each in combined if each.kind in ("counter", "meter")}
+    return {"metrics": make_table(_METRICS, rows), **counts}
 
 
 def _get_snapshot(result: "KeyedProcessResult") -> "Snapshot":
