@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 
+from state_pipelines.datastream.avro_types import AvroTypeInfo
 from state_pipelines.datastream.durations import Instant
 from state_pipelines.datastream.field_types import PojoTypeInfo, RowTypeInfo, TupleTypeInfo
 from state_pipelines.datastream.type_information import (
@@ -114,6 +115,8 @@ def derive_serializer_type(serializer: tree.Serializer) -> TypeInformation:
             found = EnumTypeInfo(serializer)
         case tree.Nullable(inner=inner):
             found = WrappedTypeInfo(serializer, derive(inner))
+        case tree.Avro():
+            found = AvroTypeInfo(serializer)
         case tree.Pojo():
             found = _derive_pojo_type(serializer)
         case _:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
+from state_pipelines.codecs.avro.avro_records import parse_avro_schema
+from state_pipelines.datastream.avro_types import AvroTypeInfo
 from state_pipelines.datastream.derived_types import derive_dataclass_pojo, derive_type
 from state_pipelines.datastream.field_types import PojoTypeInfo, RowTypeInfo, TupleTypeInfo
 from state_pipelines.datastream.type_information import (
@@ -14,13 +17,16 @@ from state_pipelines.datastream.type_information import (
     StoredTypeInfo,
     TypeInformation,
 )
-from state_pipelines.errors import UnsupportedError, UsageError
+from state_pipelines.errors import FormatError, UnsupportedError, UsageError
 from state_pipelines.serializers import build
 from state_pipelines.serializers.tree import BasicKind
 from state_pipelines.serializers.tree.basic import PRIMITIVES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+GENERIC_RECORD = "org.apache.avro.generic.GenericRecord"
 
 
 class Types:
@@ -234,6 +240,26 @@ class Types:
             return derive_dataclass_pojo(fields, pojo_class)
         serializer = build.pojo(pojo_class, {name: each.serializer for name, each in fields.items()})
         return PojoTypeInfo(serializer, tuple((each.name, fields[each.name]) for each in serializer.fields))
+
+    @staticmethod
+    def AVRO(schema: str | Mapping[str, Any], runtime_class: str = GENERIC_RECORD) -> TypeInformation:
+        """Records of Avro (`AvroSerializer`), which are dicts; not part of PyFlink.
+
+        Args:
+            schema: JSON text of the schema, or what it stands for.
+            runtime_class: binary name of the generated class; default that of generic records.
+
+        Raises:
+            UsageError: this is no schema of Avro.
+        """
+        text = schema if isinstance(schema, str) else json.dumps(schema, separators=(",", ":"))
+        try:
+            parse_avro_schema(text)
+        except FormatError as error:
+            raise UsageError(
+                error.what.replace("of the snapshot ", ""), hint="Give the text of an .avsc file"
+            ) from None
+        return AvroTypeInfo(build.avro(runtime_class, text))
 
     @staticmethod
     def of(description: Any, *, stored: bool = False) -> TypeInformation:
