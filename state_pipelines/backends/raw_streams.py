@@ -17,12 +17,113 @@ from state_pipelines.operatorstate.state_files import read_raw_partitions, write
 from state_pipelines.storage import create_file, join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
     from state_pipelines.metadata.operator_handles import OperatorStateHandle
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.storage import Location
+
+
+class RawKeyedOutput:
+    """Bytes by key group that an operator writes at a snapshot (`KeyedStateCheckpointOutputStream`).
+
+    Args:
+        key_groups: range of the subtask.
+    """
+
+    def __init__(self, key_groups: KeyGroupRange) -> None:
+        self._key_groups = key_groups
+        self._current: bytearray | None = None
+        self._parts: dict[int, bytearray] = {}
+
+    @property
+    def content(self) -> dict[int, bytes]:
+        """The bytes of the key groups that were started."""
+        return {key_group: bytes(part) for key_group, part in self._parts.items()}
+
+    def get_key_group_list(self) -> Sequence[int]:
+        """Return the key groups of the subtask."""
+        return list(self._key_groups)
+
+    def start_new_key_group(self, key_group: int) -> None:
+        """Write the bytes that follow into a key group.
+
+        Raises:
+            UsageError: it is not one of the subtask, or was started before.
+        """
+        if key_group not in self._key_groups:
+            raise UsageError(f"Key group {key_group} does not belong to the key groups of the subtask")
+        if key_group in self._parts:
+            raise UsageError(f"Key group {key_group} has already been registered!")
+        self._current = self._parts[key_group] = bytearray()
+
+    def write(self, data: bytes) -> None:
+        """Write bytes into the key group that was started last.
+
+        Raises:
+            UsageError: none was started.
+        """
+        if self._current is None:
+            raise UsageError("raw keyed state has no key group", hint="Call start_new_key_group first")
+        self._current += data
+
+
+class RawOperatorOutput:
+    """Partitions that an operator writes at a snapshot (`OperatorStateCheckpointOutputStream`)."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytearray] = []
+
+    @property
+    def content(self) -> list[bytes]:
+        """The partitions, in their order."""
+        return [bytes(part) for part in self._parts]
+
+    def start_new_partition(self) -> None:
+        """Write the bytes that follow into a partition of their own, which goes to one subtask as a whole."""
+        self._parts.append(bytearray())
+
+    def write(self, data: bytes) -> None:
+        """Write bytes into the partition that was started last.
+
+        Raises:
+            UsageError: none was started.
+        """
+        if not self._parts:
+            raise UsageError("raw operator state has no partition", hint="Call start_new_partition first")
+        self._parts[-1] += data
+
+
+class RawState:
+    """Raw state of a subtask: what was restored, until the function reads it or writes its own.
+
+    Args:
+        keyed: (key group, bytes) of the restored raw keyed state.
+        partitions: of the restored raw operator state.
+    """
+
+    def __init__(self, keyed: Iterable[tuple[int, bytes]] = (), partitions: Iterable[bytes] = ()) -> None:
+        self._keyed, self._partitions = dict(keyed), list(partitions)
+
+    def take_keyed(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the restored (key group, bytes); what was taken is not carried over."""
+        taken, self._keyed = self._keyed, {}
+        yield from sorted(taken.items())
+
+    def take_partitions(self) -> Iterator[bytes]:
+        """Yield the restored partitions; what was taken is not carried over."""
+        taken, self._partitions = self._partitions, []
+        yield from taken
+
+    def choose_keyed(self, written: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """Return what a snapshot gets: what the function has written, else what nobody has taken."""
+        return written or self._keyed
+
+    def choose_partitions(self, written: list[bytes]) -> list[bytes]:
+        """Return what a snapshot gets: what the function has written, else what nobody has taken."""
+        return written or self._partitions
 
 
 def write_raw_keyed(
@@ -57,7 +158,7 @@ def write_raw_keyed(
 
 
 def read_raw_keyed(
-    handle: KeyGroupsStateHandle, stream: StateStream, key_groups: KeyGroupRange
+    handle: KeyGroupsStateHandle | KeyGroupsSavepointStateHandle, stream: StateStream, key_groups: KeyGroupRange
 ) -> Iterator[tuple[int, bytes]]:
     """(Key group, bytes) of the key groups of a subtask that were written.
 

@@ -6,18 +6,35 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from state_pipelines.errors import UsageError
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from state_pipelines.backends.raw_streams import RawKeyedOutput, RawOperatorOutput, RawState
     from state_pipelines.datastream.operator_states import BackendOperatorStates
     from state_pipelines.datastream.states import KeyedStateStore
 
 
 @dataclass(frozen=True)
 class FunctionInitializationContext:
-    """Context of the initialisation of a function (`org.apache.flink.runtime.state.FunctionInitializationContext`)."""
+    """Context of the initialisation of a function (`org.apache.flink.runtime.state.FunctionInitializationContext`).
+
+    In Java raw state is for operators alone (`StateInitializationContext`).
+    """
 
     checkpoint_id: int | None
     operator_states: BackendOperatorStates
     keyed_states: KeyedStateStore
+    raw_state: RawState
+
+    def get_raw_keyed_state_inputs(self) -> Iterator[tuple[int, bytes]]:
+        """Return (key group, bytes) of the restored raw keyed state; what is not read is part of the next snapshot."""
+        return self.raw_state.take_keyed()
+
+    def get_raw_operator_state_inputs(self) -> Iterator[bytes]:
+        """Return the partitions of the restored raw operator state; as for raw keyed state."""
+        return self.raw_state.take_partitions()
 
     def is_restored(self) -> bool:
         """Return whether the subtask starts from a snapshot."""
@@ -38,10 +55,29 @@ class FunctionInitializationContext:
 
 @dataclass(frozen=True)
 class FunctionSnapshotContext:
-    """The checkpoint at hand (`org.apache.flink.runtime.state.FunctionSnapshotContext`)."""
+    """The checkpoint at hand (`org.apache.flink.runtime.state.FunctionSnapshotContext`).
+
+    In Java raw state is for operators alone (`StateSnapshotContext`).
+    """
 
     checkpoint_id: int
     timestamp: int
+    raw_operator_output: RawOperatorOutput
+    raw_keyed_output: RawKeyedOutput | None
+
+    def get_raw_keyed_operator_state_output(self) -> RawKeyedOutput:
+        """Return what takes bytes by key group, which nobody but the function can read.
+
+        Raises:
+            UsageError: the operator has no keys.
+        """
+        if self.raw_keyed_output is None:
+            raise UsageError("an operator without keys has no raw keyed state", hint="Write raw operator state")
+        return self.raw_keyed_output
+
+    def get_raw_operator_state_output(self) -> RawOperatorOutput:
+        """Return what takes partitions of bytes, which a rescale distributes among the subtasks."""
+        return self.raw_operator_output
 
     def get_checkpoint_id(self) -> int:
         """Return the id of the checkpoint."""

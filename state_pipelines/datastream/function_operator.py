@@ -7,6 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from state_pipelines.backends.operator_backend import OperatorStateBackend
+from state_pipelines.backends.raw_streams import (
+    RawOperatorOutput,
+    RawState,
+    read_raw_keyed,
+    read_raw_operator,
+    write_raw_keyed,
+    write_raw_operator,
+)
 from state_pipelines.backends.system_clock import read_clock
 from state_pipelines.codecs.layout_context import LayoutContext
 from state_pipelines.datastream.checkpoint_hooks import (
@@ -32,12 +40,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
+    from state_pipelines.backends.raw_streams import RawKeyedOutput
     from state_pipelines.datastream.aggregations import Function
     from state_pipelines.datastream.clocks import Clock
     from state_pipelines.datastream.functions import Output
     from state_pipelines.datastream.metrics import MetricValue
     from state_pipelines.datastream.restored_state import RestoredState
     from state_pipelines.datastream.states import KeyedStateStore
+    from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.metadata.keyed_handles import KeyedStateHandle
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.storage import Location
@@ -117,10 +127,13 @@ class FunctionOperator(ABC):
                 self._operator_backend.restore(restored.operator_states, self.task.index, self.task.parallelism)
             self.operator_states = BackendOperatorStates(self._operator_backend)
             keyed_states = self._open_keyed_state(max_parallelism, restored)
+            self._raw_state = self._restore_raw_state(max_parallelism, restored)
             self.runtime_context = RuntimeContext(self.task, max_parallelism, keyed_states, self.metrics)
             if isinstance(self.function, CheckpointedFunction):
                 checkpoint_id = None if restored is None else restored.checkpoint_id
-                context = FunctionInitializationContext(checkpoint_id, self.operator_states, self.runtime_context)
+                context = FunctionInitializationContext(
+                    checkpoint_id, self.operator_states, self.runtime_context, self._raw_state
+                )
                 self.function.initialize_state(context)
             self.function.open(self.runtime_context)
             self._open_contexts()
@@ -231,9 +244,12 @@ class FunctionOperator(ABC):
             checkpoint_id: id of the checkpoint.
             timestamp: time at which it was triggered, in epoch milliseconds; default now.
         """
+        self._raw_output, self._raw_keyed_output = RawOperatorOutput(), self._make_raw_keyed_output()
         if isinstance(self.function, CheckpointedFunction):
             triggered = self._clock() if timestamp is None else timestamp
-            self.function.snapshot_state(FunctionSnapshotContext(checkpoint_id, triggered))
+            self.function.snapshot_state(
+                FunctionSnapshotContext(checkpoint_id, triggered, self._raw_output, self._raw_keyed_output)
+            )
 
     def snapshot(
         self,
@@ -268,8 +284,17 @@ class FunctionOperator(ABC):
             StateError: a file cannot be written.
         """
         self.prepare_snapshot(checkpoint_id, timestamp)
+        raw = self._raw_keyed_output
         return SubtaskState(
             self.task.index,
+            raw_operator_state=write_raw_operator(
+                self._raw_state.choose_partitions(self._raw_output.content), directory, f"{name}-raw-operator"
+            ),
+            raw_keyed_state=None
+            if raw is None
+            else write_raw_keyed(
+                self._raw_state.choose_keyed(raw.content), self.key_groups, directory, f"{name}-raw-keyed"
+            ),
             managed_operator_state=self.operator_backend.snapshot(directory, f"{name}-operator", compressed=compressed),
             managed_keyed_state=self._write_keyed_state(
                 file_format, directory, f"{name}-keyed", checkpoint_id, compressed=compressed
@@ -312,6 +337,23 @@ class FunctionOperator(ABC):
         """Open the keyed state; None if there is none."""
         if restored is not None and restored.keyed_files:
             raise UsageError("keyed state is restored into an operator without keys")
+        return None
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """Key groups of the subtask."""
+        return self.task.find_key_groups(self.max_parallelism)
+
+    def _restore_raw_state(self, max_parallelism: int, restored: RestoredState | None) -> RawState:
+        if restored is None:
+            return RawState()
+        key_groups = self.task.find_key_groups(max_parallelism)
+        keyed = (pair for handle, stream in restored.raw_keyed for pair in read_raw_keyed(handle, stream, key_groups))
+        partitions = read_raw_operator(restored.raw_operator, self.task.index, self.task.parallelism)
+        return RawState(keyed, partitions)
+
+    def _make_raw_keyed_output(self) -> RawKeyedOutput | None:
+        """Make what takes raw keyed state; None in operators without keys."""
         return None
 
     def _write_keyed_state(

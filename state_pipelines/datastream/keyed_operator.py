@@ -20,6 +20,7 @@ from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
 from state_pipelines.backends.keyed_snapshots import write_full_snapshot
+from state_pipelines.backends.raw_streams import RawKeyedOutput
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.backends.timers import TimeDomain as QueueDomain
 from state_pipelines.backends.timers import TimerQueue, timer_state_name
@@ -166,6 +167,9 @@ class KeyedOperator(FunctionOperator):
             self._backend, self._clock, pyflink_state=self._pyflink_state, track=self._track_latency
         )
         return self._states
+
+    def _make_raw_keyed_output(self) -> RawKeyedOutput:
+        return RawKeyedOutput(self.key_groups)
 
     def _track_latency(self, state: TableState) -> None:
         if self._latencies is not None:

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.backends.changelog_snapshots import is_continuable
 from state_pipelines.backends.incremental_restore import restore_incremental
-from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.keyed_handles import (
+    ChangelogStateBackendHandle,
+    IncrementalRemoteKeyedStateHandle,
+    KeyGroupsSavepointStateHandle,
+)
+from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping
 
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.metadata.operator_handles import OperatorStateHandle
+    from state_pipelines.metadata.streams import StateStream
     from state_pipelines.snapshot import Operator
     from state_pipelines.storage import Location
 
@@ -107,6 +114,8 @@ class RestoredState:
         changelogs: handles of changelogs whose files later checkpoints can name; of any old subtasks.
         handles: of the managed keyed state, for subtasks that have copies of its files; None where its classes are
             declared.
+        raw_keyed: handle and stream of the raw keyed state of each old subtask that is not timers.
+        raw_operator: handle and stream of the raw operator state of every old subtask; None of those without.
     """
 
     keyed_files: tuple[KeyedFile, ...]
@@ -117,6 +126,8 @@ class RestoredState:
     databases: DatabaseFiles | None = None
     changelogs: tuple[ChangelogStateBackendHandle, ...] = ()
     handles: KeyedHandles | None = None
+    raw_keyed: tuple[tuple[KeyGroupsStateHandle | KeyGroupsSavepointStateHandle, StateStream], ...] = ()
+    raw_operator: tuple[tuple[OperatorStateHandle, StateStream] | None, ...] = ()
 
     @staticmethod
     def of(operator: Operator) -> RestoredState:
@@ -137,6 +148,7 @@ class RestoredState:
             None if is_declared else DatabaseFiles.find(operator),
             () if is_declared else _find_changelogs(operator),
             None if is_declared else KeyedHandles.of(operator),
+            *_find_raw(operator),
         )
 
     def find_files(self, key_groups: KeyGroupRange, backup: LocalBackup | None = None) -> tuple[KeyedFile, ...]:
@@ -161,6 +173,29 @@ class RestoredState:
     def find_changelog(self, key_groups: KeyGroupRange) -> ChangelogStateBackendHandle | None:
         """The changelog of a subtask of the same key groups; None where there is none."""
         return next((each for each in self.changelogs if each.key_groups == key_groups), None)
+
+
+def _find_raw(
+    operator: Operator,
+) -> tuple[
+    tuple[tuple[KeyGroupsStateHandle | KeyGroupsSavepointStateHandle, StateStream], ...],
+    tuple[tuple[OperatorStateHandle, StateStream] | None, ...],
+]:
+    """The raw keyed and the raw operator state of an operator; timers in raw keyed state are among its files."""
+    snapshot = operator.snapshot
+    unread = snapshot.keyed_files.survey_unread(operator.metadata, snapshot.layout_context)
+    subtasks = {each.index: each for each in operator.metadata.subtasks}
+    keyed = []
+    for index in unread:
+        handle = subtasks[index].raw_keyed_state
+        if isinstance(handle, KeyGroupsStateHandle | KeyGroupsSavepointStateHandle):
+            keyed.append((handle, snapshot.handles.open_stream(handle.delegate)))
+    raw: list[tuple[OperatorStateHandle, StateStream] | None] = []
+    for index in range(operator.parallelism):
+        partitions = subtasks[index].raw_operator_state if index in subtasks else None
+        opened = None if partitions is None else (partitions, snapshot.handles.open_stream(partitions.delegate))
+        raw.append(opened)
+    return tuple(keyed), tuple(raw)
 
 
 def _find_changelogs(operator: Operator) -> tuple[ChangelogStateBackendHandle, ...]:

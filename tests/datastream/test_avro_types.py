@@ -80,7 +80,7 @@ def test_a_dict_is_a_record_and_read_as_one(tmp_path: Path) -> None:
     with open_operator(RestoredState.of(again)) as operator:
         assert operator.process(ORDER) == [{**ORDER, "note": "second"}]
     # The type that a snapshot names is the same.
-    assert Types.of(again.state("order").serializer) == AVRO  # type: ignore[union-attr]
+    assert Types.of(again.state("order").serializer) == AVRO
 
 
 def test_a_value_that_could_be_of_two_branches_says_which_one_it_is() -> None:
