@@ -98,7 +98,9 @@ class WindowOperator(KeyedOperator):
         Raises:
             UsageError: an element has no timestamp.
         """
-        key = self._get_key(value)
+        return self._process(self._get_key(value), value, timestamp)
+
+    def _process(self, key: Any, value: Any, timestamp: int | None) -> list[Any]:
         self._set_key(key)
         output: list[Any] = []
         is_event_time = self._assigner.is_event_time()

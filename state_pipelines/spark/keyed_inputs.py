@@ -114,6 +114,7 @@ def check_windows(
     contents: StateDescriptor | None,
     allowed_lateness: Time | Duration,
     timestamp: str | None,
+    element: str | None,
 ) -> None:
     """Refuse a window function without windows, windows of another function, and windows of a time that rows lack.
 
@@ -122,9 +123,9 @@ def check_windows(
     """
     name = type(function).__name__
     if not isinstance(function, WindowFunction | ProcessWindowFunction):
-        if windows is not None or contents is not None or to_millis(allowed_lateness):
+        if any(each is not None for each in (windows, contents, element)) or to_millis(allowed_lateness):
             raise UsageError(
-                f"{name} is not a function of windows, and windows, contents or allowed_lateness are given",
+                f"{name} is not a function of windows, and windows, contents, element or allowed_lateness is given",
                 hint="Derive it from WindowFunction or ProcessWindowFunction, or leave them out",
             )
         return
@@ -172,8 +173,8 @@ def check_broadcast_states(function: Function, descriptors: Sequence[MapStateDes
         )
 
 
-def find_contents(df: DataFrame, restored: RestoredState | None) -> StateDescriptor:
-    """Describe the contents of windows as a list of the type that the restored state has, else of rows.
+def find_contents(df: DataFrame, restored: RestoredState | None, element: str | None) -> StateDescriptor:
+    """Describe the contents of windows as a list of the type that the restored state has, else of their elements.
 
     Raises:
         UsageError: the restored contents are no list, or a column has a type that rows of Flink do not have.
@@ -181,7 +182,10 @@ def find_contents(df: DataFrame, restored: RestoredState | None) -> StateDescrip
     states = [] if restored is None else [info for file in restored.keyed_files for info in file.header.states]
     known = next((info for info in states if info.name == WINDOW_CONTENTS), None)
     if known is None:
-        return ListStateDescriptor(WINDOW_CONTENTS, derive_type(to_arrow_schema(df.schema)))
+        schema = to_arrow_schema(df.schema)
+        return ListStateDescriptor(
+            WINDOW_CONTENTS, derive_type(schema if element is None else schema.field(element).type)
+        )
     if known.state_type != StateKind.LIST or not isinstance(known.value_serializer, ListOf):
         raise UsageError(
             f"the restored windows hold {known.state_type} state, whose function the snapshot does not have",

@@ -80,6 +80,7 @@ def keyed_process(
     pyflink_state: bool | None = None,
     windows: WindowAssigner | None = None,
     contents: StateDescriptor | None = None,
+    element: str | None = None,
     allowed_lateness: Time | Duration = Time(0),  # noqa: B008 - frozen
     broadcast_states: Sequence[MapStateDescriptor] = (),
     classes: FieldLists | Iterable[str] | str | None = None,
@@ -121,6 +122,7 @@ def keyed_process(
         windows: assigner of the windows of a window function, such as `TumblingEventTimeWindows.of(Time.hours(1))`.
         contents: descriptor of the state `window-contents`: a list of the rows, or a reducing or aggregating state of
             them; default a list, of the type that the restored state has, else of rows with the columns.
+        element: column whose values are the elements of windows, where these are no rows.
         allowed_lateness: of rows after the end of their window.
         broadcast_states: descriptors of the broadcast states of a `KeyedBroadcastProcessFunction`.
         classes: fields of classes that Kryo writes, as `open_snapshot` has them, or paths of jars, directories and
@@ -158,6 +160,7 @@ def keyed_process(
         pyflink_state=pyflink_state,
         windows=windows,
         contents=contents,
+        element=element,
         allowed_lateness=allowed_lateness,
         broadcast_states=broadcast_states,
         classes=classes,
@@ -198,6 +201,7 @@ class KeyedStep:
     pyflink_state: bool | None = None
     windows: WindowAssigner | None = None
     contents: StateDescriptor | None = None
+    element: str | None = None
     allowed_lateness: Time | Duration = Time(0)  # noqa: RUF009 - frozen
     broadcast_states: Sequence[MapStateDescriptor] = ()
     classes: FieldLists | Iterable[str] | str | None = None
@@ -210,7 +214,7 @@ class KeyedStep:
     def __post_init__(self) -> None:
         """Refuse a function that does not run on Spark, and arguments that belong to other functions."""
         require_function(self.function, FUNCTIONS, "Spark")
-        check_windows(self.function, self.windows, self.contents, self.allowed_lateness, self.timestamp)
+        check_windows(self.function, self.windows, self.contents, self.allowed_lateness, self.timestamp, self.element)
         check_broadcast_states(self.function, self.broadcast_states)
 
     def run(self, df: DataFrame) -> KeyedProcessResult:
@@ -228,7 +232,7 @@ class KeyedStep:
     def _run(self, df: DataFrame, parsed: CheckpointOptions) -> KeyedProcessResult:
         keys = (self.key,) if isinstance(self.key, str) else tuple(self.key)
         check_inputs(df, self.function)
-        require_columns(df, (*keys, *self.order_by, *([self.timestamp] if self.timestamp else [])))
+        require_columns(df, (*keys, *self.order_by, *filter(None, (self.timestamp, self.element))))
         snapshot = None if self.from_snapshot is None else ensure_open(self.from_snapshot)
         wanted = choose_parallelism(df, self.uid, snapshot, self.parallelism, self.max_parallelism)
         (assigned,) = assign_operators([wanted], snapshot, allow_non_restored_state=parsed.allow_non_restored_state)
@@ -270,7 +274,8 @@ class KeyedStep:
             layouts=make_layouts(self.classes, self.flink_version, snapshot),
             broadcast_states=tuple(self.broadcast_states),
             windows=self.windows,
-            contents=None if self.windows is None else self.contents or find_contents(df, restored),
+            contents=None if self.windows is None else self.contents or find_contents(df, restored, self.element),
+            element=self.element,
             allowed_lateness=self.allowed_lateness,
             out_of_orderness=self.out_of_orderness,
         )

@@ -142,6 +142,7 @@ class KeyedTask:
         broadcast_states: descriptors of the broadcast states of a `KeyedBroadcastProcessFunction`.
         windows: assigner of the windows of a window function; None for other functions.
         contents: descriptor of the contents of the windows.
+        element: column whose values are the elements of the windows; None for rows.
         allowed_lateness: of elements after the end of their window.
     """
 
@@ -166,6 +167,7 @@ class KeyedTask:
     broadcast_states: tuple[MapStateDescriptor, ...] = ()
     windows: WindowAssigner | None = None
     contents: StateDescriptor | None = None
+    element: str | None = None
     allowed_lateness: Time | Duration = Time(0)  # noqa: RUF009 - frozen
     out_of_orderness: int | None = None
     storage_options: Mapping[str, Mapping[str, Any]] = field(default_factory=list_storage_options, repr=False)
@@ -253,12 +255,13 @@ class KeyedTask:
             case WindowFunction() | ProcessWindowFunction():
                 assert self.windows is not None
                 assert self.contents is not None
-                return WindowOperator(
+                return RowWindowOperator(
                     self.function,
                     self.windows,
                     self.contents,
                     get_key,
                     self.key_type,
+                    element=self.element,
                     allowed_lateness=self.allowed_lateness,
                     **options,
                 )
@@ -395,6 +398,24 @@ class KeyedTask:
             sync_millis=(time.monotonic_ns() - started) // 1_000_000,
             files=tuple(recorder.files.values()),
         )
+
+
+class RowWindowOperator(WindowOperator):
+    """Collects rows, or the values of one of their columns, in windows.
+
+    Args:
+        arguments: as of `WindowOperator`.
+        element: column whose values are the elements; None for rows.
+        options: as of `WindowOperator`.
+    """
+
+    def __init__(self, *arguments: Any, element: str | None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._element = element
+
+    def process(self, row: Row, timestamp: int | None = None) -> list[Any]:
+        """Add a row, or its element, to the windows of its key; as `WindowOperator.process`."""
+        return self._process(self._get_key(row), row if self._element is None else row[self._element], timestamp)
 
 
 @dataclass(frozen=True)

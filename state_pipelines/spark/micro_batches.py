@@ -64,6 +64,7 @@ def keyed_batches(
     pyflink_state: bool | None = None,
     windows: WindowAssigner | None = None,
     contents: StateDescriptor | None = None,
+    element: str | None = None,
     allowed_lateness: Time | Duration = Time(0),  # noqa: B008 - frozen
     broadcast_states: Sequence[MapStateDescriptor] = (),
     classes: FieldLists | Iterable[str] | str | None = None,
@@ -107,6 +108,7 @@ def keyed_batches(
         windows: assigner of the windows of a window function, such as `TumblingEventTimeWindows.of(Time.hours(1))`.
         contents: descriptor of the state `window-contents`: a list of the rows, or a reducing or aggregating state of
             them; default a list, of the type that the restored state has, else of rows with the columns.
+        element: column whose values are the elements of windows, where these are no rows.
         allowed_lateness: of rows after the end of their window.
         broadcast_states: descriptors of the broadcast states of a `KeyedBroadcastProcessFunction`.
         classes: fields of classes that Kryo writes, as `open_snapshot` has them, or paths of jars, directories and
@@ -161,6 +163,7 @@ def keyed_batches(
         pyflink_state=pyflink_state,
         windows=windows,
         contents=contents,
+        element=element,
         allowed_lateness=allowed_lateness,
         broadcast_states=broadcast_states,
         classes=classes,
