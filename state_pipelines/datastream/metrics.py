@@ -94,9 +94,11 @@ class Histogram(Distribution):
 
     def describe(self) -> dict[str, Number]:
         """Return the numbers that are reported, with the quantiles."""
+        if not self._last:
+            return super().describe()
         ordered = sorted(self._last)
         found = {name: ordered[max(0, math.ceil(share * len(ordered)) - 1)] for name, share in _QUANTILES.items()}
-        return super().describe() | found if ordered else super().describe()
+        return super().describe() | found
 
 
 @dataclass(frozen=True)

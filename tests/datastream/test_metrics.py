@@ -31,6 +31,7 @@ def test_every_kind_of_metric_is_reported() -> None:
     sizes.update(4)
     sizes.update(2)
     group.distribution("none")
+    group.histogram("no times")
     histogram = group.histogram("times", history_size=100)
     for value in range(1, 201):
         histogram.update(value)
@@ -44,6 +45,7 @@ def test_every_kind_of_metric_is_reported() -> None:
         "text": {"kind": "gauge", "error": "'many' is not a number"},
         "sizes": {"kind": "distribution", "count": 2, "min": 2, "max": 4, "mean": 3.0},
         "none": {"kind": "distribution", "count": 0},
+        "no times": {"kind": "histogram", "count": 0},
         # The quantiles are of the last hundred values, 101 to 200.
         "times": {"kind": "histogram", "count": 200, "min": 1, "max": 200, "mean": 100.5}
         | {"p50": 150, "p75": 175, "p95": 195, "p98": 198, "p99": 199, "p999": 200},
