@@ -36,12 +36,12 @@ class RawKeyedOutput:
     def __init__(self, key_groups: KeyGroupRange) -> None:
         self._key_groups = key_groups
         self._current: bytearray | None = None
-        self._parts: dict[int, bytearray] = {}
+        self._written: dict[int, bytearray] = {}
 
     @property
     def content(self) -> dict[int, bytes]:
         """The bytes of the key groups that were started."""
-        return {key_group: bytes(part) for key_group, part in self._parts.items()}
+        return {key_group: bytes(written) for key_group, written in self._written.items()}
 
     def get_key_group_list(self) -> Sequence[int]:
         """Return the key groups of the subtask."""
@@ -55,9 +55,9 @@ class RawKeyedOutput:
         """
         if key_group not in self._key_groups:
             raise UsageError(f"Key group {key_group} does not belong to the key groups of the subtask")
-        if key_group in self._parts:
+        if key_group in self._written:
             raise UsageError(f"Key group {key_group} has already been registered!")
-        self._current = self._parts[key_group] = bytearray()
+        self._current = self._written[key_group] = bytearray()
 
     def write(self, data: bytes) -> None:
         """Write bytes into the key group that was started last.
@@ -74,16 +74,16 @@ class RawOperatorOutput:
     """Partitions that an operator writes at a snapshot (`OperatorStateCheckpointOutputStream`)."""
 
     def __init__(self) -> None:
-        self._parts: list[bytearray] = []
+        self._written: list[bytearray] = []
 
     @property
     def content(self) -> list[bytes]:
         """The partitions, in their order."""
-        return [bytes(part) for part in self._parts]
+        return [bytes(each) for each in self._written]
 
     def start_new_partition(self) -> None:
         """Write the bytes that follow into a partition of their own, which goes to one subtask as a whole."""
-        self._parts.append(bytearray())
+        self._written.append(bytearray())
 
     def write(self, data: bytes) -> None:
         """Write bytes into the partition that was started last.
@@ -91,9 +91,9 @@ class RawOperatorOutput:
         Raises:
             UsageError: none was started.
         """
-        if not self._parts:
+        if not self._written:
             raise UsageError("raw operator state has no partition", hint="Call start_new_partition first")
-        self._parts[-1] += data
+        self._written[-1] += data
 
 
 class RawState:

@@ -115,7 +115,7 @@ class AvroTypeInfo(GivenTypeInfo):
         return AvroRecord(node["name"], tuple(fields))
 
     def _write_branch(self, union: list[object], value: Any, path: str) -> Any:
-        """Convert a value to the only branch that takes it; of numbers and texts the first is meant by the codec."""
+        """Convert a value to the branch that takes it, the first one of several where these are numbers or texts."""
         if value is None and "null" in (self._resolve(each)[0] for each in union):
             return None
         found = [(each, converted) for each in union if (converted := self._try(each, value, path)) is not None]

@@ -158,7 +158,7 @@ class FunctionOperator(ABC):
 
     @property
     def layouts(self) -> LayoutContext:
-        """What the layouts of the state depend on."""
+        """Context of the layouts of the state, restored or new."""
         return self._layouts
 
     @property
