@@ -14,6 +14,7 @@ from state_pipelines.errors import UsageError
 from state_pipelines.javaclasses.field_lists import ClassFieldLists
 from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism
 from state_pipelines.operations.check.check_report import Action, CheckReport, MigrationCheckReport, StateCheck, Verdict
+from state_pipelines.operations.check.class_loading import judge_loading, note_release
 from state_pipelines.operations.check.data_classes import scan_snapshot
 from state_pipelines.operations.check.flink_upgrade import judge_removed, list_unnamed_operators
 from state_pipelines.operations.check.python_states import judge_undeclared
@@ -157,6 +158,10 @@ def check_jobs(
         row_names: as of `check`.
     """
     restore = replace(_plan_restore(target, backend, old.kryo_version), row_names=row_names)
+    # Of a job that took a snapshot on the same line of Flink the classes are known to be there.
+    is_observed = new.kryo_version == restore.kryo_version
+    has_files = isinstance(new.classes, ClassFieldLists)
+    restore = replace(restore, observed=is_observed or not (new.keeps_classes or has_files or restore.crosses))
     if find_data is not None:
         restore = replace(restore, classes=_know_classes(old, new, restore), find_data=find_data)
     checks = [*_check_metadata(old, restore)]
@@ -164,8 +169,6 @@ def check_jobs(
     for operator in old.operators:
         successor = successors.pop(operator.id, None)
         if successor is not None:
-            # Of a job that took a snapshot on the same line of Flink the classes are known to be there.
-            is_observed = new.kryo_version == restore.kryo_version
             checks += _check_operator(operator, successor, old, restore, is_observed=is_observed)
             # The old job with other code has all other types as they are.
             if new.metadata_version is not None and new.name != old.name:
@@ -257,6 +260,7 @@ def _check_metadata(old: Job, restore: Restore) -> Iterator[StateCheck]:
 
 def _list_notes(old: Job, new: Job, restore: Restore) -> Iterator[str]:
     yield from new.notes
+    yield from note_release(restore.release)
     if new.keeps_classes and old.metadata_version is not None:
         yield from list_unnamed_operators(old)
     if new.kryo_version is not None and new.kryo_version != restore.kryo_version:
@@ -280,17 +284,20 @@ def _check_operator(
             JobState("", StateKind.UNKNOWN, {Subject.KEY: old.key}),
             JobState("", StateKind.UNKNOWN, {Subject.KEY: new.key}),
         )
-        yield from judge_subjects(old.label, *keys, restore, old)
-    crosses = restore.release >= FLINK_2 and job.kryo_version not in (None, restore.kryo_version) and not is_observed
+        unloadable = judge_loading(old, keys[0], restore.release)
+        yield from judge_subjects(old.label, *keys, restore, old) if unloadable is None else (unloadable,)
+    crosses = restore.release >= FLINK_2 and restore.crosses and not is_observed
     successors = {(state.group, state.name): state for state in new.states}
     for state in old.states:
         successor = successors.pop((state.group, state.name), None)
-        if successor is None:
-            yield _missing_state(old, new, state)
-        elif successor.kind != state.kind:
+        removed = judge_removed(old, state) if crosses and successor is not None else None
+        unloadable = removed or judge_loading(old, state, restore.release)
+        if successor is not None and successor.kind != state.kind:
             yield _other_kind(old, state, successor)
-        elif crosses and (removed := judge_removed(old, state)) is not None:
-            yield removed
+        elif unloadable is not None:
+            yield unloadable
+        elif successor is None:
+            yield _missing_state(old, new, state)
         else:
             yield from judge_subjects(old.label, state, successor, restore, old)
     yield from (_starts_empty(old, state) for state in successors.values())

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.operations.check.check_report import StateCheck
+from state_pipelines.operations.check.class_loading import find_unknown_classes
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.jobs.job_state import JobOperator, JobState, StateGroup, Subject
 from state_pipelines.operations.jobs.unresolved_types import UnresolvedType
@@ -50,6 +51,7 @@ class Restore:
         classes: the classes of both jobs; None when nothing but serializers is compared.
         find_data: the classes in the data of a state, by operator id and state name; None where the data were not read.
         row_names: fields of SQL rows keep their names, which Flink does not compare.
+        observed: a job on the line of the target has written the serializers of the new job, so their classes load.
     """
 
     release: tuple[int, int]
@@ -58,6 +60,7 @@ class Restore:
     classes: WrittenClasses | None = None
     find_data: Callable[[str, str], DataClasses | None] = lambda operator, state: None
     row_names: bool = False
+    observed: bool = True
 
     def __str__(self) -> str:
         """The release, such as 2.2."""
@@ -67,6 +70,11 @@ class Restore:
     def kryo_version(self) -> int:
         """Major version of Kryo of the release."""
         return 5 if self.release >= _FLINK_2 else 2
+
+    @property
+    def crosses(self) -> bool:
+        """Whether another major release wrote the state."""
+        return self.old_kryo_version not in (None, self.kryo_version)
 
     @property
     def wraps_ttl(self) -> bool:
@@ -133,7 +141,7 @@ def _compare(subject: Subject, old: Serializer, new: Serializer, restore: Restor
     path = subject.replace(" ", "_")
     compatibility = _explain_unresolved(resolve(old, new, path), new)
     written_by = restore.old_kryo_version
-    if written_by is not None and written_by != restore.kryo_version:
+    if written_by is not None and restore.crosses:
         known = {finding.path for finding in compatibility.findings if finding.outcome is Outcome.INCOMPATIBLE}
         refused = (
             single(refuse_other_kryo(at, node, written_by, restore.kryo_version))
@@ -143,7 +151,10 @@ def _compare(subject: Subject, old: Serializer, new: Serializer, restore: Restor
         compatibility = combine([compatibility, *refused])
     rows = find_named_rows(old, path) if restore.release < _NAMED_ROWS else ()
     renamed = find_renamed_fields(old, new, path) if restore.row_names else ()
-    compatibility = combine([compatibility, *map(single, rows), *map(single, renamed)])
+    # Flink's wrapper around what is compared is in no snapshot.
+    stored = old.inner if isinstance(old, TtlAware) else old
+    unknown = () if restore.observed else find_unknown_classes(stored, path, restore.release, crosses=restore.crosses)
+    compatibility = combine([compatibility, *map(single, (*rows, *renamed, *unknown))])
     return _Pair(subject, old, new, compatibility)
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.serializers.compatibility.classes import compare_class
 from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome, combine, single
-from state_pipelines.serializers.compatibility.rules import list_steps, rule
-from state_pipelines.serializers.text import describe, quote
-from state_pipelines.serializers.tree import Kryo, KryoRegistration, Pojo, Serializer
+from state_pipelines.serializers.compatibility.rules import list_paths, rule
+from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import Kryo, KryoRegistration, Serializer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,18 +110,7 @@ def _changed(registration: KryoRegistration, word: str) -> Finding:
 
 def find_kryo(serializer: Serializer, path: str = "value") -> Iterator[tuple[str, Kryo]]:
     """Yield every Kryo serializer with its path."""
-    if isinstance(serializer, Kryo):
-        yield path, serializer
-    elif isinstance(serializer, Pojo):
-        for field in serializer.fields:
-            if field.serializer is not None:
-                yield from find_kryo(field.serializer, f"{path}.{quote(field.name)}")
-        for subclass in (*serializer.registered, *serializer.non_registered):
-            if subclass.serializer is not None:
-                yield from find_kryo(subclass.serializer, f"{path}({subclass.class_name})")
-    else:
-        for step, nested in zip(list_steps(serializer), serializer.nested, strict=True):
-            yield from find_kryo(nested, path + step)
+    return ((where, node) for where, node in list_paths(serializer, path) if isinstance(node, Kryo))
 
 
 def refuse_other_kryo(path: str, node: Kryo, written_by: int, read_by: int) -> Finding:

@@ -20,6 +20,7 @@ from state_pipelines.serializers.compatibility.outcome import (
 )
 from state_pipelines.serializers.python_types import PythonValue
 from state_pipelines.serializers.snapshot_class_rules import is_flinks
+from state_pipelines.serializers.text import quote
 from state_pipelines.serializers.tree import (
     Basic,
     Composite,
@@ -165,6 +166,21 @@ def compare_nested(old: Serializer, new: Serializer, *outer: Finding) -> Compati
     for step, before, after in zip(list_steps(old), old.nested, new.nested, strict=True):
         compatibilities.append(resolve_nested(before, after).within(step))
     return combine(compatibilities)
+
+
+def list_paths(node: Serializer, path: str) -> Iterator[tuple[str, Serializer]]:
+    """Yield a serializer and all that it contains, each with its path; `path` is that of the first."""
+    yield path, node
+    if isinstance(node, Pojo):
+        for field in node.fields:
+            if field.serializer is not None:
+                yield from list_paths(field.serializer, f"{path}.{quote(field.name)}")
+        for subclass in (*node.registered, *node.non_registered):
+            if subclass.serializer is not None:
+                yield from list_paths(subclass.serializer, f"{path}({subclass.class_name})")
+        return
+    for step, nested in zip(list_steps(node), node.nested, strict=True):
+        yield from list_paths(nested, f"{path}{step}")
 
 
 def list_steps(node: Serializer) -> tuple[str, ...]:
