@@ -210,6 +210,8 @@ def show_check(report: CheckReport, console: Console) -> None:
     console.print(f"{report.verdict}: Flink {report.target}, {backend}", style=style)
     for note in report.notes:
         console.print(f"  {note}", style="dim")
+    for line in report.list_classes():
+        console.print(f"  {crop(line, 400)}", style="dim", highlight=False)
     remarkable = [each for each in report.checks if each.is_remarkable]
     if remarkable:
         rows = []

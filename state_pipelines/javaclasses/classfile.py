@@ -89,7 +89,9 @@ def parse_class(data: bytes, name: str | None = None) -> JavaClass:
 
 
 def read_super_classes(data: bytes, name: str | None = None) -> Iterator[tuple[str, str]]:
-    """Yield the class of a class file and its super class; nothing for interfaces, modules and `java.lang.Object`.
+    """Yield the class of a class file with its super class, then with each of its interfaces.
+
+    Nothing for interfaces, modules and `java.lang.Object`.
 
     Only constants and the header are read, since an index of a large jar needs thousands of classes.
 
@@ -99,8 +101,9 @@ def read_super_classes(data: bytes, name: str | None = None) -> Iterator[tuple[s
     with _open_class(data, name, 10) as reader:
         pool = _read_pool(reader)
         flags, own, parent = reader.u16(), pool.class_name(reader.u16()), pool.class_name(reader.u16())
+        interfaces = [pool.class_name(reader.u16()) for _ in range(reader.u16())] if parent else []
     if parent and not flags & _INTERFACE:
-        yield own, parent
+        yield from ((own, above) for above in (parent, *interfaces))
 
 
 @contextmanager
@@ -260,6 +263,7 @@ def _make_field(member: _Member, pool: _Pool, parameters: tuple[str, ...], reade
         raw=erase(raw),
         is_public=bool(member.flags & _PUBLIC),
         is_kept=not member.flags & (_STATIC | _TRANSIENT),
+        is_final=bool(member.flags & _FINAL),
         is_synthetic=bool(member.flags & _SYNTHETIC),
         has_factory=_has_annotation(member.attributes, pool, _TYPE_INFO),
     )

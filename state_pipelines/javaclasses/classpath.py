@@ -44,7 +44,7 @@ class ClassPathEntry(Protocol):
         """Return the class of a name, or None."""
 
     def super_classes(self) -> Iterator[tuple[str, str]]:
-        """Each class with its super class, by name."""
+        """Each class with its super class, then with each of its interfaces, by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,9 +156,9 @@ class GivenClass:
         return self.content if self.content.name == name else None
 
     def super_classes(self) -> Iterator[tuple[str, str]]:
-        """Yield the name of the class and that of its super class, if it has one."""
+        """Yield the name of the class with that of its super class, if any, then with those of its interfaces."""
         if self.content.parent is not None:
-            yield self.content.name, self.content.parent.name
+            yield from ((self.content.name, above) for above in (self.content.parent.name, *self.content.interfaces))
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,6 +47,7 @@ class JavaField:
         type: with its type arguments.
         raw: the type without them, as `erase` writes it.
         is_kept: neither static nor transient.
+        is_final: it cannot be set after the constructor.
         is_synthetic: the compiler added it, such as `this$0` of inner classes; Kryo leaves it out.
         has_factory: `@TypeInfo` names a factory that makes its serializer.
     """
@@ -56,6 +57,7 @@ class JavaField:
     raw: str
     is_public: bool = True
     is_kept: bool = True
+    is_final: bool = False
     is_synthetic: bool = False
     has_factory: bool = False
 

@@ -84,6 +84,30 @@ def test_other_releases_may_be_compared(call: Callable[..., Called], savepoint: 
     assert call("check", orders("1.20").path, savepoint, *UIDS).code == 0
 
 
+@pytest.mark.parametrize(
+    ("age", "option", "code"), [("int", "--scan", 1), ("int", "--no-scan", 3), ("Integer", "--scan", 3)]
+)
+def test_a_field_that_became_primitive_and_nulls_in_the_data(
+    call: Callable[..., Called], tmp_path: Path, age: str, option: str, code: int
+) -> None:
+    person = tmp_path / "person.yaml"
+    person.write_text(f"""types.Person: [name: String, age: {age}, id: long, active: boolean, home: types.Place,
+        color: types.Color, born: Instant, balance: BigDecimal, tags: 'String[]']""")
+    called = call("check", types("2.2", "heap").path, "--job-classes", person, option)
+    assert called.code == code
+    assert ("the data hold nulls in the field age of types.Person" in called.out) == (code == 1)
+
+
+def test_an_empty_directory_says_nothing_about_the_state(
+    call: Callable[..., Called], savepoint: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "classes").mkdir()
+    called = call("check", savepoint, "--job-classes", tmp_path / "classes")
+    assert called.code == 3
+    assert "assumed unchanged: orders/order" in called.out
+    assert "and assumed unchanged: com.acme.orders.Address, com.acme.orders.Order" in " ".join(called.out.split())
+
+
 def test_markdown_goes_to_a_file(call: Callable[..., Called], savepoint: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.md"
     call("check", savepoint, savepoint, "--markdown", file)

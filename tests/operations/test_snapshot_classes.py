@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state_pipelines.cli.check import show_check
+from state_pipelines.cli.display import make_console
 from state_pipelines.codecs.kryo.field_lists import JavaType
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
 from state_pipelines.javaclasses.javaclass import JavaClass, JavaMethod, Nesting
+from state_pipelines.operations.check.check_report import CheckReport, Verdict
 from state_pipelines.operations.check.snapshot_classes import judge_snapshot_classes
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
 from state_pipelines.serializers.build import VOID_NAMESPACE
@@ -94,3 +97,33 @@ def test_nesting_and_constructors_as_javac_writes_them(tmp_path: Path) -> None:
     outer = classes.find("Outer")
     assert outer is not None
     assert {"Outer$Fixed", "Outer$1"} <= outer.creates
+
+
+SNAPSHOT = "org.apache.flink.api.common.typeutils.TypeSerializerSnapshot"
+SIMPLE = JavaType("org.apache.flink.api.common.typeutils.SimpleTypeSerializerSnapshot")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"interfaces": ("java.io.Serializable", SNAPSHOT)}, {"parent": SIMPLE}, {"parent": JavaType("a.Base")}],
+)
+def test_snapshot_classes_that_are_in_no_snapshot_are_looked_at(change: dict[str, object]) -> None:
+    base = JavaClass("a.Base", parent=SIMPLE, is_abstract=True)
+    other = replace(JavaClass("a.Other", nesting=Nesting.INNER, methods=(NULLARY,)), **change)  # type: ignore[arg-type]
+    (check,) = judge(GOOD, base, other)
+    assert check.outcome is Outcome.AS_IS
+    assert "a.Other, which this snapshot does not hold, is an inner class that is not static" in check.reason
+    writing = replace(other, nesting=Nesting.TOP_LEVEL, references=frozenset({"java.io.ObjectOutputStream"}))
+    assert "a.Other writes Java objects" in judge(GOOD, base, writing)[0].reason
+    assert judge(GOOD, base, replace(other, nesting=Nesting.TOP_LEVEL)) == []
+
+
+def test_advice_is_shown_in_every_form_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    (check,) = judge(replace(GOOD, references=frozenset({"java.io.ObjectOutputStream"})))
+    report = CheckReport(old="old", new="new", target="2.2", backend=None, checks=(check,))
+    assert report.verdict is Verdict.FULLY_COMPATIBLE
+    assert f"{NAME} writes Java objects" in report.to_markdown()
+    show_check(report, make_console())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{NAME} writes Java objects" in shown
+    assert "what to do: Write names and values" in shown

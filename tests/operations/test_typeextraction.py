@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,6 +107,49 @@ def test_what_makes_a_pojo(change: dict[str, object], expected: str) -> None:
     found = JavaClass("P", **{**plain, **change})  # type: ignore[arg-type]
     extraction = TypeExtraction(ClassPath((GivenClass(found),)), (2, 2))
     assert describe(extraction.extract(JavaType("P"))) == expected
+
+
+PRIVATE = JavaField("a", JavaType("int"), "int", is_public=False)
+GETTER = JavaMethod("getA", (), "int", is_public=True)
+SETTER = JavaMethod("setA", ("int",), "void", is_public=True)
+NULLARY = JavaMethod("<init>", (), "void", is_public=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "remedy"),
+    [
+        ({}, "", ""),
+        ({"is_public": False}, "the class is not public", "Make it public"),
+        (
+            {"methods": (NULLARY, GETTER)},
+            "the field a is not public and has a getter but",
+            "or give it a setter",
+        ),
+        ({"methods": (NULLARY, SETTER)}, "a setter but no public getter", "or give it a getter"),
+        ({"methods": (NULLARY,)}, "neither a public getter nor a public setter", "a getter and a setter"),
+        ({"methods": (NULLARY, GETTER), "fields": (replace(PRIVATE, is_final=True),)}, "the final field a", "a setter"),
+        ({"methods": (GETTER, SETTER)}, "it has no constructor without arguments", "Give it a public one"),
+        (
+            {"methods": (replace(NULLARY, is_public=False), GETTER, SETTER)},
+            "its constructor without arguments is not public",
+            "Give it a public one",
+        ),
+        ({"fields": ()}, "it has no fields", "Give it one"),
+        ({"fields": (PRIVATE, PRIVATE)}, "the field a is declared twice", "Rename"),
+        ({"methods": (NULLARY, GETTER, SETTER, replace(SETTER, name="readObject"))}, "a method readObject", "Remove"),
+        ({"parent": JavaType("java.util.Date")}, "its super class java.util.Date", "in a field"),
+        ({"is_interface": True}, "it is an interface", "Use a class"),
+        ({"parent": JavaType("b.Unknown"), "methods": (NULLARY,)}, "", ""),
+    ],
+)
+def test_why_a_class_is_no_pojo(change: dict[str, Any], reason: str, remedy: str) -> None:
+    plain: dict[str, Any] = {"fields": (PRIVATE,), "methods": (NULLARY, GETTER, SETTER)}
+    found = JavaClass("P", **{**plain, **change})
+    problem = TypeExtraction(ClassPath((GivenClass(found),)), (2, 2)).find_pojo_problem("P")
+    assert (problem is None) == (not reason)
+    if problem is not None:
+        assert reason in problem.reason
+        assert remedy in problem.remedy
 
 
 def test_the_schema_of_a_class_that_avro_generated() -> None:

@@ -29,8 +29,10 @@ from state_pipelines.operations.check.written_classes import WrittenClasses
 from state_pipelines.operations.jobs.flink_config import FLINK_2, StateBackend, parse_release
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, StateGroup, Subject, describe_job
 from state_pipelines.operations.jobs.migrated_job import migrate_job
+from state_pipelines.operations.jobs.state_classes import ClassStatus
 from state_pipelines.operations.migration import Direction, Migration
 from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.compatibility.table_runtime import COMPARE_PLANS, find_exchangeable_views
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.opening import ensure_open, open_together
 
@@ -38,7 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from state_pipelines.operations.check.data_classes import DataClasses
+    from state_pipelines.operations.jobs.state_classes import StateClasses
     from state_pipelines.operations.migration.migration_planner import Chain
+    from state_pipelines.serializers.compatibility import Finding
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Snapshot
 
@@ -161,7 +165,12 @@ def check_jobs(
     # Of a job that took a snapshot on the same line of Flink the classes are known to be there.
     is_observed = new.kryo_version == restore.kryo_version
     has_files = isinstance(new.classes, ClassFieldLists)
-    restore = replace(restore, observed=is_observed or not (new.keeps_classes or has_files or restore.crosses))
+    restore = replace(
+        restore,
+        other_queries=new.metadata_version is not None and new.name != old.name,
+        new_classes=None if new.keeps_classes else new.classes,
+        observed=is_observed or not (new.keeps_classes or has_files or restore.crosses),
+    )
     if find_data is not None:
         restore = replace(restore, classes=_know_classes(old, new, restore), find_data=find_data)
     checks = [*_check_metadata(old, restore)]
@@ -177,15 +186,23 @@ def check_jobs(
             checks.append(_missing_operator(operator, old, allowed=allow_non_restored_state))
     if isinstance(new.classes, ClassFieldLists):
         checks += judge_snapshot_classes(old, new.classes.class_path)
+    checks += (_assumed(each, new) for each in new.state_classes if each.status is ClassStatus.ASSUMED)
     for added in successors.values():
         checks += (_starts_empty(added, state) for state in added.states)
+    notes = list(_list_notes(old, new, restore))
+    if any(COMPARE_PLANS in check.remedy for check in checks):
+        notes.append(
+            "`check` does not read queries: where columns or aggregates of one type are named below, the verdict holds "
+            "if the plans of both queries have them in the same order"
+        )
     return CheckReport(
         old=old.name,
         new=new.name,
         target=target,
         backend=backend,
         checks=tuple(checks),
-        notes=tuple(_list_notes(old, new, restore)),
+        notes=tuple(notes),
+        classes=new.state_classes,
     )
 
 
@@ -260,6 +277,11 @@ def _check_metadata(old: Job, restore: Restore) -> Iterator[StateCheck]:
 
 def _list_notes(old: Job, new: Job, restore: Restore) -> Iterator[str]:
     yield from new.notes
+    if new.state_classes:
+        yield (
+            "The types of keys and states come from code that `check` does not read: class files show what the "
+            "classes of the snapshot became, not whether a key or a state has another type now"
+        )
     yield from note_release(restore.release)
     if new.keeps_classes and old.metadata_version is not None:
         yield from list_unnamed_operators(old)
@@ -301,6 +323,11 @@ def _check_operator(
         else:
             yield from judge_subjects(old.label, state, successor, restore, old)
     yield from (_starts_empty(old, state) for state in successors.values())
+    if restore.other_queries:
+        whole = {
+            state.name: state.serializers[Subject.VALUE] for state in old.states if Subject.VALUE in state.serializers
+        }
+        yield from (_exchangeable(old, names) for names in find_exchangeable_views(whole))
 
 
 def _check_max_parallelism(old: JobOperator, new: JobOperator, job: Job) -> Iterator[StateCheck]:
@@ -342,6 +369,35 @@ def _unread(old: JobOperator, reason: str) -> StateCheck:
         outcome=Outcome.UNDETERMINED,
         reason=reason,
         remedy="Take a canonical savepoint, or register readers for serializers that are not known",
+    )
+
+
+def _exchangeable(operator: JobOperator, finding: Finding) -> StateCheck:
+    return StateCheck(
+        operator=operator.label,
+        state=None,
+        kind="",
+        subject=Subject.OPERATOR,
+        outcome=finding.outcome,
+        findings=(finding,),
+        remedy=finding.remedy,
+    )
+
+
+def _assumed(state: StateClasses, job: Job) -> StateCheck:
+    kinds = {each.name: str(each.kind) for each in job.find(state.operator).states}
+    names = [name for name, _ in state.assumed]
+    moved = [f"{name} may be {' or '.join(others)} now" for name, others in state.assumed if others]
+    return StateCheck(
+        operator=state.operator,
+        state=state.state or None,
+        kind=kinds.get(state.state, ""),
+        subject=Subject.STATE if state.state else Subject.KEY,
+        outcome=Outcome.UNDETERMINED,
+        reason=f"not among the given classes and assumed unchanged: {', '.join(names)}"
+        + "".join(f"; {each}" for each in moved),
+        remedy="Give all jars of the new job (--job-classes, repeatable). If a class has another name or package now, "
+        "Flink does not find the old one: keep it, or change the class in a migration",
     )
 
 

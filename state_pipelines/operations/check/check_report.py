@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 from state_pipelines.operations.jobs.job_state import Subject
+from state_pipelines.operations.jobs.state_classes import ClassStatus, StateClasses
 from state_pipelines.serializers.compatibility import Finding, Outcome
 from state_pipelines.snapshot.escaping import escape_html, escape_markdown, quote_markdown
 
@@ -26,6 +27,7 @@ class Action(StrEnum):
     NOTHING = "nothing to do"
     RECONFIGURED = "nothing to do, Flink reconfigures the serializer"
     FLINK_MIGRATES = "nothing to do, Flink migrates on access"
+    ADVICE = "follow the advice"
     LOOK = "look whether the state may go"
     MIGRATE = "needs our migration"
     CHANGE_JOB = "change the job"
@@ -81,7 +83,13 @@ class StateCheck:
     @property
     def is_remarkable(self) -> bool:
         """Whether there is more to say than that Flink restores it as it is."""
-        return self.outcome is not Outcome.AS_IS or self.partial or bool(self.findings)
+        return self.outcome is not Outcome.AS_IS or self.partial or bool(self.findings or self.reason)
+
+    @property
+    def has_advice(self) -> bool:
+        """Whether Flink restores it, and there is something to do all the same."""
+        unnoticed = any(finding.unnoticed for finding in self.findings)
+        return self.outcome is Outcome.AS_IS and (unnoticed or self.subject is Subject.SNAPSHOT_CLASS)
 
     @property
     def action(self) -> Action:
@@ -97,6 +105,8 @@ class StateCheck:
                 return Action.FLINK_MIGRATES
             case Outcome.RECONFIGURED:
                 return Action.RECONFIGURED
+            case _ if self.has_advice:
+                return Action.ADVICE
             case _:
                 return Action.NOTHING
 
@@ -162,6 +172,7 @@ class CheckReport:
         backend: hashmap, rocksdb, or None when the stricter one counts.
         checks: in the order of the snapshot.
         notes: assumptions of the answer.
+        classes: what class files say about each state, where they alone describe the new job.
     """
 
     old: str
@@ -170,6 +181,7 @@ class CheckReport:
     backend: str | None
     checks: tuple[StateCheck, ...]
     notes: tuple[str, ...] = field(default=())
+    classes: tuple[StateClasses, ...] = field(default=())
 
     @property
     def verdict(self) -> Verdict:
@@ -203,7 +215,16 @@ class CheckReport:
                 for check in self.checks
             ],
         }
+        if self.classes:
+            report["classes"] = [each.to_json() for each in self.classes]
         return {name: _plain(value) if name == "checks" else value for name, value in report.items()}
+
+    def list_classes(self) -> Iterator[str]:
+        """Yield a line for each status of the classes of states, with the states."""
+        for status in ClassStatus:
+            titles = [each.title for each in self.classes if each.status is status]
+            if titles:
+                yield f"{status}: {', '.join(titles)}"
 
     def to_markdown(self) -> str:
         """The report for a pull request: the verdict, a table of the states that need attention, details."""
@@ -215,6 +236,7 @@ class CheckReport:
             f"- new: `{self.new}`",
             f"- Flink {self.target}, {self.backend or 'any backend (the stricter one counts)'}",
             *(f"- {note}" for note in self.notes),
+            *(f"- {escape_markdown(line)}" for line in self.list_classes()),
         ]
         if remarkable:
             lines += ["", *_HEAD, *map(_row, remarkable)]

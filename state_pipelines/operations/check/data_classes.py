@@ -27,10 +27,12 @@ class DataClasses:
     Attributes:
         names: classes of objects.
         undecoded: why values could not be decoded; empty when all were.
+        null_fields: classes and names of the fields that are null in some object.
     """
 
     names: frozenset[str]
     undecoded: tuple[str, ...] = ()
+    null_fields: frozenset[tuple[str, str]] = frozenset()
 
 
 def scan_snapshot(snapshot: Snapshot, *, scan: bool | None = None) -> Callable[[str, str], DataClasses | None]:
@@ -61,6 +63,7 @@ def scan_snapshot(snapshot: Snapshot, *, scan: bool | None = None) -> Callable[[
         return DataClasses(
             frozenset().union(*(each.names for each in found)),
             tuple(dict.fromkeys(reason for each in found for reason in each.undecoded)),
+            frozenset().union(*(each.null_fields for each in found)),
         )
 
     return find
@@ -74,21 +77,23 @@ def find_data_classes(state: State, *columns: str) -> DataClasses:
         columns: of `dump`: key, ukey, value.
     """
     names: set[str] = set()
+    null_fields: set[tuple[str, str]] = set()
     undecoded: dict[str, None] = {}
     with at(operator=state.operator.label, state=state.name):
         try:
             for line in dump_state(state):
                 for column in columns:
-                    _collect(line.get(column), names, undecoded)
+                    _collect(line.get(column), names, null_fields, undecoded)
         except UnsupportedError as error:
             undecoded[error.what] = None
-    return DataClasses(frozenset(names), tuple(undecoded))
+    return DataClasses(frozenset(names), tuple(undecoded), frozenset(null_fields))
 
 
-def _collect(value: Json, names: set[str], undecoded: dict[str, None]) -> None:
+def _collect(value: Json, names: set[str], null_fields: set[tuple[str, str]], undecoded: dict[str, None]) -> None:
     for node in _walk(value):
         if isinstance(name := node.get("@class"), str):
             names.add(name)
+            null_fields.update((name, field) for field, content in node.items() if content is None)
         if isinstance(reason := node.get("@reason"), str):
             undecoded[reason] = None
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from state_pipelines.javaclasses.field_lists import ClassFieldLists
 from state_pipelines.operations.check.check_report import StateCheck
 from state_pipelines.operations.check.class_loading import find_unknown_classes
+from state_pipelines.operations.check.java_fields import judge_nulls, look_up_fields
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.jobs.job_state import JobOperator, JobState, StateGroup, Subject
+from state_pipelines.operations.jobs.type_extraction import TypeExtraction
 from state_pipelines.operations.jobs.unresolved_types import UnresolvedType
 from state_pipelines.serializers.compatibility import Compatibility, Outcome, combine, resolve, wrap_ttl_aware
 from state_pipelines.serializers.compatibility.kryo import find_kryo, refuse_other_kryo
 from state_pipelines.serializers.compatibility.outcome import single
-from state_pipelines.serializers.compatibility.table_runtime import find_named_rows, find_renamed_fields
+from state_pipelines.serializers.compatibility.pojo import know_fields
+from state_pipelines.serializers.compatibility.rules import list_paths
+from state_pipelines.serializers.compatibility.table_runtime import (
+    find_exchangeable_columns,
+    find_named_rows,
+    find_renamed_fields,
+)
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Kryo, ListOf, MapOf, Pojo, Serializer, TtlAware
@@ -21,6 +31,7 @@ from state_pipelines.serializers.tree import Kryo, ListOf, MapOf, Pojo, Serializ
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from state_pipelines.codecs.kryo.field_lists import FieldLists
     from state_pipelines.operations.check.data_classes import DataClasses
     from state_pipelines.operations.check.written_classes import WrittenClasses
 
@@ -51,6 +62,8 @@ class Restore:
         classes: the classes of both jobs; None when nothing but serializers is compared.
         find_data: the classes in the data of a state, by operator id and state name; None where the data were not read.
         row_names: fields of SQL rows keep their names, which Flink does not compare.
+        other_queries: the queries of a SQL job need not be those of the old one.
+        new_classes: the classes of the new job, where they need not be those of the old one.
         observed: a job on the line of the target has written the serializers of the new job, so their classes load.
     """
 
@@ -60,6 +73,8 @@ class Restore:
     classes: WrittenClasses | None = None
     find_data: Callable[[str, str], DataClasses | None] = lambda operator, state: None
     row_names: bool = False
+    other_queries: bool = False
+    new_classes: FieldLists | None = None
     observed: bool = True
 
     def __str__(self) -> str:
@@ -114,6 +129,8 @@ def judge_subjects(
         pairs = [_add_classes(each, old, owner, restore, restore.classes) for each in pairs]
     if old.kind == StateKind.MAP and not restore.is_heap:
         pairs = _fix_map_keys(pairs)
+    if restore.other_queries and old.group is StateGroup.KEYED:
+        pairs = [_warn_of_columns(each, restore) for each in pairs]
     whole = old.serializers.get(Subject.VALUE), new.serializers.get(Subject.VALUE)
     for pair in pairs:
         yield _judge(operator, old, pair, whole, restore)
@@ -139,7 +156,8 @@ def _split(old: JobState, new: JobState, restore: Restore) -> Iterator[tuple[Sub
 
 def _compare(subject: Subject, old: Serializer, new: Serializer, restore: Restore) -> _Pair:
     path = subject.replace(" ", "_")
-    compatibility = _explain_unresolved(resolve(old, new, path), new)
+    with know_fields(look_up_fields(restore.new_classes)) if restore.new_classes is not None else nullcontext():
+        compatibility = _explain_lost_pojos(_explain_unresolved(resolve(old, new, path), new), old, new, path, restore)
     written_by = restore.old_kryo_version
     if written_by is not None and restore.crosses:
         known = {finding.path for finding in compatibility.findings if finding.outcome is Outcome.INCOMPATIBLE}
@@ -163,17 +181,30 @@ def _add_classes(pair: _Pair, state: JobState, owner: JobOperator, restore: Rest
     if pair.subject in (Subject.NAMESPACE, Subject.TIMER):
         return pair
     found = pair.compatibility
+    path = pair.subject.replace(" ", "_")
+    data = restore.find_data(owner.id, state.name) if _may_hold_classes(pair.old) else None
     refused = {finding.path for finding in found.findings if finding.outcome is Outcome.INCOMPATIBLE}
     written = classes.judge(
-        pair.subject.replace(" ", "_"),
+        path,
         pair.old,
-        restore.find_data(owner.id, state.name) if _may_hold_classes(pair.old) else None,
+        data,
         lists_subclasses=owner.lists_subclasses and state.group is StateGroup.KEYED,
         changed=found.outcome is not Outcome.AS_IS,
     )
+    nulls = () if restore.new_classes is None else judge_nulls(path, pair.old, classes.old, restore.new_classes, data)
     # A path that is refused already is not undetermined as well.
-    added = [single(finding) for finding in written if finding.path not in refused]
+    added = [single(finding) for finding in (*written, *nulls) if finding.path not in refused]
     return replace(pair, compatibility=combine([found, *added])) if added else pair
+
+
+def _warn_of_columns(pair: _Pair, restore: Restore) -> _Pair:
+    """The pair with the columns of SQL rows that two queries may have exchanged."""
+    found = pair.compatibility
+    if pair.subject in (Subject.NAMESPACE, Subject.TIMER) or found.outcome is not Outcome.AS_IS:
+        return pair
+    stored = pair.old.inner if isinstance(pair.old, TtlAware) else pair.old
+    rows = find_exchangeable_columns(stored, pair.subject.replace(" ", "_"), compares_names=restore.row_names)
+    return replace(pair, compatibility=combine([found, *map(single, rows)]))
 
 
 def _may_hold_classes(node: Serializer) -> bool:
@@ -190,6 +221,28 @@ def _explain_unresolved(compatibility: Compatibility, new: Serializer) -> Compat
         for finding in compatibility.findings
     )
     return Compatibility(compatibility.outcome, tuple(findings)) if unknown else compatibility
+
+
+def _explain_lost_pojos(
+    compatibility: Compatibility, old: Serializer, new: Serializer, path: str, restore: Restore
+) -> Compatibility:
+    """The findings about classes that are POJOs no longer, with the rule of Flink that the new class breaks."""
+    if not isinstance(restore.new_classes, ClassFieldLists):
+        return compatibility
+    pojos = {where: node for where, node in list_paths(old, path) if isinstance(node, Pojo)}
+    kryo = {where: node for where, node in list_paths(new, path) if isinstance(node, Kryo)}
+    extraction = TypeExtraction(restore.new_classes.class_path, restore.release)
+    findings = []
+    for finding in compatibility.findings:
+        before, after = pojos.get(finding.path), kryo.get(finding.path)
+        if before is not None and after is not None and before.pojo_class == after.type_class:
+            problem = extraction.find_pojo_problem(after.type_class)
+            if problem is not None:
+                reason = f"{finding.reason}: {problem.reason}"
+                remedy = f"{problem.remedy}, so that {after.type_class} stays a POJO"
+                finding = replace(finding, reason=reason, remedy=remedy)
+        findings.append(finding)
+    return replace(compatibility, findings=tuple(findings))
 
 
 def _list_unresolved(node: Serializer) -> Iterator[UnresolvedType]:

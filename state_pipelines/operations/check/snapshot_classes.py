@@ -7,6 +7,7 @@ serializer, and for no Java serialization inside.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from state_pipelines.javaclasses.javaclass import Nesting
@@ -30,19 +31,23 @@ _STATIC = (
 
 
 def judge_snapshot_classes(job: Job, classes: ClassPath) -> Iterator[StateCheck]:
-    """Yield problems of the serializer snapshot classes of a job, as far as its class files hold them."""
-    for name in sorted(_list_snapshot_classes(job)):
+    """Yield problems of the serializer snapshot classes of a job, and of the others among its class files."""
+    stored = _list_snapshot_classes(job)
+    for name in sorted({*stored, *_find_snapshot_classes(classes)}):
         found = classes.find(name)
-        if found is None:
+        if found is None or (name not in stored and (found.is_abstract or found.is_interface)):
             continue
         problem = _find_problem(found)
-        if problem:
+        if problem and name in stored:
             yield _make_check(
                 Outcome.INCOMPATIBLE,
                 f"{name} {problem}: Flink cannot make an object of it, so the restore fails",
                 _STATIC,
                 f"Could not instantiate type '{name}'",
             )
+        elif problem:
+            reason = f"{name}, which this snapshot does not hold, {problem}: no snapshot with it can be restored"
+            yield _make_check(Outcome.AS_IS, reason, _STATIC)
         owners = _list_owners(name, classes)
         if len(owners) > 1:
             reason = f"{name} is the snapshot class of {' and '.join(owners)}: neither can change without the other"
@@ -104,6 +109,21 @@ def _is_serializer(name: str, classes: ClassPath) -> bool:
             return False
         name = found.parent.name
     return "Serializer" in name and "Snapshot" not in name
+
+
+def _find_snapshot_classes(classes: ClassPath) -> set[str]:
+    """The serializer snapshot classes of users among class files."""
+    children = defaultdict(set)
+    for entry in classes.entries:
+        for name, parent in entry.super_classes():
+            children[parent].add(name)
+    found: set[str] = set()
+    pending = [each for each in children if is_flinks(each) and "Serializer" in each and each.endswith("Snapshot")]
+    while pending:
+        fresh = {each for each in children[pending.pop()] if not is_flinks(each)} - found
+        found |= fresh
+        pending += fresh
+    return found
 
 
 def _list_snapshot_classes(job: Job) -> set[str]:

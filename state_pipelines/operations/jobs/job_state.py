@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.kryo.field_lists import FieldLists
     from state_pipelines.metadata import OperatorState, SubtaskState
+    from state_pipelines.operations.jobs.state_classes import StateClasses
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Operator, Snapshot, State
 
@@ -124,6 +125,7 @@ class Job:
         notes: assumptions of the description.
         classes: the Java classes of the job, as far as the user gives them.
         keeps_classes: the classes are those of the old job.
+        state_classes: what the given class files say about each state, where they alone describe the job.
     """
 
     name: str
@@ -133,6 +135,7 @@ class Job:
     notes: tuple[str, ...] = ()
     classes: FieldLists | None = None
     keeps_classes: bool = False
+    state_classes: tuple[StateClasses, ...] = ()
 
     def find(self, name: str) -> JobOperator:
         """The operator of a label or id.

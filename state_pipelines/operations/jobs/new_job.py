@@ -13,6 +13,7 @@ from state_pipelines.operations.jobs.job_state import Job, describe_job
 from state_pipelines.operations.jobs.retyped_job import (
     declare_type,
     extract_types,
+    find_state_classes,
     list_assumed,
     read_schema,
     replace_avro,
@@ -22,6 +23,7 @@ from state_pipelines.operations.jobs.retyped_job import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from state_pipelines.operations.jobs.state_classes import StateClasses
     from state_pipelines.snapshot import Snapshot
 
 _DESCRIPTIONS = (".yaml", ".yml", ".json")
@@ -60,8 +62,15 @@ class NewCode:
         for text in self.schemas:
             name, path = _split(text, "--avro")
             job = replace_avro(job, name, read_schema(path))
+        state_classes: tuple[StateClasses, ...] = ()
+        if file is None and self.classes:
+            given = [text.partition("=")[0] for text in (*self.types, *self.schemas)]
+            state_classes = find_state_classes(job, classes, given=given)
+            # Said of each state.
+            extraction = replace(extraction, assumed=set())
         notes = () if file is not None and not self.types else tuple(list_assumed(extraction))
-        return replace(job, classes=list_fields(classes), notes=tuple(dict.fromkeys((*job.notes, *notes))))
+        notes = tuple(dict.fromkeys((*job.notes, *notes)))
+        return replace(job, classes=list_fields(classes), notes=notes, state_classes=state_classes)
 
 
 def is_description(path: str) -> bool:

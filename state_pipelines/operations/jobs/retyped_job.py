@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from state_pipelines.codecs.kryo.field_lists import JavaType, parse_type
 from state_pipelines.errors import NotFoundError, UsageError, Where
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
+from state_pipelines.operations.jobs.state_classes import StateClasses
 from state_pipelines.operations.jobs.type_extraction import TypeExtraction, carry_over
 from state_pipelines.operations.jobs.unresolved_types import UnresolvedType
 from state_pipelines.operations.migration.step_parser import JAVA_TYPES
@@ -37,11 +38,13 @@ from state_pipelines.snapshot.python_states import PREFIX
 from state_pipelines.storage.given_files import read_given_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
     from state_pipelines.javaclasses.classpath import ClassPath
 
+_LIBRARIES = ("java.", "javax.", "jdk.", "scala.", "org.apache.avro.")
+_FLINK = "org.apache.flink."
 _FLINK_TUPLES = "org.apache.flink.api.java.tuple."
 GENERIC_RECORD = "org.apache.avro.generic.GenericRecord"
 
@@ -220,6 +223,59 @@ def list_assumed(extraction: TypeExtraction) -> Iterator[str]:
         yield f"Not among the given classes, taken to be as in the snapshot: {names}"
     if extraction.registered is None and any(extraction.subclasses.values()):
         yield "Registered subclasses are taken to be those of the snapshot: the configuration of the job is not given"
+
+
+def find_state_classes(
+    job: Job,
+    classes: ClassPath,
+    *,
+    given: Collection[str],
+) -> tuple[StateClasses, ...]:
+    """Look up the classes of all keys and states of a job.
+
+    Args:
+        job: the new job; types that are not among the classes are those of the old one.
+        classes: the given classes.
+        given: states with a type that was given in another way, as `OPERATOR/STATE`.
+    """
+
+    def look_up(operator: str, state: str, nodes: Iterable[Serializer]) -> StateClasses:
+        names = sorted({name for node in nodes for each in _walk(node) if (name := _name_user_class(each))})
+        missing = tuple(name for name in names if classes.find(name) is None)
+        return StateClasses(
+            operator,
+            state,
+            tuple(name for name in names if name not in missing),
+            tuple((name, tuple(_find_namesakes(name, classes))) for name in missing),
+            is_given=f"{operator}/{state}" in given,
+        )
+
+    return tuple(
+        each
+        for operator in job.operators
+        for each in (
+            *([look_up(operator.label, "", [operator.key])] if operator.key is not None else ()),
+            # Timers follow the keys.
+            *(
+                look_up(operator.label, state.name, state.serializers.values())
+                for state in operator.states
+                if state.kind is not StateKind.TIMER
+            ),
+        )
+    )
+
+
+def _name_user_class(node: Serializer) -> str | None:
+    name = _name_type(node)
+    if name is None or name.startswith(("[", *_LIBRARIES)):
+        return None
+    return None if name.startswith(_FLINK) and not isinstance(node, Pojo) else name
+
+
+def _find_namesakes(name: str, classes: ClassPath) -> Iterator[str]:
+    simple = name.rpartition(".")[2]
+    for below in classes.direct_subclasses.values():
+        yield from (each for each in below if each.rpartition(".")[2] == simple)
 
 
 def _list_serializers(job: Job) -> list[Serializer]:

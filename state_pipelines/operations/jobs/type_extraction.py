@@ -63,6 +63,22 @@ Bindings = dict[str, JavaType | None]
 """Bindings of the type parameters of a class; None for unbound ones."""
 
 
+_OWN_FORMAT = ("readObject", "writeObject")
+
+
+@dataclass(frozen=True)
+class PojoProblem:
+    """Why a class is no POJO to Flink.
+
+    Attributes:
+        reason: the rule that it breaks.
+        remedy: what makes it a POJO.
+    """
+
+    reason: str
+    remedy: str
+
+
 class _InvalidTypeError(Exception):
     """Flink's `InvalidTypesException`: the nearest field becomes a generic type."""
 
@@ -226,15 +242,51 @@ class TypeExtraction:
             return build.nullable(build.set_of(self._start(of.arguments[0])))
         return None
 
-    def _create_pojo(self, found: JavaClass, bound: Bindings, above: tuple[str, ...]) -> Serializer:
+    def find_pojo_problem(self, name: str) -> PojoProblem | None:
+        """Return why a class is no POJO to Flink; None of a POJO, and where the class is not known."""
+        found = self._find(name)
+        if found is None or found.is_enum:
+            return None
+        return self._find_problem(found, list(self._list_line(found)))
+
+    def _find_problem(self, found: JavaClass, line: list[JavaClass]) -> PojoProblem | None:
+        """Return the first rule of `TypeExtractor.analyzePojo` that a class and its super classes break."""
+        if found.is_interface:
+            return PojoProblem("it is an interface", "Use a class as the type")
         if not found.is_public:
-            return self._kryo(found.name)
-        line = list(self._list_line(found))
+            return PojoProblem("the class is not public", "Make it public")
         last = line[-1].parent
         if last is not None and last.name not in (OBJECT_NAME, RECORD_NAME):
-            if last.name.startswith(_JDK):
-                # The classes of the JDK that are worth extending have private fields.
-                return self._kryo(found.name)
+            # The classes of the JDK that are worth extending have private fields; of others nothing is known.
+            reason, remedy = f"its super class {last.name} is one of the JDK", "Hold the object in a field instead"
+            return PojoProblem(reason, remedy) if last.name.startswith(_JDK) else None
+        owned = [each for owner in line for each in owner.fields if each.is_kept]
+        names = [each.name for each in owned]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if not names:
+            return PojoProblem("it has no fields that are neither static nor transient", "Give it one")
+        if twice is not None:
+            return PojoProblem(f"the field {twice} is declared twice in the hierarchy", "Rename one of them")
+        own = next((each.name for owner in line for each in owner.methods if each.name in _OWN_FORMAT), None)
+        if own is not None:
+            return PojoProblem(f"it has a method {own}", "Remove that method")
+        record = found.is_record and self.release >= _RECORDS
+        for each in () if record else owned:
+            getter, setter = (True, True) if each.is_public else self._find_accessors(each, found, line)
+            if not (getter and setter):
+                return _explain_accessors(each, getter=getter, setter=setter)
+        default = [each for each in found.methods if each.name == "<init>" and not each.parameters]
+        if not (default[0].is_public if default else found.is_abstract or record):
+            reason = "its constructor without arguments is not public" if default else ""
+            return PojoProblem(reason or "it has no constructor without arguments", "Give it a public one")
+        return None
+
+    def _create_pojo(self, found: JavaClass, bound: Bindings, above: tuple[str, ...]) -> Serializer:
+        line = list(self._list_line(found))
+        if self._find_problem(found, line) is not None:
+            return self._kryo(found.name)
+        last = line[-1].parent
+        if last is not None and last.name not in (OBJECT_NAME, RECORD_NAME):
             return UnresolvedType(
                 unknown_class=found.name,
                 reason=f"{last.name}, a super class of {found.name}, is not among the given classes",
@@ -242,9 +294,6 @@ class TypeExtraction:
             )
         scopes = self._bind_line(line, bound)
         owned = [(each, owner, scopes[owner.name]) for owner in line for each in owner.fields if each.is_kept]
-        names = [each.name for each, _, _ in owned]
-        if not names or len(set(names)) < len(names) or not self._is_pojo(found, line, owned):
-            return self._kryo(found.name)
         above = (*above, *(each.name for each in line))
         fields = {each.name: self._create_field(each, scope, above) for each, _, scope in owned}
         owners = {each.name: owner.name for each, owner, _ in owned}
@@ -260,20 +309,8 @@ class TypeExtraction:
             is_class = each.type.name not in scope and each.type.name != ARRAY
             return self._kryo(each.type.name if is_class else OBJECT_NAME)
 
-    def _is_pojo(
-        self, found: JavaClass, line: list[JavaClass], owned: list[tuple[JavaField, JavaClass, Bindings]]
-    ) -> bool:
-        record = found.is_record and self.release >= _RECORDS
-        methods = [each for owner in line for each in owner.methods]
-        if any(each.name in ("readObject", "writeObject") for each in methods):
-            return False
-        if not record and not all(each.is_public or self._is_bean_field(each, found, line) for each, _, _ in owned):
-            return False
-        default = [each for each in found.methods if each.name == "<init>" and not each.parameters]
-        return default[0].is_public if default else found.is_abstract or record
-
-    def _is_bean_field(self, each: JavaField, found: JavaClass, line: list[JavaClass]) -> bool:
-        """Whether there are a getter and a setter (names without underscores, in any case)."""
+    def _find_accessors(self, each: JavaField, found: JavaClass, line: list[JavaClass]) -> tuple[bool, bool]:
+        """Return whether there are a getter and a setter (names without underscores, in any case)."""
         plain = _simplify(each.name)
         raws = {each.raw, BOXES.get(each.raw, each.raw)}
         has_getter = has_setter = False
@@ -290,7 +327,7 @@ class TypeExtraction:
                     setters.add(f"set{plain[2:]}")
                 if len(method.parameters) == 1 and name in setters and method.returns in ("void", found.name):
                     has_setter |= method.parameters[0] in raws or method.generic_parameters == (each.type,)
-        return has_getter and has_setter
+        return has_getter, has_setter
 
     def _list_line(self, found: JavaClass) -> Iterator[JavaClass]:
         """The class and its super classes, as far as they can be looked up."""
@@ -346,6 +383,17 @@ class TypeExtraction:
     def _kryo(self, name: str) -> Serializer:
         carried = self.carried.get(name)
         return carried if isinstance(carried, Kryo) else Kryo(type_class=name)
+
+
+def _explain_accessors(each: JavaField, *, getter: bool, setter: bool) -> PojoProblem:
+    if getter:
+        missing = "has a getter but no public setter"
+    else:
+        missing = "has a setter but no public getter" if setter else "has neither a public getter nor a public setter"
+    word = "final field" if each.is_final else "field"
+    remedy = f"Make {each.name} public, or give it {'a' if getter or setter else 'a getter and a'} "
+    remedy += "setter" if not setter else "getter"
+    return PojoProblem(f"the {word} {each.name} is not public and {missing}", remedy)
 
 
 def carry_over(trees: Iterator[Serializer]) -> tuple[dict[str, Serializer], dict[str, tuple[str, ...]]]:

@@ -6,7 +6,11 @@ succeeds without its values. Source: `PojoSerializerSnapshot.resolveSchemaCompat
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from state_pipelines.serializers.compatibility.classes import compare_class
 from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome, combine, single
@@ -14,6 +18,16 @@ from state_pipelines.serializers.compatibility.rules import resolve_nested, rule
 from state_pipelines.serializers.text import describe, quote
 from state_pipelines.serializers.tree import Basic, BasicKind, Pojo, PojoField, PojoSubclass, Serializer
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FindField = Callable[[str, str], str | None]
+"""Finds the class that has a Java field in the new job, by the class that declared it and its name: that class or a
+super class, as Flink looks (`PojoFieldUtils`). Empty where none has it, None where the classes are not known."""
+
+_find_field: ContextVar[FindField | None] = ContextVar("Java fields of the new job", default=None)
+
+_PRESENT = "a present field should have its associated new field serializer available."
 _UNRESTORED = "field serializer snapshots should be present."
 _ZEROS = {
     BasicKind.BYTE: "0",
@@ -24,6 +38,16 @@ _ZEROS = {
     BasicKind.FLOAT: "0.0",
     BasicKind.DOUBLE: "0.0",
 }
+
+
+@contextmanager
+def know_fields(find: FindField) -> Iterator[None]:
+    """Let the class files of the new job decide which Java fields Flink finds, in comparisons inside of the block."""
+    token = _find_field.set(find)
+    try:
+        yield
+    finally:
+        _find_field.reset(token)
 
 
 @rule.register(Pojo)
@@ -46,23 +70,38 @@ def _compare_fields(old: Pojo, new: Pojo) -> list[Compatibility]:
     }
     down = [name for name, after in kept.items() if after.declaring_class == new.pojo_class]
     moved = [field.name for field in old.fields if field.name in down and field.declaring_class != new.pojo_class]
+    owners = {field.name: _find_owner(field) for field in old.fields}
+    moved = [
+        *(name for name in moved if owners[name] is None),
+        *(name for name, after in kept.items() if owners[name] not in (None, after.declaring_class)),
+    ]
     added = [field for field in new.fields if field.name not in kept or field.name in moved]
     results = []
     for field in old.fields:
-        successor = kept.get(field.name)
+        successor, owner = kept.get(field.name), owners[field.name]
         if field.serializer is None:
             results.append(single(_unreadable(field)))
             continue
         if successor is None or field.name in moved:
-            removed = _removed(field, successor, added)
-            results.append(single(removed if _is_gone(field, old, new) else _orphaned(field, removed)))
+            removed = _removed(field, successor, added, is_known=owner == "")
+            if owner:
+                removed = _left_out(field, owner, removed)
+            elif owner is None and not _is_gone(field, old, new):
+                removed = _orphaned(field, removed)
+            results.append(single(removed))
             continue
-        if field.declaring_class not in (successor.declaring_class, old.pojo_class):
+        if owner is None and field.declaring_class not in (successor.declaring_class, old.pojo_class):
             results.append(single(_moved(field, successor)))
         if successor.serializer is not None:
             nested = resolve_nested(field.serializer, successor.serializer).within(f".{quote(field.name)}")
             results.append(_swallow_errors(nested))
     return results + [single(_added(field)) for field in added]
+
+
+def _find_owner(field: PojoField) -> str | None:
+    """Return what `FindField` says about the Java field of a field; None where nothing is known."""
+    find = _find_field.get()
+    return None if find is None or field.declaring_class is None else find(field.declaring_class, field.name)
 
 
 def _swallow_errors(field: Compatibility) -> Compatibility:
@@ -105,13 +144,29 @@ def _orphaned(field: PojoField, removed: Finding) -> Finding:
         outcome=Outcome.UNDETERMINED,
         reason=f"the field {quote(field.name)} of {owner} is gone: Flink drops its values if {owner} no longer has it, "
         f"and fails if the class has merely stopped extending {owner}",
-        error="a present field should have its associated new field serializer available.",
+        error=_PRESENT,
     )
 
 
-def _removed(field: PojoField, successor: PojoField | None, added: list[PojoField]) -> Finding:
+def _left_out(field: PojoField, owner: str, removed: Finding) -> Finding:
     name = quote(field.name)
-    reason = f"the field {name} is gone: Flink drops its values without a word, or fails if it is transient now"
+    return replace(
+        removed,
+        outcome=Outcome.INCOMPATIBLE,
+        reason=f"{owner} still has the field {name}, but the POJO has it no longer (it is transient or static now, or "
+        "its class is no super class any more): Flink finds the Java field and no serializer for it",
+        remedy=f"Keep {name} a field of the POJO, or delete or rename the Java field",
+        loss=False,
+        error=_PRESENT,
+    )
+
+
+def _removed(
+    field: PojoField, successor: PojoField | None, added: list[PojoField], *, is_known: bool = False
+) -> Finding:
+    name = quote(field.name)
+    reason = f"the field {name} is gone: Flink drops its values without a word"
+    reason += "" if is_known else ", or fails if it is transient now"
     remedy = "Nothing to do if the values may go"
     twins = [quote(each.name) for each in added if each.serializer == field.serializer and each.name != field.name]
     if successor is not None:

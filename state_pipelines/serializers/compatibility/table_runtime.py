@@ -7,6 +7,7 @@ Source: `RowDataSerializerSnapshot`, `BinaryRowDataSerializerSnapshot`, `ArrayDa
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -20,7 +21,13 @@ from state_pipelines.serializers.compatibility.outcome import (
     differ,
     single,
 )
-from state_pipelines.serializers.compatibility.rules import compare_nested, list_steps, resolve_nested, rule
+from state_pipelines.serializers.compatibility.rules import (
+    compare_nested,
+    list_paths,
+    list_steps,
+    resolve_nested,
+    rule,
+)
 from state_pipelines.serializers.table_runtime import ROW_VERSION_WITH_NAMES
 from state_pipelines.serializers.text import describe, describe_type
 from state_pipelines.serializers.tree import (
@@ -39,10 +46,16 @@ from state_pipelines.serializers.tree import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from state_pipelines.serializers.tree import LogicalType, Serializer
 
+COMPARE_PLANS = (
+    "Compare the plans of both queries (COMPILE PLAN, EXPLAIN): the operator must have the same columns and aggregates "
+    "in the same order"
+)
+# Views of aggregates are numbered in the order of the query (`AggsHandlerCodeGenerator`, `DistinctAggCodeGen`).
+_VIEW = re.compile(r"distinctAcc_\d+|agg\d+\$\w+")
 _REMEDY = "Keep the query and its types, or migrate the state"
 
 
@@ -78,6 +91,53 @@ def find_renamed_fields(old: Serializer, new: Serializer, path: str) -> Iterator
     if len(old.nested) == len(new.nested):
         for step, nested_old, nested_new in zip(list_steps(old), old.nested, new.nested, strict=True):
             yield from find_renamed_fields(nested_old, nested_new, path + step)
+
+
+def find_exchangeable_columns(node: Serializer, path: str, *, compares_names: bool) -> Iterator[Finding]:
+    """Yield the SQL rows in which several columns have one type, so that only their positions tell them apart.
+
+    Args:
+        node: as the snapshot holds it.
+        path: its path.
+        compares_names: `find_renamed_fields` compares the columns of rows with names.
+    """
+    for where, each in list_paths(node, path):
+        if not isinstance(each, RowData) or (compares_names and each.names is not None):
+            continue
+        columns: dict[LogicalType, list[str]] = {}
+        for name, of in zip(each.columns, each.types, strict=True):
+            columns.setdefault(of, []).append(name)
+        groups = [f"{', '.join(names)} ({describe_type(of)})" for of, names in columns.items() if len(names) > 1]
+        if groups:
+            yield _exchangeable(where, f"columns of one type apart: {'; '.join(groups)}")
+
+
+def find_exchangeable_views(states: Mapping[str, Serializer]) -> Iterator[Finding]:
+    """Yield the views of the aggregates of an operator that have one type, so that only numbers tell them apart.
+
+    Args:
+        states: serializers of the values by state name.
+    """
+    views: dict[Serializer, list[str]] = {}
+    for name, each in states.items():
+        if _VIEW.fullmatch(name):
+            views.setdefault(each, []).append(name)
+    for names in views.values():
+        if len(names) > 1:
+            yield _exchangeable(names[0], f"views of aggregates of one type apart: {', '.join(names)}")
+
+
+def _exchangeable(path: str, what: str) -> Finding:
+    return Finding(
+        path=path,
+        old=None,
+        new=None,
+        outcome=Outcome.AS_IS,
+        reason=f"only their positions tell {what}. A query that exchanges two of them restores without an error and "
+        "gives wrong values",
+        remedy=COMPARE_PLANS,
+        unnoticed=True,
+    )
 
 
 def find_named_rows(node: Serializer, path: str) -> Iterator[Finding]:
