@@ -1,4 +1,4 @@
-"""Real Flink restores windows that a function on Spark has filled, values of Kryo 2, and raw state beside them."""
+"""Real Flink restores windows that a function on Spark has filled, and values of Kryo 2 that a function has added."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import pytest
 
 from state_pipelines.datastream import (
     EventTimeSessionWindows,
+    ListStateDescriptor,
     PassThroughWindowFunction,
     RestoredState,
     TaskInfo,
     Time,
     TumblingEventTimeWindows,
     Types,
+    WindowOperator,
     write_savepoint,
 )
 from state_pipelines.datastream.keyed_operator import KeyedProcessOperator
@@ -39,6 +41,7 @@ def test_windows_that_spark_has_filled_are_those_of_flink(spark: SparkSession, v
         ("tumbling-windows", TumblingEventTimeWindows.of(Time.seconds(30)), 4),
         ("session-windows", EventTimeSessionWindows.with_gap(Time.seconds(20)), 2),
     ]
+    replaced: dict[str, list[WindowOperator]] = {}
     for uid, assigner, modulus in windows:
         expected = [each for each in case.entries() if each["op"] == uid]
         numbers = {n for each in expected if each.get("state") == "window-contents" for n in each["value"]}
@@ -59,11 +62,21 @@ def test_windows_that_spark_has_filled_are_those_of_flink(spark: SparkSession, v
         assert result.snapshot is not None
         difference = harness.diff_entries(expected, dump(open_snapshot(result.snapshot.path, uids=[uid])))
         assert not difference, str(difference)
-        restored = harness.restore(version, tmp_path / uid / result.snapshot.location.directory.name, jobs.types_job())
-        assert restored.ok, restored.error
-        found = [each for each in restored.entries if each["op"] == uid]
-        difference = harness.diff_entries(expected, found)
-        assert not difference, str(difference)
+        contents = ListStateDescriptor("window-contents", Types.INT())
+        replaced[uid] = []
+        for index in range(2):
+            info = TaskInfo(index=index, parallelism=2, max_parallelism=case.max_parallelism)
+            operator = WindowOperator(
+                PassThroughWindowFunction(), assigner, contents, lambda number: number, Types.INT(), task=info
+            )
+            operator.open(RestoredState.of(open_snapshot(result.snapshot.path, uids=[uid]).operator(uid)))
+            replaced[uid].append(operator)
+    # The other operators, so that the sources do not start from the beginning.
+    write_savepoint(str(tmp_path / "savepoint"), replaced, base=case.open_told())
+    restored = harness.restore(version, tmp_path / "savepoint", jobs.types_job(), parallelism=3)
+    assert restored.ok, restored.error
+    difference = harness.diff_entries(case.entries(), restored.entries)
+    assert not difference, str(difference)
 
 
 def test_values_of_kryo_2_that_a_function_has_added_go_on_in_flink_1(tmp_path: Path) -> None:
