@@ -40,7 +40,7 @@ def analyse_plans(spark: SparkSession, plans: Iterable[tuple[Operator, OperatorP
             for flow in () if each is None else each.changed.values():
                 assert each is not None
                 # The shapes of what is read list the subclasses that real readers know from the whole snapshot.
-                shapes = {read.state: read.shape for read in walk_flow(flow) if isinstance(read, Read)}
+                shapes = {read.state: read.shape for read in walk_flow(flow, beside=True) if isinstance(read, Read)}
                 reader = EmptyReader(spark, operator, shapes, each.row_layouts)
                 with at(operator=operator.label):
                     FlowRunner(reader, each.row_layouts, folding=True).build(flow)

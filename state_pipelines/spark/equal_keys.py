@@ -64,6 +64,11 @@ def separate_keys(
     return frame, [BYTES, *(name for name in keys if name not in inexact)]
 
 
+def compare_key(column: Column, kind: DataType, serializer: Serializer, layouts: LayoutContext) -> Column:
+    """Return a key as Spark compares it where keys of two frames are joined: the bytes of one with such numbers."""
+    return _serialize(column, serializer, layouts) if _holds_floats(kind) else column
+
+
 def serialize_keys(names: Sequence[str], shape: StateShape, layouts: LayoutContext) -> Column:
     """The bytes of key, namespace and user key one after the other, as canonical savepoints and RocksDB hold them.
 

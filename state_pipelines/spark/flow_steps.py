@@ -26,10 +26,11 @@ from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValue
 from state_pipelines.errors import MigrationError
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN
 from state_pipelines.operations.migration import flows
+from state_pipelines.operations.migration.flows import SessionRole
 from state_pipelines.operations.migration.structs import RAW, find_bare, name_raw, quote_name
 from state_pipelines.serializers.registered_states import LIST_KINDS, StateKind
 from state_pipelines.spark.casts import cast_by_name
-from state_pipelines.spark.equal_keys import BYTES, group_rows, separate_keys, serialize_keys
+from state_pipelines.spark.equal_keys import BYTES, compare_key, group_rows, separate_keys, serialize_keys
 from state_pipelines.spark.flow_columns import (
     EQUAL_KEYS,
     KEYS,
@@ -50,6 +51,7 @@ from state_pipelines.spark.opaque_values import (
     reinterpret_column,
     reinterpret_rows,
 )
+from state_pipelines.spark.session_windows import OLD_KEY, UnitedSessions, leave_out_sessions, list_sessions
 from state_pipelines.spark.types import spark_arrow_schema
 
 if TYPE_CHECKING:
@@ -67,6 +69,9 @@ class Stage:
         frame: the rows before.
         before: their shape.
         after: the shape of the rows afterwards.
+        layouts: what layouts depend on.
+        folding: see `FlowRunner`.
+        beside: frames of `flows.list_beside`.
     """
 
     frame: DataFrame
@@ -74,6 +79,7 @@ class Stage:
     after: StateShape
     layouts: LayoutContext
     folding: bool = False
+    beside: tuple[DataFrame, ...] = ()
 
     def apply(self, stage: flows.Stage) -> DataFrame:
         """The rows afterwards; raises as `FlowRunner.build`."""
@@ -98,6 +104,8 @@ class Stage:
                 return self._regroup(stage)
             case flows.Rekey():
                 return self._rekey(stage)
+            case flows.Follow():
+                return self._follow(stage)
             case flows.Call(function=function):
                 return self._call(function)
 
@@ -217,13 +225,15 @@ class Stage:
         flag = hidden("keep")
         self._fold(self._exposed, sql)
         frame = self._evaluate(self._exposed, {flag: F.expr(sql)}, self.frame.columns, allowed=allowed)
-        frame = frame.where(F.col(flag)).drop(flag)
+        return self._close_up(frame.where(F.col(flag)).drop(flag))
+
+    def _close_up(self, frame: DataFrame) -> DataFrame:
+        """Number the elements of lists that stay."""
         if self.after.kind not in (StateKind.LIST, *LIST_KINDS):
             return frame
-        # The elements that stay close up.
         owner = ("key_group", "key_bytes") if self.after.kind == StateKind.LIST else ("subtask",)
         key = Window.partitionBy(*map(hidden, owner)).orderBy(hidden("list_index"))
-        return frame.withColumn(hidden("list_index"), F.row_number().over(key) - 1)
+        return frame.withColumn(hidden("list_index"), F.row_number().over(key) - 1).drop(BYTES)
 
     def _stamp(self, sql: str) -> DataFrame:
         name = hidden(TTL_COLUMN)
@@ -330,16 +340,51 @@ class Stage:
         self._fold(exposed, stage.sql)
         names = [*ordered.columns, *exposed.columns[len(exposed.columns) - len(others) :]]
         kept = [name for name in names if name not in (key, hidden("key_group"))]
-        frame = self._evaluate(exposed, {key: F.expr(stage.sql)}, kept, allowed=stage.nondeterministic)
+        made = {key: F.expr(stage.sql)}
+        if stage.sessions is not None:
+            made[OLD_KEY] = self._compare_old_key()
+        frame = self._evaluate(exposed, made, kept, allowed=stage.nondeterministic)
         assert self.after.key is not None
-        return self._conform(frame, key, self.after.key, "the key")
+        frame = self._conform(frame, key, self.after.key, "the key")
+        if stage.sessions is None or stage.sessions.role is SessionRole.SET:
+            return frame
+        before = stage.sessions.windows.shape
+        itself = replace(stage, sessions=flows.Sessions(stage.sessions.windows, SessionRole.SET))
+        (windows,) = self.beside
+        changed = Stage(windows, before, before.with_key(self.after.key), self.layouts)
+        united = changed._unite_sessions(changed._change_keys(itself))
+        return united.take_along(frame, stage.sessions.role).drop(OLD_KEY)
+
+    def _compare_old_key(self) -> Column:
+        key = hidden("state_key")
+        assert self.before.key is not None
+        return compare_key(F.col(key), self.frame.schema[key].dataType, self.before.key, self.layouts)
+
+    def _unite_sessions(self, frame: DataFrame) -> UnitedSessions:
+        """The sessions of the operator under their new keys, of a stage over the state of them."""
+        frame, compared = separate_keys(
+            list_sessions(frame, self.before), [hidden("state_key")], self.after, self.layouts
+        )
+        return UnitedSessions(frame, compared, is_sql=self.before.kind == StateKind.MAP)
+
+    def _follow(self, stage: flows.Follow) -> DataFrame:
+        shape = stage.sessions.windows.shape
+        windows, *contents = (each.withColumn(OLD_KEY, self._compare_old_key()) for each in self.beside)
+        rows = self.frame.withColumn(OLD_KEY, self._compare_old_key())
+        is_set = stage.sessions.role is SessionRole.SET
+        rows = list_sessions(rows, self.before) if is_set else rows
+        before, after = contents
+        kept = leave_out_sessions(rows, list_sessions(windows, shape), (before, after), stage.sessions.role)
+        return self._close_up(kept.select(*self.frame.columns))
 
     def find_unfit_keys(self, stage: flows.Rekey) -> DataFrame:
         """Rows whose new key is null or, where that is an error, the same as that of others: old and new key."""
         key, old, count = hidden("state_key"), hidden("old_key"), hidden("count")
         frame = self._change_keys(stage, others=[F.col(key).alias(old)])
         keys = [name for name in map(hidden, (*KEYS, "timestamp")) if name in frame.columns]
-        unites = self.after.kind not in (StateKind.LIST, StateKind.TIMER) and stage.rule == flows.EqualKeys.ERROR
+        is_set = stage.sessions is not None and stage.sessions.role is SessionRole.SET
+        unites = not is_set and self.after.kind not in (StateKind.LIST, StateKind.TIMER)
+        unites = unites and stage.rule == flows.EqualKeys.ERROR
         frame, compared = separate_keys(frame, keys, self.after, self.layouts) if unites else (frame, keys)
         number = F.count("*").over(Window.partitionBy(*compared)) if unites else F.lit(1)
         unfit = frame.withColumn(count, number).where(F.col(key).isNull() | (F.col(count) > 1))
@@ -352,6 +397,10 @@ class Stage:
         frame, key = self._change_keys(stage), hidden("state_key")
         null = F.raise_error(F.lit(NULL_KEY)).cast(frame.schema[key].dataType)
         frame = frame.withColumn(key, F.when(F.col(key).isNull(), null).otherwise(F.col(key)))
+        if stage.sessions is not None and stage.sessions.role is SessionRole.SET:
+            gone = (hidden("key_group"), hidden("key_bytes"))
+            kept = [name for name in self.frame.columns if name not in gone]
+            return self._unite_sessions(frame).list_rows().select(*kept)
         keys = [name for name in map(hidden, (*KEYS, "timestamp")) if name in frame.columns]
         if self.after.kind == StateKind.TIMER:
             return group_rows(frame, keys, self.after, self.layouts)

@@ -184,9 +184,13 @@ class FlowRunner:
                 return Stage(lists, before, shape, self.layouts).take_lists(stage)
             case Apply(input=inner, stage=stage, shape=shape):
                 frame = self._build(inner, keys)
-                if inner.shape.kind == StateKind.TIMER and not isinstance(stage, flows.Rekey):
+                if inner.shape.kind == StateKind.TIMER and not isinstance(stage, flows.Rekey | flows.Follow):
                     raise MigrationError("timers have no values that could change")
-                return Stage(frame, inner.shape, shape, self.layouts, self.folding).apply(stage)
+                beside = self._build_beside(stage)
+                return Stage(frame, inner.shape, shape, self.layouts, self.folding, beside).apply(stage)
+
+    def _build_beside(self, stage: flows.Stage) -> tuple[DataFrame, ...]:
+        return tuple(self._build(each, KEYS) for each in flows.list_beside(stage))
 
     def find_unfit_keys(self, flow: Flow, limit: int) -> list[dict[str, Any]]:
         """Rows whose new key is null, or the same as that of other rows, with the old key and the new one.
@@ -200,7 +204,8 @@ class FlowRunner:
         change = next(each for each in found if isinstance(each.stage, flows.Rekey))
         assert isinstance(change.stage, flows.Rekey)
         frame = self._build(change.input, keys)
-        stage = Stage(frame, change.input.shape, change.shape, self.layouts)
+        beside = self._build_beside(change.stage)
+        stage = Stage(frame, change.input.shape, change.shape, self.layouts, beside=beside)
         rows = stage.find_unfit_keys(change.stage).limit(limit)
         return [json.loads(row[0]) for row in rows.select(F.to_json(F.struct("*"))).collect()]
 
@@ -255,8 +260,8 @@ def _identity(columns: list[str]) -> list[str]:
 
 def find_keys(flow: Flow) -> tuple[str, ...]:
     """The parts of the key that a flow needs decoded."""
-    calls = any(isinstance(each, Apply) and isinstance(each.stage, flows.Call) for each in flows.walk_flow(flow))
-    if calls or not flows.keeps_keys(flow):
+    stages = [each.stage for each in flows.walk_flow(flow) if isinstance(each, Apply)]
+    if any(isinstance(each, flows.Call | flows.Follow) for each in stages) or not flows.keeps_keys(flow):
         return KEYS
     return tuple(name for name in KEYS if flows.names_column(flow, name))
 

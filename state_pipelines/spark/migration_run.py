@@ -36,6 +36,7 @@ from state_pipelines.spark.expectations import check_expectations
 from state_pipelines.spark.flows import StateReader
 from state_pipelines.spark.local_copies import copy_operators
 from state_pipelines.spark.migration_permissions import require_permitted
+from state_pipelines.spark.operator_invariants import check_invariants
 from state_pipelines.spark.operator_state import OperatorStateWork
 from state_pipelines.spark.proof import prove_plan
 from state_pipelines.spark.record_encoding import RecordSpillWriter, combine_written
@@ -288,7 +289,8 @@ def _require_readable(operator: Operator, plan: OperatorPlan) -> None:
 
 def _prepare(spark: SparkSession, operator: Operator, whole: OperatorPlan, *, prove: bool) -> _Work:
     plan = whole.keyed
-    used = [source for flow in plan.changed.values() for source in flowing.find_reads(flow)]
+    walks = (flowing.walk_flow(flow, beside=True) for flow in plan.changed.values())
+    used = [name for walk in walks for name in {each.state for each in walk if isinstance(each, Read)}]
     shared = frozenset(name for name in used if used.count(name) > 1)
     reader = StateReader(spark, operator, shared=shared)
     unkeyed = OperatorStateWork(spark, operator, whole.unkeyed, prove)
@@ -425,7 +427,10 @@ def _prove(spark: SparkSession, work: _Work, result: Snapshot) -> list[ProofRepo
     keyed, unkeyed = work.plan, work.unkeyed.plan
     reports = []
     if keyed.changed or not unkeyed.changed:
-        reports.append(replace(prove_plan(spark, before, after, keyed, work.expected), bytes=work.bytes))
+        report = prove_plan(spark, before, after, keyed, work.expected)
+        agreement = check_invariants(spark, before, after, keyed) if keyed.changed else None
+        checks = (*report.checks, *([] if agreement is None else [agreement]))
+        reports.append(replace(report, checks=checks, bytes=work.bytes))
     if unkeyed.changed:
         reports.append(prove_plan(spark, before, after, unkeyed, work.unkeyed.expected))
     return reports

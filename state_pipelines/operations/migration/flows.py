@@ -72,13 +72,57 @@ class Regroup:
     nondeterministic: bool = False
 
 
+class SessionRole(StrEnum):
+    """Relation of a state to the sessions of its operator (`MergingWindowSet`)."""
+
+    SET = "set"
+    """The sessions themselves, each with the window that its contents are stored under."""
+    STORED = "stored"
+    """Its namespaces are the windows that contents are stored under."""
+    SESSION = "session"
+    """Its namespaces are sessions: timers, and state of triggers."""
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """The sessions of an operator, which another state of it follows.
+
+    Attributes:
+        windows: flow of the sessions, under the same keys as the rows of the stage.
+        role: relation of the state to them.
+    """
+
+    windows: Flow
+    role: SessionRole
+
+
 @dataclass(frozen=True)
 class Rekey:
-    """Another key; `rule` says what happens to payloads that get the same."""
+    """Another key; `rule` says what happens to payloads that get the same.
+
+    Sessions that get the same key and meet become one session; the rows of states with `sessions` follow.
+    """
 
     sql: str
     rule: EqualKeys | str = EqualKeys.ERROR
     nondeterministic: bool = False
+    sessions: Sessions | None = None
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Only the rows of sessions whose contents were not all left out.
+
+    Attributes:
+        before: contents of the sessions before a filter.
+        after: the contents that it leaves.
+        reason: of the filter.
+    """
+
+    sessions: Sessions
+    before: Flow
+    after: Flow
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -89,7 +133,7 @@ class Call:
     nondeterministic: bool = True
 
 
-Stage = Project | Replace | Keep | Stamp | Regroup | Rekey | Call
+Stage = Project | Replace | Keep | Stamp | Regroup | Rekey | Follow | Call
 
 
 @dataclass(frozen=True)
@@ -132,15 +176,27 @@ class Merge:
 Flow = Read | Apply | Merge
 
 
-def walk_flow(flow: Flow) -> Iterator[Flow]:
-    """The flow and all that it comes from, last first."""
+def walk_flow(flow: Flow, *, beside: bool = False) -> Iterator[Flow]:
+    """The flow and all that it comes from, last first; with `beside` also the flows that its stages look at."""
     yield flow
     match flow:
-        case Apply(input=inner):
-            yield from walk_flow(inner)
+        case Apply(input=inner, stage=stage):
+            for each in (inner, *(list_beside(stage) if beside else ())):
+                yield from walk_flow(each, beside=beside)
         case Merge(inputs=inputs):
             for _, inner in inputs:
-                yield from walk_flow(inner)
+                yield from walk_flow(inner, beside=beside)
+
+
+def list_beside(stage: Stage) -> tuple[Flow, ...]:
+    """The flows that a stage looks at beside its input: of the sessions that the rows follow."""
+    match stage:
+        case Rekey(sessions=Sessions(windows=windows)):
+            return (windows,)
+        case Follow(sessions=Sessions(windows=windows), before=before, after=after):
+            return (windows, before, after)
+        case _:
+            return ()
 
 
 def name_step(flow: Flow, step: str) -> Flow:
@@ -165,10 +221,10 @@ def is_aligned(flow: Flow) -> bool:
     )
 
 
-def find_filters(flow: Flow) -> tuple[Keep, ...]:
+def find_filters(flow: Flow) -> tuple[Keep | Follow, ...]:
     """The stages of a flow that leave rows out."""
     stages = (each.stage for each in walk_flow(flow) if isinstance(each, Apply))
-    return tuple(each for each in stages if isinstance(each, Keep))
+    return tuple(each for each in stages if isinstance(each, Keep | Follow))
 
 
 def keeps_rows(flow: Flow) -> bool:

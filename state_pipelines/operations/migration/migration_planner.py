@@ -38,6 +38,7 @@ from state_pipelines.operations.migration.python_values import (
     make_java_name,
     wrap_python_key,
 )
+from state_pipelines.operations.migration.session_windows import SessionStates, find_session_states
 from state_pipelines.operations.migration.state_kind_changes import plan_kind, plan_split_target
 from state_pipelines.operations.migration.step_checks import require_meaning
 from state_pipelines.operations.migration.steps import Direction
@@ -297,8 +298,8 @@ class _Planner:
                 payload, sql = rename_classes(shape.payload, names, context)
                 renamed = shape.with_payload(payload)
                 return replace(flow, shape=renamed) if sql is None else Apply(flow, flows.Replace(sql), renamed)
-            case st.Filter(keep=keep, reason=reason):
-                return Apply(flow, flows.Keep(keep, reason, step.nondeterministic), shape)
+            case st.Filter():
+                return self._filter(subject, flow, step)
             case st.TtlStep():
                 return self._ttl(subject, flow, step)
             case st.Kind():
@@ -437,9 +438,50 @@ class _Planner:
         unknown = sorted(set(rules) - set(keyed))
         if unknown:
             raise MigrationError(f"`on_equal` names {', '.join(unknown)}", hint=f"States are {', '.join(keyed)}")
+        sessions = find_session_states({name: flow.shape for name, flow in keyed.items()})
+        if sessions is not None:
+            sessions.require_time_windows()
+            if sessions.windows in rules:
+                raise MigrationError(
+                    f"`on_equal` names {sessions.windows}, whose sessions become one where they meet",
+                    hint=f"Name the contents: {', '.join(sessions.contents) or 'there are none'}",
+                )
         for name, flow in keyed.items():
             if flow.shape.kind not in (*KEYED_KINDS, StateKind.TIMER):
                 raise UnsupportedError(f"{flow.shape.kind} state cannot follow another key", where=Where(state=name))
             flow = self._complete(flow)
-            stage = flows.Rekey(sql, rules.get(name, flows.EqualKeys.ERROR), step.nondeterministic)
+            followed = _follow(sessions, name, keyed)
+            stage = flows.Rekey(sql, rules.get(name, flows.EqualKeys.ERROR), step.nondeterministic, followed)
             self.states[name] = Apply(flow, stage, flow.shape.with_key(key))
+
+    def _filter(self, subject: str, flow: Flow, step: st.Filter) -> Flow:
+        """Leave entries out; with the contents of a session goes all that belongs to it."""
+        filtered = Apply(flow, flows.Keep(step.keep, step.reason, step.nondeterministic), flow.shape)
+        sessions = find_session_states({name: each.shape for name, each in self.states.items()})
+        if sessions is None or subject not in (sessions.windows, *sessions.contents):
+            return filtered
+        if subject == sessions.windows:
+            raise MigrationError(
+                f"the sessions of {subject} go with their contents",
+                hint=f"Filter {', '.join(sessions.contents) or 'another state'}",
+            )
+        sessions.require_time_windows()
+        before = dict(self.states)
+        others = [name for name in sessions.roles if name != subject]
+        for name in others:
+            followed = _follow(sessions, name, before)
+            assert followed is not None
+            stage = flows.Follow(followed, flow, filtered, step.reason)
+            self.states[name] = Apply(before[name], stage, before[name].shape)
+        self.notes.append(
+            f"sessions whose contents in {subject} are all left out go, and so do their entries in {', '.join(others)}"
+        )
+        return filtered
+
+
+def _follow(sessions: SessionStates | None, name: str, states: Mapping[str, Flow]) -> flows.Sessions | None:
+    """The sessions that a state follows; None where it belongs to none."""
+    role = None if sessions is None else sessions.roles.get(name)
+    if sessions is None or role is None:
+        return None
+    return flows.Sessions(states[sessions.windows], role)

@@ -23,6 +23,7 @@ READ_BACK = "written_reads_back"
 OWN = "own_expectations"
 SUITES = "expectations_hold"
 SOURCE_WHOLE = "source_read_whole"
+STATES_AGREE = "states_agree"
 
 DESCRIPTIONS = {
     ROW_COUNTS: "every key group has as many records as before",
@@ -33,6 +34,7 @@ DESCRIPTIONS = {
     OWN: "the rows of the new state meet the expectations of the migration",
     SUITES: "the rows of the states meet the suites of the job",
     SOURCE_WHOLE: "every record that the old handles hold was read",
+    STATES_AGREE: "states that an operator of Flink keeps together agree with each other",
 }
 """Description of each check of a migration's proof."""
 
