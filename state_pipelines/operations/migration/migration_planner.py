@@ -38,7 +38,11 @@ from state_pipelines.operations.migration.python_values import (
     make_java_name,
     wrap_python_key,
 )
-from state_pipelines.operations.migration.session_windows import SessionStates, find_session_states
+from state_pipelines.operations.migration.session_windows import (
+    SessionStates,
+    find_session_states,
+    require_whole_sessions,
+)
 from state_pipelines.operations.migration.state_kind_changes import plan_kind, plan_split_target
 from state_pipelines.operations.migration.step_checks import require_meaning
 from state_pipelines.operations.migration.steps import Direction
@@ -149,6 +153,7 @@ class _Planner:
                 if not (possible and direction == Direction.DOWNGRADE and change.impossible):
                     self._change(change, direction, migration)
         self._require_equal_classes()
+        require_whole_sessions(self.shapes, {name: flow.shape for name, flow in self.states.items()})
         keys = {flow.shape.key for flow in self.states.values() if flow.shape.is_keyed}
         return OperatorPlan(
             shapes=self.shapes,

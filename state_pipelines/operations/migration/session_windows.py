@@ -92,6 +92,31 @@ def find_session_states(shapes: Mapping[str, StateShape]) -> SessionStates | Non
     return None
 
 
+def require_whole_sessions(before: Mapping[str, StateShape], after: Mapping[str, StateShape]) -> None:
+    """Refuse to leave sessions without their contents, or the reverse.
+
+    Args:
+        before: shapes of the states of an operator.
+        after: their shapes after all steps.
+
+    Raises:
+        MigrationError: one of them is no longer what Flink's operator keeps under that name.
+    """
+    old, new = (find_session_states(shapes) for shapes in (before, after))
+    if old is None:
+        return
+    names = (old.windows, *old.contents)
+    left = [name for name in names if new is not None and name in (new.windows, *new.contents)]
+    if new is None:
+        left = [name for name in old.roles if name in after]
+    if left and (new is None or set(left) < set(names)):
+        gone = [name for name in names if new is None or name not in left]
+        raise MigrationError(
+            f"{', '.join(left)} would remain without {', '.join(gone)}: sessions and their contents belong together",
+            hint="Keep names and kinds of all states of the windows, or drop them all",
+        )
+
+
 def _find_window(shape: StateShape) -> tree.Serializer | None:
     """Serializer of the windows of a state of sessions; None where it is no such state."""
     match shape.kind, shape.payload, shape.map_key:
