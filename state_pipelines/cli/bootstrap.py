@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.combinations import Excludes, Needs, RuledCommand
-from state_pipelines.cli.display import format_bytes, make_console, print_notes, print_table
+from state_pipelines.cli.display import describe_published, format_bytes, make_console, print_notes, print_table
 from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
@@ -104,10 +104,11 @@ def command(
             return
         with SnapshotTransaction(plan.target, run) as transaction:
             result = plan.run(transaction)
-    if as_json:
-        click.echo(json.dumps(_to_json(result), indent=2))
-    else:
-        _show(result, make_console())
+    with describe_published(result.path, as_json=as_json):
+        if as_json:
+            click.echo(json.dumps(_to_json(result), indent=2))
+        else:
+            _show(result, make_console())
 
 
 def _show(result: BootstrapResult, console: Console) -> None:

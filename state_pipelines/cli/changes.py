@@ -173,7 +173,7 @@ def _note_step(step: Step, fields: dict[str, tuple[str | None, list[str]]]) -> N
         case Rename(names=names):
             for before, after in names:
                 if "." in before:
-                    fields[before.partition(".")[0]][1].append(f"{before} renamed to {after}")
+                    fields[before.partition(".")[0].rstrip("[]")][1].append(f"{before} renamed to {after}")
             # All at once: two fields may change names with each other.
             taken = {after: fields.pop(before) for before, after in names if "." not in before}
             for name, each in taken.items():
@@ -193,7 +193,7 @@ def _note_step(step: Step, fields: dict[str, tuple[str | None, list[str]]]) -> N
 
 def _note(fields: dict[str, tuple[str | None, list[str]]], path: str, text: str) -> None:
     head, dot, rest = path.partition(".")
-    fields.setdefault(head, (None, []))[1].append(f"{rest} {text}" if dot else text)
+    fields.setdefault(head.rstrip("[]"), (None, []))[1].append(f"{rest} {text}" if dot else text)
 
 
 def _list_fields(payload: Serializer, context: PlanContext | None) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.combinations import Excludes, Needs, RuledCommand
-from state_pipelines.cli.display import format_bytes, make_console, plural, print_notes, print_table
+from state_pipelines.cli.display import describe_published, format_bytes, make_console, plural, print_notes, print_table
 from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
@@ -134,10 +134,11 @@ def command(
         return
     with Processes(processes or choose_processes(plan.snapshot.file_size)) as shared:
         result = run_conversion(plan, partial(run_with_bar, shared, progress))
-    if as_json:
-        click.echo(json.dumps(_to_json(result, plan), indent=2))
-    else:
-        _show_result(result, plan.files, make_console())
+    with describe_published(result.path, as_json=as_json):
+        if as_json:
+            click.echo(json.dumps(_to_json(result, plan), indent=2))
+        else:
+            _show_result(result, plan.files, make_console())
 
 
 def _show_plan(plan: ConversionPlan, console: Console, reason: str) -> None:

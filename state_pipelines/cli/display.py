@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import sys
+import traceback
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,11 +19,12 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from state_pipelines.errors import StateError
 from state_pipelines.snapshot.escaping import escape_terminal
 from state_pipelines.snapshot.representation import format_bytes as format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import ConsoleOptions, RenderableType
 
@@ -68,6 +73,35 @@ class SafeConsole(Console):
 def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
     """Print a text as `click.echo` does, with its control characters visible."""
     click.echo(escape_terminal(text), nl=nl, err=err)
+
+
+@contextmanager
+def describe_published(path: str | None, *, as_json: bool) -> Iterator[None]:
+    """Describe a snapshot that a command has published; what fails meanwhile does not fail the command.
+
+    Args:
+        path: the snapshot; None where nothing was published, so that errors are errors.
+        as_json: where the description fails, JSON that names the path is printed in its place.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        # Of any class: whatever is wrong with the description, the snapshot is there.
+        if path is None:
+            raise
+        if click.get_current_context().meta.get("debug"):
+            traceback.print_exc()
+        what = error if isinstance(error, StateError) else f"{type(error).__name__}: {error}"
+        echo(f"note: the result cannot be described ({' '.join(str(what).split())})", err=True)
+        echo(f"note: nothing is wrong with it: {path} is published and complete", err=True)
+        with suppress(OSError):
+            click.echo(json.dumps({"path": path}) if as_json else escape_terminal(f"new snapshot: {path}"))
+        if isinstance(error, OSError):
+            # What is in the buffer of the standard output would fail again when Python ends.
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def make_console(*, stderr: bool = False) -> Console:

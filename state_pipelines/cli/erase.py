@@ -10,7 +10,15 @@ import click
 
 from state_pipelines.cli.combinations import Needs, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
-from state_pipelines.cli.display import crop, format_bytes, indent, make_console, plural, print_table
+from state_pipelines.cli.display import (
+    crop,
+    describe_published,
+    format_bytes,
+    indent,
+    make_console,
+    plural,
+    print_table,
+)
 from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Opener, discard_left_over, snapshot_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError
@@ -84,17 +92,19 @@ def command(
         run = partial(run_with_bar, shared, progress)
         if opened is not None:
             plan = plan_erasure(opened, texts, target, run=run)
-            result = run_erasure(plan, run) if target is not None else None
         if root is not None:
             searches = list(search_below(root, texts, open_other=opener.open_unchecked, run=run))
-    if also is not None:
-        paths = [*([snapshot] if snapshot and result is None else []), *([result.path] if result else [])]
-        paths += [search.path for search in searches if search.checkpoint_id is not None]
-        rows = _find_rows(list(dict.fromkeys(paths)), opener, also)
-    if as_json:
-        click.echo(json.dumps(_to_json(keys, plan, result, searches if root else None, also, rows), indent=2))
-    else:
-        _show(keys, plan, result, searches, rows, make_console())
+        if plan is not None and target is not None:
+            result = run_erasure(plan, run)
+    with describe_published(None if result is None else result.path, as_json=as_json):
+        if also is not None:
+            paths = [*([snapshot] if snapshot and result is None else []), *([result.path] if result else [])]
+            paths += [search.path for search in searches if search.checkpoint_id is not None]
+            rows = _find_rows(list(dict.fromkeys(paths)), opener, also)
+        if as_json:
+            click.echo(json.dumps(_to_json(keys, plan, result, searches if root else None, also, rows), indent=2))
+        else:
+            _show(keys, plan, result, searches, rows, make_console())
     every = [*([plan.search] if plan is not None else []), *searches]
     unsearched = any(search.unsearched for search in every)
     if unsearched and (strict or not any(search.found for search in every)):

@@ -13,7 +13,7 @@ import click
 
 from state_pipelines.cli.changes import StateChange, list_changes, show_states
 from state_pipelines.cli.combinations import Excludes, RuledCommand
-from state_pipelines.cli.display import echo, make_console, plural, print_notes
+from state_pipelines.cli.display import describe_published, echo, make_console, plural, print_notes
 from state_pipelines.cli.options import (
     ALLOW_PYTHON,
     AS_JSON,
@@ -161,13 +161,17 @@ def command(
         if report_path is not None:
             write_report(report_path, route, [error.report])
         raise
+    with describe_published(result.path, as_json=as_json):
+        changes = list_changes(result.plans, route.chain, old)
+        if as_json:
+            click.echo(json.dumps(_to_json(result, route, changes), indent=2, default=str))
+        else:
+            _show_result(result, route, changes, make_console())
     if report_path is not None:
-        write_report(report_path, route, result.proofs)
-    changes = list_changes(result.plans, route.chain, old)
-    if as_json:
-        click.echo(json.dumps(_to_json(result, route, changes), indent=2, default=str))
-    else:
-        _show_result(result, route, changes, make_console())
+        try:
+            write_report(report_path, route, result.proofs)
+        except UsageError as error:
+            echo(f"note: {error}; {result.path} is published and proven", err=True)
 
 
 def find_route(directory: RevisionDirectory, snapshot: Snapshot, end: str, start: str | None) -> Route:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from state_pipelines.cli.combinations import Excludes, RuledCommand
-from state_pipelines.cli.display import echo, format_bytes, make_console, plural, print_notes, print_table
+from state_pipelines.cli.display import (
+    describe_published,
+    echo,
+    format_bytes,
+    make_console,
+    plural,
+    print_notes,
+    print_table,
+)
 from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
@@ -146,10 +154,11 @@ def command(
         return
     with Processes(processes or choose_processes(plan.size)) as shared:
         result = run_rescale(plan, partial(run_with_bar, shared, progress), prove=not no_proof, scratch=scratch)
-    if as_json:
-        click.echo(json.dumps(result.to_json(), indent=2))
-    else:
-        _show_result(result, make_console())
+    with describe_published(result.path, as_json=as_json):
+        if as_json:
+            click.echo(json.dumps(result.to_json(), indent=2))
+        else:
+            _show_result(result, make_console())
 
 
 def _add_wishes(content: dict[str, Any], wishes: dict[str, tuple[str, ...]], on_equal: str | None) -> dict[str, Any]:

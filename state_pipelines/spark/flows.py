@@ -117,6 +117,7 @@ class StateReader:
         for (name, _), frame in self._frames.items():
             if name in self.shared:
                 frame.unpersist()
+        self._frames.clear()
 
 
 def name_columns(layout: KeyedLayout, keys: tuple[str, ...]) -> dict[str, str]:

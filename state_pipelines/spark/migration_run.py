@@ -211,6 +211,9 @@ def migrate(
                 changed = {work.operator.id for work in works if work.whole.changed}
                 judged = run_suites(spark, read_back, suites, project=project, operators=changed, title=location.name)
                 proof = replace(proof, checks=(*proof.checks, *judged.checks), data_docs=judged.data_docs)
+            # Once the result is published, nothing may fail.
+            for work in works:
+                work.reader.release()
             transaction.commit(proof)
     finally:
         for work in works:
