@@ -274,12 +274,13 @@ class Stage:
     def _to_map(self, stage: flows.Regroup) -> DataFrame:
         assert stage.key_sql is not None
         assert self.after.map_key is not None
-        kept = [name for name in self.frame.columns if name not in (PAYLOAD, hidden("key_bytes"), hidden("list_index"))]
+        gone = (PAYLOAD, *map(hidden, ("key_bytes", "list_index", "map_key")))
+        kept = [name for name in self.frame.columns if name not in gone]
         columns = {PAYLOAD: self._find_value(stage.sql or "value"), hidden("map_key"): F.expr(stage.key_sql)}
         frame = self._evaluate(self._exposed, columns, kept, allowed=stage.nondeterministic)
         frame = self._conform_payload(frame)
         frame = self._conform(frame, hidden("map_key"), self.after.map_key, "the user key")
-        if self.before.kind != StateKind.LIST:
+        if self.before.kind not in (StateKind.LIST, StateKind.MAP):
             return frame
         keys = [name for name in map(hidden, ("key_group", *KEYS)) if name in frame.columns]
         ordered = frame.withColumn(hidden("order"), F.lit(0))
@@ -336,6 +337,10 @@ class Stage:
             ordered = self.frame.withColumn(hidden("order"), serialize_keys(olds, self.before, self.layouts))
         else:
             ordered = self.frame.withColumnRenamed(order, hidden("order"))
+        if is_orderable(kind):
+            # Bytes are not in the order of values: those of a text begin with its length, negative numbers come last.
+            in_order = F.struct(F.col(key).alias("value"), F.col(hidden("order")).alias("bytes"))
+            ordered = ordered.withColumn(hidden("order"), in_order)
         exposed = ordered.select("*", *shown, *others)
         self._fold(exposed, stage.sql)
         names = [*ordered.columns, *exposed.columns[len(exposed.columns) - len(others) :]]

@@ -94,7 +94,7 @@ def collect_of(expression: str, order_by: str) -> Aggregate:
     """List state of all values of an SQL expression, ordered by `order_by` within a batch."""
     ordered = "array_sort(collect_list(if({value} is null, null, struct({order} AS position, {value} AS found))))"
     return Aggregate(
-        f"array({expression})", f"flatten(transform({ordered}, each -> each.found))", order_by, StateKind.LIST
+        f"array(({expression}))", f"flatten(transform({ordered}, each -> each.found))", order_by, StateKind.LIST
     )
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from state_pipelines.errors import MigrationError, at
 from state_pipelines.operations.migration.flows import Apply, Call, Merge, Read, list_sqls, walk_flow
+from state_pipelines.operations.migration.steps import Direction, list_expressions
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flow_columns import VISIBLE
 from state_pipelines.spark.opaque_values import find_layouts, layout_type
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from state_pipelines.codecs.layout_context import LayoutContext
     from state_pipelines.operations.migration.flows import Flow
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.operations.migration.migration_planner import Chain
     from state_pipelines.snapshot import Operator
 
 FUNCTION_GROUPS = frozenset(
@@ -90,6 +92,28 @@ def require_permitted(
                             _refuse_python(node)
                         for sql in () if allow_sql else list_sqls(node):
                             require_row_level(spark, sql, partial(_list_columns, node, plan.row_layouts))
+
+
+def require_expressions(spark: SparkSession, chain: Chain) -> None:
+    """Refuse texts that are not one expression each, before they become a part of larger SQL.
+
+    Raises:
+        MigrationError: Spark cannot parse a text by itself; names file, operator, state and step.
+    """
+    session: Any = spark._jsparkSession
+    parser = session.sessionState().sqlParser()
+    for migration, direction in chain:
+        for change in migration.changes:
+            steps = {direction: change.steps(direction)}
+            if not change.impossible:
+                steps |= {each: change.steps(each) for each in Direction}
+            for each, listed in steps.items():
+                for number, step in enumerate(listed, 1):
+                    where = {"operator": change.operator, "state": change.state, "file": migration.path or None}
+                    with at(path=f"{each} {number}", **where):
+                        for text in list_expressions(step):
+                            with translate_failures(f"{text!r} is not an expression"):
+                                parser.parseExpression(text)
 
 
 def _refuse_python(node: object) -> None:

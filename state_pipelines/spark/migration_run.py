@@ -35,12 +35,12 @@ from state_pipelines.spark.analysis import analyse_plans
 from state_pipelines.spark.expectations import check_expectations
 from state_pipelines.spark.flows import StateReader
 from state_pipelines.spark.local_copies import copy_operators
-from state_pipelines.spark.migration_permissions import require_permitted
+from state_pipelines.spark.migration_permissions import require_expressions, require_permitted
 from state_pipelines.spark.operator_invariants import check_invariants
 from state_pipelines.spark.operator_state import OperatorStateWork
 from state_pipelines.spark.proof import prove_plan
 from state_pipelines.spark.record_encoding import RecordSpillWriter, combine_written
-from state_pipelines.spark.session import create_session
+from state_pipelines.spark.session import case_sensitive, create_session
 from state_pipelines.spark.state_encoding import EncodedState, PlannedRewrite, StateEncoding, plan_encoding
 from state_pipelines.spark.suites import check_suites, run_suites
 from state_pipelines.spark.tasks import count_cores, run_tasks, uses_other_machines
@@ -182,14 +182,43 @@ def migrate(
         raise UsageError("the session does not run ANSI SQL", hint="Set spark.sql.ansi.enabled to true")
     if direction not in tuple(Direction):
         raise UsageError(f"the direction is {direction!r}", hint=f"Choose from {', '.join(Direction)}")
-    started = time.monotonic()
     chain: Chain = [(migration, Direction(direction))] if isinstance(migration, Migration) else migration
+    with case_sensitive(spark):
+        return _migrate(
+            spark,
+            snapshot,
+            chain,
+            target,
+            prove=prove,
+            suites=suites,
+            project=project,
+            allow_sql=allow_sql,
+            allow_python=allow_python,
+            scratch=scratch,
+        )
+
+
+def _migrate(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    chain: Chain,
+    target: str,
+    *,
+    prove: bool,
+    suites: Sequence[Suite],
+    project: str | Path | None,
+    allow_sql: bool,
+    allow_python: bool,
+    scratch: str | None,
+) -> MigrationResult:
+    started = time.monotonic()
     planned = plan_snapshot(snapshot, chain)
     if prove:
         check_expectations(planned, allow_sql=allow_sql)
         check_suites(suites)
     for operator, plan in planned:
         _require_readable(operator, plan.keyed)
+    require_expressions(spark, chain)
     require_permitted(spark, planned, allow_sql=allow_sql, allow_python=allow_python)
     analyse_plans(spark, planned)
     notes = note_plans(snapshot, planned)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkSession", "create_session"]
 
+_CASE = "spark.sql.caseSensitive"
+
 _ROOT = Path(__file__).resolve().parents[2]
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -178,3 +180,14 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def case_sensitive(spark: SparkSession) -> Iterator[None]:
+    """Let names differ in their case only, as those of Java's fields may, in whatever session the user has."""
+    before = spark.conf.get(_CASE) or "false"
+    spark.conf.set(_CASE, "true")
+    try:
+        yield
+    finally:
+        spark.conf.set(_CASE, before)

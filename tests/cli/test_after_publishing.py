@@ -88,7 +88,7 @@ def test_a_migration_is_not_failed_by_its_summary_or_report(
 def test_fields_of_elements_are_traced() -> None:
     before = parse("Pojo<A>(lines: List<Pojo<B>(zip: Int)>, note: String)")
     after = parse("Pojo<A>(lines: List<Pojo<B>(postcode: Int)>, note: String)")
-    steps = [Rename((("lines[].zip", "lines[].postcode"),)), Set("lines[].postcode", "element.postcode + 1")]
+    steps = (Rename((("lines[].zip", "lines[].postcode"),)), Set("lines[].postcode", "element.postcode + 1"))
     found = trace_fields(before, after, steps)
     (line,) = [each for each in found if each.before.startswith("lines")]
     assert line.change == "lines[].zip renamed to lines[].postcode; postcode set: element.postcode + 1"

@@ -13,6 +13,7 @@ from state_pipelines.operations.migration import (
     Direction,
     Drop,
     Rename,
+    Set,
     Step,
     load_migration,
     payload_serializer,
@@ -219,14 +220,22 @@ def test_two_fields_may_swap_their_names() -> None:
 
 def test_an_added_field_has_the_expression() -> None:
     step = Add("total", DOUBLE, "amount * 2D")
-    assert columns(step)[0]["total"] == "amount * 2D"
+    assert columns(step)[0]["total"] == "(amount * 2D)"
     assert field_types(step) == {"amount": LONG, "customer": STRING, "note": STRING, "total": DOUBLE}
+
+
+@pytest.mark.parametrize(
+    ("expression", "wanted"),
+    [("note", "note"), ("a.b", "a.b"), ("1L", "1L"), ("amount, amount", "(amount, amount)"), ("a -- b", "(a -- b\n)")],
+)
+def test_expressions_stay_inside_of_what_holds_them(expression: str, wanted: str) -> None:
+    assert columns(Set("amount", expression))[0]["amount"].count(wanted) == 1
 
 
 def test_a_cast_changes_the_type() -> None:
     assert field_types(Cast("amount", DOUBLE, None))["amount"] == DOUBLE
     assert columns(Cast("amount", DOUBLE, None))[0]["amount"] == "`amount`"
-    assert columns(Cast("amount", DOUBLE, "amount / 100"))[0]["amount"] == "amount / 100"
+    assert columns(Cast("amount", DOUBLE, "amount / 100"))[0]["amount"] == "(amount / 100)"
 
 
 def test_a_dropped_field_is_gone() -> None:
@@ -237,7 +246,7 @@ def test_every_step_works_on_the_fields_that_the_one_before_left() -> None:
     steps = (Rename((("amount", "cents"),)), Add("euros", DOUBLE, "cents / 100D"), Drop("cents"))
     assert columns(*steps) == [
         {"cents": "`amount`", "customer": "`customer`", "note": "`note`"},
-        {"cents": "`cents`", "customer": "`customer`", "note": "`note`", "euros": "cents / 100D"},
+        {"cents": "`cents`", "customer": "`customer`", "note": "`note`", "euros": "(cents / 100D)"},
         {"customer": "`customer`", "note": "`note`", "euros": "`euros`"},
     ]
     assert sorted(field_types(*steps)) == ["customer", "euros", "note"]

@@ -72,7 +72,7 @@ def write(path: Path, modulus: int) -> Snapshot:
 
 def list_sessions(snapshot: Snapshot, uid: str) -> dict[tuple[int, str], tuple[Any, list[int]]]:
     """By key and session: its contents, sorted, and the times of its timers."""
-    entries = list(dump(snapshot, operator=uid))
+    entries: list[dict[str, Any]] = list(dump(snapshot, operator=uid))
     contents = {
         (each["key"], str(each["ns"])): each["value"] for each in entries if each.get("state") == "window-contents"
     }

@@ -22,10 +22,11 @@ import pyarrow.compute as pc
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.arrow_coercion import dense_offsets
 from state_pipelines.codecs.columns import Columns, Decoded, explain, plan_columns
+from state_pipelines.codecs.layout_context import LayoutContext
 from state_pipelines.codecs.programs.kernel_columns import Wanted, below
 from state_pipelines.errors import UnsupportedError, UsageError, at
 from state_pipelines.keyed.key_group_assignment import assign_key_groups
-from state_pipelines.keyed.keys.key_filter import KeySeeks
+from state_pipelines.keyed.keys.key_filter import TIMESTAMP, KeySeeks
 from state_pipelines.keyed.keys.key_kernels import match_prefix
 from state_pipelines.keyed.keys.key_values import encode_keys
 from state_pipelines.keyed.record_layout import blame_declared
@@ -33,6 +34,7 @@ from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.keyed.keys.key_hashes import KeyHasher
     from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
 
 TTL_COLUMN = "ttl_last_access"
@@ -91,10 +93,12 @@ class KeyedTable:
         self._wanted = None if options.columns is None else frozenset(options.columns)
         self._key = _Side(None, reason)
         self._value = _Side(None, reason)
+        self._hasher = None if layout is None or not options.key_hash else _find_hasher(layout)
         self.needle: np.ndarray | None = None
         if layout is not None:
             if not options.raw:
-                self._key = self._plan(layout.key, None if options.key_hash else self._key_paths(layout))
+                decodes_all = options.key_hash and self._hasher is None
+                self._key = self._plan(layout.key, None if decodes_all else self._key_paths(layout))
                 self._value = self._plan(layout.value, self._value_paths(layout))
             if options.key is not None:
                 self.needle = encode_key(layout.key, options.key)
@@ -150,8 +154,12 @@ class KeyedTable:
             decoded = self._decode(self._key.columns, spans, records.offset)
             for each, child in zip(decoded.array.type, _fields(decoded.array), strict=True):
                 columns[each.name] = child
-                if self._options.key_hash and each.name == "state_key":
+                if self._options.key_hash and self._hasher is None and each.name == "state_key":
                     columns["hashed_key_group"] = self._hash(child)
+        if self._hasher is not None and self._layout is not None:
+            skip = TIMESTAMP if self._layout.state_type == StateKind.TIMER else 0
+            groups = self._hasher.assign_keys(records, self._layout.max_parallelism, skip=skip)
+            columns["hashed_key_group"] = pa.array(groups, pa.int32())
         if self._options.raw or self._options.key_bytes or self._key.reason:
             columns["key_bytes"] = _binary(*spans)
         elif decoded is not None and "key_bytes" in self.schema.names:
@@ -270,7 +278,7 @@ class KeyedTable:
             fields.append(pa.field("value_bytes", pa.binary(), False))
         elif self._value.keeps_bytes(asked="value_bytes" in asked):
             fields.append(pa.field("value_bytes", pa.binary()))
-        if self._options.key_hash and self._key.columns is not None:
+        if self._options.key_hash and (self._hasher is not None or self._key.columns is not None):
             fields.append(pa.field("hashed_key_group", pa.int32()))
         if self.undecoded or any(side.keeps_bytes(asked="reason" in asked) for side in (self._key, self._value)):
             fields.append(pa.field("reason", pa.string(), not self.undecoded))
@@ -307,6 +315,14 @@ class KeyedTable:
         if self.undecoded:
             chosen.update({name: by_name[name] for name in ("key_bytes", "value_bytes", "reason") if name in by_name})
         return list(chosen.values())
+
+
+def _find_hasher(layout: KeyedLayout) -> KeyHasher | None:
+    """A hasher of the keys from their bytes, whether they can be decoded or not; None where no kernel knows them."""
+    from state_pipelines.keyed.keys.key_hashes import KeyHasher  # many modules, for a column that few ask for
+
+    hasher = KeyHasher(layout.key_serializer, LayoutContext())
+    return hasher if hasher.has_kernel else None
 
 
 def _binary(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> pa.Array:

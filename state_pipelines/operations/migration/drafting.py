@@ -371,7 +371,7 @@ def _change_kind(old: StateShape, new: StateShape, *, back: bool) -> st.Kind:
     if new.kind == StateKind.VALUE and before == StateKind.LIST:
         # On the way back every list has the one element that the way up made.
         return st.Kind(StateKind.VALUE, expression="`values`[0]" if back else TODO)
-    return st.Kind(new.kind, expression=TODO if new.kind == StateKind.VALUE and before == StateKind.MAP else None)
+    return st.Kind(new.kind, expression=TODO if before == StateKind.MAP else None)
 
 
 def _is_same(one: StateShape, other: StateShape) -> bool:

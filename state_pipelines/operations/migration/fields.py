@@ -17,6 +17,7 @@ from state_pipelines.operations.migration.structs import (
     PlanContext,
     Slot,
     Struct,
+    enclose,
     find_root,
     make_struct,
     make_text,
@@ -94,6 +95,8 @@ def apply_field_step(node: tree.Serializer, step: FieldStep, context: PlanContex
     Raises:
         MigrationError: the step does not fit.
     """
+    if isinstance(step, Add | Cast | Set) and step.expression is not None:
+        step = replace(step, expression=enclose(step.expression))
     changed, columns = _apply(node, step, "", context)
     assert isinstance(changed, tree.Serializer)
     return changed, columns

@@ -26,7 +26,7 @@ class EqualKeys(StrEnum):
 
     ERROR = "error"
     FIRST = "first"
-    """By the bytes of the old key."""
+    """By the old key."""
     LAST = "last"
 
 

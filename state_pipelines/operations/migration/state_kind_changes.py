@@ -31,8 +31,9 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
     """
     shape = flow.shape
     before = StateKind.VALUE if shape.kind not in (StateKind.LIST, StateKind.MAP) else shape.kind
-    if step.to == shape.kind:
+    if step.to == shape.kind != StateKind.MAP:
         raise MigrationError(f"the state is {step.to} state already")
+    _require_user_keys(step, before)
     payload = shape.payload
     if step.type is not None:
         payload = adopt_python_payload(payload, resolve_type(step.type, context))
@@ -48,12 +49,31 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
     sql = step.expression
     if sql is None and payload != shape.payload:
         sql = convert_by_name(shape.payload, payload, context)
-    if sql is None and before == step.to:
+    if sql is None and before == step.to != StateKind.MAP:
         # REDUCING and AGGREGATING state holds what VALUE state holds, in the same bytes.
         return Apply(flow, flows.Replace("value"), new)
     if before == step.to == StateKind.VALUE:
         return Apply(flow, flows.Replace(sql or "value", False, step.nondeterministic), new)
     return Apply(flow, flows.Regroup(sql, step.key_expression, step.nondeterministic), new)
+
+
+def _require_user_keys(step: st.Kind, before: StateKind) -> None:
+    """Refuse to lose the user keys of a map without a word.
+
+    Raises:
+        MigrationError: the step makes a list of the values alone, or discards what there is not.
+    """
+    names = set(re.findall(r"\w+", step.expression or ""))
+    loses = before == StateKind.MAP and step.to == StateKind.LIST and not names & {"map_key", st.TODO}
+    if loses and "map_key" not in step.discard:
+        raise MigrationError(
+            "a list of the values alone loses the keys of the map",
+            hint="Keep them in an `expression`, such as named_struct('f0', map_key, 'f1', value) of a Tuple2, or list "
+            "map_key in `discard`",
+        )
+    unknown = [each for each in step.discard if not loses or each != "map_key"]
+    if unknown:
+        raise MigrationError(f"`discard` names {', '.join(unknown)}, which the step keeps or the state never had")
 
 
 def plan_split_target(

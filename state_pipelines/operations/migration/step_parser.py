@@ -243,8 +243,9 @@ def _kind(body: _Body) -> st.Step:
         raise body.error(f"{word} is not a kind of state", "Kinds are VALUE, LIST and MAP")
     to = StateKind(word)
     if to != StateKind.MAP:
-        body.allow("to", "type", "expression", _ALWAYS)
-        return st.Kind(to, body.maybe_serializer("type"), body.maybe("expression"), None, None, body.flag(_ALWAYS))
+        body.allow("to", "type", "expression", "discard", _ALWAYS)
+        of, expression = body.maybe_serializer("type"), body.maybe("expression")
+        return st.Kind(to, of, expression, None, None, body.flag(_ALWAYS), body.names("discard"))
     body.allow("to", "map_key", "value", _ALWAYS)
     key = body.inner("map_key", body.content.get("map_key"))
     key.allow("type", "expression")

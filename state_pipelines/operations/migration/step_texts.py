@@ -66,7 +66,8 @@ def _dump_kind(step: st.Kind) -> dict[str, Any]:
     of = None if step.type is None else _type(step.type)
     body: dict[str, Any] = {"to": str(step.to)}
     if step.key_type is None:
-        return body | _given(type=of, expression=step.expression) | _flag(step)
+        given = _given(type=of, expression=step.expression, discard=list(step.discard))
+        return body | given | _flag(step)
     body["map_key"] = {"type": _type(step.key_type), "expression": step.key_expression}
     return body | _given(value=_given(type=of, expression=step.expression)) | _flag(step)
 

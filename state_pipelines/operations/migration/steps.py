@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from state_pipelines.serializers.tree import Serializer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from state_pipelines.serializers.registered_states import StateKind
 
@@ -178,12 +178,13 @@ class Kind:
     """The state becomes VALUE, LIST or MAP state.
 
     Attributes:
-        to: VALUE, LIST or MAP.
+        to: VALUE, LIST or MAP; of a map to MAP with other user keys.
         type: of the new payload; None is as it was.
         expression: the new payload: of lists and maps to VALUE over `values` or `entries`, all of a key; else over the
             one payload, which None keeps. Entries of a map become elements in the order of their keys.
         key_type: of the user keys, to MAP.
         key_expression: the user key, to MAP.
+        discard: `map_key` where a list of a map is to have its values alone.
     """
 
     to: StateKind
@@ -192,6 +193,7 @@ class Kind:
     key_type: Serializer | None = None
     key_expression: str | None = None
     nondeterministic: bool = False
+    discard: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -289,3 +291,16 @@ FieldStep = Rename | Add | Cast | Drop | Set | Reorder
 PayloadStep = FieldStep | Convert | RenameClass | Collections
 StateStep = Filter | TtlStep | Kind | RenameState | DropState | Split | Merge | Python
 Step = PayloadStep | StateStep | Key
+
+
+def list_expressions(step: Step) -> Iterator[str]:
+    """The SQL expressions of a step as the user wrote them."""
+    for name in ("expression", "keep", "key_expression"):
+        text = getattr(step, name, None)
+        if text:
+            yield text
+    match step:
+        case Split(into=targets):
+            yield from (each.expression for each in targets if each.expression)
+        case Key(on_equal=rules):
+            yield from (rule for _, rule in rules)

@@ -135,6 +135,20 @@ def quote_name(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
+_SIMPLE = re.compile(r"\w+(?:\.\w+)*|`(?:[^`]|``)+`|-?\d+(?:\.\d+)?\w?|'[^'\\]*'")
+
+
+def enclose(expression: str) -> str:
+    """An expression of a user so that larger SQL may hold it: what it says inside stays inside.
+
+    A comment at its end would take what follows. `spark.migration_permissions.require_expressions` makes sure that the
+    text is a single expression by itself.
+    """
+    if _SIMPLE.fullmatch(expression):
+        return expression
+    return f"({expression}\n)" if "--" in expression else f"({expression})"
+
+
 def find_bare(sql: str) -> str | None:
     """Return the name if the SQL is only a name as `quote_name` writes it, else None."""
     match = re.fullmatch(r"`((?:[^`]|``)+)`", sql)
