@@ -51,6 +51,11 @@ def types_job(max_parallelism: int = 128) -> Job:
     return _job_of_types("types.TypesJob", max_parallelism)
 
 
+def sessions_job(keys: str) -> Job:
+    """Session windows of the same numbers by many keys (`Fine`) or by few (`Coarse`)."""
+    return _job_of_types(f"types.SessionsJob${keys}", 128)
+
+
 def rounds_job(max_parallelism: int = 128) -> Job:
     """A smaller job with every kind of state, which changes its state in three rounds with a checkpoint after each."""
     return _job_of_types("types.RoundsJob", max_parallelism)
