@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from state_pipelines.errors import at
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
-from state_pipelines.operations.migration.flows import Read, walk_flow
+from state_pipelines.operations.migration.flows import Merge, Read, walk_flow
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.spark.flow_columns import PAYLOAD, STORED, hidden
+from state_pipelines.spark.flow_columns import PAYLOAD, STORED, VISIBLE, hidden
 from state_pipelines.spark.flows import FlowRunner, name_columns
+from state_pipelines.spark.opaque_values import find_layouts, layout_type
 from state_pipelines.spark.operator_state import make_encoder
 from state_pipelines.spark.types import spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -44,6 +46,40 @@ def analyse_plans(spark: SparkSession, plans: Iterable[tuple[Operator, OperatorP
                 reader = EmptyReader(spark, operator, shapes, each.row_layouts)
                 with at(operator=operator.label):
                     FlowRunner(reader, each.row_layouts, folding=True).build(flow)
+
+
+def differ_by_case(plans: Iterable[tuple[Operator, OperatorPlan]]) -> bool:
+    """Return whether names that SQL may use differ in their case only, so that Spark must not take them for one."""
+    for _, plan in plans:
+        for each in (plan, plan.back):
+            for flow in () if each is None else each.changed.values():
+                assert each is not None
+                for node in walk_flow(flow, beside=True):
+                    if isinstance(node, Merge) and _collide([*VISIBLE, *(name for name, _ in node.inputs)]):
+                        return True
+                    if node.shape.kind == StateKind.TIMER:
+                        continue
+                    kind = layout_type(find_layouts(node.shape.payload, each.row_layouts)[1])
+                    fields = kind.names if isinstance(kind, StructType) else []
+                    if _collide({*fields, *VISIBLE, "value"}) or _has_collision(kind):
+                        return True
+    return False
+
+
+def _collide(names: Collection[str]) -> bool:
+    return len({name.lower() for name in names}) < len(names)
+
+
+def _has_collision(kind: DataType) -> bool:
+    match kind:
+        case StructType():
+            return _collide(kind.names) or any(_has_collision(each.dataType) for each in kind)
+        case ArrayType(elementType=element):
+            return _has_collision(element)
+        case MapType(keyType=key, valueType=value):
+            return _has_collision(key) or _has_collision(value)
+        case _:
+            return False
 
 
 @dataclass(frozen=True)

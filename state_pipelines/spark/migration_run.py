@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ from state_pipelines.snapshot.database_keys import check_database_keys
 from state_pipelines.snapshot.held_key_groups import explain_older_ranges
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.snapshot.operator_elements import check_elements
-from state_pipelines.spark.analysis import analyse_plans
+from state_pipelines.spark.analysis import analyse_plans, differ_by_case
 from state_pipelines.spark.expectations import check_expectations
 from state_pipelines.spark.flows import StateReader
 from state_pipelines.spark.local_copies import copy_operators
@@ -183,11 +184,13 @@ def migrate(
     if direction not in tuple(Direction):
         raise UsageError(f"the direction is {direction!r}", hint=f"Choose from {', '.join(Direction)}")
     chain: Chain = [(migration, Direction(direction))] if isinstance(migration, Migration) else migration
-    with case_sensitive(spark):
+    planned = plan_snapshot(snapshot, chain)
+    with case_sensitive(spark) if differ_by_case(planned) else nullcontext():
         return _migrate(
             spark,
             snapshot,
             chain,
+            planned,
             target,
             prove=prove,
             suites=suites,
@@ -202,6 +205,7 @@ def _migrate(
     spark: SparkSession,
     snapshot: Snapshot,
     chain: Chain,
+    planned: list[tuple[Operator, OperatorPlan]],
     target: str,
     *,
     prove: bool,
@@ -212,7 +216,6 @@ def _migrate(
     scratch: str | None,
 ) -> MigrationResult:
     started = time.monotonic()
-    planned = plan_snapshot(snapshot, chain)
     if prove:
         check_expectations(planned, allow_sql=allow_sql)
         check_suites(suites)

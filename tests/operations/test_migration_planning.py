@@ -13,6 +13,7 @@ from state_pipelines.operations.migration.migration_planner import plan_migratio
 from state_pipelines.operations.migration.structs import PlanContext
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import (
+    TIME_WINDOW,
     VOID_NAMESPACE,
     avro,
     basic,
@@ -361,7 +362,9 @@ def test_ttl_wraps_the_payload_of_every_kind() -> None:
         ("LIST", LONG, {"to": "VALUE", "expression": "values[0]"}, "Long"),
         ("LIST", LONG, {"to": "MAP", "map_key": {"type": "Long", "expression": "value"}}, "Map<Long, Long>"),
         ("MAP", LONG, {"to": "VALUE", "type": "Int", "expression": "size(entries)"}, "Int"),
-        ("MAP", LONG, {"to": "LIST"}, "List<Long>"),
+        ("MAP", LONG, {"to": "LIST", "discard": ["map_key"]}, "List<Long>"),
+        ("MAP", LONG, {"to": "LIST", "type": "String", "expression": "map_key"}, "List<String>"),
+        ("MAP", LONG, {"to": "MAP", "map_key": {"type": "Int", "expression": "length(map_key)"}}, "Map<Int, Long>"),
     ],
 )
 def test_a_state_becomes_one_of_another_kind(kind: str, payload: tree.Serializer, step: Any, after: str) -> None:
@@ -373,6 +376,83 @@ def test_a_state_becomes_one_of_another_kind(kind: str, payload: tree.Serializer
 def test_many_values_become_one_only_by_an_expression() -> None:
     with pytest.raises(MigrationError, match="what happens to the many values"):
         plan(shape(LONG, kind="LIST"), steps=[{"kind": {"to": "VALUE"}}])
+
+
+@pytest.mark.parametrize("step", [{"to": "LIST"}, {"to": "LIST", "expression": "value"}])
+def test_the_keys_of_a_map_are_not_lost_without_a_word(step: dict[str, Any]) -> None:
+    with pytest.raises(MigrationError, match="loses the keys of the map") as caught:
+        plan(shape(LONG, kind="MAP"), steps=[{"kind": step}])
+    assert "`discard`" in caught.value.hint
+    with pytest.raises(MigrationError, match="`discard` names map_key"):
+        plan(shape(LONG), steps=[{"kind": {**step, "discard": ["map_key"]}}])
+
+
+def windows(name: str, kind: str, value: tree.Serializer, namespace: tree.Serializer = TIME_WINDOW) -> StateShape:
+    return StateShape(keyed_state(name, kind, value, namespace), STRING)
+
+
+def make_sessions(window: tree.Serializer = TIME_WINDOW) -> list[StateShape]:
+    """The states of session windows with a trigger that counts."""
+    timers = StateShape(priority_queue("_timer_state/event_window-timers", timer(STRING, window)), STRING)
+    return [
+        windows("merging-window-set", "LIST", list_of(tuple_of(window, window)), VOID_NAMESPACE),
+        windows("window-contents", "REDUCING", LONG, window),
+        windows("count", "REDUCING", LONG, window),
+        timers,
+    ]
+
+
+def plan_sessions(step: Any, state: str | None, window: tree.Serializer = TIME_WINDOW) -> OperatorPlan:
+    shapes = {each.name: each for each in make_sessions(window)}
+    return plan_migrations(shapes, [(migration(step, state=state), Direction.UPGRADE)])  # type: ignore[arg-type]
+
+
+def test_all_states_of_sessions_follow_another_key() -> None:
+    rules = {"window-contents": "sum(value)", "count": "sum(value)"}
+    made = plan_sessions({"key": {"type": "Int", "expression": "length(state_key)", "on_equal": rules}}, None)
+    roles = {}
+    for name, flow in made.states.items():
+        assert isinstance(flow, fl.Apply)
+        assert isinstance(flow.stage, fl.Rekey)
+        assert flow.stage.sessions is not None
+        roles[name] = str(flow.stage.sessions.role)
+    assert roles == {
+        "merging-window-set": "set",
+        "window-contents": "stored",
+        "count": "session",
+        "_timer_state/event_window-timers": "session",
+    }
+
+
+def test_sessions_go_with_their_contents() -> None:
+    made = plan_sessions({"filter": {"keep": "value > 1", "reason": "small"}}, "window-contents")
+    stages = {name: type(flow.stage) for name, flow in made.states.items() if isinstance(flow, fl.Apply)}
+    assert stages.pop("window-contents") is fl.Keep
+    assert set(stages.values()) == {fl.Follow}
+    assert len(stages) == 3
+    assert "are all left out go" in made.notes[0]
+
+
+RULE = {"merging-window-set": "first"}
+SESSIONS: dict[str, tuple[Any, str | None, tree.Serializer, str]] = {
+    "filter of sessions": ({"filter": {"keep": "true", "reason": "r"}}, "merging-window-set", TIME_WINDOW, "go with"),
+    "rule for sessions": (
+        {"key": {"type": "Int", "expression": "length(state_key)", "on_equal": RULE}},
+        None,
+        TIME_WINDOW,
+        "become one where they meet",
+    ),
+    "own windows": ({"key": {"type": "Int", "expression": "length(state_key)"}}, None, LONG, "only their class knows"),
+    "sessions dropped": ({"drop_state": {"reason": "r"}}, "merging-window-set", TIME_WINDOW, "belong together"),
+    "contents dropped": ({"drop_state": {"reason": "r"}}, "window-contents", TIME_WINDOW, "belong together"),
+    "contents renamed": ({"rename_state": "other"}, "window-contents", TIME_WINDOW, "belong together"),
+}
+
+
+@pytest.mark.parametrize(("step", "state", "window", "message"), SESSIONS.values(), ids=SESSIONS)
+def test_sessions_are_not_torn_apart(step: Any, state: str | None, window: tree.Serializer, message: str) -> None:
+    with pytest.raises(MigrationError, match=message):
+        plan_sessions(step, state, window)
 
 
 def test_a_renamed_state_is_copied_as_bytes() -> None:

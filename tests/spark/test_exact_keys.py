@@ -78,8 +78,9 @@ def test_keys_of_both_zeros_in_rows_stay_two_keys(spark: SparkSession, tmp_path:
 def test_maps_under_both_zeros_become_other_state_of_two_keys(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     values = "SELECT * FROM VALUES (0.0D, 'x', 1), (-0.0D, 'y', 2), (-0.0D, 'z', 3) t(state_key, map_key, map_value)"
     old = write(spark, tmp_path / "old", ("m", values, "MAP"), max_parallelism=1)
-    step = {"kind": {"to": kind, "type": "Integer", "expression": "size(entries)" if kind == "VALUE" else "value"}}
-    new = migrate(old, make_migration(step, "m"), str(tmp_path / "new")).snapshot
+    step: dict[str, Any] = {"to": kind, "type": "Integer"}
+    step |= {"expression": "size(entries)"} if kind == "VALUE" else {"expression": "value", "discard": ["map_key"]}
+    new = migrate(old, make_migration({"kind": step}, "m"), str(tmp_path / "new")).snapshot
     expected = {"VALUE": [("-0.0", "2"), ("0.0", "1")], "LIST": [("-0.0", "[2, 3]"), ("0.0", "[1]")]}
     assert show(new, "m", "key", "value") == expected[kind]
 

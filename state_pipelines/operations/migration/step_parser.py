@@ -237,7 +237,7 @@ def _ttl(body: _Body) -> st.Step:
 
 
 def _kind(body: _Body) -> st.Step:
-    body.allow("to", "type", "expression", "map_key", "value", _ALWAYS)
+    body.allow("to", "type", "expression", "discard", "map_key", "value", _ALWAYS)
     word = body.text("to").upper()
     if word not in (StateKind.VALUE, StateKind.LIST, StateKind.MAP):
         raise body.error(f"{word} is not a kind of state", "Kinds are VALUE, LIST and MAP")

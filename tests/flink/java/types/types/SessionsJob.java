@@ -1,5 +1,6 @@
 package types;
 
+import com.acme.orders.ReplaySource;
 import java.time.Duration;
 import java.util.List;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
