@@ -65,13 +65,14 @@ class _Duration(click.ParamType[timedelta]):
 
 
 _OF_APPLY = ("--plan", "--quarantine", "--max-paths", "--max-bytes", "--rate")
-_OF_PLANS = ("--min-age", "--grace", "--price", "--currency", "--all", "--strict", "--map", "--allow-root")
+_OF_PLANS = ("--min-age", "--grace", "--price", "--currency", "--all", "--strict")
+_OF_PATHS = ("--map", "--allow-root")
 _RULES = (
     Needs(("--reason", "--tag"), ("--pin",), "it is about a pin"),
     *(
         Excludes(
             each,
-            ("--apply", "--restore", "--purge", *_OF_APPLY, *_OF_PLANS, "--audit-log"),
+            ("--apply", "--restore", "--purge", *_OF_APPLY, *_OF_PLANS, *_OF_PATHS, "--audit-log"),
             "the command ends with the pins",
         )
         for each in ("--pin", "--unpin", "--pins")
@@ -80,6 +81,7 @@ _RULES = (
         Excludes(each, ("--apply", *_OF_APPLY, *_OF_PLANS), "the command ends with the quarantine")
         for each in ("--restore", "--purge")
     ),
+    Excludes("--purge", _OF_PATHS, "what is purged is not looked into"),
     Needs(_OF_APPLY, ("--apply",), "without it nothing is deleted"),
 )
 
@@ -163,8 +165,8 @@ def command(
     files: references are only known below them. Without --policy only orphans go: files that no snapshot references,
     checkpoints and savepoints that were never completed, temporary files.
 
-    Exit code 1: the plan of now has another fingerprint, a snapshot that would stay is damaged, or not everything could
-    be deleted or restored.
+    Exit code 1: the plan of now has another fingerprint, a snapshot that would stay is damaged, not everything could be
+    deleted or restored, or a restored snapshot is not complete. Exit code 3: whether it is complete cannot be seen.
     """
     policy = load_policy(policy_path) if policy_path is not None else RetentionPolicy()
     policy = replace(
@@ -183,6 +185,7 @@ def command(
             "--currency has no effect without --price: it is of the estimate",
             hint="Add --price MONEY, or leave --currency out",
         )
+    mapping = parse_path_mapping(path_mapping).allow(allow_roots)
     if pin is not None or unpin is not None or list_pins:
         keys = PathKeys(policy.equal_schemes, policy.equal_authorities)
         _change_pins(_open(roots, policy), keys, pin=pin, reason=reason, tags=tags, unpin=unpin, as_json=as_json)
@@ -190,11 +193,10 @@ def command(
     if restore is not None or purge is not None:
         locations = [root.location for root in _open(roots, policy)]
         log = _open_log(locations[0], audit_log)
-        done = [] if restore is None else restore_quarantined(locations, restore, log)
+        keys = PathKeys(policy.equal_schemes, policy.equal_authorities)
+        done = [] if restore is None else restore_quarantined(locations, restore, log, keys=keys, path_mapping=mapping)
         done += [] if purge is None else purge_quarantine(locations, purge, log)
-        finish(show_records(done, as_json=as_json))
-        return
-    mapping = parse_path_mapping(path_mapping).allow(allow_roots)
+        ctx.exit(show_records(done, as_json=as_json))
     if fingerprint is not None:
         result = apply_plan(
             roots,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.commands import ANSWER_IS_NO
+from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import echo, format_bytes, make_console, plural, print_table
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.retention import ApplyLimits, Outcome
@@ -77,21 +77,27 @@ def show_result(result: ApplyResult, *, as_json: bool) -> bool:
     return result.finished
 
 
-def show_records(records: Sequence[AuditRecord], *, as_json: bool) -> bool:
-    """Print which files were restored or purged; returns whether all of it was done."""
+def show_records(records: Sequence[AuditRecord], *, as_json: bool) -> int:
+    """Print which files were restored or purged; returns the exit code."""
     failed = [record for record in records if record.outcome is Outcome.FAILED]
+    incomplete = [record for record in records if record.outcome is Outcome.INCOMPLETE]
+    unverified = [record for record in records if record.outcome is Outcome.RESTORED and record.detail]
+    code = ANSWER_IS_NO if failed or incomplete else UNDETERMINED if unverified else 0
     if as_json:
         click.echo(json.dumps({"records": [record.to_json() for record in records]}, indent=2))
-        return not failed
+        return code
     for outcome in (Outcome.RESTORED, Outcome.PURGED):
         done = [record for record in records if record.outcome is outcome]
+        done += incomplete if outcome is Outcome.RESTORED else []
         if done:
             size = format_bytes(sum(record.bytes for record in done))
             echo(f"{plural(len(done), 'file')} with {size} {outcome.value}")
     _show_details("failed", failed)
+    _show_details("the restored snapshot is not complete", incomplete)
+    _show_details("whether the restored snapshot is complete cannot be seen", unverified)
     if not records:
         echo("no file is old enough to be purged")
-    return not failed
+    return code
 
 
 def finish(done: bool) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,6 @@ from tests.operations.retention.trees import UUIDS, install_job, install_savepoi
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.cli.conftest import Called
 
@@ -261,3 +261,28 @@ def test_a_damaged_plan_is_wrong_use(
     called = call("retain", root, "--apply", plan["fingerprint"], "--plan", tmp_path / "plan.json")
     assert called.code == 2
     assert f"does not hold the plan {plan['fingerprint']}" in called.err
+
+
+def test_a_root_with_a_way_up_is_the_same_root(call: Callable[..., Called], root: Path) -> None:
+    up = f"{root}/../{root.name}"
+    fingerprint = call("retain", root, "--json").json["fingerprint"]
+    called = call("retain", up, "--apply", fingerprint, "--quarantine")
+    assert (called.code, "moved to quarantine" in called.out) == (0, True)
+    assert not list(root.glob(f"*/shared/{UUIDS[0]}"))
+    assert call("retain", up, "--restore", fingerprint).code == 0
+    assert list(root.glob(f"*/shared/{UUIDS[0]}"))
+
+
+def test_a_restored_snapshot_that_is_not_complete(call: Callable[..., Called], tmp_path: Path) -> None:
+    job = install_job(tmp_path / "root")
+    (tmp_path / "policy.yaml").write_text("checkpoints: {last: 1}\n")
+    command = ("retain", tmp_path / "root", "--policy", tmp_path / "policy.yaml")
+    planned = call(*command, "--json").json
+    assert call(*command, "--apply", planned["fingerprint"], "--quarantine").code == 0
+    shared = next(Path(each["path"]).name for each in planned["delete"] if each["kind"] == "shared")
+    (lost,) = (tmp_path / "root" / "_retention" / "quarantine").rglob(shared)
+    lost.unlink()
+    called = call("retain", tmp_path / "root", "--restore", f"{job.name}/chk-2")
+    assert called.code == 1
+    assert "the restored snapshot is not complete" in called.out
+    assert shared in called.out

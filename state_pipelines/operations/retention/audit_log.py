@@ -54,7 +54,9 @@ class Outcome(StrEnum):
     """Somebody else has deleted it before."""
     QUARANTINED = "quarantined"
     RESTORED = "restored"
-    """Moved back out of the quarantine."""
+    """Moved back out of the quarantine; with a detail, it is not known whether its snapshot is complete."""
+    INCOMPLETE = "incomplete"
+    """The `_metadata` of a snapshot that was moved back, but whose files are not all there; the detail names them."""
     PURGED = "purged"
     """Deleted in the quarantine."""
     KEPT = "kept"
@@ -76,7 +78,7 @@ class AuditRecord:
         fingerprint: of the plan.
         outcome: what was done.
         time: when.
-        detail: why it was kept, why it failed, or where it was moved to.
+        detail: why it was kept, why it failed, or what its snapshot lacks.
     """
 
     path: str

@@ -68,6 +68,17 @@ def find_above(root: Location) -> tuple[list[Location], list[str]]:
     return found, notes
 
 
+def is_own_above(above: Location, root: Location) -> bool:
+    """Return whether the directory of retention above a root belongs to the owner of the root, to us or to the system.
+
+    Others may write to directories such as `/tmp` too; what they put there protects files, but brings none back.
+    """
+    if not is_local(root):
+        return True
+    owner = os.lstat(join(above, RETENTION_DIRECTORY).path).st_uid
+    return owner in (0, os.getuid(), os.stat(root.path).st_uid)  # noqa: PTH116
+
+
 def _list_above(path: str) -> Iterator[str]:
     """The directories above a path, the nearest first; those of a bucket end with it."""
     path = path.rstrip("/")

@@ -6,34 +6,39 @@ the root>`. The path alone says when a file was moved, by which plan, and where 
 
 from __future__ import annotations
 
+import os
 import re
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import NotFoundError, StateError, Where
-from state_pipelines.metadata import list_references, read_metadata
-from state_pipelines.metadata.stream_handles import FileStateHandle, SegmentFileStateHandle
+from state_pipelines.errors import NotFoundError, SnapshotGoneError, StateError, StorageError, Where
+from state_pipelines.metadata import read_metadata
+from state_pipelines.operations.auditing import Depth, Listings, Severity, audit_snapshot
 from state_pipelines.operations.retention.audit_log import QUARANTINED, AuditLog, AuditRecord, Outcome
-from state_pipelines.operations.retention.own_directory import locate_own, refuse_link
-from state_pipelines.storage import METADATA_FILE, Location, exists, join, resolve_beside
+from state_pipelines.operations.retention.own_directory import find_above, is_own_above, locate_own, refuse_link
+from state_pipelines.operations.retention.path_keys import PathKeys
+from state_pipelines.operations.retention.references import extract_references, follow_links
+from state_pipelines.snapshot import Snapshot
+from state_pipelines.storage import METADATA_FILE, Location, PathMapping, SnapshotLocation, exists, join, resolve
 from state_pipelines.storage.deletion import delete_files, move_file, remove_empty_directory, stat_files
 from state_pipelines.storage.files import FileEntry
-from state_pipelines.storage.locations import is_below, parent, protocols
+from state_pipelines.storage.locations import is_below, parent
 from state_pipelines.storage.reach import stays_below
-from state_pipelines.storage.resolution import find_scheme, normalize
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
 from state_pipelines.storage.snapshot_location import read_metadata_bytes
 from state_pipelines.storage.trees import list_tree
+from state_pipelines.storage.written_names import is_state_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from state_pipelines.operations.retention.audit_log import AuditRun
 
 _DIRECTORY = "quarantine"
 _RESTORE = "restore"
+_BACK = (Outcome.RESTORED, Outcome.INCOMPLETE)
+_SHOWN = 3
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 _NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-([0-9a-f]+)")
 
@@ -113,40 +118,54 @@ def _list_quarantine(root: Location) -> Iterable[QuarantinedFile]:
 
 
 def restore_quarantined(
-    roots: Sequence[Location], what: str, log: AuditLog, *, now: datetime | None = None
+    roots: Sequence[Location],
+    what: str,
+    log: AuditLog,
+    *,
+    keys: PathKeys | None = None,
+    path_mapping: PathMapping | None = None,
+    now: datetime | None = None,
 ) -> list[AuditRecord]:
     """Move files back to where they were: data first and `_metadata` last, so that no incomplete snapshot appears.
 
+    Snapshots that are back are verified (`verify --depth files`).
+
     Args:
-        roots: the roots whose quarantines are searched.
-        what: fingerprint of an applied plan, or path of a file or directory as it was before. With a snapshot come all
-            files of the quarantine that it references, such as shared files that a later plan has moved.
+        roots: the roots whose quarantines are searched, and those above them for files that belong below the roots.
+        what: fingerprint of an applied plan; or path of a file or directory as it was before, in any spelling, also
+            relative to a root. With a snapshot come all files of the quarantine that it references, such as shared
+            files that a later plan has moved.
         log: gets a line per file.
+        keys: the one spelling of paths.
+        path_mapping: current directories of those that snapshots name.
         now: the time for the log.
 
     Returns:
-        the lines of the log; files that could not be moved have the outcome `FAILED` and stay in the quarantine.
+        the lines of the log; files that could not be moved have the outcome `FAILED` and stay in the quarantine. The
+        `_metadata` of a snapshot that lacks files is `INCOMPLETE`; where that is not known, it has a detail.
 
     Raises:
         NotFoundError: the quarantine has nothing of this fingerprint or path.
     """
     now = now or datetime.now(UTC)
-    files = list_quarantine(roots)
-    chosen = _choose(files, what)
+    mapping = (path_mapping or PathMapping()).allow(root.url for root in roots)
+    keys = keys or PathKeys()
+    files = [*list_quarantine(roots), *_list_above(roots, keys)]
+    chosen, present = _choose(files, roots, what, keys, mapping)
     restores = [run for run in log.find_runs() if run.name == _RESTORE and run.read_header().get("what") == what]
     kept = {str(file.original) for file in files}
-    records = [each for run in restores if not run.finished for each in _finish_restore(run, roots, kept, now)]
+    finished = [each for run in restores if not run.finished for each in _finish_restore(run, roots, kept, now)]
     if not chosen:
-        if records:
-            return records
+        if finished:
+            return _verify(finished, {}, roots, mapping, now)
         known = sorted({file.fingerprint for file in files})
         hint = f"In quarantine are files of {', '.join(known)}" if known else "The quarantines of the roots are empty"
-        if any(each.outcome is Outcome.RESTORED for run in restores for each in run.read()):
+        if any(each.outcome in _BACK for run in restores for each in run.read()):
             hint = "It was restored before, as the audit log says"
         raise NotFoundError(f"nothing of {what} is in quarantine", where=Where(file=str(roots[0])), hint=hint)
     planned = [_to_record(file, Outcome.INTENDED, now, "to be restored") for file in chosen]
     run = log.start_run(_RESTORE, planned, time=now, what=what)
-    finished, records = records, []
+    records = []
     blocked: set[str] = set()
     for file in chosen:
         record = _to_record(file, Outcome.RESTORED, now)
@@ -161,10 +180,75 @@ def restore_quarantined(
             record = record.with_outcome(Outcome.FAILED, now, str(error))
         records.append(record)
     run.append(records)
+    # Snapshots that were there before, to which files have come back.
+    located = {str(each): each for each in present} | {str(file.original): file.original for file in chosen}
+    before = [replace(_to_record(chosen[0], Outcome.RESTORED, now), path=str(each), bytes=0) for each in present]
+    verified = _verify([*finished, *records], located, roots, mapping, now)
+    verified += [each for each in _verify(before, located, roots, mapping, now) if each.detail]
+    run.append(each for each in verified if each.outcome is Outcome.INCOMPLETE)
     if not blocked:
         run.finish(now, restored=len(records))
     _remove_emptied(chosen)
-    return [*finished, *records]
+    return verified
+
+
+def _verify(
+    records: Iterable[AuditRecord],
+    known: Mapping[str, Location],
+    roots: Sequence[Location],
+    mapping: PathMapping,
+    now: datetime,
+) -> list[AuditRecord]:
+    """The records; those of restored `_metadata` say what the snapshots lack."""
+    listings = Listings()
+    verified = []
+    for record in records:
+        location = known.get(record.path) or _locate(record.path, roots)
+        if record.outcome is Outcome.RESTORED and location is not None and location.name == METADATA_FILE:
+            errors, doubts = _find_missing(location, mapping, listings)
+            if errors or doubts:
+                outcome = Outcome.INCOMPLETE if errors else Outcome.RESTORED
+                record = record.with_outcome(outcome, now, _join(errors or doubts))
+        verified.append(record)
+    return verified
+
+
+def _find_missing(
+    metadata: Location, mapping: PathMapping, listings: Listings
+) -> tuple[Sequence[object], Sequence[object]]:
+    """The errors that an audit of a snapshot finds, and what it cannot tell."""
+    try:
+        content = read_metadata(read_metadata_bytes(metadata), str(metadata))
+        snapshot = Snapshot(SnapshotLocation(parent(metadata), metadata), content, mapping)
+        findings = audit_snapshot(snapshot, Depth.FILES, listings=listings).findings
+    except (StorageError, SnapshotGoneError) as error:
+        return (), (error,)
+    except StateError as error:
+        return (error,), ()
+    return (
+        [each for each in findings if each.severity is Severity.ERROR],
+        [each for each in findings if each.severity is Severity.UNDETERMINED],
+    )
+
+
+def _join(findings: Sequence[object]) -> str:
+    more = len(findings) - _SHOWN
+    return "; ".join([*map(str, findings[:_SHOWN]), *([f"and {more:,} more"] if more > 0 else [])])
+
+
+def _locate(path: str, roots: Sequence[Location]) -> Location | None:
+    """The location of a path of the log; None outside the roots, as the log may come from somebody else."""
+    root = next((each for each in roots if path.startswith(f"{str(each).rstrip('/')}/")), None)
+    return None if root is None else join(root, path[len(str(root).rstrip("/")) + 1 :])
+
+
+def _list_above(roots: Sequence[Location], keys: PathKeys) -> Iterable[QuarantinedFile]:
+    """The files in quarantines of directories above the roots that belong below the roots."""
+    bases = [keys.directory_key(root.url) for root in roots]
+    above = dict.fromkeys(each for root in roots for each in find_above(root)[0] if is_own_above(each, root))
+    for file in list_quarantine(each for each in above if keys.directory_key(each.url) not in bases):
+        if any(is_below(keys.key(file.original.url), base) for base in bases):
+            yield file
 
 
 def _finish_restore(
@@ -180,10 +264,9 @@ def _finish_restore(
     """
     moved = []
     for record in run.unfinished_records().values():
-        root = next((each for each in roots if record.path.startswith(f"{str(each).rstrip('/')}/")), None)
-        if record.outcome is Outcome.INTENDED and record.path not in kept and root is not None:
-            location = join(root, record.path[len(str(root).rstrip("/")) + 1 :])
-            (found,) = stat_files([location], [root])
+        location = _locate(record.path, roots)
+        if record.outcome is Outcome.INTENDED and record.path not in kept and location is not None:
+            (found,) = stat_files([location], [root for root in roots if is_below(location.path, root.path)][:1])
             if isinstance(found, FileEntry) and found.size == record.bytes:
                 moved.append(record.with_outcome(Outcome.RESTORED, now))
     run.append(moved)
@@ -218,36 +301,58 @@ def purge_quarantine(
     return records
 
 
-def _choose(files: Sequence[QuarantinedFile], what: str) -> list[QuarantinedFile]:
+def _choose(
+    files: Sequence[QuarantinedFile], roots: Sequence[Location], what: str, keys: PathKeys, mapping: PathMapping
+) -> tuple[list[QuarantinedFile], list[Location]]:
+    """The files of a fingerprint or path, and those that the snapshots there reference; and `_metadata` in place."""
+    originals = {file.location: keys.key(file.original.url) for file in files}
     chosen = {file.location: file for file in files if file.fingerprint == what}
+    present: list[Location] = []
     if not chosen:
-        for file in files:
-            path = resolve_beside(what, file.original).path.rstrip("/")
-            if is_below(file.original.path, path):
-                chosen[file.location] = file
-    by_path = {file.original.path: file for file in files}
-    for file in list(chosen.values()):
-        if _is_metadata(file):
-            needed = (by_path.get(path) for path in _references(file))
-            chosen |= {each.location: each for each in needed if each is not None}
-    return sorted(chosen.values(), key=_is_metadata)
+        wanted = _find_wanted(roots, what, keys)
+        chosen = {
+            file.location: file for file in files if any(is_below(originals[file.location], each) for each in wanted)
+        }
+        # A snapshot that an earlier restore has brought back may lack files.
+        for root in roots:
+            base = keys.directory_key(root.url)
+            there = [join(root, each[len(base) + 1 :], METADATA_FILE) for each in wanted if each.startswith(f"{base}/")]
+            present += [each for each in there if each not in present and exists(each)]
+    metadata = [(each, each) for each in present]
+    metadata += [(file.location, file.original) for file in chosen.values() if _is_metadata(file)]
+    by_key = {originals[file.location]: file for file in files}
+    by_name: dict[str, list[QuarantinedFile]] = {}
+    for file in files:
+        by_name.setdefault(file.original.name, []).append(file)
+    for location, original in metadata:
+        for key in _find_references(location, original, keys, mapping):
+            if key in by_key:
+                chosen[by_key[key].location] = by_key[key]
+            elif is_state_file(name := key.rpartition("/")[2]) and not os.path.lexists(key.removeprefix("file:")):
+                # The path is one of before a move; the name, a random UUID, is the same.
+                chosen |= {file.location: file for file in by_name.get(name, ())}
+    return sorted(chosen.values(), key=_is_metadata), present
 
 
-def _references(file: QuarantinedFile) -> Iterable[str]:
+def _find_wanted(roots: Sequence[Location], what: str, keys: PathKeys) -> set[str]:
+    """The keys of the files or directories that a user may mean."""
+    what = what.strip().rstrip("/").removesuffix(f"/{METADATA_FILE}")
+    if not what:
+        return set()
+    texts = [] if what.startswith("/") or ":/" in what else [join(root, what).url for root in roots]
+    texts.append(resolve(what).url)
+    return {key for text in texts for key in (keys.key(text), keys.directory_key(text))}
+
+
+def _find_references(location: Location, original: Location, keys: PathKeys, mapping: PathMapping) -> Iterable[str]:
+    """Keys of the files that a `_metadata` file references."""
     try:
-        metadata = read_metadata(read_metadata_bytes(file.location), str(file.location))
+        metadata = read_metadata(read_metadata_bytes(location), str(location))
     except StateError:
         # It is restored as it is; what it references is not known.
-        return
-    for reference in list_references(metadata):
-        if not isinstance(reference.handle, FileStateHandle | SegmentFileStateHandle):
-            continue
-        path = normalize(reference.handle.path)
-        if find_scheme(path) in protocols(file.original.filesystem):
-            # Others are not in this quarantine, and their storage is not for a snapshot to choose; nor is one that no
-            # URL can name.
-            with suppress(StateError):
-                yield resolve_beside(path, file.original).path
+        return ()
+    directory = keys.directory_key(parent(original).url)
+    return follow_links(extract_references(metadata, directory, keys.key, mapping), (), {}).files
 
 
 def _is_metadata(file: QuarantinedFile) -> bool:

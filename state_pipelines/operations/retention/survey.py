@@ -199,6 +199,10 @@ def open_roots(
     found: dict[str, Root] = {}
     for given in paths:
         location = given if isinstance(given, Location) else resolve(given, **(storage_options or {}))
+        if is_local(location) and ".." in location.path.split("/"):
+            # Paths below it are compared by their names.
+            location = Location(location.filesystem, os.path.realpath(location.path))
+            given = location
         text = str(location)
         # Authorities that fsspec drops from paths stay as the user wrote them.
         if isinstance(given, str) and "://" in given and "://" in text:

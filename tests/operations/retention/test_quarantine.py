@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from state_pipelines.errors import NotFoundError
-from state_pipelines.operations.retention.audit_log import AuditLog, Outcome
+from state_pipelines.operations.retention.audit_log import AuditLog, AuditRecord, Outcome
+from state_pipelines.operations.retention.plan import PathKind
 from state_pipelines.operations.retention.quarantine import (
     list_quarantine,
     purge_quarantine,
@@ -14,10 +15,11 @@ from state_pipelines.operations.retention.quarantine import (
     restore_quarantined,
 )
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.storage import Location, resolve
+from state_pipelines.storage import Location, parse_path_mapping, resolve
 from state_pipelines.storage.deletion import move_file
 from state_pipelines.storage.snapshot_listing import find_snapshots
 from tests.operations.retention.tree import make_tree
+from tests.operations.retention.trees import install_job, plan
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
 PLAN, LATER_PLAN = "0123456789abcdef", "fedcba9876543210"
@@ -229,3 +231,103 @@ def kill_restore(root: Location, log: AuditLog, monkeypatch: pytest.MonkeyPatch,
         patched.setattr(f"state_pipelines.operations.retention.audit_log.AuditRun.{call}", die)
         with pytest.raises(KeyboardInterrupt):
             restore_quarantined([root], PLAN, log)
+
+
+def test_spellings_of_the_path_of_a_snapshot(root: Location, log: AuditLog, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(root.path)
+    for spelling in (
+        "job/chk-1",
+        "./job//chk-1/",
+        " job/chk-1/_metadata",
+        f"{root.path}/../root/job/chk-1",
+        f"file:{root.path}/job/chk-1",
+        f"file://{root.path}/job/chk-1/_metadata",
+        f"{tmp_path}/link/job/chk-1",
+    ):
+        files = [write(root, "job/chk-1/_metadata"), write(root, "job/chk-1/a")]
+        other = write(root, "job/chk-10/a")
+        quarantine(root, *files, other)
+        restore_quarantined([root], spelling, log)
+        assert [each.exists() for each in (*files, other)] == [True, True, False], spelling
+        restore_quarantined([root], "job/chk-10", log)
+
+
+def outcomes(records: list[AuditRecord]) -> dict[str, tuple[Outcome, str]]:
+    return {Path(each.path).name: (each.outcome, each.detail) for each in records if each.path.endswith("_metadata")}
+
+
+def quarantine_snapshot(root: Location, job: Path, *, shared: str = PLAN) -> tuple[Path, set[Path]]:
+    """Move a checkpoint and what only it needs to the quarantine; the shared files with another plan."""
+    first = plan(root.path, policy={"checkpoints": {"last": 1}})
+    going = [Path(each.path) for each in first.delete if each.kind is not PathKind.DIRECTORY]
+    files = {each for each in going if each.parent.name == "shared"}
+    quarantine(root, *(each for each in going if each not in files))
+    quarantine(root, *files, fingerprint=shared)
+    return job / "chk-2", files
+
+
+def test_a_restored_snapshot_is_verified(root: Location, log: AuditLog) -> None:
+    snapshot, shared = quarantine_snapshot(root, install_job(Path(root.path)), shared=LATER_PLAN)
+    assert len(shared) > 1
+    # By its plan, the shared files come too; what was deleted meanwhile is named.
+    lost = sorted(shared)[0]
+    (file,) = [each for each in list_quarantine([root]) if each.original.path == str(lost)]
+    Path(file.location.path).unlink()
+    records = restore_quarantined([root], PLAN, log)
+    outcome, detail = outcomes(records)["_metadata"]
+    assert (outcome, lost.name in detail, "does not exist" in detail) == (Outcome.INCOMPLETE, True, True)
+    assert all(each.exists() for each in shared if each != lost)
+    assert any(each.outcome is Outcome.INCOMPLETE for each in log.read())
+
+
+def test_a_whole_snapshot_is_restored_without_a_remark(root: Location, log: AuditLog) -> None:
+    snapshot, _ = quarantine_snapshot(root, install_job(Path(root.path)))
+    assert outcomes(restore_quarantined([root], str(snapshot), log)) == {"_metadata": (Outcome.RESTORED, "")}
+
+
+def test_a_moved_snapshot_comes_back_whole_and_is_judged_with_a_mapping(root: Location, log: AuditLog) -> None:
+    job = install_job(Path(root.path), url="hdfs://elsewhere/flink")
+    mapping = [f"hdfs://elsewhere/flink={root.path}"]
+    first = plan(root.path, policy={"checkpoints": {"last": 1}}, path_mapping=mapping)
+    files = [Path(each.path) for each in first.delete if each.kind is not PathKind.DIRECTORY]
+    for fingerprint in (PLAN, LATER_PLAN):
+        own = [each for each in files if (each.parent.name == "shared") is (fingerprint == LATER_PLAN)]
+        quarantine(root, *own, fingerprint=fingerprint)
+    records = restore_quarantined([root], str(job / "chk-2"), log)
+    # Without the mapping the names of the files tell, but the snapshot does not say where they are.
+    assert all(each.exists() for each in files)
+    outcome, detail = outcomes(records)["_metadata"]
+    assert (outcome is not Outcome.FAILED, "elsewhere" in detail) == (True, True)
+    quarantine(root, *files)
+    records = restore_quarantined([root], PLAN, log, path_mapping=parse_path_mapping(mapping))
+    assert outcomes(records) == {"_metadata": (Outcome.RESTORED, "")}
+
+
+def test_a_snapshot_that_is_back_gets_the_files_that_it_lacks(root: Location, log: AuditLog) -> None:
+    snapshot, shared = quarantine_snapshot(root, install_job(Path(root.path)))
+    for file in list_quarantine([root]):
+        if Path(file.original.path).parent.name != "shared":
+            move_file(file.location, file.original, root)
+    records = restore_quarantined([root], str(snapshot), log)
+    assert {Path(each.path) for each in records} == shared
+    quarantine(root, *shared)
+    lost = list_quarantine([root])[0]
+    Path(lost.location.path).unlink()
+    records = restore_quarantined([root], str(snapshot), log)
+    assert outcomes(records)["_metadata"][0] is Outcome.INCOMPLETE
+
+
+def test_the_quarantine_of_a_directory_above_is_searched(tmp_path: Path, log: AuditLog) -> None:
+    team = resolve(str(tmp_path / "all" / "team"))
+    above = resolve(str(tmp_path / "all"))
+    snapshot, _ = quarantine_snapshot(team, install_job(Path(team.path)))
+    other = write(above, "other/job/shared/a")
+    quarantine(above, other)
+    moved = [(each.original, each.location) for each in list_quarantine([team])]
+    for original, location in moved:
+        move_file(location, quarantine_location(above, original, PLAN, NOW), above)
+    (tmp_path / "link").symlink_to(team.path)
+    records = restore_quarantined([resolve(str(tmp_path / "link"))], PLAN, log)
+    assert len(records) == len(moved)
+    assert outcomes(records) == {"_metadata": (Outcome.RESTORED, "")}
+    assert not other.exists()
