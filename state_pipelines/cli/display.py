@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from state_pipelines.errors import StateError
-from state_pipelines.snapshot.escaping import escape_terminal
+from state_pipelines.snapshot.escaping import escape_line, escape_terminal
 from state_pipelines.snapshot.representation import format_bytes as format_bytes
 
 if TYPE_CHECKING:
@@ -40,11 +40,15 @@ class SafeConsole(Console):
     """A console that shows control characters in texts; its own, such as those of colors, it sends as they are."""
 
     def print(self, *objects: Any, style: str | Style | None = None, **options: Any) -> None:
-        """Print objects as rich does; a text that fits on a line without its layout, which takes 50 times as long."""
+        """Print objects as rich does; a text that fits on a line without its layout, which takes 50 times as long.
+
+        A text is one line: line breaks in it are those of names in a snapshot or of files.
+        """
+        objects = tuple(escape_line(each) if isinstance(each, str) else each for each in objects)
         if len(objects) > 1 or options or not all(isinstance(each, str) for each in objects):
             super().print(*objects, style=style, **options)
             return
-        text = escape_terminal("".join(objects))
+        text = "".join(objects)
         if not self._fits(text):
             super().print(text, style=style)
             return
@@ -71,8 +75,8 @@ class SafeConsole(Console):
 
 
 def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
-    """Print a text as `click.echo` does, with its control characters visible."""
-    click.echo(escape_terminal(text), nl=nl, err=err)
+    """Print a line as `click.echo` does, with its control characters and line breaks visible."""
+    click.echo(escape_line(text), nl=nl, err=err)
 
 
 @contextmanager
@@ -114,9 +118,17 @@ def make_console(*, stderr: bool = False) -> Console:
     )
 
 
+class _LineTable(Table):
+    """A table whose texts are one line each, but for where a column is too narrow."""
+
+    def add_row(self, *renderables: RenderableType | None, **options: Any) -> None:
+        """Add a row as rich does."""
+        super().add_row(*(escape_line(each) if isinstance(each, str) else each for each in renderables), **options)
+
+
 def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """A table without lines; the columns named in `right` hold numbers."""
-    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = _LineTable(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(
             column, justify="right" if column in right else "left", overflow="fold", no_wrap=column in right
@@ -147,11 +159,13 @@ def print_notes(console: Console, notes: Iterable[str]) -> None:
 
 def indent(content: Table | Text | Padding | str) -> Padding:
     """`content`, two columns to the right."""
-    return Padding(content, (0, 0, 0, 2), expand=False)
+    shown = escape_line(content) if isinstance(content, str) else content
+    return Padding(shown, (0, 0, 0, 2), expand=False)
 
 
 def crop(text: str, size: int) -> Text:
     """`text`, at most `size` characters of it."""
+    text = escape_line(text)
     return Text(text if len(text) <= size else f"{text[: size - 1]}…")
 
 

@@ -61,7 +61,7 @@ class _Duration(click.ParamType[timedelta]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
         """Parse a duration."""
-        return value if isinstance(value, timedelta) else parse_duration(value, f"--{param.name}" if param else "")
+        return value if isinstance(value, timedelta) else parse_duration(value, param.opts[0] if param else "")
 
 
 _OF_APPLY = ("--plan", "--quarantine", "--max-paths", "--max-bytes", "--rate")

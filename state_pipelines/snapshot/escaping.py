@@ -58,6 +58,11 @@ def escape_terminal(text: str) -> str:
     return (_HIDDEN_ASCII if text.isascii() else _HIDDEN).sub(_escape_hidden, text)
 
 
+def escape_line(text: str) -> str:
+    r"""Return a text of one line as `escape_terminal` does, with line breaks as `\n`, so that it stays one line."""
+    return escape_terminal(text).replace("\n", "\\n")
+
+
 def _escape_hidden(match: re.Match[str]) -> str:
     if _NEEDED.match(match.string, match.start()):
         return match[0]

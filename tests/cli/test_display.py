@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from state_pipelines.cli.display import SafeConsole
+from state_pipelines.cli.display import SafeConsole, crop, print_table
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.metadata.checkpoint import OperatorState
 
@@ -29,7 +29,6 @@ TEXTS = [
     "word " * 20,
     "größe 大 🎉",
     "大" * 21,
-    "a\nb",
     "a\tb",
     "[bold]x[/] :smile:",
 ]
@@ -56,6 +55,15 @@ def test_texts_are_printed_as_rich_prints_them(style: str | None, options: dict[
         assert "captured" in captured.get()
     expected, printed = (console.file.getvalue() for console in consoles)  # type: ignore[attr-defined]
     assert printed == expected
+
+
+def test_a_line_break_in_a_text_is_visible() -> None:
+    console = make(SafeConsole, {})
+    console.print("a\nb")
+    console.print("a\nb", soft_wrap=True)
+    print_table(console, ("name",), [("a\nb",), (crop("c\nd", 3),)])
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [each.strip() for each in lines] == ["a\\nb", "a\\nb", "name", "a\\nb", "c\\…"]
 
 
 def test_characters_that_rich_leaves_out_are_visible_too() -> None:

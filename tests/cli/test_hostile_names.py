@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Called
 
-UID = "<img src=x onerror=alert(1)>|\x1b[2J\x1b]0;title\x07"
+FORGED = "restorable: all is fine"
+UID = f"<img src=x onerror=alert(1)>|\x1b[2J\x1b]0;title\x07\n{FORGED}\n"
 
 
 @pytest.fixture
@@ -37,6 +38,7 @@ def test_no_control_character_reaches_the_terminal(call: Callable[..., Called], 
     called = call(command, hostile)
     assert "\x1b" not in called.out + called.err
     assert "\x07" not in called.out + called.err
+    assert not any(line.strip().startswith(FORGED) for line in called.out.splitlines())
 
 
 def test_errors_are_escaped_too(call: Callable[..., Called], hostile: Path) -> None:

@@ -286,3 +286,34 @@ def test_a_restored_snapshot_that_is_not_complete(call: Callable[..., Called], t
     assert called.code == 1
     assert "the restored snapshot is not complete" in called.out
     assert shared in called.out
+
+
+def test_names_of_files_forge_no_lines(call: Callable[..., Called], root: Path) -> None:
+    shared = next(root.glob("*/shared"))
+    forged = "0 paths with 0 B would go; 9 files stay"
+    put(shared / f"x\n{forged}\n\x1b[2K\r{forged}")
+    put(root / f"a\n{forged}" / "shared" / UUIDS[1])
+    for command in (("retain", root), ("retain", root, "--all")):
+        called = call(*command)
+        assert forged not in called.out.splitlines()
+        assert all(each.isprintable() for each in called.out.splitlines())
+        assert f"\\n{forged}" in called.out
+    fingerprint = call("retain", root, "--json").json["fingerprint"]
+    assert call("retain", root, "--apply", fingerprint, "--quarantine").code == 0
+    put(root / f"a\n{forged}" / "shared" / UUIDS[1])
+    called = call("retain", root, "--restore", fingerprint)
+    assert (called.code, forged in called.out.splitlines(), "exists again" in called.out) == (1, False, True)
+
+
+def test_wrong_options_are_called_by_their_names(call: Callable[..., Called], root: Path) -> None:
+    called = call("retain", root, "--min-age", "3")
+    assert (called.code, "'3' is not a duration [at --min-age]" in called.err) == (2, True)
+    called = call("retain", root, "--apply", "zz")
+    assert (called.code, "'zz' is no fingerprint" in called.err) == (2, True)
+
+
+def test_what_is_too_young_is_counted(call: Callable[..., Called], root: Path) -> None:
+    put(next(root.glob("*/shared")) / UUIDS[0], age=timedelta(hours=1))
+    called = call("retain", root)
+    assert "nothing is old enough to go: 0 snapshots and 1 files" in called.out
+    assert "old enough" not in call("retain", root, "--min-age", "0s").out

@@ -150,10 +150,15 @@ def apply_plan(
     Raises:
         PlanChangedError: the plan of now has another fingerprint.
         IncompatibleError: the newest snapshot of a job that would stay is damaged, or was removed meanwhile.
-        UsageError: the policy is wrong, the audit log is where files are deleted, or the audit log or the quarantine of
-            a root is a symbolic link.
+        UsageError: this is no fingerprint, the policy is wrong, the audit log is where files are deleted, or the audit
+            log or the quarantine of a root is a symbolic link.
         StateError: a root cannot be read, or the audit log cannot be written.
     """
+    if not is_fingerprint(fingerprint):
+        raise UsageError(
+            f"{fingerprint!r} is no fingerprint: one has 16 digits from 0 to 9 and a to f",
+            hint="Plan first; the last lines of a plan show its fingerprint",
+        )
     clock = now or (lambda: datetime.now(UTC))
     rules = open_policy(policy)
     mapping = path_mapping if isinstance(path_mapping, PathMapping) else parse_path_mapping(path_mapping)

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from state_pipelines.operations.retention.snapshot_decisions import Decision
     from state_pipelines.operations.retention.survey import FoundFile, FoundSnapshot, Neighbour, Survey
 
+YOUNG = "younger than the minimal age, or of unknown age"
+"""Reason of an unreferenced file that stays."""
+
 # Tasks upload before `_metadata` exists; what was uploaded this shortly before the newest checkpoint was completed may
 # belong to the next one (default of `execution.checkpointing.timeout`).
 _UPLOAD_TIME = timedelta(minutes=10)
@@ -233,7 +236,7 @@ class FileJudge:
             self._delete(file, kind, "an interrupted application of a plan was deleting it")
         elif flink_names.is_temporary_name(file.name):
             if self._is_young(file.entry.modified):
-                self._keep(file, PathKind.TEMPORARY, _YOUNG)
+                self._keep(file, PathKind.TEMPORARY, YOUNG)
             else:
                 self._delete(file, PathKind.TEMPORARY, "an unfinished file that was never completed")
         elif released is None and not directory.everything and not _is_known_name(file.name, kind):
@@ -263,7 +266,7 @@ class FileJudge:
         kind = directory.kind
         is_own_group = kind in _GROUPS
         if self._is_young(file.entry.modified) or (is_own_group and self._is_young(directory.newest)):
-            return _YOUNG
+            return YOUNG
         if kind is PathKind.TEMPORARY and directory.everything:
             return None
         if file.root.key in self._stopped:
@@ -370,7 +373,6 @@ class FileJudge:
         return result
 
 
-_YOUNG = "younger than the minimal age, or of unknown age"
 _GROUPS = frozenset({PathKind.INCOMPLETE_CHECKPOINT, PathKind.INCOMPLETE_SAVEPOINT, PathKind.TEMPORARY})
 _ORPHAN_REASONS = {
     PathKind.SHARED: "no snapshot references it",

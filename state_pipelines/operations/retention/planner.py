@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import StateError, Where
 from state_pipelines.operations.retention.audit_log import Outcome, find_leftovers, is_fingerprint, open_audit_log
-from state_pipelines.operations.retention.file_decisions import FileJudge
+from state_pipelines.operations.retention.file_decisions import YOUNG, FileJudge
 from state_pipelines.operations.retention.jobs import JobIndex
 from state_pipelines.operations.retention.path_keys import PathKeys
 from state_pipelines.operations.retention.pins import locate_pins
 from state_pipelines.operations.retention.plan import PathKind, RetentionPlan, SnapshotVerdict, compute_fingerprint
 from state_pipelines.operations.retention.policy import RetentionPolicy, load_policy, parse_policy
 from state_pipelines.operations.retention.references import ReferenceReader, SnapshotReferences, Unreadable
-from state_pipelines.operations.retention.snapshot_decisions import decide, kind_of
+from state_pipelines.operations.retention.snapshot_decisions import YOUNG_SNAPSHOT, decide, kind_of
 from state_pipelines.operations.retention.stored_references import StoredReferences
 from state_pipelines.operations.retention.survey import open_roots, require_whole_jobs, survey
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, parse_path_mapping, resolve
@@ -170,6 +170,7 @@ class _Planner:
                 *_note_outside_files(found),
                 *_note_links(found),
                 *_note_others(found, judge.delete),
+                *self._note_young(judge, decisions),
             ),
             linked_bytes=_count_linked_bytes(found, judge.delete),
             price=self.policy.price,
@@ -207,6 +208,17 @@ class _Planner:
             for above in found.above
             for run in open_audit_log(above).find_unfinished_runs()
             if is_fingerprint(run.name)
+        ]
+
+    def _note_young(self, judge: FileJudge, decisions: Mapping[str, Decision]) -> list[str]:
+        """A note where all that could go is too young."""
+        files = sum(each.reason == YOUNG for each in judge.keep)
+        snapshots = sum(each.reasons == (YOUNG_SNAPSHOT,) for each in decisions.values())
+        if judge.delete or not (files or snapshots):
+            return []
+        return [
+            f"nothing is old enough to go: {snapshots:,} snapshots and {files:,} files that could go are younger than "
+            f"the minimal age of {self.policy.min_age}, or of unknown age"
         ]
 
     def identify(self, plan: RetentionPlan, delete: Sequence[PlannedPath] | None = None) -> RetentionPlan:

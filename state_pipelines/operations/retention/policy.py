@@ -382,4 +382,6 @@ def _require_once(content: Mapping[Any, Any], unify: Callable[[str], str], field
 
 
 def _wrong(field: str, what: str, hint: str) -> UsageError:
-    return UsageError(f"retention policy: {what}", where=Where(path=field or None), hint=hint)
+    # Options of the command line are no fields of a policy.
+    prefix = "" if field.startswith("--") else "retention policy: "
+    return UsageError(f"{prefix}{what}", where=Where(path=field or None), hint=hint)

@@ -27,6 +27,10 @@ NOT_IN_EARLIER_PLAN = "not in the earlier plan that this one confirms; a later p
 """Reason of what could go by now, but could not when the confirmed plan was made."""
 
 
+YOUNG_SNAPSHOT = "younger than the minimal age"
+"""Reason of a snapshot that stays."""
+
+
 @dataclass(frozen=True)
 class Decision:
     """The decision about one snapshot.
@@ -109,7 +113,7 @@ def _protect(
         if len(known) < len(times):
             reasons[snapshot.key].append("its age is not known")
         elif now - max(known) < policy.min_age:
-            reasons[snapshot.key].append("younger than the minimal age")
+            reasons[snapshot.key].append(YOUNG_SNAPSHOT)
         if snapshot.root.key in stopped:
             reasons[snapshot.key].append("other snapshots may reference its files (see stopped)")
     return reasons

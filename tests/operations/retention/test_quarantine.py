@@ -267,7 +267,7 @@ def quarantine_snapshot(root: Location, job: Path, *, shared: str = PLAN) -> tup
 
 
 def test_a_restored_snapshot_is_verified(root: Location, log: AuditLog) -> None:
-    snapshot, shared = quarantine_snapshot(root, install_job(Path(root.path)), shared=LATER_PLAN)
+    _, shared = quarantine_snapshot(root, install_job(Path(root.path)), shared=LATER_PLAN)
     assert len(shared) > 1
     # By its plan, the shared files come too; what was deleted meanwhile is named.
     lost = sorted(shared)[0]
@@ -320,7 +320,7 @@ def test_a_snapshot_that_is_back_gets_the_files_that_it_lacks(root: Location, lo
 def test_the_quarantine_of_a_directory_above_is_searched(tmp_path: Path, log: AuditLog) -> None:
     team = resolve(str(tmp_path / "all" / "team"))
     above = resolve(str(tmp_path / "all"))
-    snapshot, _ = quarantine_snapshot(team, install_job(Path(team.path)))
+    quarantine_snapshot(team, install_job(Path(team.path)))
     other = write(above, "other/job/shared/a")
     quarantine(above, other)
     moved = [(each.original, each.location) for each in list_quarantine([team])]
