@@ -122,9 +122,12 @@ def test_ids_from_85_on_are_the_registrations_of_the_snapshot() -> None:
     assert read("580102018269", of=of) == ObjectValue("vec.Vec$Inner", (("n", 1), ("s", "i")))
 
 
-def test_ids_from_10_on_are_registrations_where_the_streaming_runtime_is_absent() -> None:
+@pytest.mark.parametrize(("version", "raw"), [(2, "0c0102018269"), (5, "0b0102018269")])
+def test_registrations_follow_those_of_kryo_where_the_streaming_runtime_is_absent(version: int, raw: str) -> None:
     of = serializer("vec.Vec$Inner")
-    assert read("0c0102018269", 2, of=of) == ObjectValue("vec.Vec$Inner", (("n", 1), ("s", "i")))
+    assert read(raw, version, of=of) == ObjectValue("vec.Vec$Inner", (("n", 1), ("s", "i")))
+    second = serializer("java.util.List", "vec.Vec$Inner")
+    assert read(f"{int(raw[:2], 16) + 1:02x}{raw[2:]}", version, of=second) == read(raw, version, of=of)
 
 
 def test_registering_a_known_class_takes_no_id() -> None:
@@ -403,6 +406,16 @@ def test_data_of_flinks_own_tests_are_read(case: str, release: str) -> None:
     value = read_kryo_span(
         Reader((directory / "test-data").read_bytes()), snapshot, 2, load_classes(f"{dog}: [name: String]")
     )
+    assert value == ObjectValue(dog, (("name", "Hasso"),))
+
+
+def test_data_of_kryo_5_out_of_flinks_own_tests_are_read(wild2: Path) -> None:
+    path = "apache+flink/serializers/flink-core/kryo-type-serializer-changed-registration-order-2.0"
+    snapshot = read_snapshot(Reader((wild2 / path / "serializer-snapshot").read_bytes()))
+    assert isinstance(snapshot, tree.Kryo)
+    dog = "org.apache.flink.api.java.typeutils.runtime.kryo.KryoPojosForMigrationTests$Dog"
+    data = Reader((wild2 / path / "test-data").read_bytes())
+    value = read_kryo_span(data, snapshot, 5, load_classes(f"{dog}: [name: String]"))
     assert value == ObjectValue(dog, (("name", "Hasso"),))
 
 

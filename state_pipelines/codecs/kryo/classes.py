@@ -29,7 +29,7 @@ FIRST_IDS = (
     "java.lang.Double",
     "java.lang.Void",
 )
-"""Classes of the ids 0 to 9; a primitive type shares the id of its wrapper."""
+"""Classes of the ids 0 to 9; a primitive type shares the id of its wrapper. Kryo 5 does not register the last one."""
 
 FLINK_BASE = 73
 FLINK_IDS = (
@@ -49,8 +49,15 @@ FLINK_IDS = (
 """Classes of the ids 73 to 84, which Flink's streaming runtime registers."""
 
 USER_BASE = FLINK_BASE + len(FLINK_IDS)
-BARE_BASE = len(FIRST_IDS)
-"""First id of the user's registrations where Flink's streaming runtime is absent (tests of flink-core)."""
+
+
+def first_ids(version: Version) -> tuple[str, ...]:
+    """Return the classes that Kryo registers itself, by id.
+
+    The registrations of the user follow them where Flink's streaming runtime is absent (tests of flink-core).
+    """
+    return FIRST_IDS if version == 2 else FIRST_IDS[:-1]
+
 
 WRAPPERS = {
     "java.lang.Boolean": "boolean",

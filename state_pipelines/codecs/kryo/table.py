@@ -15,9 +15,7 @@ from state_pipelines.binary.java_values import JavaObject
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.java.typed_values import CollectionKind
 from state_pipelines.codecs.kryo.classes import (
-    BARE_BASE,
     FINAL_CLASSES,
-    FIRST_IDS,
     FLINK_BASE,
     FLINK_IDS,
     SHAPES,
@@ -25,6 +23,7 @@ from state_pipelines.codecs.kryo.classes import (
     WRAPPERS,
     CollectionVariant,
     Shape,
+    first_ids,
     known_classes,
 )
 from state_pipelines.codecs.kryo.field_lists import (
@@ -54,9 +53,7 @@ JAVA_SERIALIZERS = (
     "com.esotericsoftware.kryo.serializers.JavaSerializer",
 )
 """Kryo serializers that write objects by Java serialization, all of one graph and class into one stream."""
-_FIXED_IDS = {name: FLINK_BASE + index for index, name in enumerate(FLINK_IDS)} | {
-    name: index for index, name in enumerate(FIRST_IDS)
-}
+_FLINK_IDS = {name: FLINK_BASE + index for index, name in enumerate(FLINK_IDS)}
 Bindings = Mapping[str, JavaType]
 """Type parameters of the current class and their arguments."""
 
@@ -82,8 +79,10 @@ class ClassTable:
         self.classes = classes
         self.known = known_classes(version)
         # Registering a class again keeps its id and takes no new one.
-        self.registered = [each.class_name for each in serializer.registrations if each.class_name not in _FIXED_IDS]
-        self.ids = {name: USER_BASE + index for index, name in enumerate(self.registered)} | _FIXED_IDS
+        self.first = first_ids(version)
+        fixed = _FLINK_IDS | {name: index for index, name in enumerate(self.first)}
+        self.registered = [each.class_name for each in serializer.registrations if each.class_name not in fixed]
+        self.ids = {name: USER_BASE + index for index, name in enumerate(self.registered)} | fixed
         self.messages = messages or MessageTypes()
         named = ((each.class_name, _find_serializer(each)) for each in serializer.registrations)
         self.custom = {name: found for name, found in named if found is not None}
@@ -105,11 +104,11 @@ class ClassTable:
 
     def class_of_id(self, number: int) -> str | None:
         """Return the class of a registration id, or None."""
-        if number < len(FIRST_IDS):
-            return FIRST_IDS[number]
+        if number < len(self.first):
+            return self.first[number]
         if FLINK_BASE <= number < USER_BASE:
             return FLINK_IDS[number - FLINK_BASE]
-        index = number - (USER_BASE if number >= USER_BASE else BARE_BASE)
+        index = number - (USER_BASE if number >= USER_BASE else len(self.first))
         return self.registered[index] if index < len(self.registered) else None
 
     def find(self, name: str) -> ClassDeclaration | None:
