@@ -107,7 +107,7 @@ def test_a_class_of_the_same_name_in_another_package_is_named(tmp_path: Path) ->
     report = judge(job_of(order=ORDER), moved, tmp_path)
     (unseen,) = (each for each in report.checks if each.outcome is Outcome.UNDETERMINED)
     assert "com.acme.Order may be b.Order now" in unseen.reason
-    assert "keep it, or change the class in a migration" in unseen.remedy
+    assert "a `rename_class` step" in unseen.remedy
 
 
 def test_a_lost_pojo_is_explained_by_its_class() -> None:

@@ -397,7 +397,7 @@ def _assumed(state: StateClasses, job: Job) -> StateCheck:
         reason=f"not among the given classes and assumed unchanged: {', '.join(names)}"
         + "".join(f"; {each}" for each in moved),
         remedy="Give all jars of the new job (--job-classes, repeatable). If a class has another name or package now, "
-        "Flink does not find the old one: keep it, or change the class in a migration",
+        "Flink does not find the old one: keep it, or write a migration with a `rename_class` step",
     )
 
 

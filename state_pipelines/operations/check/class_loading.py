@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.flink_releases import Release
     from state_pipelines.serializers.tree import Serializer
 
+_NO_OLD_SNAPSHOTS = (1, 17)
+_OLD_SNAPSHOTS = (
+    "TypeSerializerConfigSnapshot and it's subclasses are not supported since Flink 1.17. If you are using built-in "
+    "serializers, please first migrate to Flink 1.16. If you are using custom serializers, please migrate them to "
+    "TypeSerializerSnapshot using Flink 1.16."
+)
+
 
 def judge_loading(operator: JobOperator, state: JobState, release: Release) -> StateCheck | None:
     """Judge a state one of whose serializer snapshot classes a release of Flink does not have; None for the others."""
@@ -102,8 +109,14 @@ def _refuse(
         reason=f"Flink {_format(release)} has no class {name} (Flink {known} it), so that it cannot read the "
         "serializer snapshot",
         remedy=remedy,
-        error=f"Could not find class '{name}' in classpath.",
+        error=explain_missing_class(name, release),
     )
+
+
+def explain_missing_class(name: str, release: Release) -> str:
+    """The error of Flink for a serializer snapshot class that it does not find, word for word."""
+    error = f"Could not find class '{name}' in classpath."
+    return f"{error} {_OLD_SNAPSHOTS}" if "SerializerConfig" in name and release >= _NO_OLD_SNAPSHOTS else error
 
 
 def _leave_open(path: str, reason: str, release: Release) -> Finding:
