@@ -35,10 +35,11 @@ faults: $(PROJECT)
 
 # All long forms of the robustness tests, one after the other, whatever is found; hours. Each is bounded by a number:
 # attempts of each reader, bytes of each format that are flipped (0: all), local calls of each command that fail in each
-# way, and of how many requests of retention one fails.
+# way, of how many requests of retention one fails, and random trees of retention.
 BYTES ?= 0
 POINTS ?= 12
 EVERY ?= 1
+TREES ?= 500
 robustness: $(PROJECT)
 	@ended=0; for each in \
 		" --executions $(EXECUTIONS)" \
@@ -48,7 +49,8 @@ robustness: $(PROJECT)
 		".killed_commands --points $(POINTS)" \
 		".faulty_migration --points $(POINTS)" \
 		".faulty_retention --every $(EVERY)" \
-		".killed_retention --points $(POINTS)"; \
+		".killed_retention --points $(POINTS)" \
+		".random_retention --trees $(TREES)"; \
 	do \
 		echo "python -m tests.robustness$$each"; \
 		$(BIN)/python -m tests.robustness$$each || ended=1; \

@@ -27,7 +27,7 @@ from state_pipelines.storage.locations import is_below, is_local, parent
 from state_pipelines.storage.reach import COMMON
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
 from state_pipelines.storage.trees import list_tree
-from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY
+from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY, SAVEPOINT_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -412,7 +412,7 @@ def find_parents(roots: Iterable[Root]) -> list[Location]:
 
 
 def list_beside(top: Location, roots: Iterable[Root], keys: PathKeys) -> tuple[list[FileEntry], list[StateError]]:
-    """List the `_metadata` files in a directory, in those below it, and in the `chk-N` below these.
+    """List the `_metadata` files in a directory, in those below it, and in checkpoints and savepoints in these.
 
     Args:
         top: the directory, such as that of the checkpoints of all jobs.
@@ -441,7 +441,7 @@ def list_beside(top: Location, roots: Iterable[Root], keys: PathKeys) -> tuple[l
     entries = list_one(top)
     metadata = [each for each in entries if _is_metadata(each)]
     for is_last in (False, True):
-        inner = [each.location for each in entries if _may_hold_snapshots(each, only_checkpoints=is_last)]
+        inner = [each.location for each in entries if _may_hold_snapshots(each, only_named=is_last)]
         inner = [each for each in inner if keys.directory_key(each.url) not in skipped]
         with ThreadPoolExecutor(READ_THREADS) as threads:
             entries = [entry for listed in threads.map(list_one, inner) for entry in listed]
@@ -490,8 +490,8 @@ def _is_metadata(entry: FileEntry) -> bool:
     return entry.location.name == METADATA_FILE and not entry.is_directory
 
 
-def _may_hold_snapshots(entry: FileEntry, *, only_checkpoints: bool) -> bool:
+def _may_hold_snapshots(entry: FileEntry, *, only_named: bool) -> bool:
     name = entry.location.name
     if not entry.is_directory or name in (*COMMON, RETENTION_DIRECTORY):
         return False
-    return not only_checkpoints or CHECKPOINT_DIRECTORY.fullmatch(name) is not None
+    return not only_named or any(each.fullmatch(name) for each in (CHECKPOINT_DIRECTORY, SAVEPOINT_DIRECTORY))
