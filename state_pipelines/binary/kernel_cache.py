@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+_FORMAT = "kernel 2"
+"""Form of the files; others count as absent."""
+
+
 class KernelFiles:
     """The files of one function: one for each combination of argument types and machine.
 
@@ -37,7 +41,8 @@ class KernelFiles:
     def __init__(self, folder: str, base: str, stamp: str) -> None:
         self._folder = Path(folder)
         self._base = base
-        self._identity = (numba.__version__, stamp)
+        # Of one length, so that a file is compared with it before anything of it is unpickled.
+        self._identity = hashlib.sha256(f"{_FORMAT} {numba.__version__} {stamp}".encode()).digest()
 
     def flush(self) -> None:
         """Nothing: there is no index; a file of other sources counts as absent, and is replaced."""
@@ -47,7 +52,7 @@ class KernelFiles:
         target = self.locate(key)
         pending = target.with_name(f"{target.name}.tmp.{uuid.uuid4().hex[:16]}")
         try:
-            pending.write_bytes(pickle.dumps((self._identity, dumps((key, data)))))  # type: ignore[no-untyped-call]
+            pending.write_bytes(self._identity + dumps((key, data)))  # type: ignore[no-untyped-call]
             pending.replace(target)
         except BaseException:
             pending.unlink(missing_ok=True)
@@ -56,12 +61,15 @@ class KernelFiles:
     def load(self, key: Any) -> Any:
         """Machine code for `key` of the same sources by the same Numba; None where there is nothing."""
         try:
-            identity, kept = pickle.loads(self.locate(key).read_bytes())
-        except (OSError, EOFError, ValueError, pickle.UnpicklingError):
+            content = self.locate(key).read_bytes()
+        except OSError:
             return None
-        if identity != self._identity:
+        if not content.startswith(self._identity):
             return None
-        found, data = pickle.loads(kept)
+        try:
+            found, data = pickle.loads(memoryview(content)[len(self._identity) :])
+        except (EOFError, ValueError, pickle.UnpicklingError):
+            return None
         return data if found == key else None
 
     def locate(self, key: Any) -> Path:

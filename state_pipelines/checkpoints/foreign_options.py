@@ -54,6 +54,9 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
         (_EXECUTION + "aligned-checkpoint-timeout", _EXECUTION + "alignment-timeout"), parse_millis, 0, _UNALIGNED
     ),
     ForeignOption(
+        (_EXECUTION + "force",), parse_bool, False, "streams of iterations, for which it was, do not run here"
+    ),
+    ForeignOption(
         ("execution.state-recovery.without-channel-state.checkpoint-id",),
         parse_int,
         -1,

@@ -135,7 +135,14 @@ def command(
     old = opener.open(snapshot)
     require_outside(resolve(target), old.location.directory)
     if directory is not None:
-        route = find_route(RevisionDirectory(directory, allow_python=allow_python), old, end, start)
+        revisions = RevisionDirectory(directory, allow_python=allow_python)
+        if not revisions.revisions:
+            raise UsageError(
+                "the directory has no revisions",
+                where=Where(file=revisions.path),
+                hint="Write one with `state-pipelines revision`, or name another directory",
+            )
+        route = find_route(revisions, old, end, start)
     else:
         assert file is not None
         route = Route(

@@ -16,7 +16,7 @@ from state_pipelines.snapshot import Declarations, Snapshot, declare, open_snaps
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.snapshot.declared_names import check_declared_names
 from state_pipelines.storage import resolve
-from state_pipelines.storage.options import VARIABLE, load_storage_options, use_storage_options
+from state_pipelines.storage.options import VARIABLE, is_options_text, load_storage_options, use_storage_options
 from state_pipelines.storage.snapshot_writer import discard_partial
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ def _use_storage_options(ctx: click.Context, parameter: click.Parameter, value: 
     if value is not None:
         use_storage_options(load_storage_options(value))
         # Processes that Spark starts read it too.
-        os.environ[VARIABLE] = str(Path(value).absolute()) if Path(value).exists() else value
+        os.environ[VARIABLE] = (
+            str(Path(value).absolute()) if not is_options_text(value) and Path(value).exists() else value
+        )
 
 
 STORAGE_OPTIONS = click.option(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from state_pipelines.codecs.layout_text import check_layout
 from state_pipelines.codecs.messages.chill_messages import MessageTypes, compile_proto
+from state_pipelines.connectors.registry import list_codecs
 from state_pipelines.errors import UsageError, at
 from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.metadata import find_operator_id, format_operator_id
@@ -147,9 +148,27 @@ def parse_connectors(texts: Iterable[str]) -> dict[str, str]:
     """Parse `OPERATOR=NAME` texts; names as `inspect` shows them.
 
     Raises:
-        UsageError: a text has another form.
+        UsageError: a text has another form, or names a connector that is not known.
     """
-    return dict(_split(texts, "OPERATOR=NAME", "order-source=kafka"))
+    chosen = dict(_split(texts, "OPERATOR=NAME", "order-source=kafka"))
+    known = sorted({codec.connector for codec in list_codecs()})
+    for name in chosen.values():
+        if name not in known:
+            raise UsageError(f"there is no connector {name}", hint=f"There are {', '.join(known)}")
+    return chosen
+
+
+def parse_uids(texts: Iterable[str]) -> tuple[str, ...]:
+    """Take uids as they are.
+
+    Raises:
+        UsageError: one is empty, or begins or ends with a blank: no operator is called so.
+    """
+    uids = tuple(texts)
+    for uid in uids:
+        if not uid.strip() or uid != uid.strip():
+            raise UsageError(f"{uid!r} is no uid", hint="Write the uid as the job sets it (`.uid(…)`)")
+    return uids
 
 
 def parse_protos(texts: Iterable[str]) -> tuple[bytes, ...]:
@@ -259,7 +278,7 @@ KINDS = (
         "--uid",
         "NAME",
         "A uid, to name an operator that is stored by its hash.",
-        tuple,
+        parse_uids,
         separator=",",
     ),
     DeclarationKind(

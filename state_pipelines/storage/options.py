@@ -83,7 +83,7 @@ def load_storage_options(text: str) -> dict[str, dict[str, Any]]:
     Raises:
         UsageError: there is no such file, or it does not hold options by root.
     """
-    where = Where() if _OPTIONS_TEXT.search(text) else Where(file=text)
+    where = Where() if is_options_text(text) else Where(file=text)
     try:
         loaded = parse_yaml(text if where.file is None else _read_options(text))
     except RepeatedKeyError as error:
@@ -95,6 +95,11 @@ def load_storage_options(text: str) -> dict[str, dict[str, Any]]:
         # The message of the parser would quote the text, which may hold secrets.
         raise UsageError("the storage options are neither YAML nor JSON", where=where) from None
     return _check(loaded, "the storage options", where)
+
+
+def is_options_text(text: str) -> bool:
+    """Return whether a text is storage options, not the name of a file that holds them."""
+    return _OPTIONS_TEXT.search(text) is not None
 
 
 def _read_options(path: str) -> str:

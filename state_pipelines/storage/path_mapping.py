@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,9 @@ from state_pipelines.storage.resolution import normalize, require_valid_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+_FORM = "Write FROM=TO, for example file:/old=s3://bucket/new"
+_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 @dataclass(frozen=True)
@@ -57,21 +61,36 @@ class PathMapping:
 
 
 def parse_path_mapping(texts: Iterable[str]) -> PathMapping:
-    """A mapping from texts `FROM=TO`; the first `=` separates.
+    """A mapping from texts `FROM=TO`.
+
+    Of several `=`, that separates which has an absolute path or URL on both sides: directories may be called `day=1`.
 
     Raises:
-        UsageError: a text has another form, or the host or port of a URL is not valid.
+        UsageError: a text has another form, `FROM` is no absolute path, which snapshots alone name, or the host or
+            port of a URL is not valid.
     """
     rules = []
     for text in texts:
-        old, separator, new = text.partition("=")
-        if not (old and separator and new):
-            raise UsageError(
-                f"{text!r} is not a path mapping", hint="Write FROM=TO, for example file:/old=s3://bucket/new"
-            )
+        old, new = _split_rule(text)
         require_valid_host(new)
         rules.append((old, new))
     return PathMapping(tuple(rules))
+
+
+def _split_rule(text: str) -> tuple[str, str]:
+    bounds = [each.start() for each in re.finditer("=", text)]
+    splits = [(text[:bound], text[bound + 1 :]) for bound in bounds]
+    if not any(old and new for old, new in splits):
+        raise UsageError(f"{text!r} is not a path mapping", hint=_FORM)
+    absolute = [(old, new) for old, new in splits if _ABSOLUTE.match(old) and _ABSOLUTE.match(new)]
+    found = splits if len(splits) == 1 else absolute
+    if len(found) != 1:
+        what = f"{text!r} has {len(bounds)} `=`, and which one separates FROM and TO is not clear"
+        raise UsageError(what, hint=f"{_FORM}, both absolute")
+    old, new = found[0]
+    if not _ABSOLUTE.match(old):
+        raise UsageError(f"{old!r} is no absolute path, and snapshots name no others", hint=_FORM)
+    return old, new
 
 
 def _to_plain(path: str) -> str:

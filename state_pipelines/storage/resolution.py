@@ -35,6 +35,9 @@ _HOSTS = frozenset(
 )
 """Schemes whose URLs begin with a host and a port."""
 
+_WHOLE = _HOSTS | {"file", "local"}
+"""Schemes after which something has to follow."""
+
 _CHAIN = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*:/)")
 
 _CREDENTIALS = "Give credentials by the environment or among the storage options (docs/storage.md)"
@@ -61,6 +64,10 @@ def resolve(path: str, **storage_options: Any) -> Location:
     scheme = normal.partition("://")[0]
     where = Where(file=path)
     for each in _split_chain(normal):
+        if _names_nothing(each):
+            # fsspec would take it for the working directory, clients for a bucket without a name.
+            hint = "Write the scheme and the whole path: file:///directory, s3://bucket/directory"
+            raise UsageError("the URL names no directory and no file", where=where, hint=hint)
         if find_scheme(each) in _BUCKETS and _has_user(each):
             # Clients would take it for the name of the bucket, and quote it in errors and requests.
             what = f"a URL of {find_scheme(each)}:// has no user and no password"
@@ -150,6 +157,16 @@ def _has_valid_host(normal: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _names_nothing(url: str) -> bool:
+    """Return whether a URL ends with its scheme, or has no bucket where one should be."""
+    if url.endswith(":") and url[:-1] in _BUCKETS | _WHOLE:
+        return True
+    scheme, separator, rest = url.partition("://")
+    if scheme in _BUCKETS:
+        return not rest.partition("/")[0]
+    return bool(separator) and scheme in _WHOLE and not rest.strip("/" if scheme in _HOSTS else "")
 
 
 def _has_user(url: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -97,3 +98,16 @@ def test_a_damaged_file_is_compiled_again(tmp_path: Path, damage: bytes) -> None
     assert KernelFiles(str(tmp_path), "total", "other").load("contiguous") is None
     files.locate("contiguous").write_bytes(damage)
     assert files.load("contiguous") is None
+
+
+def test_nothing_of_a_file_of_others_is_unpickled(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, ...]:
+            return type(tmp_path).touch, (tmp_path / "unpickled",)
+
+    files = KernelFiles(str(tmp_path), "total", "stamp")
+    KernelFiles(str(tmp_path), "total", "other").save("contiguous", Evil())
+    assert files.load("contiguous") is None
+    files.locate("contiguous").write_bytes(pickle.dumps(Evil()))
+    assert files.load("contiguous") is None
+    assert not (tmp_path / "unpickled").exists()

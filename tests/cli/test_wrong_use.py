@@ -18,6 +18,7 @@ from state_pipelines.storage import faults
 from state_pipelines.storage import options as storage_options
 from state_pipelines.storage.resolution import has_valid_host
 from tests.snapshot.built import build_snapshot, list_operator
+from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,3 +242,40 @@ def test_a_terminal_of_ascii_shows_escapes(tmp_path: Path) -> None:
 def test_key_groups_that_flink_cannot_have_are_named(call: Callable[..., Called], savepoint: Path, text: str) -> None:
     called = call("read", savepoint, "--operator", "orders", "--state", "order", "--key-groups", text)
     require_wrong_use(called, "key group")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--uid", ""), "no uid"),
+        (("--uid", " orders"), "no uid"),
+        (("--map", "a=b=c"), "has 2 `=`"),
+        (("--map", "/a=b=c"), "has 2 `=`"),
+        (("--map", "a=/b"), "'a' is no absolute path"),
+        (("--connector", "orders=kaffka"), "there is no connector kaffka. There are beam, "),
+    ],
+    ids=" ".join,
+)
+def test_options_that_could_not_mean_anything(
+    call: Callable[..., Called], options: tuple[str, ...], named: str
+) -> None:
+    require_wrong_use(call("inspect", orders().path, *options), named)
+
+
+@pytest.mark.parametrize("url", ["file://", "file:", "s3:/", "s3://", "s3:///a", "gs://", "hdfs://", "abfs:/"])
+def test_a_url_that_names_nothing(call: Callable[..., Called], url: str) -> None:
+    require_wrong_use(call("inspect", url), "the URL names no directory")
+
+
+def test_a_directory_without_revisions(call: Callable[..., Called], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    called = call("migrate", orders().path, "--migrations", tmp_path / "empty", "--out", tmp_path / "new")
+    require_wrong_use(called, "the directory has no revisions", str(tmp_path / "empty"))
+
+
+def test_storage_options_in_place_of_their_file_are_not_shown(call: Callable[..., Called]) -> None:
+    text = f"s3://b: {{key: AK, secret: {'hunter2' * 50}}}"
+    assert call("inspect", orders().path, "--storage-options", text).code == 0
+    called = call("inspect", orders().path, "--storage-options", text[:-1])
+    require_wrong_use(called, "neither YAML nor JSON")
+    assert "hunter2" not in called.err + called.out
