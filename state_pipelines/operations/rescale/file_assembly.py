@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from state_pipelines.errors import OutOfReachError
 from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.inspect.keyed_formats import FORST, find_keyed_formats
 from state_pipelines.operations.rescale.keyed_assembly import NeedsRecords, assemble_keyed
@@ -32,6 +33,11 @@ def hand_on_keyed(
     """
     metadata = operator.metadata
     subtasks = sorted(metadata.subtasks, key=lambda each: each.index)
+    try:
+        _require_reach(operator)
+    except OutOfReachError as error:
+        # Such as one of options, which no reader of records needs: a copy of the database would not be complete.
+        return NeedsRecords(f"a file of the database cannot be copied: {error.what}")
     if parallelism == metadata.parallelism and follows_formula(metadata):
         same = {each.index: (each.managed_keyed_state, each.raw_keyed_state) for each in subtasks}
         return [same.get(index, (None, None)) for index in range(parallelism)]
@@ -53,6 +59,19 @@ def hand_on_keyed(
     if any(isinstance(each, IncrementalRemoteKeyedStateHandle) for each in sides[0]) and _is_forst(operator):
         return NeedsRecords("the database is one of ForSt")
     return list(zip(*sides, strict=True))
+
+
+def _require_reach(operator: Operator) -> None:
+    """Make sure that every file of the databases of an operator may be copied; none is opened.
+
+    Raises:
+        OutOfReachError: a file is elsewhere, mostly because the snapshot was moved.
+    """
+    for subtask in operator.metadata.subtasks:
+        handle = subtask.managed_keyed_state
+        if isinstance(handle, IncrementalRemoteKeyedStateHandle):
+            for each in (*handle.shared_state, *handle.private_state):
+                operator.snapshot.handles.open_stream(each.handle)
 
 
 def _is_forst(operator: Operator) -> bool:
