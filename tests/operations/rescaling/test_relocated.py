@@ -46,7 +46,7 @@ def move_away(snapshot: Snapshot, *beginnings: str) -> Snapshot:
     return Snapshot(snapshot.location, metadata, snapshot.path_mapping, snapshot.declarations)
 
 
-@pytest.mark.parametrize("change", [{"parallelism": 4}, {"parallelism": 2}, {"max_parallelism": 64}], ids=str)
+@pytest.mark.parametrize("change", [{"parallelism": 4}, {"parallelism": 3}, {"max_parallelism": 64}], ids=str)
 def test_files_that_no_reader_needs_hold_nothing_back(tmp_path: Path, change: dict[str, int]) -> None:
     moved = move_away(DATABASE.open_told(), "OPTIONS")
     assert rescale(moved, str(tmp_path / "new"), **change).proof.ok
