@@ -19,6 +19,7 @@ from state_pipelines.operations.local_processes import KERNEL_THREADS, choose_pr
 from state_pipelines.storage import Location, resolve
 from state_pipelines.storage.faults import request, translating
 from state_pipelines.storage.files import exists, file_size, is_directory
+from state_pipelines.storage.free_memory import CHECKED_FROM, require_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,20 @@ Columns = tuple[tuple[str, str | tuple[tuple[str, str], ...]], ...]
 
 BATCH_ROWS = 1 << 16
 """Rows that are encoded at once."""
+
+BATCH_BYTES = 32 << 20
+"""Their size in Arrow, unless one row has more: it is copied some times while it is encoded."""
+
+MOST_ROW = 256 << 20
+"""Bytes of the columns of a state in one row. A small file may say that it has more, in one value or in many."""
+
+_LARGE_VALUE = 1 << 20
+"""Average bytes of a value from which on a page of a file may be large: it is decompressed at once."""
+
+_HIGH_RATIO = 100
+"""Compression of columns, from which on likewise."""
+
+_TEXT = "BYTE_ARRAY"
 
 _ROW = re.compile(r"^row (\d+)")
 """Begin of errors about a row of a batch."""
@@ -92,21 +107,103 @@ class RowGroups:
 
         Raises:
             FormatError: a file is no Parquet file, or damaged.
-            ValueRangeError: a value does not fit the schema.
-            StorageError: it cannot be read.
+            ValueRangeError: a value does not fit the schema, or a row has more than `MOST_ROW` bytes.
+            StorageError: it cannot be read, or there is not memory for it.
         """
         names = list(dict.fromkeys(path for _, paths in self.columns for path in _list_paths(paths)))
         for file, index in self.groups:
-            with open_parquet(file) as parquet:
-                batches = parquet.iter_batches(BATCH_ROWS, row_groups=[index], columns=names, use_threads=False)
+            with open_parquet(file, names) as parquet:
+                rows = _plan_batches(parquet.metadata.row_group(index), names, str(file))
+                batches = parquet.iter_batches(rows, row_groups=[index], columns=names, use_threads=False)
+                done = 0
                 while True:
                     with _reading(file):
                         batch = next(batches, None)
                     if batch is None:
                         break
-                    chosen = choose_columns(batch, self.columns)
-                    arrays = [conform(chosen.column(each.name), each.type, each.name) for each in self.schema]
-                    yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+                    for start, stop in _bound_batches(batch, done):
+                        # Without a copy of what is taken, Arrow would decode the lists of the whole batch.
+                        wanted = batch.take(pa.array(range(start, stop))) if stop - start < len(batch) else batch
+                        chosen = choose_columns(wanted, self.columns)
+                        arrays = [conform(chosen.column(each.name), each.type, each.name) for each in self.schema]
+                        yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+                    done += len(batch)
+
+
+def _list_chunks(group: pq.RowGroupMetaData, names: Sequence[str]) -> list[pq.ColumnChunkMetaData]:
+    """The columns of a row group that are read: those of these names, and fields of them."""
+    chunks = [group.column(each) for each in range(group.num_columns)]
+    return [each for each in chunks if any(f"{each.path_in_schema}.".startswith(f"{name}.") for name in names)]
+
+
+def _plan_batches(group: pq.RowGroupMetaData, names: Sequence[str], file: str) -> int:
+    """Return the number of rows to decode at once; of texts in a dictionary, only their numbers are decoded then.
+
+    Raises:
+        ValueRangeError: some row has more than `MOST_ROW` bytes.
+        StorageError: there is not memory for a page.
+    """
+    size = 0
+    for each in _list_chunks(group, names):
+        bytes_, values = each.total_uncompressed_size, max(1, each.num_values)
+        if bytes_ // max(1, min(values, group.num_rows)) > MOST_ROW:
+            raise _too_large(bytes_ // values, f"a row group of {group.num_rows:,} rows", file)
+        if bytes_ // values > _LARGE_VALUE or bytes_ > _HIGH_RATIO * each.total_compressed_size:
+            # Decompressed, and as an array.
+            require_memory(2 * bytes_, file)
+        size += 0 if each.has_dictionary_page else bytes_
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * group.num_rows // max(1, size)))
+
+
+def _bound_batches(batch: pa.RecordBatch, first: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of rows of which none has more than `BATCH_BYTES` without its dictionaries, unless it is one row.
+
+    Args:
+        batch: rows as they are read.
+        first: index of the first one in its row group.
+
+    Raises:
+        ValueRangeError: a row has more than `MOST_ROW` bytes.
+    """
+    pending = [(0, len(batch))]
+    while pending:
+        start, stop = pending.pop()
+        size = sum(map(_measure, batch.slice(start, stop - start).columns))
+        if size > BATCH_BYTES and stop - start > 1:
+            middle = (start + stop) // 2
+            pending += [(middle, stop), (start, middle)]
+        elif size > MOST_ROW:
+            raise _too_large(size, f"row {first + start}")
+        else:
+            yield start, stop
+
+
+def _too_large(size: int, what: str, file: str | None = None) -> ValueRangeError:
+    return ValueRangeError(
+        f"{what}: {size / (1 << 20):,.0f} MiB in the columns of the state, and a row may have {MOST_ROW >> 20} MiB",
+        where=Where(file=file),
+        hint="Leave such rows out, or divide their values",
+    )
+
+
+def _measure(array: pa.Array) -> int:
+    """Bytes of an array without its dictionaries."""
+    of, is_type = array.type, pa.types
+    if isinstance(array, pa.ExtensionArray):
+        return _measure(array.storage)
+    if is_type.is_dictionary(of):
+        if not any(each(of.value_type) for each in (is_type.is_string, is_type.is_binary, is_type.is_large_string)):
+            return int(array.nbytes)
+        lengths = pc.binary_length(array.dictionary).cast(pa.int64())
+        return int(pc.sum(lengths.take(array.indices)).as_py() or 0)
+    if is_type.is_struct(of):
+        return sum(map(_measure, array.flatten()))
+    if is_type.is_map(of):
+        start, stop = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return sum(_measure(each.slice(start, stop - start)) for each in (array.keys, array.items))
+    if is_type.is_list(of) or is_type.is_large_list(of) or is_type.is_fixed_size_list(of):
+        return _measure(array.flatten())
+    return int(array.nbytes)
 
 
 def choose_columns(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
@@ -153,8 +250,12 @@ def _list_paths(paths: str | tuple[tuple[str, str], ...]) -> list[str]:
     return [paths] if isinstance(paths, str) else [path for _, path in paths]
 
 
-def open_parquet(file: Location) -> pq.ParquetFile:
+def open_parquet(file: Location, names: Sequence[str] = ()) -> pq.ParquetFile:
     """Open a Parquet file.
+
+    Args:
+        file: the file.
+        names: columns to read; texts of theirs that the file has in dictionaries are not repeated for each row.
 
     Raises:
         FormatError: it is none, or damaged.
@@ -163,7 +264,15 @@ def open_parquet(file: Location) -> pq.ParquetFile:
     with _reading(file):
         stream = file.filesystem.open(file.path, "rb")
         try:
-            return pq.ParquetFile(stream, pre_buffer=True)
+            parquet = pq.ParquetFile(stream, pre_buffer=True)
+            groups = map(parquet.metadata.row_group, range(parquet.num_row_groups if names else 0))
+            chunks = (chunk for group in groups for chunk in _list_chunks(group, names))
+            repeated = {
+                each.path_in_schema for each in chunks if each.has_dictionary_page and each.physical_type == _TEXT
+            }
+            if not repeated:
+                return parquet
+            return pq.ParquetFile(stream, metadata=parquet.metadata, read_dictionary=sorted(repeated), pre_buffer=True)
         except BaseException:
             stream.close()
             raise
@@ -230,6 +339,20 @@ class _EncodeKeyed:
             return self.encoding.write(origin.read(self.rows))
 
 
+def _hold(rows: RowGroups) -> Iterator[pa.RecordBatch]:
+    """The batches of row groups, all of which are kept.
+
+    Raises:
+        StorageError: there is not memory for them.
+    """
+    size = 0
+    for batch in rows.read():
+        size += batch.nbytes
+        if size > CHECKED_FROM:
+            require_memory(CHECKED_FROM + 1, ", ".join(dict.fromkeys(str(file) for file, _ in rows.groups)))
+        yield batch
+
+
 @dataclass(frozen=True)
 class _EncodeElements:
     """Encodes all rows of one list or broadcast state."""
@@ -240,7 +363,7 @@ class _EncodeElements:
     def run(self) -> EncodedElements:
         """Do the work."""
         if not self.encoding.is_broadcast:
-            return self.encoding.write(deal_rows(list(self.rows.read()), self.encoding.parallelism))
+            return self.encoding.write(deal_rows(list(_hold(self.rows)), self.encoding.parallelism))
         origin = _Origin()
         with origin.naming():
             return self.encoding.write(origin.read(self.rows))

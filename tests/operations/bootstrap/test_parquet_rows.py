@@ -8,16 +8,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from state_pipelines.errors import FormatError, IncompatibleError, ProofError, StateError, UsageError, ValueRangeError
+from state_pipelines.errors import (
+    FormatError,
+    IncompatibleError,
+    ProofError,
+    StateError,
+    StorageError,
+    UsageError,
+    ValueRangeError,
+)
 from state_pipelines.operations.bootstrap import parquet_rows
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapPlan, plan_bootstrap
 from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetFiles, ParquetRows, RowGroups
 from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.write.transaction import SnapshotTransaction
-from state_pipelines.storage import resolve
+from state_pipelines.storage import free_memory, resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -245,3 +254,58 @@ def test_a_class_of_the_keys_that_headers_cannot_hold_is_refused_before_anything
     operator = NewOperator("o", [NewState("s", files)], key=key, parallelism=1)
     with pytest.raises(ValueRangeError, match="too long for writeUTF"):
         plan_bootstrap(resolve(str(tmp_path / "new")), [operator], ParquetRows(run_tasks))
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_rows, "BATCH_BYTES", 64 << 10)
+    monkeypatch.setattr(parquet_rows, "MOST_ROW", 1 << 20)
+
+
+TEXT = "x" * (40 << 10)
+REPEATED = {
+    "text": (pa.array([TEXT] * 2000), 1),
+    "list": (pa.array([[TEXT, TEXT]] * 1000), 2),
+    "struct": (pa.array([{"a": 1, "b": TEXT}] * 2000), 1),
+    "map": (pa.array([[("k", TEXT)]] * 2000, pa.map_(pa.string(), pa.string())), 1),
+}
+
+
+def read_column(folder: Path, column: pa.Array, **options: Any) -> Iterator[pa.RecordBatch]:
+    pq.write_table(pa.table({"value": column}), folder / "a.parquet", **options)
+    schema = pa.schema([pa.field("value", column.type)])
+    return RowGroups(((resolve(str(folder / "a.parquet")), 0),), (("value", "value"),), schema).read()
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize(("column", "texts"), REPEATED.values(), ids=REPEATED)
+def test_texts_that_a_file_has_once_are_read_in_small_batches(tmp_path: Path, column: pa.Array, texts: int) -> None:
+    before = pa.total_allocated_bytes()
+    rows = 0
+    for batch in read_column(tmp_path, column):
+        assert batch.nbytes <= max(64 << 10, texts * len(TEXT) + 200)
+        # Of 80 MB.
+        assert pa.total_allocated_bytes() - before < 4 << 20
+        assert batch.column(0).to_pylist() == column.slice(rows, len(batch)).to_pylist()
+        rows += len(batch)
+    assert rows == len(column)
+    assert (tmp_path / "a.parquet").stat().st_size < 1 << 20
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize(
+    "column",
+    [pa.array(["", "y" * (2 << 20), ""]), pa.array([["z" * 1000] * 2000]), pa.array(["y" * (2 << 20)] * 2)],
+    ids=["text", "list", "equal texts"],
+)
+def test_a_row_that_is_too_large_is_refused(tmp_path: Path, column: pa.Array, dictionary: bool) -> None:
+    with pytest.raises(ValueRangeError, match="MiB in the columns of the state, and a row may have 1 MiB"):
+        list(read_column(tmp_path, column, use_dictionary=dictionary))
+
+
+def test_pages_without_memory_for_them_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free_memory, "CHECKED_FROM", 1 << 10)
+    monkeypatch.setattr(free_memory, "measure_free_memory", lambda: 1 << 20)
+    with pytest.raises(StorageError, match="are to be read at once"):
+        list(read_column(tmp_path, pa.array(["y" * (2 << 20)] * 2)))

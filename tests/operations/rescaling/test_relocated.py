@@ -46,10 +46,14 @@ def move_away(snapshot: Snapshot, *beginnings: str) -> Snapshot:
     return Snapshot(snapshot.location, metadata, snapshot.path_mapping, snapshot.declarations)
 
 
-@pytest.mark.parametrize("change", [{"parallelism": 4}, {"parallelism": 3}, {"max_parallelism": 64}], ids=str)
-def test_files_that_no_reader_needs_hold_nothing_back(tmp_path: Path, change: dict[str, int]) -> None:
+@pytest.mark.parametrize(("parallelism", "key_groups"), [(4, None), (3, None), (None, 64)])
+def test_files_that_no_reader_needs_hold_nothing_back(
+    tmp_path: Path, parallelism: int | None, key_groups: int | None
+) -> None:
     moved = move_away(DATABASE.open_told(), "OPTIONS")
-    assert rescale(moved, str(tmp_path / "new"), **change).proof.ok
+    done = rescale(moved, str(tmp_path / "new"), parallelism=parallelism, max_parallelism=key_groups)
+    assert done.proof is not None
+    assert done.proof.ok
 
 
 def test_files_with_records_do(tmp_path: Path) -> None:
@@ -62,4 +66,6 @@ def test_files_with_records_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize("parallelism", [2, 6])
 def test_a_moved_checkpoint_of_others(wild: Path, tmp_path: Path, parallelism: int) -> None:
     path = wild / "gimral+flink-state-offset-translator" / MOVED
-    assert rescale(open_snapshot(str(path)), str(tmp_path / "new"), parallelism=parallelism).proof.ok
+    done = rescale(open_snapshot(str(path)), str(tmp_path / "new"), parallelism=parallelism)
+    assert done.proof is not None
+    assert done.proof.ok
