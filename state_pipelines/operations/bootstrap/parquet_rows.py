@@ -152,7 +152,7 @@ def _plan_batches(group: pq.RowGroupMetaData, names: Sequence[str], file: str) -
             # Decompressed, and as an array.
             require_memory(2 * bytes_, file)
         size += 0 if each.has_dictionary_page else bytes_
-    return max(1, min(BATCH_ROWS, BATCH_BYTES * group.num_rows // max(1, size)))
+    return int(max(1, min(BATCH_ROWS, BATCH_BYTES * group.num_rows // max(1, size))))
 
 
 def _bound_batches(batch: pa.RecordBatch, first: int) -> Iterator[tuple[int, int]]:
@@ -272,7 +272,8 @@ def open_parquet(file: Location, names: Sequence[str] = ()) -> pq.ParquetFile:
             }
             if not repeated:
                 return parquet
-            return pq.ParquetFile(stream, metadata=parquet.metadata, read_dictionary=sorted(repeated), pre_buffer=True)
+            parquet = pq.ParquetFile(stream, metadata=parquet.metadata, read_dictionary=sorted(repeated), pre_buffer=True)
+            return parquet
         except BaseException:
             stream.close()
             raise
