@@ -13,7 +13,7 @@ from state_pipelines.storage.resolution import normalize, require_valid_host
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_FORM = "Write FROM=TO, for example file:/old=s3://bucket/new"
+_SYNTAX = "Write FROM=TO, for example file:/old=s3://bucket/new"
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]+:")
 
 
@@ -81,15 +81,15 @@ def _split_rule(text: str) -> tuple[str, str]:
     bounds = [each.start() for each in re.finditer("=", text)]
     splits = [(text[:bound], text[bound + 1 :]) for bound in bounds]
     if not any(old and new for old, new in splits):
-        raise UsageError(f"{text!r} is not a path mapping", hint=_FORM)
+        raise UsageError(f"{text!r} is not a path mapping", hint=_SYNTAX)
     absolute = [(old, new) for old, new in splits if _ABSOLUTE.match(old) and _ABSOLUTE.match(new)]
     found = splits if len(splits) == 1 else absolute
     if len(found) != 1:
         what = f"{text!r} has {len(bounds)} `=`, and which one separates FROM and TO is not clear"
-        raise UsageError(what, hint=f"{_FORM}, both absolute")
+        raise UsageError(what, hint=f"{_SYNTAX}, both absolute")
     old, new = found[0]
     if not _ABSOLUTE.match(old):
-        raise UsageError(f"{old!r} is no absolute path, and snapshots name no others", hint=_FORM)
+        raise UsageError(f"{old!r} is no absolute path, and snapshots name no others", hint=_SYNTAX)
     return old, new
 
 
