@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.backends.entry_store import DELIMITER, EntryKind, find_entry_kind
 from state_pipelines.backends.record_batches import make_records, split_records
-from state_pipelines.backends.value_codecs import make_codec, make_list_functions
-from state_pipelines.backends.value_conversion import ValueConversion
-from state_pipelines.errors import UnsupportedError
+from state_pipelines.backends.value_codecs import make_codec, make_head_measure, make_list_functions
+from state_pipelines.codecs.layout import Struct
+from state_pipelines.codecs.value_conversion import ValueConversion
+from state_pipelines.errors import UnsupportedError, ValueRangeError, Where
 from state_pipelines.serializers.tree import MapOf
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state_pipelines.backends.entry_store import EntryStore
-    from state_pipelines.backends.value_conversion import Convert
+    from state_pipelines.codecs.extensions import Convert
     from state_pipelines.codecs.layout_context import LayoutContext
     from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.metadata.key_groups import KeyGroupRange
@@ -46,13 +47,49 @@ def rewrite_values(
     Raises:
         UnsupportedError: no conversion is known.
         FormatError: a value is not one of the old serializer.
-        ValueRangeError: a value does not fit the new serializer.
+        ValueRangeError: a value does not fit the new serializer, or two map keys become one.
     """
     name, prefix = new[0].name, new[1].prefix
-    rewrite = _make_rewrite(old, new, ValueConversion(layouts, now))
+    conversion = ValueConversion(layouts, now)
+    rewrite, rewrite_key = _make_rewrite(old, new, conversion), _make_key_rewrite(old, new, conversion)
+    if rewrite_key is None:
+        for records in store.records(name, key_groups):
+            entries = [(key, rewrite(value)) for key, value in split_records(records, prefix)]
+            store.load(name, make_records(entries, prefix))
+        return
+    changed: dict[bytes, bytes] = {}
     for records in store.records(name, key_groups):
-        entries = [(key, rewrite(value)) for key, value in split_records(records, prefix)]
-        store.load(name, make_records(entries, prefix))
+        for key, value in split_records(records, prefix):
+            after = rewrite_key(key)
+            if after in changed:
+                raise ValueRangeError("two map keys of one key become the same map key", where=Where(state=name))
+            changed[after] = rewrite(value)
+    store.drop(name)
+    store.load(name, make_records([*changed.items()], prefix))
+
+
+def _make_key_rewrite(
+    old: tuple[StateMetaInfo, KeyedLayout], new: tuple[StateMetaInfo, KeyedLayout], conversion: ValueConversion
+) -> Callable[[bytes], bytes] | None:
+    """The function that rewrites the map key of a record key; None if map keys stay as they are.
+
+    Only heaps have other map keys (`HeapKeyedStateBackend.tryRegisterStateTable` compares whole map serializers).
+    """
+    before, after = old[0].value_serializer, new[0].value_serializer
+    if find_entry_kind(new[0]) is not EntryKind.MAP or not isinstance(before, MapOf) or not isinstance(after, MapOf):
+        return None
+    if before.key == after.key:
+        return None
+    convert = conversion.find(before.key, after.key)
+    fields, new_fields = dict(old[1].key.fields), dict(new[1].key.fields)
+    decode, encode = make_codec(fields["map_key"]).decode, make_codec(new_fields["map_key"]).encode
+    measure = make_head_measure(Struct(old[1].key.fields[:2]), old[1].prefix)
+
+    def rewrite(key: bytes) -> bytes:
+        size = measure(key)
+        return key[:size] + encode(convert(decode(key[size:])))
+
+    return rewrite
 
 
 def _make_rewrite(

@@ -10,7 +10,7 @@ from state_pipelines.backends.restored_elements import restore_broadcasts, resto
 from state_pipelines.backends.schema_changes import Change, resolve_operator
 from state_pipelines.backends.system_clock import read_clock
 from state_pipelines.backends.value_codecs import Value, make_codec
-from state_pipelines.backends.value_conversion import ValueConversion
+from state_pipelines.codecs.value_conversion import ValueConversion
 from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UsageError, Where, at

@@ -23,6 +23,11 @@ Node = TypeVar("Node", bound=tree.Serializer)
 Derive: TypeAlias = Callable[[tree.Serializer], Layout]
 """Gives the layout of a nested serializer."""
 LayoutOf: TypeAlias = Callable[[Node, Derive], Layout]
+Convert: TypeAlias = Callable[[Any], Any]
+"""Turns a value of an old serializer into one of a new serializer."""
+FindConversion: TypeAlias = Callable[[tree.Serializer, tree.Serializer], Convert]
+"""Gives the conversion between nested serializers."""
+ConversionOf: TypeAlias = Callable[[Any, Any, FindConversion], Convert]
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class _Extension:
 
 _extensions: dict[type[tree.Serializer], _Extension] = {}
 _classes: dict[str, Layout] = {}
+_conversions: dict[tuple[type[tree.Serializer], type[tree.Serializer]], ConversionOf] = {}
 _caches: list[Callable[[], None]] = []
 
 
@@ -82,6 +88,49 @@ def register_class_layout(type_class: str, layout: Layout) -> None:
     if _classes.setdefault(type_class, layout) != layout:
         raise UsageError(f"a layout of {type_class} is registered already")
     _forget()
+
+
+def register_conversion(
+    old_class: type[tree.Serializer], new_class: type[tree.Serializer]
+) -> Callable[[ConversionOf], ConversionOf]:
+    """Register how values change where a rule answers *after migration*; decorates the function that finds it.
+
+    It is what `deserialize` of the restored serializer and `serialize` of the new one do together. Without it, values
+    stay as they are, which needs layouts of the same kinds of values: numbers may become wider, nested serializers may
+    change as their own rules allow.
+
+    Example::
+
+        @register_conversion(Cents, Amount)
+        def convert_cents(old, new, find):
+            return lambda value: {"amount": value, "currency": new.currency}
+
+    The function gets the old node, the new node, and a function that gives the conversion between two nested ones. The
+    conversion takes and returns values of the scalar codec: those of the layouts of both nodes.
+
+    Args:
+        old_class: class of the nodes in snapshots.
+        new_class: class of the nodes of the new job; may be the same.
+
+    Raises:
+        UsageError: both are families of Flink, or the pair has a conversion already.
+    """
+    if tree.is_built_in(old_class) and tree.is_built_in(new_class):
+        raise UsageError(f"{old_class.__name__} and {new_class.__name__} are both families of Flink")
+
+    def decorate(conversion_of: ConversionOf) -> ConversionOf:
+        if _conversions.setdefault((old_class, new_class), conversion_of) is not conversion_of:
+            names = f"{old_class.__name__} to {new_class.__name__}"
+            raise UsageError(f"a conversion from {names} is registered already")
+        return conversion_of
+
+    return decorate
+
+
+def find_conversion(old: tree.Serializer, new: tree.Serializer, find: FindConversion) -> Convert | None:
+    """Return the conversion that somebody registered for two serializers, or None."""
+    conversion_of = _conversions.get((type(old), type(new)))
+    return None if conversion_of is None else conversion_of(old, new, find)
 
 
 def find_layout(serializer: tree.Serializer, derive: Derive) -> Layout | None:

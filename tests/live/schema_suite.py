@@ -23,6 +23,7 @@ from state_pipelines.serializers.build import (
 from state_pipelines.serializers.state_meta_info import keyed_state, priority_queue
 from state_pipelines.serializers.text import describe
 from tests.live.keyed_suite import KEYS, KeyedSuite
+from tests.serializers.migrating_families import Counter, Crate, Price
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,8 +82,21 @@ class SchemaSuite(KeyedSuite):
                 "GREEN",
                 "GREEN",
             ),
+            (value_state(Counter(width=4)), value_state(Counter(width=8)), -7, -7),
+            (
+                value_state(list_of(Price(snapshot_version=1)), "LIST"),
+                value_state(list_of(Price(snapshot_version=2)), "LIST"),
+                [5],
+                [{"cents": 5, "currency": "EUR"}],
+            ),
+            (
+                value_state(Crate(label="box", content=OLD)),
+                value_state(Crate(label="box", content=NEW)),
+                {"number": 3, "content": ACCOUNT},
+                {"number": 3, "content": EVOLVED},
+            ),
         ],
-        ids=["POJO", "list", "map", "tuple", "TTL", "TTL off", "enum"],
+        ids=["POJO", "list", "map", "tuple", "TTL", "TTL off", "enum", "custom", "converted", "custom composite"],
     )
     def test_values_migrate(
         self,
@@ -134,10 +148,20 @@ class SchemaSuite(KeyedSuite):
         with pytest.raises(StateMigrationError, match=re.escape(words)):
             reopen(job).find_subtask("a").register(keyed_state("state", "VALUE", LONG, TIME_WINDOW))
 
-    def test_other_map_keys_are_refused(self, job: KeyedJob, reopen: Callable[[KeyedJob], KeyedJob]) -> None:
-        job.at("a", value_state(map_of(OLD, LONG), "MAP")).put_entry(ACCOUNT, 1)
-        with pytest.raises(StateMigrationError, match="MapState currently only allows value schema evolutions"):
-            reopen(job).find_subtask("a").register(value_state(map_of(NEW, LONG), "MAP"))
+    def test_other_map_keys_are_for_heaps_alone(self, job: KeyedJob, reopen: Callable[[KeyedJob], KeyedJob]) -> None:
+        old, new = (value_state(map_of(Counter(width=width), LONG), "MAP") for width in (4, 8))
+        for key in KEYS:
+            job.at(key, old).put([(5, 1), (6, 2)])
+        again = reopen(job)
+        if not again.subtasks[0].store.is_heap:
+            with pytest.raises(StateMigrationError, match="MapState currently only allows value schema evolutions"):
+                again.find_subtask("a").register(new)
+            return
+        for key in KEYS:
+            assert sorted(again.at(key, new).get()) == [(5, 1), (6, 2)]
+        again.at(KEYS[0], new).put_entry(1 << 40, 3)
+        last = reopen(again)
+        assert sorted(last.at(KEYS[0], new).get()) == [(5, 1), (6, 2), (1 << 40, 3)]
 
     def test_another_type_of_state_is_refused(self, job: KeyedJob, reopen: Callable[[KeyedJob], KeyedJob]) -> None:
         job.at("a", value_state(LONG)).put(1)

@@ -1,13 +1,18 @@
 """Values of an old serializer as those of a new one, as Flink's serializers read and write them.
 
-What `TypeSerializer.deserialize` of the restored serializer and `serialize` of the new one do together.
+What `TypeSerializer.deserialize` of the restored serializer and `serialize` of the new one do together. Families of
+Flink have rules of their own. Of other families a registered conversion counts (`extensions.register_conversion`);
+without one, values are carried over where both layouts hold the same kind of values.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from state_pipelines.backends.avro_resolution import make_resolution
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.avro.avro_resolution import make_resolution
+from state_pipelines.codecs.extensions import Convert, find_conversion
+from state_pipelines.codecs.layout import PrimitiveKind
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError, ValueRangeError
 from state_pipelines.serializers import tree
@@ -17,11 +22,11 @@ from state_pipelines.serializers.tree import BasicKind
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state_pipelines.backends.value_codecs import Value
+    from state_pipelines.codecs.layout import Layout
     from state_pipelines.codecs.layout_context import LayoutContext
     from state_pipelines.serializers.tree import Serializer
 
-Convert: TypeAlias = "Callable[[Value], Value]"
+Value: TypeAlias = Any
 
 _JAVA_DEFAULTS = {
     BasicKind.BOOLEAN: False,
@@ -34,6 +39,8 @@ _JAVA_DEFAULTS = {
     BasicKind.DOUBLE: 0.0,
 }
 """Values of fields that a class has and an old value lacks; primitives and their classes have one serializer."""
+
+_INTEGERS = frozenset({PrimitiveKind.I8, PrimitiveKind.I16, PrimitiveKind.U16, PrimitiveKind.I32, PrimitiveKind.I64})
 
 
 class ValueConversion:
@@ -57,6 +64,9 @@ class ValueConversion:
         old, new = _unwrap(old), _unwrap(new)
         if old == new:
             return _keep
+        registered = find_conversion(old, new, self.find)
+        if registered is not None:
+            return registered
         match old, new:
             case tree.Ttl(), tree.Ttl():
                 inner = self.find(old.inner, new.inner)
@@ -93,13 +103,23 @@ class ValueConversion:
             case (tree.Enum(), tree.Enum()) | (tree.Kryo(), tree.Kryo()):
                 # The values are the same; a constant that is gone does not fit the new serializer.
                 return _keep
-            case _ if derive_layout(old, self._layouts) == derive_layout(new, self._layouts):
-                return _keep
             case _:
-                raise UnsupportedError(
-                    f"no conversion is known from {describe(old)} to {describe(new)}",
-                    hint="Migrate the snapshot, which takes SQL expressions",
-                )
+                return self._find_by_layout(old, new)
+
+    def _find_by_layout(self, old: Serializer, new: Serializer) -> Convert:
+        nested = {}
+        for before, after in zip(old.nested, new.nested, strict=False):
+            layouts = derive_layout(before, self._layouts), derive_layout(after, self._layouts)
+            if before != after and layouts[0] != layouts[1]:
+                nested[layouts] = self.find(before, after)
+        found = _compare_layouts(derive_layout(old, self._layouts), derive_layout(new, self._layouts), nested)
+        if found is None:
+            raise UnsupportedError(
+                f"no conversion is known from {describe(old)} to {describe(new)}",
+                hint="Register one with state_pipelines.codecs.extensions.register_conversion, or migrate the "
+                "snapshot, which takes SQL expressions",
+            )
+        return found
 
     def _find_positional(self, old: tuple[Serializer, ...], new: tuple[Serializer, ...]) -> Convert:
         fields = {f"f{index}": _lift(self.find(*pair)) for index, pair in enumerate(zip(old, new, strict=True))}
@@ -150,3 +170,93 @@ def _keep(value: Value) -> Value:
 def _lift(convert: Convert) -> Convert:
     """The conversion of a value that may be null."""
     return convert if convert is _keep else lambda value: None if value is None else convert(value)
+
+
+def _compare_layouts(old: Layout, new: Layout, nested: dict[tuple[Layout, Layout], Convert]) -> Convert | None:
+    """The conversion between values of two layouts that hold the same kind of values; None if they do not.
+
+    Args:
+        old: layout of the old data.
+        new: layout of the new data.
+        nested: conversions between the values of serializers that are nested in both, by their layouts.
+    """
+    if old == new:
+        return _keep
+    if (old, new) in nested:
+        return _lift(nested[old, new])
+    match old, new:
+        case lay.Primitive(kind=before), lay.Primitive(kind=after):
+            widens = (before, after) == (PrimitiveKind.F32, PrimitiveKind.F64)
+            return _keep if widens or {before, after} <= _INTEGERS else None
+        case lay.Optional(), lay.Optional():
+            inner = _compare_layouts(old.inner, new.inner, nested)
+            return None if inner is None else _lift(inner)
+        case _, lay.Optional(inner=after):
+            return _compare_layouts(old, after, nested)
+        case lay.Struct(fields=olds), lay.Struct(fields=news):
+            return _compare_fields(dict(olds), dict(news), nested)
+        case lay.Masked(fields=olds), lay.Masked(fields=news) if old.kind == new.kind:
+            return _compare_fields(dict(olds), dict(news), nested)
+        case (
+            (lay.Sequence() | lay.NullMasked() | lay.Delimited(), lay.Sequence() | lay.NullMasked() | lay.Delimited())
+        ):
+            element = _compare_layouts(old.element, new.element, nested)
+            if element is None or element is _keep:
+                return element
+            each = _lift(element)
+            return lambda value: [each(one) for one in value]
+        case lay.Mapping(), lay.Mapping():
+            key = _compare_layouts(old.key, new.key, nested)
+            item = _compare_layouts(old.value, new.value, nested)
+            if key is None or item is None:
+                return None
+            one_key, one_item = _lift(key), _lift(item)
+            return lambda value: [(one_key(one), one_item(other)) for one, other in value]
+        case lay.Choice(), lay.Choice():
+            return _compare_fields(
+                {"left": old.left, "right": old.right}, {"left": new.left, "right": new.right}, nested
+            )
+        case lay.Tagged(cases=olds), lay.Tagged(cases=news):
+            return _compare_cases(olds, news, nested)
+        case lay.Framed(inner=before), _:
+            return _compare_layouts(before, new, nested)
+        case _, lay.Framed(inner=after):
+            return _compare_layouts(old, after, nested)
+        case _ if _is_text(old) and _is_text(new):
+            return _keep
+    return None
+
+
+def _compare_fields(
+    olds: dict[str, Layout], news: dict[str, Layout], nested: dict[tuple[Layout, Layout], Convert]
+) -> Convert | None:
+    """The conversion of a struct with the same fields; the values of one that is new or gone are not known."""
+    if olds.keys() != news.keys():
+        return None
+    changes: dict[str, Convert] = {}
+    for name, after in news.items():
+        found = _compare_layouts(olds[name], after, nested)
+        if found is None:
+            return None
+        if found is not _keep:
+            changes[name] = _lift(found)
+    return lambda value: value | {name: change(value[name]) for name, change in changes.items()}
+
+
+def _compare_cases(
+    olds: tuple[tuple[int, str, Layout], ...],
+    news: tuple[tuple[int, str, Layout], ...],
+    nested: dict[tuple[Layout, Layout], Convert],
+) -> Convert | None:
+    after = {name: layout for _, name, layout in news}
+    changes: dict[str, Convert] = {}
+    for _, name, before in olds:
+        found = _compare_layouts(before, after[name], nested) if name in after else None
+        if found is None:
+            return None
+        changes[name] = _lift(found)
+    return lambda value: value | {"value": changes[value["case"]](value["value"])}
+
+
+def _is_text(layout: Layout) -> bool:
+    return isinstance(layout, lay.Text | lay.JavaText) or (isinstance(layout, lay.Sized) and layout.text)
