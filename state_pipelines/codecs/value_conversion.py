@@ -7,12 +7,21 @@ without one, values are carried over where both layouts hold the same kind of va
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.avro.avro_resolution import make_resolution
+from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.extensions import Convert, find_conversion
 from state_pipelines.codecs.layout import PrimitiveKind
+from state_pipelines.codecs.layout_context import OpaqueValues
+from state_pipelines.codecs.programs.execution import Encoded
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError, ValueRangeError
 from state_pipelines.serializers import tree
@@ -21,6 +30,8 @@ from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pyarrow as pa
 
     from state_pipelines.codecs.layout import Layout
     from state_pipelines.codecs.layout_context import LayoutContext
@@ -170,6 +181,47 @@ def _keep(value: Value) -> Value:
 def _lift(convert: Convert) -> Convert:
     """The conversion of a value that may be null."""
     return convert if convert is _keep else lambda value: None if value is None else convert(value)
+
+
+def find_payload_conversion(old: Serializer, new: Serializer, layouts: LayoutContext) -> Convert:
+    """The conversion between the values of two payloads, which have no times of their own; null stays null.
+
+    Raises:
+        UnsupportedError: none is known.
+    """
+    plain = replace(layouts, opaque_values=OpaqueValues.NONE)
+    return _lift(ValueConversion(plain, _refuse_time).find(old, new))
+
+
+def _refuse_time() -> int:
+    raise UnsupportedError("a value inside of another gets no time of its last access")
+
+
+def convert_column(array: pa.Array, old: Serializer, new: Serializer, layouts: LayoutContext) -> pa.Array:
+    """Convert the values of a column from one serializer to another, as Flink does.
+
+    Args:
+        array: the values in the columns of the old serializer.
+        old: their serializer.
+        new: the serializer of the result.
+        layouts: what layouts depend on, both before and after.
+
+    Raises:
+        UnsupportedError: no conversion is known, or a value cannot be decoded.
+        ValueRangeError: a value does not fit the new serializer.
+    """
+    convert = find_payload_conversion(old, new, layouts)
+    plain = replace(layouts, opaque_values=OpaqueValues.NONE)
+    before, after = (lay.Optional(derive_layout(each, plain)) for each in (old, new))
+    encoded = plan_columns(lay.Optional(derive_layout(old, layouts))).encode(array)
+    data = memoryview(encoded.data)
+    writer, ends = Writer(), []
+    for start, stop in zip(encoded.starts.tolist(), encoded.stops.tolist(), strict=True):
+        write_value(after, writer, convert(read_value(before, Reader(bytes(data[start:stop])))))
+        ends.append(len(writer))
+    found = Encoded(np.frombuffer(writer.getvalue(), np.uint8), np.array(ends, np.int64))
+    columns = plan_columns(lay.Optional(derive_layout(new, layouts)))
+    return columns.decode(found.data, found.starts, found.stops).array
 
 
 def _compare_layouts(old: Layout, new: Layout, nested: dict[tuple[Layout, Layout], Convert]) -> Convert | None:

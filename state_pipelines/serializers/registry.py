@@ -247,6 +247,16 @@ def is_registered(snapshot_class: str) -> bool:
     return snapshot_class in _functions
 
 
+def is_custom(node: Serializer) -> bool:
+    """Return whether a node belongs to a registered family that is not Flink's."""
+    return not is_built_in(type(node)) and not is_flinks(node.snapshot_class) and node.snapshot_class in _functions
+
+
+def is_simple(snapshot_class: str) -> bool:
+    """Return whether a registered snapshot class stores nothing but its name and version (`register_simple`)."""
+    return snapshot_class in _functions and _functions[snapshot_class].write is _write_nothing
+
+
 def read_snapshot(reader: Reader) -> Serializer:
     """Read a snapshot in the outer form, as state meta infos and key serializers hold it.
 

@@ -1,17 +1,21 @@
 """Serializers as text, such as `Map<String, Pojo<com.acme.Order>(amountCents: Long, id: String)>`.
 
 `describe` writes any tree; `parse` reads the trees that `build` makes. The text does not contain versions and Java
-streams. Names that hold other characters than letters, digits and `_ $ . [ ;` are quoted with backticks.
+streams. `spell` is `describe` with families of one's own as their snapshots, which `parse` reads too. Names that hold other characters than letters, digits and `_ $ . [ ;` are quoted with backticks.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import singledispatch
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from state_pipelines.binary.writer import Writer
 from state_pipelines.serializers import containers, scala
 from state_pipelines.serializers.beam import BeamSerializer, Coder
+from state_pipelines.serializers.registry import is_custom, write_nested
+from state_pipelines.serializers.snapshot_frames import write_head
 from state_pipelines.serializers.text_parsing import PLAIN_NAME, parse
 from state_pipelines.serializers.tree import (
     ArrayData,
@@ -55,7 +59,7 @@ from state_pipelines.serializers.tree import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["describe", "describe_type", "parse", "quote"]
+__all__ = ["describe", "describe_type", "parse", "quote", "spell"]
 
 UNRESOLVED = "?"
 
@@ -78,6 +82,38 @@ def describe(serializer: Serializer) -> str:
     may register another form: `describe.register`.
     """
     return _generic(type(serializer).__name__, map(describe, serializer.nested))
+
+
+def spell(serializer: Serializer) -> str:
+    """Return the readable form with serializers that are not Flink's as their snapshots, so that it can be parsed.
+
+    Example: `Map<String, Snapshot<com.acme.MoneySerializer$Snap>(1, 0x0003455552)>`.
+    """
+    return describe(_spell_custom(serializer))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spelled(Serializer):
+    """A serializer that is described by a text."""
+
+    text: str
+
+
+def _spell_custom(node: Any) -> Any:
+    if isinstance(node, tuple):
+        return tuple(map(_spell_custom, node))
+    if not is_dataclass(node) or isinstance(node, type):
+        return node
+    if isinstance(node, Serializer) and is_custom(node):
+        writer = Writer()
+        write_nested(writer, node)
+        head = Writer()
+        write_head(head, node.snapshot_class, node.snapshot_version)
+        body = writer.getvalue()[len(head.getvalue()) :]
+        text = f"{node.snapshot_version}, 0x{body.hex()}" if body else f"{node.snapshot_version}"
+        return _Spelled(snapshot_class=node.snapshot_class, text=f"Snapshot<{quote(node.snapshot_class)}>({text})")
+    changes = {each.name: _spell_custom(getattr(node, each.name)) for each in fields(node)}
+    return replace(node, **changes)
 
 
 def describe_type(kind: LogicalType) -> str:
@@ -107,6 +143,11 @@ def _generic(word: str, arguments: Iterable[str]) -> str:
 
 def _call(word: str, class_name: str, arguments: Iterable[str]) -> str:
     return f"{word}<{quote(class_name)}>({', '.join(arguments)})"
+
+
+@describe.register
+def _spelled(node: _Spelled) -> str:
+    return node.text
 
 
 @describe.register

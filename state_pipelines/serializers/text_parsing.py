@@ -1,6 +1,8 @@
 """Reading the text form of serializers; `text` writes it.
 
 serializer := word | word "<" argument, … ">" | word ["<" class ">"] "(" entry, … ")"
+
+A serializer of a family of one's own is `Snapshot<class>(version, 0xBODY)`: its snapshot, with the body in hexadecimal.
 """
 
 from __future__ import annotations
@@ -9,10 +11,13 @@ import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeVar
 
-from state_pipelines.errors import UsageError
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
+from state_pipelines.errors import StateError, UsageError
 from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
-from state_pipelines.serializers.registry import MAX_DEPTH
+from state_pipelines.serializers.registry import CURRENT_SIMPLE, MAX_DEPTH, is_registered, is_simple, read_nested
+from state_pipelines.serializers.snapshot_frames import write_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +29,7 @@ PLAIN_NAME = re.compile(r"[\w$.\[;]+")
 
 _SPACE = re.compile(r"\s*")
 _NUMBER = re.compile(r"\d{1,9}")
+_HEX = re.compile(r"0x((?:[0-9a-fA-F]{2})*)")
 _QUOTED = re.compile(r"`((?:[^`]|``)*)`")
 _TUPLE = re.compile(r"Tuple(\d{1,2})")
 
@@ -210,6 +216,32 @@ class _Parser:
         self.expect(")")
         return build.generic_array(name, element)
 
+    def snapshot(self) -> Serializer:
+        start = self.position
+        name = self.class_name()
+        if not is_registered(name):
+            raise self.error(f"no reader is registered for the serializer snapshot class {name}", start)
+        version, body = CURRENT_SIMPLE if is_simple(name) else 1, b""
+        if self.accept("("):
+            version = self.number("the version of the snapshot")
+            if self.accept(","):
+                self.skip_space()
+                found = _HEX.match(self.text, self.position)
+                if found is None:
+                    raise self.error(f"the body of the snapshot as 0x… expected, {self.found()} found")
+                self.position, body = found.end(), bytes.fromhex(found[1])
+            self.expect(")")
+        writer = Writer()
+        write_head(writer, name, version)
+        writer.take(body)
+        reader = Reader(writer.getvalue())
+        try:
+            node = read_nested(reader)
+            reader.expect_end("the snapshot")
+        except StateError as error:
+            raise self.error(f"no snapshot of {name}: {error.what}", start, error.hint) from None
+        return node
+
     def pojo(self) -> Serializer:
         pojo_class = self.class_name()
         groups: dict[str, dict[str, Serializer]] = {"": {}, "registered": {}, "subclass": {}}
@@ -259,6 +291,7 @@ _PARSERS: dict[str, Callable[[_Parser], Serializer]] = {
     "Tuple": _Parser.tuple_of_class,
     "Array": _Parser.array,
     "Pojo": _Parser.pojo,
+    "Snapshot": _Parser.snapshot,
 }
 
 _NOT_FROM_TEXT = {

@@ -46,6 +46,7 @@ from state_pipelines.spark.flow_columns import (
 )
 from state_pipelines.spark.opaque_values import (
     conform_value,
+    convert_serialized,
     find_layouts,
     layout_type,
     reinterpret_column,
@@ -96,6 +97,9 @@ class Stage:
                 if not over_null:
                     value = F.when(F.col(PAYLOAD).isNotNull(), value)
                 return self._with_payload(value, stage.nondeterministic)
+            case flows.Reserialize():
+                payloads = self.before.payload, self.after.payload
+                return self.frame.withColumn(PAYLOAD, convert_serialized(F.col(PAYLOAD), *payloads, self.layouts))
             case flows.Keep(sql=sql):
                 return self._keep(sql, allowed=stage.nondeterministic)
             case flows.Stamp(sql=sql):

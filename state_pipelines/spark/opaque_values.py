@@ -13,8 +13,18 @@ from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.layout import OPAQUE_FIELD, Layout, Opaque
 from state_pipelines.codecs.opaque_values import find_fields, has_opaque, reinterpret
 from state_pipelines.codecs.serializer_layouts import contains_opaque, derive_layout, keep_all_opaque, keep_undecodable
+from state_pipelines.codecs.value_conversion import convert_column
 from state_pipelines.errors import MigrationError
-from state_pipelines.operations.migration.flows import Apply, Call, Merge, Project, Regroup, Replace, walk_flow
+from state_pipelines.operations.migration.flows import (
+    Apply,
+    Call,
+    Merge,
+    Project,
+    Regroup,
+    Replace,
+    Reserialize,
+    walk_flow,
+)
 from state_pipelines.operations.migration.structs import RAW, find_bare
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.casts import cast_by_name
@@ -58,6 +68,19 @@ def reinterpret_column(column: Column, source: Layout, target: Layout) -> Column
     # Spark derives the kind of function from its type hints, which the stubs do not know.
     make: Any = arrow_udf
     found: Column = make(work, layout_type(target))(column)
+    return found
+
+
+def convert_serialized(column: Column, old: Serializer, new: Serializer, layouts: LayoutContext) -> Column:
+    """Convert the values of a payload as rows hold them, as the old and the new serializer do together."""
+    kind = column_type(derive_layout(old, layouts))
+
+    def work(array: pa.Array) -> pa.Array:
+        found = convert_column(conform(from_spark(array, kind), kind), old, new, layouts)
+        return to_spark(pa.RecordBatch.from_arrays([found], names=["value"])).column(0)
+
+    make: Any = arrow_udf
+    found: Column = make(work, layout_type(derive_layout(new, layouts)))(column)
     return found
 
 
@@ -141,7 +164,7 @@ def _makes_opaque(node: Flow, layouts: LayoutContext) -> bool:
             )
         case Replace(sql=sql) | Regroup(sql=str(sql)):
             return before != after or (RAW not in sql and find_bare(sql) != "value" and sql != "value")
-        case Call():
+        case Call() | Reserialize():
             return True
         case _:
             return False

@@ -11,6 +11,7 @@ from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import StateMigrationError, UnsupportedError, ValueRangeError
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.serializers.build import (
+    VOID_NAMESPACE,
     basic,
     either,
     generic_array,
@@ -22,7 +23,7 @@ from state_pipelines.serializers.build import (
     ttl,
     ttl_aware,
 )
-from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list
+from state_pipelines.serializers.state_meta_info import broadcast_state, keyed_state, operator_list
 from tests.backends.test_operator_backend import make_backend, restore, save
 
 if TYPE_CHECKING:
@@ -119,3 +120,16 @@ def test_incompatible_operator_state_is_refused(tmp_path: Path) -> None:
         again.register_broadcast(broadcast_state("rules", STRING, LONG))
     with pytest.raises(StateMigrationError, match=r"^The new value typeSerializer for broadcast state must not be"):
         again.register_broadcast(broadcast_state("rules", LONG, STRING))
+
+
+def test_map_keys_that_become_one_are_refused() -> None:
+    def make_heap() -> KeyedStateBackend:
+        return KeyedStateBackend(HeapStore(1), STRING, KeyGroupRange(0, 127), 128, LAYOUTS)
+
+    first, again = make_heap(), make_heap()
+    first.set_current_key("a")
+    keys = [{"class": "A", "x": 1, "y": each} for each in (1, 2)]
+    first.register(keyed_state("state", "MAP", map_of(NEW, LONG), VOID_NAMESPACE)).put([(each, 5) for each in keys])
+    again.restore([first.as_file()])
+    with pytest.raises(ValueRangeError, match="two map keys of one key become the same map key"):
+        again.register(keyed_state("state", "MAP", map_of(OLD, LONG), VOID_NAMESPACE))

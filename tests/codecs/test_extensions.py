@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pytest
 
-from state_pipelines.codecs.extensions import register_class_layout, register_layout
+from state_pipelines.codecs.extensions import register_class_layout, register_conversion, register_layout
 from state_pipelines.codecs.json.json_lines import register_json, to_json
 from state_pipelines.codecs.layout import JavaText, Layout, Primitive, PrimitiveKind
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, fixed_length
-from state_pipelines.errors import UsageError
+from state_pipelines.codecs.value_conversion import ValueConversion, convert_column
+from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.serializers import build, tree
+from tests.serializers.migrating_families import Counter, Crate, Price
 
 CONTEXT = LayoutContext()
 
@@ -80,3 +83,45 @@ def test_without_a_form_of_its_own_the_value_is_shown() -> None:
 def test_a_form_of_its_own_is_used_inside_flinks_families() -> None:
     register_json(Weight)(lambda node, value: {"@kg": int(str(value))})
     assert to_json(build.list_of(Weight()), [7]) == [{"@kg": 7}]
+
+
+def convert(old: tree.Serializer, new: tree.Serializer, value: object) -> object:
+    return ValueConversion(CONTEXT, lambda: 0).find(old, new)(value)
+
+
+def test_values_are_carried_over_where_both_layouts_hold_their_kind() -> None:
+    narrow, wide = Counter(width=4), Counter(width=8)
+    assert convert(narrow, wide, -7) == -7
+    old, new = (Crate(label="box", content=build.list_of(each)) for each in (narrow, wide))
+    assert convert(old, new, {"number": 1, "content": [2, 3]}) == {"number": 1, "content": [2, 3]}
+
+
+def test_a_registered_conversion_goes_first_also_inside_of_others() -> None:
+    old, new = Price(snapshot_version=1), Price(snapshot_version=2)
+    euro = {"cents": 5, "currency": "EUR"}
+    assert convert(build.map_of(build.basic("String"), old), build.map_of(build.basic("String"), new), [("a", 5)]) == [
+        ("a", euro)
+    ]
+    boxed = convert(Crate(label="box", content=old), Crate(label="box", content=new), {"number": 1, "content": 5})
+    assert boxed == {"number": 1, "content": euro}
+
+
+def test_values_of_another_kind_need_a_conversion() -> None:
+    with pytest.raises(UnsupportedError, match=r"no conversion is known from Weight to Tuple2.*register_conversion"):
+        convert(Weight(), build.tuple_of(build.basic("Int"), build.basic("Int")), 5)
+
+
+def test_a_pair_has_one_conversion() -> None:
+    with pytest.raises(UsageError, match="a conversion from Price to Price is registered already"):
+        register_conversion(Price, Price)(lambda old, new, find: lambda value: value)
+
+
+def test_families_of_flink_have_their_own_conversions() -> None:
+    with pytest.raises(UsageError, match="Basic and Pojo are both families of Flink"):
+        register_conversion(tree.Basic, tree.Pojo)
+
+
+def test_columns_are_converted_value_by_value_and_null_stays_null() -> None:
+    found = convert_column(pa.array([5, None]), Price(snapshot_version=1), Price(snapshot_version=2), CONTEXT)
+    assert found.to_pylist() == [{"cents": 5, "currency": "EUR"}, None]
+    assert convert_column(pa.array([], pa.int32()), Counter(width=4), Counter(width=8), CONTEXT).type == pa.int64()

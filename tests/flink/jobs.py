@@ -98,6 +98,13 @@ def classic_job() -> Job:
     return Job("classic.ClassicJob", sources)
 
 
+def migrating_job(classes: str, *, map_keys: bool = False, settings: Mapping[str, str] = MappingProxyType({})) -> Job:
+    """A job whose serializers, of a user and of a POJO inside of one, migrate from classes `v1` to `v2`."""
+    own = (f"tests/flink/java/migrating/{classes}", "tests/flink/java/migrating/job")
+    main = "migrating.MapKeysJob" if map_keys else "migrating.MigratingJob"
+    return Job(main, (*own, "examples/orders/java/v1", "examples/orders/java/job"), settings=settings)
+
+
 def join_job() -> Job:
     """A job with a function of two inputs."""
     return Job("join.JoinJob", ("tests/flink/java/join", "examples/orders/java/v1", "examples/orders/java/job"))

@@ -48,6 +48,7 @@ from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.serializers.text import parse
 from state_pipelines.serializers.tree import Kryo, Pojo, PojoField
+from tests.serializers.migrating_families import Counter, Crate, Price
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:
@@ -165,6 +166,18 @@ PAIRS = {
     "basic": (INT, LONG),
     "basic to POJO": (INT, order(id=INT)),
     "Kryo to POJO": (Kryo(type_class="shop.Order"), order(id=STRING)),
+    "custom": (Counter(width=4), Counter(width=8)),
+    "custom, back": (Counter(width=8), Counter(width=4)),
+    "custom with other values": (Price(snapshot_version=1), Price(snapshot_version=2)),
+    "custom in a POJO": (order(number=Counter(width=4)), order(number=Counter(width=8))),
+    "custom composite": (
+        Crate(label="box", content=order(id=STRING)),
+        Crate(label="box", content=order(id=STRING, note=STRING)),
+    ),
+    "custom composite that loses a field": (
+        Crate(label="box", content=order(id=STRING, note=STRING)),
+        Crate(label="box", content=order(id=STRING)),
+    ),
 }
 
 
@@ -197,10 +210,21 @@ def test_the_draft_leads_to_exactly_the_new_serializers(pair: tuple[Serializer, 
         "Avro to POJO",
         "Row longer",
         "basic",
+        "custom",
+        "custom in a POJO",
+        "custom composite",
     ],
 )
 def test_there_is_a_way_back_where_one_can_be_derived(name: str) -> None:
     assert isinstance(steps(*PAIRS[name])[1], list)
+
+
+@pytest.mark.parametrize("name", ["custom", "custom with other values", "custom in a POJO", "custom composite"])
+def test_families_of_ones_own_migrate_as_flinks_protocol_does_without_a_decision(name: str) -> None:
+    ((only,), _) = steps(*PAIRS[name])
+    assert [*only] == ["convert"]
+    assert [*only["convert"]] == ["to"]
+    assert "Snapshot<migrating." in only["convert"]["to"]
 
 
 @pytest.mark.parametrize("name", [name for name in PAIRS if name.endswith("out of Kryo") or "Kryo in" in name])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.codecs.extensions import register_conversion, register_layout
+from state_pipelines.codecs.json.json_lines import register_json, to_json
 from state_pipelines.codecs.layout import JavaText, Layout, Primitive, PrimitiveKind, Struct
 from state_pipelines.serializers.compatibility import Compatibility, Finding, Outcome, compare_nested, rule
 from state_pipelines.serializers.registry import register, register_composite_with_outer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
     from state_pipelines.binary.writer import Writer
     from state_pipelines.codecs.extensions import Derive
+    from state_pipelines.codecs.json.json_lines import Json
     from state_pipelines.serializers.snapshot_frames import CompositeMarks, Head
 
 COUNTER = "migrating.CounterSerializer$CounterSnapshot"
@@ -133,14 +135,15 @@ def lay_crate(node: Crate, derive: Derive) -> Layout:
     return Struct((("number", _I32), ("content", derive(node.content))))
 
 
+@register_json(Crate)
+def show_crate(node: Crate, value: Any) -> Json:
+    content = to_json(node.content, value["content"])
+    return {"@class": "migrating.Crate", "number": value["number"], "content": content}
+
+
 @rule.register
 def compare_crate(old: Crate, new: Crate) -> Compatibility:
     if old.label == new.label:
         return compare_nested(old, new)
     finding = Finding(path="", old=old.label, new=new.label, outcome=Outcome.INCOMPATIBLE, reason="the label changed")
     return compare_nested(old, new, finding)
-
-
-def fill(crate: Crate, content: Serializer) -> Crate:
-    """The crate with other content."""
-    return replace(crate, content=content)

@@ -10,8 +10,10 @@ from state_pipelines.errors import UsageError
 from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
-from state_pipelines.serializers.text import describe, parse
+from state_pipelines.serializers.text import describe, parse, spell
 from state_pipelines.serializers.tree import Kryo, Pojo, Serializer
+from tests.serializers.custom_families import PLAIN, Plain
+from tests.serializers.migrating_families import COUNTER, CRATE, PRICE, Counter, Crate, Price
 
 LONG = build.basic("Long")
 STRING = build.basic("String")
@@ -167,3 +169,43 @@ def test_any_text_parses_or_is_a_usage_error(text: str) -> None:
         parse(text)
     except UsageError as error:
         assert "at character" in error.what  # noqa: PT017  any other error fails the test
+
+
+@pytest.mark.parametrize(
+    ("serializer", "text"),
+    [
+        (Counter(width=8), f"Snapshot<{COUNTER}>(1, 0x00000008)"),
+        (Price(snapshot_version=2), f"Snapshot<{PRICE}>(2)"),
+        (build.map_of(STRING, Plain(snapshot_class=PLAIN)), f"Map<String, Snapshot<{PLAIN}>(3)>"),
+    ],
+)
+def test_families_of_ones_own_are_spelled_by_their_snapshots(serializer: Serializer, text: str) -> None:
+    assert spell(serializer) == text
+    assert parse(text) == serializer
+
+
+def test_what_is_nested_in_ones_own_family_is_in_its_snapshot() -> None:
+    crate = Crate(label="box", content=build.list_of(Counter(width=4)))
+    assert spell(crate).startswith(f"Snapshot<{CRATE}>(3, 0x")
+    assert parse(spell(crate)) == crate
+    assert describe(crate) == "Crate<List<Counter>>"
+
+
+def test_a_snapshot_without_content_needs_no_version() -> None:
+    assert parse(f"Snapshot<{PLAIN}>") == Plain(snapshot_class=PLAIN)
+    assert parse(f"Snapshot<{PRICE}>") == Price(snapshot_version=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Snapshot<com.acme.Nobody>(1)", "no reader is registered for the serializer snapshot class com.acme.Nobody"),
+        (f"Snapshot<{COUNTER}>(7, 0x00000008)", "version 7 of .* is not supported"),
+        (f"Snapshot<{COUNTER}>(1, 0x0000)", "4 bytes expected but only 2 are left"),
+        (f"Snapshot<{COUNTER}>(1, 0x000000080A)", "no snapshot of"),
+        (f"Snapshot<{COUNTER}>(1, 8)", "the body of the snapshot as 0x"),
+    ],
+)
+def test_snapshots_that_no_reader_reads_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse(text)

@@ -47,6 +47,7 @@ __all__ = [
     "oldest_metadata_version",
     "parse_type",
     "read_kryo",
+    "read_kryo_class",
     "read_kryo_span",
     "write_kryo",
 ]
@@ -96,6 +97,15 @@ def read_kryo(
         UnsupportedError: a class without field list, or with a custom serializer: its end is unknown.
     """
     return GraphReader(reader, _table(serializer, version, classes, messages)).any()
+
+
+def read_kryo_class(reader: Reader, serializer: tree.Kryo, version: Version) -> str | None:
+    """Read the class that is stored in front of an object; None is null.
+
+    Raises:
+        FormatError: the bytes are no Kryo graph.
+    """
+    return GraphReader(reader, _table(serializer, version, _NONE_DECLARED, None)).class_header()
 
 
 def read_kryo_span(

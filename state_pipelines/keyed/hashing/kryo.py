@@ -46,6 +46,11 @@ _KINDS = {
 }
 
 
+def is_hashed(class_name: str) -> bool:
+    """Return whether the hash of a class that Kryo writes is known."""
+    return class_name in _KINDS or class_name in _OTHERS
+
+
 def hash_kryo(node: tree.Kryo, array: pa.Array) -> HashCodes:
     """`hashCode` of values that Kryo wrote, in the Arrow form of their class; what null gives does not matter.
 
@@ -57,9 +62,15 @@ def hash_kryo(node: tree.Kryo, array: pa.Array) -> HashCodes:
         return BASIC_HASHES[kind](conform_basic(kind, array))
     if node.type_class in _OTHERS:
         return _OTHERS[node.type_class](array)
-    raise UnsupportedError(
-        f"the hashCode of {node.type_class}, which Kryo serializes, is code that no snapshot holds",
-        hint="Give the class a serializer of Flink's (a POJO), or key by one of its fields",
+    raise unknown_kryo_hash(node.type_class)
+
+
+def unknown_kryo_hash(class_name: str) -> UnsupportedError:
+    """The error for a class whose hash is not known."""
+    return UnsupportedError(
+        f"the hashCode of {class_name}, which Kryo serializes, is code that no snapshot holds",
+        hint="Another parallelism needs no hash. For other key groups, give the keys another type in a migration (a step "
+        "`key: {type, expression}`) and in the job",
     )
 
 

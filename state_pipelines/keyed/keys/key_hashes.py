@@ -5,18 +5,21 @@ Keys of the most frequent types are hashed from their bytes; others are decoded 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.columns import Columns, plan_columns
+from state_pipelines.codecs.kryo import read_kryo_class
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, walk
-from state_pipelines.errors import FormatError, UnsupportedError, UsageError, Where
+from state_pipelines.errors import FormatError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.hashing.hash_kernels import hash_int_keys, hash_long_keys, hash_row_keys, hash_string_keys
+from state_pipelines.keyed.hashing.kryo import is_hashed, unknown_kryo_hash
 from state_pipelines.keyed.hashing.user_classes import class_name, field_nodes, find_unknown_classes
 from state_pipelines.keyed.hashing.value_hashes import Hasher
 from state_pipelines.keyed.key_group_assignment import assign_key_groups
@@ -27,6 +30,7 @@ from state_pipelines.serializers.tree import BasicKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from state_pipelines.codecs.kryo import Version
     from state_pipelines.keyed.hashing.basic_hashes import HashCodes
     from state_pipelines.keyed.hashing.hash_expressions import HashExpression
     from state_pipelines.keyed.record_layout import KeyedRecords
@@ -93,6 +97,8 @@ class KeyHasher:
             UsageError: a key lies outside `data`.
         """
         kernel = _find_kernel(self.key_serializer)
+        if kernel is None and _is_open(self.key_serializer):
+            return self._hash_by_class(self.key_serializer, data, starts, ends, offset=offset, file=file)
         if kernel is None:
             decoded = _columns(self.key_serializer, self.layouts).decode(data, starts, ends, exact=False, offset=offset)
             return self.hash_values(decoded.array)
@@ -103,6 +109,26 @@ class KeyHasher:
         if wrong >= 0:
             where = Where(file=file, offset=offset + int(starts[wrong]))
             raise FormatError("the bytes of a key are not those of its serializer", where=where)
+        return codes
+
+    def _hash_by_class(
+        self, key: tree.Kryo, data: Bytes, starts: Positions, ends: Positions, *, offset: int, file: str | None
+    ) -> HashCodes:
+        """Hash keys by the class that is stored with each of them, as `hash_spans`."""
+        version: Version = 2 if self.layouts.kryo_version == 2 else 5
+        codes = np.zeros(len(starts), np.int32)
+        rows: dict[str, list[int]] = {}
+        for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            with at(file=file):
+                stored = read_kryo_class(Reader(data[start:end].tobytes()), key, version)
+            if stored is None:
+                raise FormatError("a key is null", where=Where(file=file, offset=offset + start))
+            rows.setdefault(stored, []).append(row)
+        for stored, chosen in rows.items():
+            hasher = KeyHasher(replace(key, type_class=stored), self.layouts, self.expressions)
+            if _is_open(hasher.key_serializer):
+                raise unknown_kryo_hash(stored)
+            codes[chosen] = hasher.hash_spans(data, starts[chosen], ends[chosen], offset=offset, file=file)
         return codes
 
     def hash_values(self, keys: pa.Array) -> HashCodes:
@@ -144,7 +170,7 @@ def make_key_hasher(
                 hint=f"Its fields are {', '.join(names)}",
             )
     hasher = KeyHasher(key_serializer, layouts, tuple(sorted(given.items(), key=lambda each: each[0])))
-    if _find_kernel(key_serializer) is None:
+    if _find_kernel(key_serializer) is None and not _is_open(key_serializer):
         try:
             hasher.hash_values(pa.array([], _columns(key_serializer, layouts).type))
         except UnsupportedError:
@@ -174,6 +200,11 @@ def find_key_group(
         return None
     hashes = hasher.hash_spans(key, np.zeros(1, np.int64), np.full(1, len(key), np.int64))
     return KeyGroupRange(int(assign_key_groups(hashes, max_parallelism)[0]), 1)
+
+
+def _is_open(serializer: tree.Serializer) -> TypeGuard[tree.Kryo]:
+    """Return whether the class that Kryo stores with each key decides about its hash, such as below `Object`."""
+    return isinstance(serializer, tree.Kryo) and not is_hashed(serializer.type_class)
 
 
 @lru_cache(maxsize=64)

@@ -182,7 +182,7 @@ def read_type(text: str, extraction: TypeExtraction) -> Serializer:
         UsageError: it is neither.
     """
     text = text.strip()
-    if "(" in text:
+    if "(" in text or text.startswith("Snapshot<"):
         return parse(text)
     head, arguments = _split_arguments(text)
     word = JAVA_TYPES.get(head, head)

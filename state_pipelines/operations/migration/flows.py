@@ -48,6 +48,11 @@ class Replace:
 
 
 @dataclass(frozen=True)
+class Reserialize:
+    """Another payload as Flink makes it: the restored serializer reads the values, the new one writes them."""
+
+
+@dataclass(frozen=True)
 class Keep:
     """Only the rows for which the SQL is true."""
 
@@ -133,7 +138,7 @@ class Call:
     nondeterministic: bool = True
 
 
-Stage = Project | Replace | Keep | Stamp | Regroup | Rekey | Follow | Call
+Stage = Project | Replace | Reserialize | Keep | Stamp | Regroup | Rekey | Follow | Call
 
 
 @dataclass(frozen=True)
@@ -216,7 +221,8 @@ def find_reads(flow: Flow) -> tuple[str, ...]:
 def is_aligned(flow: Flow) -> bool:
     """Whether every row of the flow comes from one row of one state, under the same key."""
     return all(
-        isinstance(each, Read) or (isinstance(each, Apply) and isinstance(each.stage, Project | Replace | Stamp | Keep))
+        isinstance(each, Read)
+        or (isinstance(each, Apply) and isinstance(each.stage, Project | Replace | Reserialize | Stamp | Keep))
         for each in walk_flow(flow)
     )
 

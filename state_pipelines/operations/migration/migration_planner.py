@@ -26,6 +26,7 @@ from state_pipelines.operations.migration.payload_conversion import (
     convert_by_name,
     convert_fields,
     find_lost_fields,
+    follows_protocol,
     list_columns,
     payload_type,
     rename_classes,
@@ -340,6 +341,8 @@ class _Planner:
         if unknown:
             raise MigrationError(f"`discard` names {', '.join(unknown)}, which the value keeps or never had")
         self._note(subject, step.discard, "discarded by `convert`")
+        if step.expression is None and follows_protocol(shape.payload, new, self.context):
+            return Apply(flow, flows.Reserialize(), self._with_payload(shape, new))
         columns = None if step.expression else convert_fields(shape.payload, new, self.context)
         if columns is not None:
             return Apply(flow, flows.Project(columns), self._with_payload(shape, new))

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import LayoutContext, contains_opaque, derive_layout, walk
-from state_pipelines.errors import MigrationError
+from state_pipelines.codecs.value_conversion import find_payload_conversion
+from state_pipelines.errors import MigrationError, UnsupportedError
 from state_pipelines.operations.migration.avro_schema import expand_schema, render_schema
 from state_pipelines.operations.migration.struct_serializers import open_struct
 from state_pipelines.operations.migration.structs import (
@@ -24,6 +25,8 @@ from state_pipelines.operations.migration.structs import (
 )
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import nullable
+from state_pipelines.serializers.compatibility import Outcome, resolve_nested
+from state_pipelines.serializers.registry import is_custom
 from state_pipelines.serializers.text import describe
 
 if TYPE_CHECKING:
@@ -99,6 +102,20 @@ def _convert(old: pa.DataType, new: pa.DataType, sql: str, path: str, depth: int
         what = path.rstrip(".") or "the value"
         raise MigrationError(f"only one of the types of {what} has fields", hint="Give an expression")
     return sql
+
+
+def follows_protocol(old: tree.Serializer, new: tree.Serializer, context: PlanContext) -> bool:
+    """Return whether values change as in Flink: its protocol migrates a family of one's own, and a conversion is known.
+
+    Without one of these, values are converted by the names of their fields.
+    """
+    if not any(map(is_custom, (*walk(old), *walk(new)))) or resolve_nested(old, new).outcome is not Outcome.AFTER_MIGRATION:
+        return False
+    try:
+        find_payload_conversion(old, new, context.layouts)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def find_lost_fields(

@@ -21,6 +21,7 @@ from state_pipelines.operations.migration.field_types import Defaults, column_of
 from state_pipelines.operations.migration.payload_conversion import (
     convert_by_name,
     find_lost_fields,
+    follows_protocol,
     payload_type,
     read_json,
     rename_classes,
@@ -92,7 +93,7 @@ def propose(
         context: of the snapshot.
         renames: known renamed fields; None to guess.
     """
-    for attempt in (_by_fields, _by_collection, _by_conversion, _by_expression):
+    for attempt in (_by_protocol, _by_fields, _by_collection, _by_conversion, _by_expression):
         try:
             found = attempt(old, new, context, renames)
         except StateError:
@@ -119,6 +120,16 @@ def has_todo(steps: Iterable[st.Step]) -> bool:
     """Whether somebody has to fill in an expression."""
     expressions = (getattr(step, name, None) for step in steps for name in ("expression", "key_expression"))
     return any(TODO in text for text in expressions if isinstance(text, str))
+
+
+def _by_protocol(
+    old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
+) -> Differences:
+    """As a whole, as Flink's protocol migrates families of one's own; not where fields go, which may have new names."""
+    del renames
+    if not follows_protocol(old, new, context) or find_lost_fields(old, new, None, context):
+        raise MigrationError("Flink's protocol does not do all of it")
+    return Differences([st.Convert(new)])
 
 
 def _by_fields(
@@ -163,8 +174,9 @@ def _by_conversion(
         and (pa.types.is_list(before) or pa.types.is_map(before))
     ):
         raise MigrationError("text is not the collection that Kryo writes, whose class is not known")
-    convert_by_name(old, new, context)
-    require_one_reading(before, after)
+    if not follows_protocol(old, new, context):
+        convert_by_name(old, new, context)
+        require_one_reading(before, after)
     lost = _list_lost(old, new, None, context)
     return Differences([st.Convert(new, None, lost)], removed=[*lost])
 

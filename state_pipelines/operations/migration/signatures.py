@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from state_pipelines.operations.migration.avro_schema import expand_schema
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.registry import is_custom
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -86,8 +87,10 @@ def _strip(member: Any) -> Any:
         return _strip(member.inner)
     if not is_dataclass(member) or isinstance(member, type):
         return member
-    changes = {each.name: _strip(getattr(member, each.name)) for each in fields(member) if each.name not in _ALIKE}
-    changes |= {each.name: _ALIKE[each.name] for each in fields(member) if each.name in _ALIKE}
+    # A serializer of a user may write other data with each version of its snapshot.
+    alike = {} if isinstance(member, tree.Serializer) and is_custom(member) else _ALIKE
+    changes = {each.name: _strip(getattr(member, each.name)) for each in fields(member) if each.name not in alike}
+    changes |= {each.name: alike[each.name] for each in fields(member) if each.name in alike}
     if isinstance(member, tree.Kryo):
         changes |= {"registrations": (), "default_serializers": (), "default_serializer_classes": ()}
     if isinstance(member, tree.RowData):

@@ -7,7 +7,7 @@ from typing import Any
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.step_parser import JAVA_TYPES
 from state_pipelines.serializers import tree
-from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.text import spell
 
 _PRIMITIVES: dict[str, str] = {word: name for name, word in JAVA_TYPES.items() if name[0].islower()}
 
@@ -37,7 +37,7 @@ def dump_step(step: st.Step) -> dict[str, Any]:
         case st.RenameClass(names=names):
             return {"rename_class": dict(names)}
         case st.Collections(types=types):
-            return {"collections": {name: describe(of) for name, of in types}}
+            return {"collections": {name: spell(of) for name, of in types}}
         case st.Filter():
             return {"filter": {"keep": step.keep, "reason": step.reason} | _flag(step)}
         case st.TtlStep(action=action, expression=expression, reason=reason):
@@ -87,11 +87,11 @@ def _flag(step: Any) -> dict[str, Any]:
 
 
 def _type(of: tree.Serializer) -> str:
-    return describe(of)
+    return spell(of)
 
 
 def _field_type(step: st.Add | st.Cast) -> str:
     if isinstance(step.type, st.SqlType):
         return step.type.text
-    text = describe(step.type)
+    text = spell(step.type)
     return _PRIMITIVES[text] if step.required else f"{text}?" if step.nullable else text
