@@ -8,12 +8,9 @@ snapshot holds no Java objects. Families of Flink's own classes are exempt: some
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UsageError
-
-if TYPE_CHECKING:
-    from state_pipelines.serializers.tree import Serializer
+from state_pipelines.serializers.tree import Serializer
 
 _FLINK = "org.apache.flink."
 JAVA_STREAM = bytes.fromhex("aced0005")
@@ -74,12 +71,17 @@ def claim_serializer(serializer: str, snapshot_classes: tuple[str, ...]) -> None
     _snapshot_classes[serializer] = snapshot_class
 
 
-def check_node(snapshot_class: str, version: int, node: Serializer) -> None:
+def check_node(snapshot_class: str, version: int, node: object) -> None:
     """Refuse a node that would be written or compared as another family than the one read.
 
     Raises:
-        UsageError: the node names another snapshot class or version, or does not compare by value.
+        UsageError: it is no node, names another snapshot class or version, or does not compare by value.
     """
+    if not isinstance(node, Serializer):
+        raise UsageError(
+            f"the reader of version {version} of {snapshot_class} returned {type(node).__name__}, which is no node",
+            hint="Return a frozen dataclass that is a subclass of state_pipelines.serializers.tree.Serializer",
+        )
     if is_flinks(snapshot_class):
         return
     if (node.snapshot_class, node.snapshot_version) != (snapshot_class, version):

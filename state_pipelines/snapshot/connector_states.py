@@ -10,10 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from state_pipelines.connectors import AmbiguousState, ConnectorState, detect, find_candidates
+from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.serializers.tree import Serializer
@@ -124,3 +125,21 @@ def _decide(state: AmbiguousState, chosen: str | None) -> Detected:
     raise UsageError(
         f"the state cannot be that of {chosen}", hint=f"It could be that of {' or '.join(state.connectors)}"
     )
+
+
+def choose_enumerator(candidates: Iterable[str], splits: Iterable[Detected]) -> str | None:
+    """The connector of an enumerator that several fit, if the splits of the readers are those of only one of them.
+
+    Args:
+        candidates: the connectors that fit the enumerator.
+        splits: what the list states of the same operator are.
+    """
+    for detected in splits:
+        state = detected.state
+        names = detected.candidates
+        if state is not None and state.kind is ConnectorStateKind.SPLIT:
+            names = (state.connector,)
+        common = set(candidates) & set(names)
+        if len(common) == 1:
+            return common.pop()
+    return None

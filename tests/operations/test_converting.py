@@ -229,15 +229,25 @@ def test_notes_say_what_a_format_does_not_carry(name: str, format: str, note: st
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_plan_notes_what_cannot_be_read_again_out_of_heap_files(tmp_path: Path) -> None:
-    (case,) = (each for each in UNKNOWN if each.name == "unknown-2.2-canonical")
+@pytest.mark.parametrize("case", UNKNOWN, ids=lambda case: case.name)
+def test_entries_whose_ends_nobody_finds_are_refused_before_anything_is_written(case: Case, tmp_path: Path) -> None:
     target = resolve(str(tmp_path / "new"))
-    found = [each for each in plan_conversion(case.open(), target, Format.HEAP).notes if "no lengths" in each]
-    assert [each.partition(":")[0] for each in found] == ["operator purses, state purse"]
-    with pytest.raises(UnsupportedError, match="have no lengths"):
-        convert(case.open(), str(tmp_path / "new"), "heap")
-    assert "no lengths" not in str(plan_conversion(case.open(), target, Format.HEAP, verify=False).notes)
-    assert "no lengths" not in str(plan_conversion(case.open(), target, Format.ROCKSDB).notes)
+    is_heap = "heap" in case.name
+    formats = [Format.CANONICAL, Format.ROCKSDB] if is_heap else [Format.HEAP]
+    for format in formats:
+        with pytest.raises(UnsupportedError, match="no lengths") as found:
+            plan_conversion(case.open(), target, format)
+        assert "--serializer" in found.value.hint
+        assert (found.value.where.operator, found.value.where.state) == ("purses", "purse")
+    for format in (Format.HEAP,) if is_heap else (Format.CANONICAL, Format.ROCKSDB):
+        plan_conversion(case.open(), target, format)
+    assert not (tmp_path / "new").exists()
+
+
+def test_unread_entries_are_written_where_nothing_is_compared(tmp_path: Path) -> None:
+    (case,) = (each for each in UNKNOWN if each.name == "unknown-2.2-canonical")
+    convert(case.open(), str(tmp_path / "new"), "heap", verify=False)
+    assert open_snapshot(str(tmp_path / "new")).operators
 
 
 @pytest.mark.parametrize("name", ["heap", "heap-snappy"])

@@ -21,6 +21,7 @@ from state_pipelines.serializers.registry import (
     write_nested,
     write_snapshot,
 )
+from state_pipelines.serializers.snapshot_frames import write_head
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Basic, BasicKind, Serializer
 from tests.serializers.literals import BASE, LONG, LONG_CLASS, STRING, UNKNOWN_CLASS, composite, outer, versioned
@@ -168,3 +169,13 @@ def test_entry_points_are_loaded_when_a_class_is_unknown(tmp_path: Path) -> None
 def test_a_broken_entry_point_is_named(tmp_path: Path) -> None:
     done = read_in_new_process(install_plugin(tmp_path, "acme = acme_missing", PLUGIN))
     assert "UsageError: the serializer plug-in acme (acme_missing) cannot be loaded" in done.stderr
+
+
+@pytest.mark.parametrize("wrong", [None, "text", 5])
+def test_a_reader_that_returns_no_node_is_named(wrong: object) -> None:
+    name = f"com.acme.Wrong{type(wrong).__name__}"
+    register(name, write=lambda writer, node: None)(lambda reader, head: wrong)  # type: ignore[arg-type, return-value]
+    writer = Writer()
+    write_head(writer, name, 2)
+    with pytest.raises(UsageError, match=rf"the reader of version 2 of {name} returned \w+, which is no node"):
+        read_nested(Reader(writer.getvalue()))

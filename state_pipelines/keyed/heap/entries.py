@@ -220,6 +220,22 @@ class EntryCodec:
         return Entries(self.kind, keys[:, heads], namespaces[:, heads], offsets, user_keys[:, order], values[:, order])
 
 
+    def require_ends(self, records: KeyedRecords) -> None:
+        """Require that the ends of records are found where they are entries, which have no lengths.
+
+        Args:
+            records: of the state, in any key groups.
+
+        Raises:
+            UnsupportedError: a value is of a class that nothing here reads.
+            FormatError: the bytes do not fit the serializers.
+        """
+        entries = self.gather(records)
+        data = np.frombuffer(entries.to_bytes(records.data), np.uint8)
+        count = entries.items.shape[1] if self.is_timer else entries.count
+        self.read(data, 0, len(data), count, 0, records.file)
+
+
 class UnmeasuredCodec(EntryCodec):
     """Codec of a state whose entries have no known length.
 

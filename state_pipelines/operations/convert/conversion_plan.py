@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.combined_file import combine_files
-from state_pipelines.keyed.heap.entries import make_entry_codecs
 from state_pipelines.keyed.heap.null_timestamps import may_hold_timestamps
 from state_pipelines.keyed.keyed_file import FileFormat
 from state_pipelines.keyed.section_file import SectionFile
@@ -230,8 +229,39 @@ def _plan_operator(
                 in_flight=in_flight,
             )
         )
+        _require_lengths(tasks[-1], lacks_lengths=any(file.lacks_lengths for file in files))
     check_section_starts(copied, operator.record_context.prefix, operator.snapshot.location.directory)
     return tasks
+
+
+def _require_lengths(task: SubtaskConversion, *, lacks_lengths: bool) -> None:
+    """Refuse entries whose ends nothing here finds, where the old or the new files store no lengths of entries.
+
+    States of unread serializers are refused if they have an entry, others by their first entries here, and by all
+    before the subtask is written.
+
+    Args:
+        task: of a subtask.
+        lacks_lengths: the old files are those of the heap backend.
+
+    Raises:
+        UnsupportedError: there are such entries.
+    """
+    if not (task.needs_ends or lacks_lengths):
+        return
+    for state_id, codec in task.find_doubtful():
+        with at(operator=task.operator, state=task.header.states[state_id].name):
+            batches = (records for _, records in task.source.scan([state_id], task.context) if len(records))
+            first = next(batches, None)
+            if first is None or not task.needs_ends:
+                continue
+            if codec.is_opaque:
+                raise UnsupportedError(
+                    "the state has entries that nothing here reads, and the native format of the heap backend stores "
+                    "no lengths of entries, so that what is written could not be compared",
+                    hint="Declare the serializer (`--serializer`), or choose another format",
+                )
+            codec.require_ends(first)
 
 
 def _find_forst(operator: Operator) -> frozenset[int]:
@@ -306,19 +336,6 @@ def _note_operator(operator: Operator, tasks: Sequence[SubtaskConversion], forma
             yield (
                 f"operator {operator.label}, state {', '.join(sorted(found))}: SQL timestamps that are null cannot be "
                 "restored from this format; the conversion stops if there is one"
-            )
-        opaque = {
-            info.name
-            for task in tasks
-            if task.verify
-            for info, codec in zip(task.header.states, make_entry_codecs(task.header, task.context), strict=True)
-            if codec.is_opaque
-        }
-        if opaque:
-            yield (
-                f"operator {operator.label}, state {', '.join(sorted(opaque))}: entries of this format have no "
-                "lengths, so that those of a serializer that nothing reads cannot be read again; the conversion stops "
-                "if there are any"
             )
 
 

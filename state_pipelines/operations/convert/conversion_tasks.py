@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import at
 from state_pipelines.keyed.digests.file_digests import digest_states
+from state_pipelines.keyed.heap.entries import make_entry_codecs
 from state_pipelines.metadata.keyed_handles import KeyedStateHandle, KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
 from state_pipelines.operations.write.keyed_rewrite import copy_states
@@ -15,6 +16,7 @@ from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import Location, PathMapping, join
 
 if TYPE_CHECKING:
+    from state_pipelines.keyed.heap.entries import EntryCodec
     from state_pipelines.keyed.digests.record_digests import RecordDigest
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
@@ -81,6 +83,8 @@ class SubtaskConversion:
             StateError: the old state cannot be read.
         """
         with at(operator=self.operator):
+            if self.needs_ends:
+                self._require_ends()
             handle, size = self.write()
             # Read again, in another way than the writer did: records that its reading lost are not in the new files.
             before = digest_states(self.source, self.context, self.key_groups)
@@ -89,6 +93,22 @@ class SubtaskConversion:
                 again = self.open_written(handle)
                 after = {} if again is None else digest_states(again, self.context, self.key_groups)
         return WrittenState(handle, before, size, after)
+
+    @property
+    def needs_ends(self) -> bool:
+        """Whether the new files are read again without lengths of entries."""
+        return self.format is Format.HEAP and self.verify
+
+    def find_doubtful(self) -> list[tuple[int, EntryCodec]]:
+        """The ids of states with values whose ends may not be found, and their codecs as entries of a heap."""
+        codecs = make_entry_codecs(self.header, self.context)
+        return [(number, each) for number, each in enumerate(codecs) if each.is_opaque or not each.entries.is_compiled]
+
+    def _require_ends(self) -> None:
+        for state_id, codec in self.find_doubtful():
+            with at(state=self.header.states[state_id].name):
+                for _, records in self.source.scan([state_id], self.context):
+                    codec.require_ends(records)
 
     def write(self) -> tuple[KeyedStateHandle, int]:
         """Write it and read nothing again: the handle, and bytes written; errors as `run`."""

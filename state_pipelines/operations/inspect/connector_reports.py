@@ -11,8 +11,11 @@ import pyarrow as pa
 from state_pipelines.connectors import AmbiguousState, ConnectorState, read_coordinator
 from state_pipelines.connectors.connector_state import LIST_INDEX, ConnectorStateKind
 from state_pipelines.operations.json_rows import to_rows
+from state_pipelines.snapshot.connector_states import choose_enumerator
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from state_pipelines.snapshot.connector_states import Detected
 
 ROW_LIMIT = 1000
@@ -70,8 +73,16 @@ def report_connector(detected: Detected) -> ConnectorReport | None:
     return None
 
 
-def report_coordinator(data: bytes, chosen: str | None = None) -> CoordinatorReport:
-    """The report on coordinator state; `chosen` is the connector that the caller names, where several fit."""
+def report_coordinator(
+    data: bytes, chosen: str | None = None, splits: Iterable[Detected] = ()
+) -> CoordinatorReport:
+    """The report on coordinator state.
+
+    Args:
+        data: the state.
+        chosen: the connector that the caller names, where several fit.
+        splits: what the list states of the operator are, which settle it otherwise.
+    """
     state = read_coordinator(data)
     if state.enumerator is None:
         return CoordinatorReport(state.size)
@@ -80,8 +91,9 @@ def report_coordinator(data: bytes, chosen: str | None = None) -> CoordinatorRep
         case ConnectorState() as known:
             connector = _report_state(known)
         case AmbiguousState() as open_question:
-            named = [each for each in open_question.candidates if each.connector == chosen]
             names = list(open_question.connectors)
+            chosen = chosen or choose_enumerator(names, splits)
+            named = [each for each in open_question.candidates if each.connector == chosen]
             connector = (
                 _report_state(named[0])
                 if named

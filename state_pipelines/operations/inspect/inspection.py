@@ -29,9 +29,10 @@ from state_pipelines.snapshot.survey import is_damage, is_undetermined, is_unrea
 from state_pipelines.storage.reading import count_scans_ahead, do_together
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from state_pipelines.snapshot import Operator, Snapshot, State
+    from state_pipelines.snapshot.connector_states import Detected
     from state_pipelines.snapshot.subtask_states import StateStatistics
 
 RAW_TIMERS = "raw timers"
@@ -311,7 +312,7 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
         finished_subtasks=[each.index for each in metadata.subtasks if each.finished],
         bytes=size,
         coordinator_bytes=len(coordinator.data) if coordinator else 0,
-        coordinator=report_coordinator(coordinator.data, chosen) if coordinator else None,
+        coordinator=report_coordinator(coordinator.data, chosen, _find_splits(others)) if coordinator else None,
         in_flight=InFlightReport(front, after) if front.handles or after.handles else None,
         keyed_formats=formats,
         key_evidence=operator.snapshot.keyed_files.evidence(metadata),
@@ -344,6 +345,15 @@ def _find_formats(operator: Operator, *, without_options: bool = False) -> list[
     handles = [(each.index, each.managed_keyed_state) for each in operator.metadata.subtasks]
     files, _ = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
     return find_keyed_formats(handles, files, operator.snapshot.handles, without_options=without_options)
+
+
+def _find_splits(states: Iterable[State]) -> Iterator[Detected]:
+    """What the list states of an operator are, as far as they can be read."""
+    for state in states:
+        if isinstance(state, OperatorListState):
+            # A state that cannot be read reports its error itself.
+            with suppress(StateError):
+                yield state.detected
 
 
 def _report_state(

@@ -323,7 +323,9 @@ def _read_alone(state: State, lives: Mapping[str, timedelta], now: datetime) -> 
         try:
             return _read(state, None, lives, now)
         except UnsupportedError:
-            names = dict.fromkeys((*state.schema.names, *_BYTES[1:]))
+            # Timers have no values.
+            raw = ("key_bytes", "reason") if state.kind == StateKind.TIMER else _BYTES[1:]
+            names = dict.fromkeys((*state.schema.names, *raw))
             return _read(state, TableOptions(columns=tuple(names)), lives, now)
     except StorageError:
         raise

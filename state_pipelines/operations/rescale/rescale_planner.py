@@ -22,7 +22,7 @@ from state_pipelines.operations.rescale.operator_assembly import assemble_operat
 from state_pipelines.operations.rescale.record_plan import RecordMove, has_keyed_state
 from state_pipelines.operations.rescale.rescale_plan import KeyedHandles, OperatorChange, OperatorPlan, RecordsPlan, Way
 from state_pipelines.operations.rescale.snapshot_merge import check_operator_headers
-from state_pipelines.operations.rescale.source_splits import count_splits
+from state_pipelines.operations.rescale.source_splits import count_reader_splits, count_splits
 from state_pipelines.operations.rescale.stored_elements import digest_lists, digest_pairs, measure_union
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot.broadcast_state import BroadcastState
@@ -365,6 +365,8 @@ class _Planner:
         if self.parallelism <= self.metadata.parallelism or self.request.allow_idle_sources:
             return
         known = sum(count_splits(each) or 0 for each in self._sources)
+        if not known:
+            self._note_reader_splits()
         if not known or self.parallelism <= known:
             return
         idle = f"of its {self.parallelism} subtasks {self.parallelism - known} would have nothing to read"
@@ -376,6 +378,16 @@ class _Planner:
                 "request) if the source will find more splits",
             )
         self.notes.append(f"operator {self.operator.label}: {what}; a watermark without idleness waits for these")
+
+    def _note_reader_splits(self) -> None:
+        """Note more subtasks of a source of no known connector than its readers have splits."""
+        read = sum(count_reader_splits(each) or 0 for each in self._sources)
+        if read and self.parallelism > read:
+            self.notes.append(
+                f"operator {self.operator.label}: the readers of the source have {read} split{'' if read == 1 else 's'}, "
+                f"so that of its {self.parallelism} subtasks {self.parallelism - read} have nothing to read unless its "
+                "enumerator, which is that of no known connector, has more; a watermark without idleness waits for these"
+            )
 
     def _choose_keyed(self, way: Way) -> Way:
         return way if any(map(has_keyed_state, self._sources)) else Way.NONE

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.connectors import ConnectorState, read_coordinator
+from state_pipelines.connectors import AmbiguousState, ConnectorState, read_coordinator
 from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.errors import StateError
+from state_pipelines.snapshot.connector_states import Detected, choose_enumerator
 from state_pipelines.snapshot.list_state import OperatorListState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from state_pipelines.snapshot import Operator
+
+READER_STATE = "SourceReaderState"
+"""Name of the list state of the splits of each reader (`SourceOperator`)."""
 
 _WITHOUT_SPLITS = ("hybrid",)
 """Connectors whose enumerator holds splits that are not decoded."""
@@ -44,8 +48,25 @@ def _find_states(operator: Operator) -> Iterator[ConnectorState]:
     yield from readers
     coordinator = operator.metadata.coordinator_state
     enumerator = None if coordinator is None else read_coordinator(coordinator.data).state
+    if isinstance(enumerator, AmbiguousState):
+        chosen = choose_enumerator(enumerator.connectors, map(Detected, readers))
+        enumerator = next((each for each in enumerator.candidates if each.connector == chosen), None)
     if readers and isinstance(enumerator, ConnectorState):
         yield enumerator
+
+
+def count_reader_splits(operator: Operator) -> int | None:
+    """Count the splits that the readers of a source have, whatever connector it is; None for other operators.
+
+    Each element of the state is a split (`SourceOperator.SPLITS_STATE_DESC`); an enumerator may have more.
+    """
+    if operator.metadata.coordinator_state is None:
+        return None
+    try:
+        states = [each for each in operator.operator_states if each.name == READER_STATE]
+        return states[0].count().entries if states else None
+    except StateError:
+        return None
 
 
 def _is_left(row: Mapping[str, Any]) -> bool:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from state_pipelines.connectors import AmbiguousState, read_coordinator
 from state_pipelines.connectors.kafka_source import KafkaAssignment, KafkaEnumerator, KafkaSplit, write_kafka_enumerator
 from state_pipelines.errors import UnsupportedError
+from state_pipelines.operations.inspect.inspection import inspect
 from state_pipelines.operations.rescale import parse_request, plan_rescale
 from state_pipelines.operations.rescale.source_splits import count_splits
 from state_pipelines.storage import resolve
@@ -64,3 +66,35 @@ def test_with_all_operators_it_is_a_note(source: Snapshot) -> None:
 
 def test_operators_without_splits_are_not_asked(source: Snapshot) -> None:
     assert plan(source, operators={"other": {"parallelism": 100}}) == ()
+
+
+def test_more_subtasks_than_splits_of_an_unknown_connector_are_noted(tmp_path: Path) -> None:
+    splits = [[bytes([0, 0, 0, 9, 0, 0, 0, 1, number])] for number in range(2)]
+    operator = list_operator("order-source", "SourceReaderState", *splits, coordinator=i32(1) + versioned(9, b"any"))
+    snapshot = build_snapshot(tmp_path, operator, uids=["order-source"])
+    note = next(each for each in plan(snapshot, operators={"order-source": {"parallelism": 9}}) if "split" in each)
+    assert note.startswith(
+        "operator order-source: the readers of the source have 2 splits, so that of its 9 subtasks 7 have nothing to "
+        "read unless its enumerator"
+    )
+    assert "split" not in str(plan(snapshot, operators={"order-source": {"parallelism": 2}}))
+
+
+def test_the_splits_of_the_readers_tell_whose_enumerator_it_is(tmp_path: Path) -> None:
+    split = read_split(4, 20)
+    empty = i32(1) + versioned(1, i32(0))
+    assert isinstance(read_coordinator(empty).state, AmbiguousState)
+    snapshot = build_snapshot(tmp_path, list_operator("numbers", "SourceReaderState", [split], coordinator=empty))
+    (found,) = inspect(snapshot).operators
+    assert found.coordinator is not None
+    assert found.coordinator.connector is not None
+    assert (found.coordinator.connector.connector, found.coordinator.connector.summary) == (
+        "number-sequence",
+        "0 splits known",
+    )
+
+
+def read_split(first: int, last: int) -> bytes:
+    """An element with a split of numbers, as its reader writes it."""
+    element = versioned(1, b"\0\1" + b"1" + first.to_bytes(8, "big") + last.to_bytes(8, "big"))
+    return i32(len(element)) + element
