@@ -10,9 +10,9 @@ from state_pipelines.backends.restored_elements import restore_broadcasts, resto
 from state_pipelines.backends.schema_changes import Change, resolve_operator
 from state_pipelines.backends.system_clock import read_clock
 from state_pipelines.backends.value_codecs import Value, make_codec
-from state_pipelines.codecs.value_conversion import ValueConversion
 from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.codecs.value_conversion import ValueConversion
 from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
 from state_pipelines.metadata.stream_handles import RelativeFileStateHandle

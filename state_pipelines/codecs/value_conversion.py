@@ -214,10 +214,10 @@ def convert_column(array: pa.Array, old: Serializer, new: Serializer, layouts: L
     plain = replace(layouts, opaque_values=OpaqueValues.NONE)
     before, after = (lay.Optional(derive_layout(each, plain)) for each in (old, new))
     encoded = plan_columns(lay.Optional(derive_layout(old, layouts))).encode(array)
-    data = memoryview(encoded.data)
+    data = encoded.data
     writer, ends = Writer(), []
     for start, stop in zip(encoded.starts.tolist(), encoded.stops.tolist(), strict=True):
-        write_value(after, writer, convert(read_value(before, Reader(bytes(data[start:stop])))))
+        write_value(after, writer, convert(read_value(before, Reader(data[start:stop].tobytes()))))
         ends.append(len(writer))
     found = Encoded(np.frombuffer(writer.getvalue(), np.uint8), np.array(ends, np.int64))
     columns = plan_columns(lay.Optional(derive_layout(new, layouts)))
@@ -249,9 +249,7 @@ def _compare_layouts(old: Layout, new: Layout, nested: dict[tuple[Layout, Layout
             return _compare_fields(dict(olds), dict(news), nested)
         case lay.Masked(fields=olds), lay.Masked(fields=news) if old.kind == new.kind:
             return _compare_fields(dict(olds), dict(news), nested)
-        case (
-            (lay.Sequence() | lay.NullMasked() | lay.Delimited(), lay.Sequence() | lay.NullMasked() | lay.Delimited())
-        ):
+        case (lay.Sequence() | lay.NullMasked() | lay.Delimited(), lay.Sequence() | lay.NullMasked() | lay.Delimited()):
             element = _compare_layouts(old.element, new.element, nested)
             if element is None or element is _keep:
                 return element

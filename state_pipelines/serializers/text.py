@@ -1,7 +1,8 @@
 """Serializers as text, such as `Map<String, Pojo<com.acme.Order>(amountCents: Long, id: String)>`.
 
 `describe` writes any tree; `parse` reads the trees that `build` makes. The text does not contain versions and Java
-streams. `spell` is `describe` with families of one's own as their snapshots, which `parse` reads too. Names that hold other characters than letters, digits and `_ $ . [ ;` are quoted with backticks.
+streams. `spell` is `describe` with families of one's own as their snapshots, which `parse` reads too. Names that hold
+other characters than letters, digits and `_ $ . [ ;` are quoted with backticks.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ from typing import Any
 import fastavro
 import pytest
 
-from state_pipelines.codecs.avro.avro_resolution import make_resolution
 from state_pipelines.backends.value_codecs import make_codec
-from state_pipelines.codecs.value_conversion import ValueConversion
 from state_pipelines.codecs.avro.avro_records import AvroBranch, AvroEnum, AvroMap, AvroRecord
+from state_pipelines.codecs.avro.avro_resolution import make_resolution
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.codecs.value_conversion import ValueConversion
 from state_pipelines.errors import ValueRangeError
 from state_pipelines.serializers.build import avro
 

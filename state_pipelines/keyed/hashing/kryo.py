@@ -69,8 +69,8 @@ def unknown_kryo_hash(class_name: str) -> UnsupportedError:
     """The error for a class whose hash is not known."""
     return UnsupportedError(
         f"the hashCode of {class_name}, which Kryo serializes, is code that no snapshot holds",
-        hint="Another parallelism needs no hash. For other key groups, give the keys another type in a migration (a step "
-        "`key: {type, expression}`) and in the job",
+        hint="Another parallelism needs no hash. For other key groups, give the keys another type in a migration (a "
+        "step `key: {type, expression}`) and in the job",
     )
 
 

@@ -219,7 +219,6 @@ class EntryCodec:
         heads = order[offsets[:-1]]
         return Entries(self.kind, keys[:, heads], namespaces[:, heads], offsets, user_keys[:, order], values[:, order])
 
-
     def require_ends(self, records: KeyedRecords) -> None:
         """Require that the ends of records are found where they are entries, which have no lengths.
 

@@ -16,9 +16,9 @@ from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import Location, PathMapping, join
 
 if TYPE_CHECKING:
-    from state_pipelines.keyed.heap.entries import EntryCodec
     from state_pipelines.keyed.digests.record_digests import RecordDigest
     from state_pipelines.keyed.header import KeyedHeader
+    from state_pipelines.keyed.heap.entries import EntryCodec
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.metadata.key_groups import KeyGroupRange
 

@@ -73,9 +73,7 @@ def report_connector(detected: Detected) -> ConnectorReport | None:
     return None
 
 
-def report_coordinator(
-    data: bytes, chosen: str | None = None, splits: Iterable[Detected] = ()
-) -> CoordinatorReport:
+def report_coordinator(data: bytes, chosen: str | None = None, splits: Iterable[Detected] = ()) -> CoordinatorReport:
     """The report on coordinator state.
 
     Args:

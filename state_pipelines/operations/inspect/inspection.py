@@ -348,7 +348,7 @@ def _find_formats(operator: Operator, *, without_options: bool = False) -> list[
 
 
 def _find_splits(states: Iterable[State]) -> Iterator[Detected]:
-    """What the list states of an operator are, as far as they can be read."""
+    """Yield the connectors of the list states of an operator, as far as they can be read."""
     for state in states:
         if isinstance(state, OperatorListState):
             # A state that cannot be read reports its error itself.

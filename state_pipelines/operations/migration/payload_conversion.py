@@ -109,7 +109,10 @@ def follows_protocol(old: tree.Serializer, new: tree.Serializer, context: PlanCo
 
     Without one of these, values are converted by the names of their fields.
     """
-    if not any(map(is_custom, (*walk(old), *walk(new)))) or resolve_nested(old, new).outcome is not Outcome.AFTER_MIGRATION:
+    if (
+        not any(map(is_custom, (*walk(old), *walk(new))))
+        or resolve_nested(old, new).outcome is not Outcome.AFTER_MIGRATION
+    ):
         return False
     try:
         find_payload_conversion(old, new, context.layouts)

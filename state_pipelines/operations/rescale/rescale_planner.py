@@ -383,10 +383,11 @@ class _Planner:
         """Note more subtasks of a source of no known connector than its readers have splits."""
         read = sum(count_reader_splits(each) or 0 for each in self._sources)
         if read and self.parallelism > read:
+            plural = "" if read == 1 else "s"
             self.notes.append(
-                f"operator {self.operator.label}: the readers of the source have {read} split{'' if read == 1 else 's'}, "
-                f"so that of its {self.parallelism} subtasks {self.parallelism - read} have nothing to read unless its "
-                "enumerator, which is that of no known connector, has more; a watermark without idleness waits for these"
+                f"operator {self.operator.label}: the readers of the source have {read} split{plural}, so that of its "
+                f"{self.parallelism} subtasks {self.parallelism - read} have nothing to read unless its enumerator, "
+                "which is that of no known connector, has more; a watermark without idleness waits for these"
             )
 
     def _choose_keyed(self, way: Way) -> Way:
