@@ -5,7 +5,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -172,9 +172,9 @@ def test_a_broken_entry_point_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "text", 5])
-def test_a_reader_that_returns_no_node_is_named(wrong: object) -> None:
+def test_a_reader_that_returns_no_node_is_named(wrong: Any) -> None:
     name = f"com.acme.Wrong{type(wrong).__name__}"
-    register(name, write=lambda writer, node: None)(lambda reader, head: wrong)  # type: ignore[arg-type, return-value]
+    register(name, write=lambda writer, node: None)(lambda reader, head: wrong)
     writer = Writer()
     write_head(writer, name, 2)
     with pytest.raises(UsageError, match=rf"the reader of version 2 of {name} returned \w+, which is no node"):

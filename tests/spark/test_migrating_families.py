@@ -101,8 +101,8 @@ def migrated(
     return migrate(old, migration, str(tmp_path_factory.mktemp("families") / "migrated"))
 
 
-def read(snapshot: Snapshot) -> dict[tuple[str, str, str | None], Any]:
-    lines = dump(snapshot)
+def read(snapshot: Snapshot) -> dict[tuple[Any, Any, Any], Any]:
+    lines: Iterator[Any] = dump(snapshot)
     return {(each["state"], each["key"], each.get("ukey")): each["value"] for each in lines}
 
 
