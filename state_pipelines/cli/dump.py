@@ -31,6 +31,7 @@ _REASON = '"@reason"'
 @click.option("--operator", metavar="UID", help="Only this operator: uid, id or name.")
 @click.option("--state", metavar="NAME", help="Only states of this name.")
 @click.option("--in-flight", is_flag=True, help="The network buffers of unaligned checkpoints too.")
+@click.option("--raw", is_flag=True, help="Splits of sources and committables of sinks as the bytes that are stored.")
 @STRICT
 @snapshot_options
 def command(
@@ -39,16 +40,17 @@ def command(
     operator: str | None,
     state: str | None,
     in_flight: bool,
+    raw: bool,
     strict: bool,
     opener: Opener,
 ) -> None:
     """Print every entry of SNAPSHOT, one JSON object per line.
 
     Keyed state, timers, operator and broadcast state; raw, coordinator and job master state as the bytes that are
-    stored. Values that JSON has no form for have a tag, such as {"@bytes": "0aff"} or {"@date": "2025-01-31"}. Those
-    that cannot be decoded are bytes with a reason; state that cannot be read is a line "unread". Exit code 2 when bytes
-    are damaged or missing, 3 when a format has an unknown version, and with --strict when something could not be
-    decoded.
+    stored. Elements of known connectors are their splits or committables, with --raw their bytes. Values that JSON has
+    no form for have a tag, such as {"@bytes": "0aff"} or {"@date": "2025-01-31"}. Those that cannot be decoded are
+    bytes with a reason; state that cannot be read is a line "unread". Exit code 2 when bytes are damaged or missing, 3
+    when a format has an unknown version, and with --strict when something could not be decoded.
     """
     if in_flight and state not in (None, IN_FLIGHT_NAME):
         raise UsageError(
@@ -56,7 +58,7 @@ def command(
             hint=f"--state {IN_FLIGHT_NAME} gives the buffers alone; or leave one of the options out",
         )
     unread = _Unread()
-    entries = dump(opener.open(snapshot), operator=operator, state=state, in_flight=in_flight)
+    entries = dump(opener.open(snapshot), operator=operator, state=state, in_flight=in_flight, splits=not raw)
     write_lines(map(unread.see, entries), sys.stdout.buffer)
     finish_with_notes(unread.notes(), strict=strict, damage=unread.damage, undetermined=unread.has_undetermined)
 

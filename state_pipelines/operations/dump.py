@@ -4,7 +4,7 @@ Kinds of lines, with their fields:
 
 * `keyed`: kind, op, state, type, kg, key, ns, [ukey], value, [ttl_ts]
 * `timer`: kind, op, service, domain, kg, key, ns, ts
-* `operator`: kind, op, state, mode, subtask, index, value
+* `operator`: kind, op, state, mode, subtask, index, value (with `splits`, of a known connector: @connector, splits)
 * `broadcast`: kind, op, state, subtask, ukey, value
 * `unread`, for unreadable state: kind, op, [state], [subtask], error, damaged, [undetermined]
 
@@ -25,14 +25,17 @@ its name in Python, and `java_state`; without a declared type, `guess` and `key_
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.json.json_lines import to_json
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.codecs.subclasses import complete
-from state_pipelines.errors import StateError, UnsupportedError, at
+from state_pipelines.connectors.connector_state import LIST_INDEX
+from state_pipelines.errors import FormatError, MissingFileError, StateError, UnsupportedError, at
 from state_pipelines.keyed.raw_timers import NEVER_STARTED
 from state_pipelines.metadata.channel_data import channel_states
 from state_pipelines.metadata.channel_handles import ChannelDirection
@@ -47,6 +50,7 @@ from state_pipelines.operations.dump_lines import (
     show_bytes,
     show_value,
 )
+from state_pipelines.operations.json_rows import to_rows
 from state_pipelines.operations.keyed_dump import dump_keyed_state, dump_keyed_states
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import KeyedState
@@ -65,7 +69,9 @@ from state_pipelines.storage.reading import scan_ahead
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from state_pipelines.codecs.json.json_lines import Json
     from state_pipelines.codecs.serializer_layouts import LayoutContext
+    from state_pipelines.connectors.connector_state import ConnectorState
     from state_pipelines.metadata import MasterState
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Operator, Snapshot, State
@@ -84,7 +90,12 @@ _CHANNEL_NAMES = {
 
 
 def dump(
-    snapshot: Snapshot | str, *, operator: str | None = None, state: str | None = None, in_flight: bool = False
+    snapshot: Snapshot | str,
+    *,
+    operator: str | None = None,
+    state: str | None = None,
+    in_flight: bool = False,
+    splits: bool = False,
 ) -> Iterator[Line]:
     """Iterate over every entry of a snapshot, of one operator, or of one state.
 
@@ -93,6 +104,8 @@ def dump(
         operator: uid, id or name; then without the states of the job master.
         state: state name, in every operator that has it unless `operator` names one; then without coordinator state.
         in_flight: include the buffers of unaligned checkpoints; `state="_in_flight_data"` gives only these.
+        splits: elements of known connectors as their splits or committables, `{"@connector": "kafka", "splits": [...]}`
+            in the form of `inspect`, not as the bytes of the element.
 
     Yields:
         One line per entry, an object for `json.dumps`. The keyed states of an operator come one file after the other,
@@ -112,7 +125,7 @@ def dump(
     mean = snapshot.file_size // max(1, len(snapshot.operators))
     for _, lines in scan_ahead(
         operators,
-        lambda each: _dump_operator(each, state, found, in_flight=in_flight),
+        lambda each: _dump_operator(each, state, found, in_flight=in_flight, splits=splits),
         snapshot.location.directory,
         mean,
     ):
@@ -121,7 +134,9 @@ def dump(
         operators[0].state(state)
 
 
-def _dump_operator(operator: Operator, name: str | None, found: set[str], *, in_flight: bool) -> Iterator[Line]:
+def _dump_operator(
+    operator: Operator, name: str | None, found: set[str], *, in_flight: bool, splits: bool
+) -> Iterator[Line]:
     """Every entry of an operator, or of its states of one name; adds its label to `found` where it has any state."""
     if name is None and operator.metadata.coordinator_state is not None:
         data = operator.metadata.coordinator_state.data
@@ -135,14 +150,14 @@ def _dump_operator(operator: Operator, name: str | None, found: set[str], *, in_
         if not isinstance(one, KeyedState):
             try:
                 with at(operator=operator.label, state=one.name):
-                    yield from dump_state(one)
+                    yield from dump_state(one, splits=splits)
             except StateError as error:
                 yield describe_unread(Failure(None, error), operator.label, one.name)
     yield from (describe_unread(failure, operator.label) for failure in survey.failures)
 
 
-def dump_state(state: State) -> Iterator[Line]:
-    """Every entry of one state.
+def dump_state(state: State, *, splits: bool = False) -> Iterator[Line]:
+    """Every entry of one state; `splits` as of `dump`.
 
     Raises:
         StateError: the state cannot be read.
@@ -151,7 +166,7 @@ def dump_state(state: State) -> Iterator[Line]:
         case KeyedState():
             yield from dump_keyed_state(state)
         case OperatorListState():
-            yield from _dump_list(state)
+            yield from _dump_list(state, _find_splits(state) if splits else None)
         case BroadcastState():
             yield from _dump_broadcast(state)
         case UnreadKeyedState():
@@ -166,9 +181,19 @@ def dump_state(state: State) -> Iterator[Line]:
             raise UnsupportedError(f"{type(state).__name__} cannot be dumped")
 
 
-def _dump_list(state: OperatorListState) -> Iterator[Line]:
+def _find_splits(state: OperatorListState) -> ConnectorState | None:
+    """The connector that the state is that of, with the splits of its elements; None where that is not known."""
+    try:
+        return state.detected.state
+    except (FormatError, MissingFileError):
+        # Reading the elements reports it.
+        return None
+
+
+def _dump_list(state: OperatorListState, connector: ConnectorState | None) -> Iterator[Line]:
     context = state.operator.snapshot.layout_context
     head: Line = {"kind": LineKind.OPERATOR, "op": state.operator.label, "state": state.name, "mode": state.kind}
+    number = 0
     for subtask_state in state.subtask_states:
         stored = subtask_state.info.value_serializer
         serializer = complete(stored, context)
@@ -176,10 +201,22 @@ def _dump_list(state: OperatorListState) -> Iterator[Line]:
         raw = data.tobytes()
         for index in range(len(starts)):
             line = head | {"subtask": subtask_state.subtask, "index": index}
+            if connector is not None:
+                yield line | {"value": _show_splits(connector, number)}
+                number += 1
+                continue
             reader = Reader(raw, subtask_state.name, int(starts[index]), int(ends[index]))
             # An element ends where its serializer does; what follows may belong to the file.
             add_value(line, serializer, reader, partial(_read_stored, stored, context))
             yield line
+
+
+def _show_splits(connector: ConnectorState, number: int) -> Json:
+    """The splits of an element, which is counted over all subtasks."""
+    columns = pa.schema([each for each in connector.columns if each.name != LIST_INDEX.name])
+    rows = pa.RecordBatch.from_pylist([dict(each) for each in connector.rows[number]], schema=columns)
+    splits: list[Any] = list(to_rows(rows))
+    return {"@connector": connector.connector, "splits": splits}
 
 
 def _dump_broadcast(state: BroadcastState) -> Iterator[Line]:

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 import state_pipelines as sp
 from state_pipelines.errors import NotFoundError, UsageError
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
-from state_pipelines.metadata import SubtaskState
+from state_pipelines.metadata import SubtaskState, write_metadata
 from state_pipelines.metadata.checkpoint import MasterState
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
+from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.operations.diff import Presence, SnapshotDiff, StateDiff, diff
 from state_pipelines.operations.diff.diff_report import ContentsDiff, ExampleKind
@@ -32,6 +33,7 @@ from state_pipelines.operatorstate.state_files import write_operator_file
 from state_pipelines.serializers.build import basic, list_of
 from state_pipelines.serializers.state_meta_info import broadcast_state
 from state_pipelines.serializers.tree import Kryo
+from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve
 from tests.operations.one_state import OneState
 from tests.snapshot.built import build_snapshot, list_operator, operator, write_raw_keyed, write_raw_operator
@@ -303,10 +305,7 @@ def test_a_list_is_no_value_of_a_list(tmp_path: Path) -> None:
 
 def test_kryo_of_another_release_is_not_compared_silently() -> None:
     report = diff(orders("1.20").open(), orders("2.2").open())
-    assert {found.name for found in report.properties if found.counts and found.differs} == {
-        "metadata version",
-        "Kryo version",
-    }
+    assert {found.name for found in report.properties if found.counts and found.differs} == {"Kryo version"}
     assert {state.name for each in report.operators for state in each.states if not state.same} == {"last-seen"}
 
 
@@ -476,3 +475,13 @@ def test_records_and_operator_state_are_compared_in_processes_too(tmp_path: Path
     assert counts_of(contents_of(report, "quantities")) == (5, 0, 0)
     assert len(contents_of(report, "quantities").examples) == 5
     assert contents_of(report, "prices").same
+
+
+def test_a_newer_version_of_the_metadata_alone_is_no_difference(tmp_path: Path) -> None:
+    old = build_snapshot(tmp_path / "old", list_operator("source", "elements", [b"\0\0\0\1a"]))
+    (tmp_path / "new").mkdir()
+    metadata = replace(old.metadata, version=4, properties=make_savepoint_properties(SavepointFormatType.CANONICAL))
+    (tmp_path / "new" / "_metadata").write_bytes(write_metadata(metadata))
+    report = diff(old, open_snapshot(str(tmp_path / "new")))
+    assert {found.name for found in report.properties if found.differs} >= {"metadata version"}
+    assert report.same

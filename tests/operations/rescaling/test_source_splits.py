@@ -9,6 +9,7 @@ import pytest
 from state_pipelines.connectors import AmbiguousState, read_coordinator
 from state_pipelines.connectors.kafka_source import KafkaAssignment, KafkaEnumerator, KafkaSplit, write_kafka_enumerator
 from state_pipelines.errors import UnsupportedError
+from state_pipelines.operations.dump import dump
 from state_pipelines.operations.inspect.inspection import inspect
 from state_pipelines.operations.rescale import parse_request, plan_rescale
 from state_pipelines.operations.rescale.source_splits import count_splits
@@ -92,6 +93,14 @@ def test_the_splits_of_the_readers_tell_whose_enumerator_it_is(tmp_path: Path) -
         "number-sequence",
         "0 splits known",
     )
+
+
+def test_dump_shows_splits_as_inspect_does(tmp_path: Path) -> None:
+    snapshot = build_snapshot(tmp_path, list_operator("numbers", "SourceReaderState", [read_split(4, 20)]))
+    (split,), (raw,) = (list(dump(snapshot, splits=splits)) for splits in (True, False))
+    assert split["value"] == {"@connector": "number-sequence", "splits": [{"split_id": "1", "from": 4, "to": 20}]}
+    assert raw["value"] == {"@bytes": read_split(4, 20)[4:].hex()}
+    assert split | {"value": None} == raw | {"value": None}
 
 
 def read_split(first: int, last: int) -> bytes:
