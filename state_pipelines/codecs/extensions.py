@@ -76,11 +76,12 @@ def register_layout(node_class: type[Node], *, fixed_length: bool = True) -> Cal
 
 
 def register_class_layout(type_class: str, layout: Layout) -> None:
-    """Register the layout of a class that writes itself (`Value`, `CopyableValue`, Hadoop `Writable`).
+    """Register the layout of a class that writes itself, or that has a Kryo serializer of its own.
 
     Args:
         type_class: its binary name, such as `com.acme.Job$Name`.
-        layout: layout of the bytes that its `write` method writes.
+        layout: layout of the bytes that its `write` method writes (`Value`, `CopyableValue`, Hadoop `Writable`), or its
+            Kryo serializer.
 
     Raises:
         UsageError: the class has another layout already.
@@ -133,12 +134,17 @@ def find_conversion(old: tree.Serializer, new: tree.Serializer, find: FindConver
     return None if conversion_of is None else conversion_of(old, new, find)
 
 
+def find_class_layout(type_class: str) -> Layout | None:
+    """Return the layout that somebody registered for a class that writes itself, or that Kryo has a serializer for."""
+    load_plugins(ENTRY_POINT_GROUP, "serializer")
+    return _classes.get(type_class)
+
+
 def find_layout(serializer: tree.Serializer, derive: Derive) -> Layout | None:
     """Return the layout that somebody registered for a serializer, or None."""
     if isinstance(serializer, tree.ClassBound):
         # Its snapshot class is Flink's own, so plug-ins may not be loaded yet.
-        load_plugins(ENTRY_POINT_GROUP, "serializer")
-        return _classes.get(serializer.type_class)
+        return find_class_layout(serializer.type_class)
     extension = _extensions.get(type(serializer))
     return None if extension is None else extension.layout_of(serializer, derive)
 

@@ -50,6 +50,11 @@ def check_layout(declared: DeclaredSerializer) -> None:
     parse_layout(declared.layout, (lay.Rest(),) * known)
 
 
+def names_nested(text: str) -> bool:
+    """Return whether the text of a layout names nested serializers."""
+    return any(_NESTED.fullmatch(token) for token in _TOKEN.findall(text))
+
+
 @lru_cache(maxsize=256)
 def parse_layout(text: str, nested: tuple[lay.Layout, ...] = ()) -> lay.Layout:
     """Read the text of a layout.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.codecs.layout_text import check_layout
+from state_pipelines.codecs.layout_text import check_layout, names_nested
 from state_pipelines.codecs.messages.chill_messages import MessageTypes, compile_proto
 from state_pipelines.connectors.registry import list_codecs
 from state_pipelines.errors import UsageError, at
@@ -43,7 +43,8 @@ class Declarations:
         key_serializers: key serializer of each operator, for changelog state without a materialized base.
         connectors: the connector that wrote the list states of each operator, where several could have.
         python_types: types of the states of Python functions (PyFlink) of each operator, by name of the state.
-        serializers: serializer snapshot classes that no family reads, with the layout of their data.
+        serializers: serializer snapshot classes that no family reads, and classes with a Kryo serializer of their own,
+            with the layout of their data.
         protos: descriptor sets of Protobuf messages that Kryo values hold (chill's `ProtobufSerializer`).
         thrifts: Thrift files of structs that Kryo values hold (chill's `TBaseSerializer`).
         texts: the texts that were parsed, by name of the kind; empty of declarations that were not parsed.
@@ -61,8 +62,16 @@ class Declarations:
 
     @property
     def messages(self) -> MessageTypes | None:
-        """Declared messages of Protobuf and Thrift; None without any."""
-        return MessageTypes(self.protos, self.thrifts) if self.protos or self.thrifts else None
+        """Declared messages of Protobuf and Thrift, and data of Kryo serializers; None without any."""
+        # Only the snapshot tells whether a class is that of a serializer snapshot or one that Kryo writes.
+        layouts = tuple(
+            (each.snapshot_class, each.layout)
+            for each in self.serializers
+            if not each.body and not names_nested(each.layout)
+        )
+        if not (self.protos or self.thrifts or layouts):
+            return None
+        return MessageTypes(self.protos, self.thrifts, layouts)
 
     def of_operator(self, old: bytes, new: bytes) -> Declarations:
         """The declarations about operator `old` alone, under the operator id `new`."""
@@ -315,7 +324,7 @@ KINDS = (
         "serializers",
         "--serializer",
         "CLASS=LAYOUT",
-        "What a serializer snapshot class that nothing reads writes, such as "
+        "What the serializer of a snapshot class that nothing reads writes, or the Kryo serializer of a class, such as "
         "'com.acme.Money$Snap=Struct(currency: utf, cents: i64)'.",
         parse_serializers,
     ),

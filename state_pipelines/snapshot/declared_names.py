@@ -8,11 +8,13 @@ from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.metadata import find_operator_id
 from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle
+from state_pipelines.serializers.tree import Kryo
 from state_pipelines.snapshot.python_states import python_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.declarations import Declarations
     from state_pipelines.snapshot.operator import Operator
     from state_pipelines.snapshot.snapshot import Snapshot
@@ -108,7 +110,7 @@ def _find_unused_classes(declared: Declarations, snapshots: Sequence[Snapshot]) 
         for snapshot in snapshots:
             left -= set(_list_classes(snapshot))
     for name in sorted(left):
-        yield f"the serializer snapshot class {name} is declared, and occurs nowhere in the snapshot"
+        yield f"the serializer class {name} is declared, and no serializer snapshot of the snapshot names it"
 
 
 def _list_classes(snapshot: Snapshot) -> Iterator[str]:
@@ -119,6 +121,16 @@ def _list_classes(snapshot: Snapshot) -> Iterator[str]:
             continue
         for state in states:
             for _, serializer in state.info.serializers:
-                yield from (node.snapshot_class for node in walk(serializer))
+                yield from _list_named(serializer)
         for _, file in operator.readable.keyed_files:
-            yield from (node.snapshot_class for node in walk(file.header.key_serializer))
+            yield from _list_named(file.header.key_serializer)
+
+
+def _list_named(serializer: Serializer) -> Iterator[str]:
+    """Yield the snapshot classes of a serializer, and the classes that its Kryo serializers name."""
+    for node in walk(serializer):
+        yield node.snapshot_class
+        if isinstance(node, Kryo):
+            yield node.type_class
+            yield from (each.class_name for each in (*node.registrations, *node.default_serializers))
+            yield from (each.class_name for each in node.default_serializer_classes)

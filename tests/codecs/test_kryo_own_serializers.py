@@ -17,14 +17,22 @@ from google.protobuf import descriptor_pb2, duration_pb2, timestamp_pb2
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.codecs.java.typed_values import CollectionValue, MessageValue, TypedValue, Undecoded
+from state_pipelines.codecs.extensions import register_class_layout
+from state_pipelines.codecs.java.typed_values import CollectionValue, MessageValue, ObjectValue, TypedValue, Undecoded
 from state_pipelines.codecs.json.json_values import value_json
 from state_pipelines.codecs.kryo import read_kryo, read_kryo_span, write_kryo
+from state_pipelines.codecs.layout import JavaText
 from state_pipelines.codecs.messages.chill_messages import MessageTypes
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError
+from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert.conversion_plan import plan_conversion
+from state_pipelines.operations.dump import dump
+from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.registry import read_nested
-from state_pipelines.serializers.tree import Kryo
+from state_pipelines.serializers.tree import Kryo, KryoRegistration
+from state_pipelines.snapshot import declare, open_snapshot
+from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
     from state_pipelines.codecs.kryo import Version
@@ -146,3 +154,51 @@ def test_an_object_without_the_header_of_a_stream_is_refused() -> None:
     _, serializer = vector(5, "one")
     with pytest.raises(Exception, match="is no Java stream"):
         read_kryo(Reader(bytes.fromhex("570102030405")), serializer, 5)
+
+
+def registered(name: str, serializer: str) -> Kryo:
+    """Kryo with a class that is registered with a serializer (`KryoRegistration` of kind CLASS)."""
+    writer = Writer()
+    writer.utf(name)
+    writer.i32(1)
+    writer.utf(serializer)
+    return Kryo(
+        type_class=name, registrations=(KryoRegistration(class_name=name, resolved=True, value=writer.getvalue()),)
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_a_serializer_of_ones_own_writes_can_be_declared(version: Version) -> None:
+    serializer = registered("shop.Own", "shop.OwnSerializer")
+    with pytest.raises(UnsupportedError, match=r"written by shop.OwnSerializer.*--serializer 'shop.Own=LAYOUT'"):
+        read_kryo(Reader(b"\x57\x01" + bytes(12)), serializer, version)
+    declared = MessageTypes(layouts=(("shop.Own", "Struct(marker: i64, number: i32)"),))
+    value = ObjectValue("shop.Own", (("marker", 7), ("number", -1)))
+    writer = Writer()
+    write_kryo(writer, serializer, value, version, messages=declared)
+    assert writer.getvalue().endswith((7).to_bytes(8, "big") + b"\xff" * 4)
+    reader = Reader(writer.getvalue())
+    assert read_kryo(reader, serializer, version, messages=declared) == value
+    assert reader.remaining == 0
+    assert value_json(value) == {"@class": "shop.Own", "marker": 7, "number": -1}
+
+
+def test_a_package_registers_what_a_serializer_of_ones_own_writes() -> None:
+    serializer = registered("shop.Packaged", "shop.PackagedSerializer")
+    register_class_layout("shop.Packaged", JavaText())
+    writer = Writer()
+    write_kryo(writer, serializer, TypedValue("shop.Packaged", "a"), 5)
+    assert read_kryo(Reader(writer.getvalue()), serializer, 5) == TypedValue("shop.Packaged", "a")
+
+
+def test_a_savepoint_is_converted_once_the_serializer_of_its_objects_is_declared(wild2: Path, tmp_path: Path) -> None:
+    (metadata,) = (wild2 / "kurtostfeld+flink-kryo-upgrade-demo").glob("savepoint-0bed3c*/*/_metadata")
+    layout = "demo.data.IntOpaqueWrapper=Struct(marker: i64, value: i32)"
+    snapshots = [open_snapshot(str(metadata.parent), declare({"serializers": texts})) for texts in ([], [layout])]
+    with pytest.raises(UnsupportedError, match="--serializer"):
+        plan_conversion(snapshots[0], resolve(str(tmp_path / "new")), Format.ROCKSDB)
+    convert(snapshots[1], str(tmp_path / "new"), "rocksdb")
+    again = open_snapshot(str(tmp_path / "new"), declare({"serializers": [layout]}))
+    lines = [sorted(str(line) for line in dump(each) if line["kind"] == "keyed") for each in (snapshots[1], again)]
+    assert lines[0] == lines[1]
+    assert len(lines[0]) > 10

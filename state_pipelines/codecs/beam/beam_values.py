@@ -12,12 +12,11 @@ from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.avro.avro_records import parse_avro_schema, read_avro, write_avro
 from state_pipelines.codecs.beam import beam_layouts as beam
-from state_pipelines.codecs.java.big_numbers import read_number
+from state_pipelines.codecs.java.big_numbers import read_number, twos_complement
 from state_pipelines.codecs.kernels.opcodes import MAX_EMPTY_ITEMS
 from state_pipelines.codecs.scalar.collections import read_items
 from state_pipelines.codecs.scalar.dispatch import read, write
 from state_pipelines.codecs.scalar.leaves import Value, expect
-from state_pipelines.codecs.scalar.self_describing import twos_complement
 from state_pipelines.codecs.sql.binary_rows import scaled
 from state_pipelines.errors import ValueRangeError
 

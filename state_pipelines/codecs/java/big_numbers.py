@@ -1,4 +1,4 @@
-"""Limit of the size of `java.math.BigInteger` and of unscaled values of `BigDecimal`.
+"""Bytes of `java.math.BigInteger` and of unscaled values of `BigDecimal`, and the limit of their size.
 
 Time to convert them to decimal digits and back grows with the square of their size.
 """
@@ -26,6 +26,11 @@ def read_number(reader: Reader, size: int) -> int:
     if size > MAX_BYTES:
         check_number(size, Where(file=reader.name, offset=reader.position))
     return int.from_bytes(reader.take(size), "big", signed=True)
+
+
+def twos_complement(value: int) -> bytes:
+    """Return the shortest big-endian form (`BigInteger.toByteArray`)."""
+    return value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True)
 
 
 def check_number(size: int, where: Where | None = None) -> None:

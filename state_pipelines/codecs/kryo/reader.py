@@ -30,7 +30,9 @@ from state_pipelines.codecs.kryo.table import (
     component_type,
     resolve,
 )
+from state_pipelines.codecs.layout import Struct
 from state_pipelines.codecs.messages.chill_messages import SERIALIZERS
+from state_pipelines.codecs.scalar.dispatch import read
 from state_pipelines.errors import FormatError, UnsupportedError, Where
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.binary.java_values import JavaContent
     from state_pipelines.binary.reader import Reader
+    from state_pipelines.codecs.layout import Layout
     from state_pipelines.codecs.messages.chill_messages import MessageFormat
 
 MAX_DEPTH = 64
@@ -178,11 +181,14 @@ class GraphReader:
                 return self._java(name)
             if (format := SERIALIZERS.get(serializer)) is not None:
                 return self._message(name, format)
+            if (layout := table.find_own_layout(name)) is not None:
+                return self._declared(name, layout)
             own = f"by {serializer}" if serializer else "by a Kryo serializer of its own"
             raise UnsupportedError(
                 f"class {name} inside a Kryo value was written {own}",
                 where=Where(file=self.reader.name, offset=self.reader.position),
-                hint="Only the program that has this serializer can read it; the bytes can be copied as they are",
+                hint=f"Declare what it writes (`--serializer '{name}=LAYOUT'`, option serializers); the bytes can be "
+                "copied as they are",
             )
         if name == "java.lang.String":
             return TEXT.read(reader, version)
@@ -209,6 +215,13 @@ class GraphReader:
         if (fields := table.find(name)) is not None and fields.kind in FIELD_KINDS:
             return self._fields(name, fields, table.bind(fields, arguments))
         return self._stream(name)
+
+    def _declared(self, name: str, layout: Layout) -> TypedValue | ObjectValue:
+        """Return an object whose Kryo serializer writes a declared layout."""
+        start = self.reader.position
+        value = read(layout, self.reader, False)
+        self.spend(self.reader.position - start)
+        return ObjectValue(name, tuple(value.items())) if isinstance(layout, Struct) else TypedValue(name, value)
 
     def _java(self, name: str) -> TypedValue:
         """Return an object by `JavaSerializer`: later ones of the class and graph go on in the stream of the first."""

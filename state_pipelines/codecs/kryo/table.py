@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.binary.java_stream import read_stream
 from state_pipelines.binary.java_values import JavaObject
 from state_pipelines.binary.reader import Reader
+from state_pipelines.codecs.extensions import find_class_layout
 from state_pipelines.codecs.java.typed_values import CollectionKind
 from state_pipelines.codecs.kryo.classes import (
     FINAL_CLASSES,
@@ -42,6 +43,7 @@ from state_pipelines.errors import FormatError, UnsupportedError
 
 if TYPE_CHECKING:
     from state_pipelines.codecs.kryo.wire import Version
+    from state_pipelines.codecs.layout import Layout
     from state_pipelines.serializers import tree
 
 _LETTERS = {letter: name for name, letter in PRIMITIVES.items()}
@@ -101,6 +103,10 @@ class ClassTable:
             if format is not None and self.messages.knows(format, name):
                 return serializer
         return None
+
+    def find_own_layout(self, name: str) -> Layout | None:
+        """Return the layout of what the Kryo serializer of a class writes: declared or registered; None for neither."""
+        return self.messages.find_layout(name) or find_class_layout(name)
 
     def class_of_id(self, number: int) -> str | None:
         """Return the class of a registration id, or None."""

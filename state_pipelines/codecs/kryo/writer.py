@@ -29,6 +29,7 @@ from state_pipelines.codecs.kryo.table import (
     resolve,
 )
 from state_pipelines.codecs.messages.chill_messages import SERIALIZERS
+from state_pipelines.codecs.scalar.dispatch import write
 from state_pipelines.errors import UnsupportedError, ValueRangeError
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class GraphWriter:
             self._stream(inner, name)
 
     def _custom(self, value: object, name: str, serializer: str) -> None:
-        """Mirror of `GraphReader._java` and `GraphReader._message`."""
+        """Mirror of `GraphReader._java`, `GraphReader._message` and `GraphReader._declared`."""
         if isinstance(value, MessageValue) and serializer in SERIALIZERS:
             self.writer.varint(len(value.raw))
             self.writer.take(value.raw)
@@ -187,8 +188,13 @@ class GraphWriter:
             start = 0 if known is None else len(stream.out)
             stream.content(value.value)  # type: ignore[arg-type]
             self.writer.take(stream.out.getvalue()[start:])
+        elif isinstance(value, TypedValue | ObjectValue) and (layout := self.table.find_own_layout(name)) is not None:
+            write(layout, self.writer, dict(value.fields) if isinstance(value, ObjectValue) else value.value)
         else:
-            raise UnsupportedError(f"class {name} has a Kryo serializer of its own")
+            raise UnsupportedError(
+                f"class {name} has a Kryo serializer of its own",
+                hint=f"Declare what it writes (`--serializer '{name}=LAYOUT'`, option serializers)",
+            )
 
     def _array(self, value: object, name: str, component: JavaType, arguments: tuple[JavaType, ...]) -> None:
         writer = self.writer

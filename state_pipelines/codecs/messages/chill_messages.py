@@ -1,9 +1,9 @@
-"""Messages of Protobuf and Thrift that Kryo serializers of chill write as a length and bytes.
+"""Data of Kryo serializers of classes: messages of Protobuf and Thrift (chill), and layouts that the user declares.
 
-Their types are declared: a set of Protobuf descriptors, or the text of a Thrift file. The Java class of a
-message follows from them as from the compilers: `java_package`, `java_outer_classname` and `java_multiple_files` of
-Protobuf, `namespace java` of Thrift. Source: `com.twitter.chill.protobuf.ProtobufSerializer`,
-`com.twitter.chill.thrift.TBaseSerializer`.
+Chill writes messages as a length and bytes. Their types are declared: a set of Protobuf descriptors, or the text of a
+Thrift file. The Java class of a message follows from them as from the compilers: `java_package`,
+`java_outer_classname` and `java_multiple_files` of Protobuf, `namespace java` of Thrift. Source:
+`com.twitter.chill.protobuf.ProtobufSerializer`, `com.twitter.chill.thrift.TBaseSerializer`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from state_pipelines.codecs.layout_text import parse_layout
 from state_pipelines.codecs.messages.thrift import ThriftFiles
 from state_pipelines.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from state_pipelines.codecs.layout import Layout
     from state_pipelines.codecs.messages.protobuf import ProtobufTypes
 
 
@@ -47,10 +49,16 @@ class MessageTypes:
     Attributes:
         protobuf: `FileDescriptorSet`s as `protoc --descriptor_set_out --include_imports` writes them.
         thrift: texts of Thrift files.
+        layouts: class and text of the layout of the data that a Kryo serializer of the class writes.
     """
 
     protobuf: tuple[bytes, ...] = ()
     thrift: tuple[str, ...] = ()
+    layouts: tuple[tuple[str, str], ...] = ()
+
+    def find_layout(self, class_name: str) -> Layout | None:
+        """Return the declared layout of the data of a class, or None."""
+        return next((parse_layout(text) for name, text in self.layouts if name == class_name), None)
 
     def check(self) -> None:
         """Read the declarations.

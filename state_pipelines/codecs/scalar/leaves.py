@@ -10,8 +10,7 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.java import date_times
-from state_pipelines.codecs.java.big_numbers import read_number
-from state_pipelines.codecs.scalar.self_describing import twos_complement
+from state_pipelines.codecs.java.big_numbers import read_number, twos_complement
 from state_pipelines.codecs.sql.binary_rows import scaled
 from state_pipelines.errors import UnsupportedError, ValueRangeError
 

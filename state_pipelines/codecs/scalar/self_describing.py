@@ -14,6 +14,7 @@ from state_pipelines.binary.java_values import JavaContent, JavaEnum, JavaObject
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.avro.avro_records import parse_avro_schema, read_avro, write_avro
+from state_pipelines.codecs.java.big_numbers import twos_complement
 from state_pipelines.codecs.java.serialized_objects import read_java_object, write_java_object
 from state_pipelines.codecs.java.typed_values import TypedValue, Undecoded
 from state_pipelines.codecs.java.writables import VARIABLE, read_writable, write_writable
@@ -250,11 +251,6 @@ def _write_string_values(writer: Writer, values: list[str]) -> None:
         inner.vstr_plain(_expect(value, str, "text"))
     writer.i32(len(values))
     writer.bytes32(inner.getvalue())
-
-
-def twos_complement(value: int) -> bytes:
-    """Return the shortest big-endian form (`BigInteger.toByteArray`)."""
-    return value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True)
 
 
 def _typed(content: JavaContent) -> TypedValue | None:
