@@ -55,7 +55,7 @@ def test_one_of_two_snapshots_may_have_the_operator(call: Callable[..., Called],
     [
         ("--key-serializer", "totals=String", "declared for operator totals has no effect: it has no changelog state"),
         ("--connector", "totals=kafka", "declared for operator totals has no effect: it has no list state"),
-        ("--serializer", "com.acme.Nowhere$Snap=utf", "com.acme.Nowhere$Snap is declared, and occurs nowhere"),
+        ("--serializer", "com.acme.Nowhere$Snap=utf", "com.acme.Nowhere$Snap is declared, and no serializer snapshot"),
     ],
 )
 def test_what_has_no_effect_is_a_note(
