@@ -38,6 +38,7 @@ from state_pipelines.codecs.kryo.field_lists import (
     JavaType,
 )
 from state_pipelines.codecs.kryo.jdk_values import TEXT, Leaf, find_leaf
+from state_pipelines.codecs.layout_text import parse_layout
 from state_pipelines.codecs.messages.chill_messages import SERIALIZERS, MessageTypes
 from state_pipelines.errors import FormatError, UnsupportedError
 
@@ -106,7 +107,8 @@ class ClassTable:
 
     def find_own_layout(self, name: str) -> Layout | None:
         """Return the layout of what the Kryo serializer of a class writes: declared or registered; None for neither."""
-        return self.messages.find_layout(name) or find_class_layout(name)
+        text = next((text for each, text in self.messages.layouts if each == name), None)
+        return find_class_layout(name) if text is None else parse_layout(text)
 
     def class_of_id(self, number: int) -> str | None:
         """Return the class of a registration id, or None."""

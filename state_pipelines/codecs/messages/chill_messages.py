@@ -17,14 +17,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from state_pipelines.codecs.layout_text import parse_layout
 from state_pipelines.codecs.messages.thrift import ThriftFiles
 from state_pipelines.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from state_pipelines.codecs.layout import Layout
     from state_pipelines.codecs.messages.protobuf import ProtobufTypes
 
 
@@ -55,10 +53,6 @@ class MessageTypes:
     protobuf: tuple[bytes, ...] = ()
     thrift: tuple[str, ...] = ()
     layouts: tuple[tuple[str, str], ...] = ()
-
-    def find_layout(self, class_name: str) -> Layout | None:
-        """Return the declared layout of the data of a class, or None."""
-        return next((parse_layout(text) for name, text in self.layouts if name == class_name), None)
 
     def check(self) -> None:
         """Read the declarations.

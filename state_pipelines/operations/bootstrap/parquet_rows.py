@@ -272,7 +272,9 @@ def open_parquet(file: Location, names: Sequence[str] = ()) -> pq.ParquetFile:
             }
             if not repeated:
                 return parquet
-            parquet = pq.ParquetFile(stream, metadata=parquet.metadata, read_dictionary=sorted(repeated), pre_buffer=True)
+            parquet = pq.ParquetFile(
+                stream, metadata=parquet.metadata, read_dictionary=sorted(repeated), pre_buffer=True
+            )
             return parquet
         except BaseException:
             stream.close()
