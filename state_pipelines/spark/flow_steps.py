@@ -402,6 +402,20 @@ class Stage:
         shown += [F.col(PAYLOAD).alias(self.after.column)] if PAYLOAD in frame.columns else []
         return unfit.orderBy(*(F.col(each) for each in keys), hidden("order")).select(*shown)
 
+    def hash_new_keys(self, stage: flows.Rekey) -> DataFrame:
+        """One column: a hash of the bytes of the new key of each row, as canonical savepoints hold them."""
+        frame = self._change_keys(stage)
+        serializers = dict(
+            zip(map(hidden, KEYS), (self.after.key, self.after.namespace, self.after.map_key), strict=True)
+        )
+        opaque = [
+            name for name, each in serializers.items() if each is not None and contains_opaque(each, self.layouts)
+        ]
+        keys = [name for name in serializers if name in frame.columns and name not in opaque]
+        # Opaque values are their bytes already.
+        others = [F.col(name) for name in (hidden("timestamp"), *opaque) if name in frame.columns]
+        return frame.select(F.xxhash64(serialize_keys(keys, self.after, self.layouts), *others))
+
     def _rekey(self, stage: flows.Rekey) -> DataFrame:
         frame, key = self._change_keys(stage), hidden("state_key")
         null = F.raise_error(F.lit(NULL_KEY)).cast(frame.schema[key].dataType)

@@ -210,6 +210,16 @@ class FlowRunner:
         rows = stage.find_unfit_keys(change.stage).limit(limit)
         return [json.loads(row[0]) for row in rows.select(F.to_json(F.struct("*"))).collect()]
 
+    def count_new_keys(self, flow: Flow) -> int | None:
+        """Number of different keys in a flow that ends with a change of the key, by their bytes.
+
+        It does not depend on what Spark takes for equal. None of other flows, and where sessions become one.
+        """
+        if not isinstance(flow, Apply) or not isinstance(flow.stage, flows.Rekey) or flow.stage.sessions is not None:
+            return None
+        stage = Stage(self._build(flow.input, KEYS), flow.input.shape, flow.shape, self.layouts)
+        return stage.hash_new_keys(flow.stage).distinct().count()
+
     def _merge(self, flow: Merge, keys: tuple[str, ...]) -> DataFrame:
         frames = [self._build(inner, keys) for _, inner in flow.inputs]
         names = [name for name, _ in flow.inputs]

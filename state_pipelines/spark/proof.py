@@ -13,16 +13,20 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+
 from state_pipelines.keyed.digests.column_digests import KEYS, ROWS
 from state_pipelines.operations.migration.flows import find_reads, keeps_rows
 from state_pipelines.operations.migration.round_trips import describe_filters, describe_losses, plan_round_trips
 from state_pipelines.operations.proofs.proof_reports import (
     AFTER,
     BEFORE,
+    DESCRIPTIONS,
     EXAMPLES,
     EXPECTED,
     KEY_HASHES,
     KEY_SETS,
+    KEYS_UNITED,
     READ_BACK,
     RETURNED,
     ROUND_TRIP,
@@ -50,6 +54,7 @@ from state_pipelines.spark.expectations import judge_rows
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.fieldwise_rows import split_rows
 from state_pipelines.spark.flow_columns import KEYS as KEY_COLUMNS
+from state_pipelines.spark.flow_columns import hidden
 from state_pipelines.spark.flows import FlowRunner
 from state_pipelines.spark.opaque_values import compares_bytes
 from state_pipelines.spark.proven_states import KeyedStates, OperatorStates
@@ -123,6 +128,7 @@ class _Prover:
             own = [ProofReport("", name, 0, 0, each) for name in changed if (each := self._judge_own(name))]
             found = self._find_rows(results)
             hashes = self._check_hashes([each for each in results if each.records is not None])
+            united = self._check_united(results)
         texts = list(dict.fromkeys(self.notes.values()))
         if len(self.notes) < len(changed) or len(texts) > 1:
             texts = [f"{state}: {note}" if len(changed) > 1 else note for state, note in self.notes.items()]
@@ -139,7 +145,8 @@ class _Prover:
             for name in judged
         }
         made |= {} if hashes is None else {KEY_HASHES: hashes}
-        order = (ROW_COUNTS, KEY_SETS, KEY_HASHES, ROUND_TRIP, READ_BACK)
+        made |= {} if united is None else {KEYS_UNITED: united}
+        order = (ROW_COUNTS, KEY_SETS, KEY_HASHES, KEYS_UNITED, ROUND_TRIP, READ_BACK)
         checks = (*(made[name] for name in order if name in made), *(combine_reports(own).checks if own else ()))
         total = sum(each.records or 0 for each in results)
         groups = len({each.group for each in results if each.records}) if self.states.is_keyed else 0
@@ -263,6 +270,31 @@ class _Prover:
         return ProofCheck(
             KEY_HASHES, not misplaced, description, "no key in another key group", observed, counts, tuple(rows)
         )
+
+    def _check_united(self, results: list[GroupResult]) -> ProofCheck | None:
+        """The check of keys that became one; None where no key changes.
+
+        The expected rows are grouped by Spark. Here, bytes of keys are counted before rows are grouped.
+        """
+        texts: dict[bool, list[str]] = {True: [], False: []}
+        total = differing = 0
+        for name, flow in self.plan.changed.items():
+            runner = FlowRunner(self.states.make_reader(self.before), self.plan.row_layouts)
+            wanted = runner.count_new_keys(flow) if self.states.is_keyed else None
+            if wanted is None:
+                continue
+            if flow.shape.kind == StateKind.LIST:
+                rows = self.states.make_reader(self.after).read(name, ())
+                found = rows.where(F.col(hidden("list_index")) == 0).count()
+            else:
+                found = sum(each.records or 0 for each in results if each.state == name)
+            total, differing = total + found, differing + abs(found - wanted)
+            texts[found == wanted].append(f"{name}: {found:,} keys of {wanted:,} different ones")
+        if not texts[True] and not texts[False]:
+            return None
+        observed = "; ".join(texts[False] or texts[True])
+        counts = RecordCounts(total, differing=differing)
+        return ProofCheck(KEYS_UNITED, not texts[False], DESCRIPTIONS[KEYS_UNITED], "each key once", observed, counts)
 
     def _describe(self, name: str) -> str:
         description = self.states.descriptions[name]

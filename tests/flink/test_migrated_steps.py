@@ -274,9 +274,9 @@ def new_key(key: str) -> dict[str, Any]:
 
 
 def by_new_key(entries: list[Entry], *others: str) -> dict[str, list[Any]]:
-    """Values that get the same key, in the order of their old keys' bytes: those of text begin with its length."""
+    """Values that get the same key, in the order of their old keys."""
     found: dict[str, list[Any]] = {}
-    for each in sorted(entries, key=lambda each: (len(each["key"]), each["key"])):
+    for each in sorted(entries, key=lambda each: each["key"]):
         found.setdefault(str([new_key(each["key"]), *(each[name] for name in others)]), []).append(each["value"])
     return found
 

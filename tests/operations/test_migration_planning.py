@@ -442,6 +442,12 @@ SESSIONS: dict[str, tuple[Any, str | None, tree.Serializer, str]] = {
         TIME_WINDOW,
         "become one where they meet",
     ),
+    "contents by chance": (
+        {"filter": {"keep": "rand() < 0.5", "reason": "r", "nondeterministic": True}},
+        "window-contents",
+        TIME_WINDOW,
+        "gives other values each time",
+    ),
     "own windows": ({"key": {"type": "Int", "expression": "length(state_key)"}}, None, LONG, "only their class knows"),
     "sessions dropped": ({"drop_state": {"reason": "r"}}, "merging-window-set", TIME_WINDOW, "belong together"),
     "contents dropped": ({"drop_state": {"reason": "r"}}, "window-contents", TIME_WINDOW, "belong together"),

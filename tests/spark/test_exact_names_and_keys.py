@@ -131,6 +131,14 @@ def test_joined_lists_are_in_the_order_of_the_old_keys(changed: MigrationResult)
     assert values(changed, "numbers", "seen") == {0: [-200, -1, 2, 300]}
 
 
+def test_new_keys_are_counted_without_spark(changed: MigrationResult) -> None:
+    assert changed.proof is not None
+    (check,) = [each for each in changed.proof.checks if each.name == "equal_keys_united"]
+    assert check.ok
+    assert "sizes: 4 keys of 4 different ones" in check.observed
+    assert "seen: 1 keys of 1 different ones" in check.observed
+
+
 def test_text_that_is_no_single_expression_is_refused(spark: SparkSession, old: Snapshot, tmp_path: Path) -> None:
     content = {
         "revision": "1",

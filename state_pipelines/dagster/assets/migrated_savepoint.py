@@ -23,6 +23,7 @@ from state_pipelines.operations.proofs.proof_reports import (
     DESCRIPTIONS,
     KEY_HASHES,
     KEY_SETS,
+    KEYS_UNITED,
     OWN,
     READ_BACK,
     ROUND_TRIP,
@@ -62,7 +63,7 @@ def list_checks(job: FlinkJob) -> dict[str, str]:
     directory = job.revisions.load()
     revisions = () if directory is None else directory.revisions
     changes = [change for each in revisions for change in each.changes]
-    names = [*_PROOF, SOURCE_WHOLE, STATES_AGREE]
+    names = [*_PROOF, KEYS_UNITED, SOURCE_WHOLE, STATES_AGREE]
     names += [OWN] if any(change.expectations for change in changes) else []
     names += [SUITES] if job.expectations is not None else []
     if all(change.impossible for change in changes):

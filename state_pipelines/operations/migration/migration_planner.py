@@ -448,7 +448,7 @@ class _Planner:
             raise MigrationError(f"`on_equal` names {', '.join(unknown)}", hint=f"States are {', '.join(keyed)}")
         sessions = find_session_states({name: flow.shape for name, flow in keyed.items()})
         if sessions is not None:
-            sessions.require_time_windows()
+            sessions.require_followed(nondeterministic=step.nondeterministic)
             if sessions.windows in rules:
                 raise MigrationError(
                     f"`on_equal` names {sessions.windows}, whose sessions become one where they meet",
@@ -473,7 +473,7 @@ class _Planner:
                 f"the sessions of {subject} go with their contents",
                 hint=f"Filter {', '.join(sessions.contents) or 'another state'}",
             )
-        sessions.require_time_windows()
+        sessions.require_followed(nondeterministic=step.nondeterministic)
         before = dict(self.states)
         others = [name for name in sessions.roles if name != subject]
         for name in others:

@@ -61,12 +61,20 @@ class SessionStates:
         """States without an entry of which a session has no contents."""
         return tuple(name for name in (WINDOW_CONTENTS, *_SQL_CONTENTS) if self.roles.get(name) is SessionRole.STORED)
 
-    def require_time_windows(self) -> None:
-        """Refuse windows of which only their class knows how they become one.
+    def require_followed(self, *, nondeterministic: bool) -> None:
+        """Refuse steps that the states of sessions cannot follow.
+
+        Args:
+            nondeterministic: the expression of the step gives other values each time, so for each state others.
 
         Raises:
-            MigrationError: the windows are no `TimeWindow`.
+            MigrationError: it does, or only their class knows how the windows become one.
         """
+        if nondeterministic:
+            raise MigrationError(
+                f"{', '.join(self.roles)} cannot follow an expression that gives other values each time",
+                hint="Use one that gives the same, such as a hash of the key",
+            )
         if not isinstance(self.window, tree.Basic) or self.window.kind not in _WINDOWS:
             raise MigrationError(
                 f"sessions of windows of {describe(self.window)} cannot change: only their class knows which of them "

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ROW_COUNTS = "row_counts_per_key_group"
 KEY_SETS = "key_sets"
 KEY_HASHES = "key_groups_match_key_hash"
+KEYS_UNITED = "equal_keys_united"
 ROUND_TRIP = "round_trip"
 READ_BACK = "written_reads_back"
 OWN = "own_expectations"
@@ -29,6 +30,7 @@ DESCRIPTIONS = {
     ROW_COUNTS: "every key group has as many records as before",
     KEY_SETS: "the keys are the same as before, none lost and none duplicated",
     KEY_HASHES: "every key is in the key group that its hash gives",
+    KEYS_UNITED: "each new key is there once: as many keys as the new keys of all old entries have different bytes",
     ROUND_TRIP: "upgrade, then downgrade, gives the original values",
     READ_BACK: "the records read back are those that the migration computed",
     OWN: "the rows of the new state meet the expectations of the migration",
