@@ -8,8 +8,8 @@ writes; `source.FlinkSourceSplit` (version 0), a serialized Java object.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -22,12 +22,12 @@ from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layo
 from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import Versioned, check_name, require
 from state_pipelines.connectors.kafka_source import check_topic_partition
-from state_pipelines.connectors.registry import connector_state, source_splits, write_plain_element
-from state_pipelines.errors import FormatError
+from state_pipelines.connectors.registry import Edit, connector_state, source_splits, write_plain_element
+from state_pipelines.errors import FormatError, ValueRangeError
 from state_pipelines.serializers.beam import BeamSerializer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.binary.java_values import JavaValue
     from state_pipelines.connectors.connector_state import Row
@@ -106,6 +106,21 @@ def write_beam_kafka_mark(mark: BeamKafkaMark, serializer: Serializer, context: 
     return write_plain_element({"key": mark.source, "value": mark.mark}, serializer, context)
 
 
+def _edit_mark(mark: BeamKafkaMark, edited: Sequence[Mapping[str, Any]]) -> BeamKafkaMark:
+    fields = dict(mark.mark.fields)
+    partitions = []
+    for each, row in zip(cast("list[AvroRecord]", fields["partitions"]), edited, strict=True):
+        if row["next_offset"] is None or row["next_offset"] < 0:
+            raise ValueRangeError(
+                f"the offset {row['next_offset']} is null or negative", hint="Beam has no words for it"
+            )
+        new = {**dict(each.fields), "nextOffset": row["next_offset"]}
+        if "watermarkMillis" in new:
+            new["watermarkMillis"] = row["watermark"]
+        partitions.append(replace(each, fields=tuple(new.items())))
+    return replace(mark, mark=replace(mark.mark, fields=tuple({**fields, "partitions": partitions}.items())))
+
+
 @connector_state(
     "beam-kafka",
     kind=ConnectorStateKind.SPLIT,
@@ -114,6 +129,7 @@ def write_beam_kafka_mark(mark: BeamKafkaMark, serializer: Serializer, context: 
     write=write_beam_kafka_mark,
     rows=rows,
     columns=COLUMNS,
+    edit=Edit(("next_offset", "watermark"), _edit_mark),
 )
 def read_beam_kafka_mark(element: bytes, serializer: Serializer, context: LayoutContext) -> BeamKafkaMark:
     """Read a source and its checkpoint mark.

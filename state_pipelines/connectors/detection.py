@@ -18,7 +18,7 @@ from state_pipelines.connectors.connector_state import (
     CoordinatorState,
 )
 from state_pipelines.connectors.element_frames import Versioned, read_versioned, write_versioned, write_versioned_array
-from state_pipelines.connectors.registry import Codec, list_codecs
+from state_pipelines.connectors.registry import Codec, find_codec, list_codecs
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.tree import BasicKind
@@ -87,7 +87,7 @@ def encode_elements(
     Raises:
         UsageError: no connector of this name has such a state.
     """
-    codec = _find(state)
+    codec = find_codec(state.connector, state.kind)
     return tuple(codec.write(value, serializer, context or LayoutContext()) for value in state.values)
 
 
@@ -152,10 +152,3 @@ def _try(
         return None
     rows = tuple(tuple(codec.rows(value)) for value in values)
     return ConnectorState(codec.connector, codec.kind, values, rows, codec.columns)
-
-
-def _find(state: ConnectorState) -> Codec:
-    for codec in list_codecs(state.kind):
-        if codec.connector == state.connector:
-            return codec
-    raise UsageError(f"no connector {state.connector} with {state.kind} state is registered")

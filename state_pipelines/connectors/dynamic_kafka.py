@@ -6,7 +6,7 @@ Facts from the repository apache/flink-connector-kafka:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,13 +14,14 @@ import pyarrow as pa
 from state_pipelines.binary.writer import Writer
 from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require, write_optional
 from state_pipelines.connectors.kafka_source import (
+    EDIT,
     SPLIT_COLUMNS,
     KafkaSplit,
     read_kafka_split,
     split_rows,
     write_kafka_split,
 )
-from state_pipelines.connectors.registry import source_splits
+from state_pipelines.connectors.registry import Edit, source_splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,10 @@ def write_dynamic_kafka_split(split: DynamicKafkaSplit) -> Versioned:
     return Versioned(split.version, writer.getvalue())
 
 
-@source_splits("dynamic-kafka", write=write_dynamic_kafka_split, rows=rows, columns=COLUMNS)
+_EDIT = Edit(EDIT.columns, lambda split, edited: replace(split, split=EDIT.apply(split.split, edited)))
+
+
+@source_splits("dynamic-kafka", write=write_dynamic_kafka_split, rows=rows, columns=COLUMNS, edit=_EDIT)
 def read_dynamic_kafka_split(versioned: Versioned) -> DynamicKafkaSplit:
     """Read a split: cluster (UTF), in version 2 whether and until when it is retained, version and bytes of the split.
 

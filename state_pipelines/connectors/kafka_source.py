@@ -10,18 +10,18 @@ of flink-connector-base (split assignments in version 0 of the enumerator). The 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from state_pipelines.binary.writer import Writer
 from state_pipelines.connectors.element_frames import Versioned, read_flag, require
-from state_pipelines.connectors.registry import enumerator_state, source_splits
+from state_pipelines.connectors.registry import Edit, enumerator_state, source_splits
 from state_pipelines.errors import ValueRangeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.binary.reader import Reader
     from state_pipelines.connectors.connector_state import Row
@@ -32,6 +32,9 @@ NO_OFFSET = -(1 << 63)
 STARTING_WORDS = {-1: "latest", -2: "earliest", -3: "committed", NO_OFFSET: "migrated"}
 STOPPING_WORDS = {-1: "latest", -3: "committed", NO_OFFSET: "none"}
 STATUSES = ("assigned", "unassigned", "tombstoned")
+
+_UNSETTABLE = ("migrated", "not set")
+"""Words of offsets that only the source itself resolves."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SMALLEST_SPLIT = 2 + 4 + 8 + 8
@@ -113,6 +116,48 @@ def split_rows(split: KafkaSplit) -> Iterator[Row]:
     }
 
 
+def choose_offset(before: int, offset: int | None, word: str | None, words: Mapping[int, str]) -> int:
+    """The number of an offset after its columns were set; of the two the one that changed.
+
+    Args:
+        before: the number as it was.
+        offset: the column with a number.
+        word: the column with a word.
+        words: numbers that are shown as words.
+
+    Raises:
+        ValueRangeError: there is no such word, or the number is negative; both were set, or neither.
+    """
+    old_word = words.get(before)
+    old = None if old_word else before
+    changed = [name for name, one, other in (("offset", old, offset), ("word", old_word, word)) if one != other]
+    if not changed:
+        return before
+    if word is not None and "word" in changed:
+        if offset is not None and "offset" in changed:
+            raise ValueRangeError(f"the offset {offset} and the word {word!r} were both set", hint="Set one of them")
+        numbers = {each: number for number, each in words.items() if each not in _UNSETTABLE}
+        if word not in numbers:
+            raise ValueRangeError(f"{word!r} is no word for an offset", hint=f"Words are {', '.join(numbers)}")
+        return numbers[word]
+    if offset is None:
+        raise ValueRangeError("neither an offset nor a word is left", hint="Set one of them")
+    if offset < 0:
+        raise ValueRangeError(f"the offset {offset} is negative", hint="For the first record set the word, earliest")
+    return offset
+
+
+def _edit_split(split: KafkaSplit, rows: Sequence[Mapping[str, Any]]) -> KafkaSplit:
+    (row,) = rows
+    start = choose_offset(split.starting_offset, row["offset"], row["offset_word"], STARTING_WORDS)
+    stop = choose_offset(split.stopping_offset, row["stopping_offset"], row["stopping_word"], STOPPING_WORDS)
+    return replace(split, starting_offset=start, stopping_offset=stop)
+
+
+EDIT = Edit(("offset", "offset_word", "stopping_offset", "stopping_word"), _edit_split)
+"""`KafkaPartitionSplitReader` seeks to the offset of a restored split, or to what the word says."""
+
+
 def write_kafka_split(split: KafkaSplit) -> Versioned:
     """Write what `read_kafka_split` reads."""
     writer = Writer()
@@ -120,7 +165,7 @@ def write_kafka_split(split: KafkaSplit) -> Versioned:
     return Versioned(0, writer.getvalue())
 
 
-@source_splits("kafka", write=write_kafka_split, rows=split_rows, columns=SPLIT_COLUMNS)
+@source_splits("kafka", write=write_kafka_split, rows=split_rows, columns=SPLIT_COLUMNS, edit=EDIT)
 def read_kafka_split(versioned: Versioned) -> KafkaSplit:
     """Read a split: topic (UTF), i32 partition, i64 starting offset, i64 stopping offset.
 

@@ -9,8 +9,8 @@ that was read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -20,14 +20,14 @@ from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import check_name, require
-from state_pipelines.connectors.kafka_source import check_topic_partition
-from state_pipelines.connectors.registry import connector_state, write_plain_element
+from state_pipelines.connectors.kafka_source import check_topic_partition, choose_offset
+from state_pipelines.connectors.registry import Edit, connector_state, write_plain_element
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.connectors.connector_state import Row
 
@@ -121,6 +121,14 @@ def write_legacy_kafka_offset(offset: LegacyKafkaOffset, serializer: tree.Serial
     return write_plain_element({"f0": ObjectValue(_KAFKA, fields), "f1": offset.last_offset}, serializer, context)
 
 
+def _edit_kafka(offset: LegacyKafkaOffset, rows: Sequence[Mapping[str, Any]]) -> LegacyKafkaOffset:
+    (row,) = rows
+    return replace(
+        offset,
+        last_offset=choose_offset(offset.last_offset, row["last_offset"], row["offset_word"], OFFSET_WORDS),
+    )
+
+
 @connector_state(
     "legacy-kafka",
     kind=ConnectorStateKind.SPLIT,
@@ -129,6 +137,7 @@ def write_legacy_kafka_offset(offset: LegacyKafkaOffset, serializer: tree.Serial
     write=write_legacy_kafka_offset,
     rows=kafka_rows,
     columns=KAFKA_COLUMNS,
+    edit=Edit(("last_offset", "offset_word"), _edit_kafka),
 )
 def read_legacy_kafka_offset(element: bytes, serializer: tree.Serializer, context: LayoutContext) -> LegacyKafkaOffset:
     """Read an element of the state of `FlinkKafkaConsumer`.

@@ -9,7 +9,7 @@ loaded the first time a state is to be detected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,6 +40,20 @@ WriteVersioned = Callable[[Value], Versioned]
 
 
 @dataclass(frozen=True)
+class Edit:
+    """The columns of a kind of state that may be set.
+
+    Attributes:
+        columns: their names; the others say what a row is about.
+        apply: (value, its rows with other values in these columns) -> the new value; raises `ValueRangeError` for
+            values that the connector could not have written.
+    """
+
+    columns: tuple[str, ...]
+    apply: Callable[[Any, Sequence[Mapping[str, Any]]], Any]
+
+
+@dataclass(frozen=True)
 class Codec:
     """Reader, writer and columns of one kind of state of one connector.
 
@@ -53,6 +67,7 @@ class Codec:
         rows: value -> its rows.
         columns: schema of the rows.
         last_resort: used only if no other codec can read the state.
+        edit: columns that may be set; None without any.
     """
 
     connector: str
@@ -64,6 +79,7 @@ class Codec:
     rows: Rows
     columns: pa.Schema
     last_resort: bool = False
+    edit: Edit | None = None
 
 
 _codecs: dict[tuple[str, ConnectorStateKind], Codec] = {}
@@ -78,6 +94,7 @@ def connector_state(
     write: WriteElement[Value],
     rows: Callable[[Value], Iterable[Mapping[str, Any]]],
     columns: pa.Schema,
+    edit: Edit | None = None,
 ) -> Callable[[ReadElement[Value]], ReadElement[Value]]:
     """Make a kind of state of a connector known; decorates the function that reads an element.
 
@@ -92,13 +109,15 @@ def connector_state(
         write: mirror of the reader.
         rows: rows of a value.
         columns: schema of the rows.
+        edit: columns that migrations may set.
 
     Raises:
         UsageError: another reader is registered for this kind of state of the connector.
     """
 
     def decorate(read: ReadElement[Value]) -> ReadElement[Value]:
-        _register(Codec(connector, _find_kind(kind), tuple(operator_state_names), accepts, read, write, rows, columns))
+        names = tuple(operator_state_names)
+        _register(Codec(connector, _find_kind(kind), names, accepts, read, write, rows, columns, edit=edit))
         return read
 
     return decorate
@@ -113,6 +132,7 @@ def versioned_state(
     rows: Callable[[Value], Iterable[Mapping[str, Any]]],
     columns: pa.Schema,
     last_resort: bool = False,
+    edit: Edit | None = None,
 ) -> Callable[[ReadVersioned[Value]], ReadVersioned[Value]]:
     """Register a connector state whose elements are arrays of a `SimpleVersionedSerializer`.
 
@@ -132,6 +152,7 @@ def versioned_state(
         rows: rows of a value.
         columns: schema of the rows.
         last_resort: used only if no other reader can read the state.
+        edit: columns that migrations may set.
     """
 
     def decorate(read: ReadVersioned[Value]) -> ReadVersioned[Value]:
@@ -146,6 +167,7 @@ def versioned_state(
                 rows,
                 columns,
                 last_resort,
+                edit,
             )
         )
         return read
@@ -159,6 +181,7 @@ def source_splits(
     write: WriteVersioned[Value],
     rows: Callable[[Value], Iterable[Mapping[str, Any]]],
     columns: pa.Schema,
+    edit: Edit | None = None,
 ) -> Callable[[ReadVersioned[Value]], ReadVersioned[Value]]:
     """Make the splits of a source (of Flink's `Source` interface) known; decorates the function that reads one."""
     return versioned_state(
@@ -168,6 +191,7 @@ def source_splits(
         write=write,
         rows=rows,
         columns=columns,
+        edit=edit,
     )
 
 
@@ -202,6 +226,18 @@ def list_codecs(kind: ConnectorStateKind | None = None) -> tuple[Codec, ...]:
     """Return everything that is registered, plug-ins included."""
     load_plugins(ENTRY_POINT_GROUP, "connector")
     return tuple(codec for codec in _codecs.values() if kind is None or codec.kind is kind)
+
+
+def find_codec(connector: str, kind: ConnectorStateKind) -> Codec:
+    """Return the codec of a kind of state of a connector.
+
+    Raises:
+        UsageError: none is registered.
+    """
+    for codec in list_codecs(kind):
+        if codec.connector == connector:
+            return codec
+    raise UsageError(f"no connector {connector} with {kind} state is registered")
 
 
 def is_byte_array(serializer: tree.Serializer) -> bool:

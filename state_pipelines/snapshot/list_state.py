@@ -230,6 +230,13 @@ class ListTable(NonKeyedTable):
     detected: Detected = NOTHING_DETECTED
 
     @property
+    def _spread(self) -> Detected:
+        """The splits that rows are made of; none where no column shows them, and every element is one row."""
+        wanted = self.options.columns
+        shown = wanted is None or {CONNECTOR_COLUMN, SPLIT_COLUMN} & set(wanted)
+        return self.detected if shown else NOTHING_DETECTED
+
+    @property
     def undecoded(self) -> str:  # noqa: D102
         return self.value.reason
 
@@ -244,7 +251,7 @@ class ListTable(NonKeyedTable):
             found.append(pa.field("value_bytes", pa.binary(), may_fail))
         if column.reason or may_fail:
             found.append(pa.field("reason", pa.string(), may_fail))
-        split = self.detected.fields
+        split = self._spread.fields
         if split:
             # They stand in the first row of an element only.
             once = ("value", "value_bytes", "reason")
@@ -273,7 +280,7 @@ class ListTable(NonKeyedTable):
                     columns["value"] = decoded.array
                     columns["reason"] = decoded.reasons()
                     columns["value_bytes"] = pc.if_else(columns["reason"].is_valid(), raw, None)
-            if self.detected.state is not None:
+            if self._spread.state is not None:
                 columns = _spread(columns, self.detected, first)
             first += len(starts)
             yield pa.RecordBatch.from_arrays([columns[each] for each in schema.names], schema=schema)

@@ -30,6 +30,7 @@ from state_pipelines.operations.migration.flows import SessionRole
 from state_pipelines.operations.migration.structs import RAW, find_bare, name_raw, quote_name
 from state_pipelines.serializers.registered_states import LIST_KINDS, StateKind
 from state_pipelines.spark.casts import cast_by_name
+from state_pipelines.spark.connector_edits import set_split
 from state_pipelines.spark.equal_keys import BYTES, compare_key, group_rows, separate_keys, serialize_keys
 from state_pipelines.spark.flow_columns import (
     EQUAL_KEYS,
@@ -102,6 +103,8 @@ class Stage:
                 return self.frame.withColumn(PAYLOAD, convert_serialized(F.col(PAYLOAD), *payloads, self.layouts))
             case flows.Keep(sql=sql):
                 return self._keep(sql, allowed=stage.nondeterministic)
+            case flows.KeepKeys():
+                return self._keep_keys(stage)
             case flows.Stamp(sql=sql):
                 return self.frame.drop(hidden(TTL_COLUMN)) if sql is None else self._stamp(sql)
             case flows.Regroup():
@@ -112,6 +115,8 @@ class Stage:
                 return self._follow(stage)
             case flows.Call(function=function):
                 return self._call(function)
+            case flows.SetSplit():
+                return set_split(self.frame, self.before, stage, self.layouts, folding=self.folding)
 
     @cached_property
     def _is_opaque(self) -> bool:
@@ -238,6 +243,26 @@ class Stage:
         owner = ("key_group", "key_bytes") if self.after.kind == StateKind.LIST else ("subtask",)
         key = Window.partitionBy(*map(hidden, owner)).orderBy(hidden("list_index"))
         return frame.withColumn(hidden("list_index"), F.row_number().over(key) - 1).drop(BYTES)
+
+    def _keep_keys(self, stage: flows.KeepKeys) -> DataFrame:
+        """The rows of the keys that another state keeps."""
+        by = stage.by.shape
+        decided = Stage(self.beside[0], by, by, self.layouts, self.folding)._decide_keys(stage)
+        frame, (key,) = separate_keys(self.frame, [hidden("state_key")], self.before, self.layouts)
+        other = hidden("decided_key")
+        decided = decided.withColumnRenamed(decided.columns[0], other)
+        kind = "left_anti" if stage.keeps_missing else "left_semi"
+        return self._close_up(frame.join(decided, F.col(key).eqNullSafe(F.col(other)), kind).drop(BYTES))
+
+    def _decide_keys(self, stage: flows.KeepKeys) -> DataFrame:
+        """The keys that go, or, where keys without a row go too, those that stay; in the first of two columns."""
+        key, flag = hidden("state_key"), hidden("keep")
+        self._fold(self._exposed, stage.sql)
+        rows = self._evaluate(self._exposed, {flag: F.expr(stage.sql)}, [key], allowed=stage.nondeterministic)
+        rows, compared = separate_keys(rows, [key], self.before, self.layouts)
+        stays = F.max(F.coalesce(F.col(flag), F.lit(False))).alias(flag)
+        decided = rows.groupBy(*compared).agg(stays)
+        return decided.where(~F.col(flag) if stage.keeps_missing else F.col(flag))
 
     def _stamp(self, sql: str) -> DataFrame:
         name = hidden(TTL_COLUMN)

@@ -185,7 +185,9 @@ class FlowRunner:
                 return Stage(lists, before, shape, self.layouts).take_lists(stage)
             case Apply(input=inner, stage=stage, shape=shape):
                 frame = self._build(inner, keys)
-                if inner.shape.kind == StateKind.TIMER and not isinstance(stage, flows.Rekey | flows.Follow):
+                if inner.shape.kind == StateKind.TIMER and not isinstance(
+                    stage, flows.Rekey | flows.Follow | flows.KeepKeys
+                ):
                     raise MigrationError("timers have no values that could change")
                 beside = self._build_beside(stage)
                 return Stage(frame, inner.shape, shape, self.layouts, self.folding, beside).apply(stage)
@@ -274,7 +276,8 @@ def find_keys(flow: Flow) -> tuple[str, ...]:
     stages = [each.stage for each in flows.walk_flow(flow) if isinstance(each, Apply)]
     if any(isinstance(each, flows.Call | flows.Follow) for each in stages) or not flows.keeps_keys(flow):
         return KEYS
-    return tuple(name for name in KEYS if flows.names_column(flow, name))
+    decided = any(isinstance(each, flows.KeepKeys) for each in stages)
+    return tuple(name for name in KEYS if flows.names_column(flow, name) or (decided and name == KEYS[0]))
 
 
 _ROW_COLUMNS = ("key_group", "key_bytes", *KEYS, "timestamp", "list_index", TTL_COLUMN)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import StructType
 
 from state_pipelines.errors import MigrationError, at
-from state_pipelines.operations.migration.flows import Apply, Call, Merge, Read, list_sqls, walk_flow
+from state_pipelines.operations.migration.flows import Apply, Call, KeepKeys, Merge, Read, list_sqls, walk_flow
 from state_pipelines.operations.migration.steps import Direction, list_expressions
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flow_columns import VISIBLE
@@ -85,7 +85,7 @@ def require_permitted(
     for operator, plan in plans:
         for each in (plan, plan.back):
             for name, flow in () if each is None else each.changed.items():
-                for node in walk_flow(flow):
+                for node in walk_flow(flow, beside=True):
                     step = None if isinstance(node, Read) else node.step or None
                     with at(operator=operator.label, state=name, path=step):
                         if not allow_python:
@@ -126,7 +126,8 @@ def _list_columns(node: Flow, layouts: LayoutContext) -> Collection[str]:
     if isinstance(node, Merge):
         return (*VISIBLE, *(name for name, _ in node.inputs))
     assert isinstance(node, Apply)
-    kind = layout_type(find_layouts(node.input.shape.payload, layouts)[1])
+    shape = node.stage.by.shape if isinstance(node.stage, KeepKeys) else node.input.shape
+    kind = layout_type(find_layouts(shape.payload, layouts)[1])
     return (*VISIBLE, "value", *(kind.names if isinstance(kind, StructType) else ()))
 
 

@@ -16,7 +16,7 @@ from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.operations.migration import Direction, Migration, ValuePlan
 from state_pipelines.operations.migration import flows as flowing
 from state_pipelines.operations.migration.drafts import refuse_drafts
-from state_pipelines.operations.migration.flows import Read
+from state_pipelines.operations.migration.flows import Apply, Read
 from state_pipelines.operations.migration.migration_files import load_migration
 from state_pipelines.operations.migration.python_values import carry_declared_pickles, redeclare
 from state_pipelines.operations.migration.shapes import find_shapes
@@ -310,13 +310,16 @@ def plan_snapshot(snapshot: Snapshot, chain: Chain) -> list[tuple[Operator, Oper
 def _require_readable(operator: Operator, plan: OperatorPlan) -> None:
     """Refuse states without columns, and timers that cannot follow their keys, before anything is copied."""
     for name in plan.changed:
-        for source in flowing.find_reads(plan.states[name]):
-            with at(operator=operator.label, state=source):
-                operator.state(source).layout  # type: ignore[attr-defined]  # noqa: B018 - raises when there is none
-    rekeyed = any(shape.key != plan.key for shape in plan.shapes.values())
-    if rekeyed and any(file.holds_raw_timers for _, file in operator.keyed_files):
+        reads = [each for each in flowing.walk_flow(plan.states[name], beside=True) if isinstance(each, Read)]
+        for read in reads:
+            with at(operator=operator.label, state=read.state):
+                operator.state(read.state).layout  # type: ignore[attr-defined]  # noqa: B018 - raises when there is none
+    follows = any(shape.key != plan.key for shape in plan.shapes.values())
+    nodes = (each for flow in plan.states.values() for each in flowing.walk_flow(flow))
+    follows |= any(isinstance(each, Apply) and isinstance(each.stage, flowing.KeepKeys) for each in nodes)
+    if follows and any(file.holds_raw_timers for _, file in operator.keyed_files):
         raise MigrationError(
-            "timers in raw keyed state cannot follow another key",
+            "timers in raw keyed state cannot follow their keys",
             where=Where(operator=operator.label),
             hint="`convert` the snapshot into a canonical savepoint first",
         )

@@ -13,6 +13,7 @@ import pytest
 
 import state_pipelines
 from state_pipelines.cli.commands import COMMANDS
+from state_pipelines.operations.migration.step_parser import _STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,6 +115,29 @@ def test_options_in_errors_are_those_of_the_command(path: str) -> None:
     found = _find_texts(ast.parse((PACKAGE / path).read_text(encoding="utf-8")))
     wrong = [(line, text, each) for line, text in dict.fromkeys(found) for each in _find_wrong(path, text)]
     assert wrong == []
+
+
+STEP = re.compile(r"step `(\w+)[:`]|`(\w+)` (?:the|it|changes|moves|gives|takes|makes|drops)\b|[Uu]se `(\w+)`")
+"""Steps of migrations, as hints and remedies name them."""
+
+
+def _find_unknown_steps(text: str) -> list[str]:
+    named = (next(filter(None, found.groups())) for found in STEP.finditer(text))
+    return [name for name in named if name not in (*_STEPS, *COMMANDS)]
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.startswith(("operations/", "serializers/"))])
+def test_steps_in_hints_and_remedies_exist(path: str) -> None:
+    tree = ast.parse((PACKAGE / path).read_text(encoding="utf-8"))
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    written = (node for node in ast.walk(tree) if isinstance(node, ast.Constant | ast.JoinedStr))
+    texts = [text for node in written if id(node) not in docstrings for _, text in _join(node)]
+    assert [name for text in dict.fromkeys(texts) for name in _find_unknown_steps(text)] == []
+
+
+def test_a_step_that_does_not_exist_is_found() -> None:
+    assert _find_unknown_steps("`edit` changes the offsets") == ["edit"]
+    assert _find_unknown_steps("with the step `key: {type: TYPE}`, or `convert` it") == []
 
 
 def test_an_option_that_does_not_exist_is_found() -> None:

@@ -173,7 +173,7 @@ def test_a_schema_is_read_beside_the_file(tmp_path: Path) -> None:
         ({"split": {"into": {"t": {"fields": ["a"], "type": "Long"}}}}, "either `fields` or `type`"),
         ({"merge": {"into": "t", "type": "Long", "expression": "1"}}, "`with` names no state"),
         ({"python": {"function": "abc"}}, "not of the form module:name"),
-        ({"key": {"type": "Long", "expression": "1"}}, "changes a whole operator"),
+        ({"key": {"type": "Long", "expression": "1"}}, "change a whole operator"),
         ({"rename_state": {"a": "b"}}, "`rename_state` takes a name"),
     ],
 )

@@ -116,7 +116,6 @@ SIMPLE_CODERS: dict[str, Layout] = {
     f"{_CODERS}VoidCoder": lay.Constant(b""),
     f"{_CODERS}InstantCoder": _INSTANT,
     f"{_CODERS}DurationCoder": _LONG,
-    f"{_CODERS}SerializableCoder": lay.Dynamic(basic(BasicKind.JAVA_OBJECT)),
     f"{_WINDOWING}GlobalWindow$Coder": lay.Constant(b"", empty=True),
     f"{_WINDOWING}IntervalWindow$IntervalWindowCoder": IntervalWindow(),
     f"{_WINDOWING}PaneInfo$PaneInfoCoder": Pane(),
@@ -204,31 +203,37 @@ TAGGED_CODERS = frozenset({_TAGGED_KV, f"{_SDK}transforms.join.UnionCoder"})
 @register_layout(BeamSerializer, fixed_length=False)
 def lay_beam(node: BeamSerializer, derive: Callable[[tree.Serializer], Layout]) -> Layout:
     """Return the layout of the data of a Beam serializer."""
-    return derive_coder(node.coder)
+    return derive_coder(node.coder, derive)
 
 
-def derive_coder(coder: Coder) -> Layout:
-    """Return the layout of the data that a coder writes; `Dynamic` for coders that are not known."""
+def derive_coder(coder: Coder, derive: Callable[[tree.Serializer], Layout] = lay.Dynamic) -> Layout:
+    """Return the layout of the data that a coder writes.
+
+    Args:
+        coder: the coder.
+        derive: gives the layout of values whose bytes depend on their classes.
+    """
+    if coder.class_name == f"{_CODERS}SerializableCoder":
+        return derive(basic(BasicKind.JAVA_OBJECT))
     simple = SIMPLE_CODERS.get(coder.class_name)
     if simple is not None:
         return simple
     composite = COMPOSITE_CODERS.get(coder.class_name)
     if composite is not None:
-        return composite(lambda name: _inside(coder, name))
+        return composite(lambda name: _inside(coder, name, derive))
     if coder.class_name in TAGGED_CODERS and all(name.isdigit() for name, _ in coder.components):
-        return VarTagged(tuple((int(name), f"tag_{name}", derive_coder(each)) for name, each in coder.components))
+        cases = ((int(name), f"tag_{name}", derive_coder(each, derive)) for name, each in coder.components)
+        return VarTagged(tuple(cases))
     if _AVRO.fullmatch(coder.class_name) and coder.detail:
         return AvroBinary(coder.detail)
-    return _bind(coder)
+    return _bind(coder, derive)
 
 
-def _inside(coder: Coder, name: str) -> Layout:
+def _inside(coder: Coder, name: str, derive: Callable[[tree.Serializer], Layout]) -> Layout:
     component = coder.component(name)
-    if component is None:
-        return _bind(coder)
-    return derive_coder(component)
+    return _bind(coder, derive) if component is None else derive_coder(component, derive)
 
 
-def _bind(coder: Coder) -> Layout:
+def _bind(coder: Coder, derive: Callable[[tree.Serializer], Layout]) -> Layout:
     kind = tree.ClassBoundKind.CODER
-    return lay.Dynamic(tree.ClassBound(snapshot_class="", kind=kind, type_class=coder.class_name))
+    return derive(tree.ClassBound(snapshot_class="", kind=kind, type_class=coder.class_name))

@@ -6,7 +6,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from state_pipelines.codecs.columns import column_type
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.errors import StateError
 from state_pipelines.javaclasses.field_lists import ClassFieldLists
+from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.operations.check.check_report import StateCheck
 from state_pipelines.operations.check.class_loading import find_unknown_classes
 from state_pipelines.operations.check.java_fields import judge_nulls, look_up_fields
@@ -173,7 +179,47 @@ def _compare(subject: Subject, old: Serializer, new: Serializer, restore: Restor
     stored = old.inner if isinstance(old, TtlAware) else old
     unknown = () if restore.observed else find_unknown_classes(stored, path, restore.release, crosses=restore.crosses)
     compatibility = combine([compatibility, *map(single, (*rows, *renamed, *unknown))])
-    return _Pair(subject, old, new, compatibility)
+    return _Pair(subject, old, new, _fit_remedies(compatibility, subject, new))
+
+
+_REMEDIES = {
+    Subject.KEY: "Give the operator the new key in a migration: a change without `state`, with the step "
+    "`key: {type: TYPE, expression: SQL}`",
+    Subject.TIMER: "Timers follow their keys, which the step `key: {type: TYPE, expression: SQL}` changes",
+    Subject.NAMESPACE: "Keep the old namespace: no step of a migration changes it",
+}
+"""Remedies for serializers that are not those of values."""
+
+
+_UNKNOWN_HASH = (
+    "Keep the old keys, or key by text, numbers or tuples, which the step `key: {type: TYPE, expression: SQL}` of a "
+    "migration makes of them: key groups follow from hashCode(), which is not known for this class"
+)
+
+
+def _choose_remedy(subject: Subject, new: Serializer) -> str:
+    """The remedy for a serializer that is not one of values; empty for those of values."""
+    return _UNKNOWN_HASH if subject is Subject.KEY and not _has_known_hash(new) else _REMEDIES.get(subject, "")
+
+
+def _has_known_hash(key: Serializer) -> bool:
+    """Return whether a migration can compute the key groups of keys."""
+    try:
+        hash_codes(key, pa.array([], column_type(derive_layout(key, LayoutContext()))))
+    except StateError:
+        return False
+    return True
+
+
+def _fit_remedies(compatibility: Compatibility, subject: Subject, new: Serializer) -> Compatibility:
+    """The findings with remedies for the role of the serializer, where the rules advise to migrate a value."""
+    remedy = _choose_remedy(subject, new)
+    if not remedy:
+        return compatibility
+    findings = (
+        replace(each, remedy=remedy) if "in a migration" in each.remedy else each for each in compatibility.findings
+    )
+    return Compatibility(compatibility.outcome, tuple(findings))
 
 
 def _add_classes(pair: _Pair, state: JobState, owner: JobOperator, restore: Restore, classes: WrittenClasses) -> _Pair:
@@ -330,7 +376,8 @@ def _find_remedy(outcome: Outcome, pair: _Pair) -> str:
         case _:
             worst = (each for each in findings if each.remedy and (each.outcome is outcome or each.loss))
             remedies = [f"{each.path}: {each.remedy}" for each in worst]
-            remedies = remedies or [f"Change the {pair.subject} serializer in a migration, or keep the old one"]
+            change = f"Change the {pair.subject} serializer in a migration, or keep the old one"
+            remedies = remedies or [_choose_remedy(pair.subject, pair.new) or change]
     return "; ".join(dict.fromkeys(filter(None, remedies))) or "Nothing to do"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration.avro_schema import AvroType
-from state_pipelines.operations.migration.payload_conversion import take_collection
+from state_pipelines.operations.migration.payload_conversion import list_columns, take_collection
 from state_pipelines.operations.migration.primitive_fields import refuse_null, refuse_nulls_inside, where_owned
 from state_pipelines.operations.migration.steps import Add, Cast, Drop, FieldStep, Rename, Reorder, Set, Step
 from state_pipelines.operations.migration.struct_serializers import open_struct
@@ -100,6 +100,23 @@ def apply_field_step(node: tree.Serializer, step: FieldStep, context: PlanContex
     changed, columns = _apply(node, step, "", context)
     assert isinstance(changed, tree.Serializer)
     return changed, columns
+
+
+def set_column(payload: tree.Serializer, step: Set, context: PlanContext) -> Columns | None:
+    """The columns of a payload whose serializer has no fields that steps change, with another value in one of them.
+
+    Such are serializers with a declared layout, and those of Beam. None if steps on fields apply to the payload, or if
+    it has no such column.
+    """
+    try:
+        open_struct(payload, "", context)
+    except MigrationError:
+        names = list_columns(payload, context)
+    else:
+        return None
+    if step.field not in names:
+        return None
+    return tuple((name, step.expression if name == step.field else quote_name(name)) for name in names)
 
 
 def take_collections(

@@ -17,6 +17,7 @@ from state_pipelines.serializers.registered_states import StateKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from state_pipelines.connectors.connector_state import ConnectorStateKind
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.operations.migration.structs import Columns
 
@@ -58,6 +59,24 @@ class Keep:
 
     sql: str
     reason: str
+    nondeterministic: bool = False
+
+
+@dataclass(frozen=True)
+class KeepKeys:
+    """Only the rows of keys for which SQL over another state is true for one of its rows.
+
+    Attributes:
+        by: the flow of the other state, as it is before the step.
+        sql: over its rows.
+        reason: why the others go.
+        keeps_missing: whether keys without a row in `by` stay.
+    """
+
+    by: Flow
+    sql: str
+    reason: str
+    keeps_missing: bool = True
     nondeterministic: bool = False
 
 
@@ -138,7 +157,25 @@ class Call:
     nondeterministic: bool = True
 
 
-Stage = Project | Replace | Reserialize | Keep | Stamp | Regroup | Rekey | Follow | Call
+@dataclass(frozen=True)
+class SetSplit:
+    """Another value in a column of the connector that wrote a list state.
+
+    Attributes:
+        connector: its name.
+        kind: kind of the state.
+        column: of the splits of an element.
+        sql: over `split`, and over the payload and what is around it.
+    """
+
+    connector: str
+    kind: ConnectorStateKind
+    column: str
+    sql: str
+    nondeterministic: bool = False
+
+
+Stage = Project | Replace | Reserialize | Keep | KeepKeys | Stamp | Regroup | Rekey | Follow | Call | SetSplit
 
 
 @dataclass(frozen=True)
@@ -194,12 +231,14 @@ def walk_flow(flow: Flow, *, beside: bool = False) -> Iterator[Flow]:
 
 
 def list_beside(stage: Stage) -> tuple[Flow, ...]:
-    """The flows that a stage looks at beside its input: of the sessions that the rows follow."""
+    """The flows that a stage looks at beside its input: sessions that the rows follow, the state that keeps keys."""
     match stage:
         case Rekey(sessions=Sessions(windows=windows)):
             return (windows,)
         case Follow(sessions=Sessions(windows=windows), before=before, after=after):
             return (windows, before, after)
+        case KeepKeys(by=by):
+            return (by,)
         case _:
             return ()
 
@@ -220,17 +259,17 @@ def find_reads(flow: Flow) -> tuple[str, ...]:
 
 def is_aligned(flow: Flow) -> bool:
     """Whether every row of the flow comes from one row of one state, under the same key."""
+    aligned = (Project, Replace, Reserialize, Stamp, Keep, KeepKeys, SetSplit)
+    nodes = walk_flow(flow)
     return all(
-        isinstance(each, Read)
-        or (isinstance(each, Apply) and isinstance(each.stage, Project | Replace | Reserialize | Stamp | Keep))
-        for each in walk_flow(flow)
+        isinstance(each, Read) or (isinstance(each, Apply) and isinstance(each.stage, aligned)) for each in nodes
     )
 
 
-def find_filters(flow: Flow) -> tuple[Keep | Follow, ...]:
+def find_filters(flow: Flow) -> tuple[Keep | KeepKeys | Follow, ...]:
     """The stages of a flow that leave rows out."""
     stages = (each.stage for each in walk_flow(flow) if isinstance(each, Apply))
-    return tuple(each for each in stages if isinstance(each, Keep | Follow))
+    return tuple(each for each in stages if isinstance(each, Keep | KeepKeys | Follow))
 
 
 def keeps_rows(flow: Flow) -> bool:
@@ -251,7 +290,7 @@ def keeps_keys(flow: Flow) -> bool:
 
 def is_nondeterministic(flow: Flow) -> bool:
     """Whether the author allows that the flow gives other rows each time."""
-    stages = (each.stage if isinstance(each, Apply) else each for each in walk_flow(flow))
+    stages = (each.stage if isinstance(each, Apply) else each for each in walk_flow(flow, beside=True))
     return any(getattr(each, "nondeterministic", False) for each in stages)
 
 
@@ -275,7 +314,7 @@ def list_sqls(flow: Flow) -> Iterator[str]:
             yield sql
             if rule not in tuple(EqualKeys):
                 yield rule
-        case Replace(sql=sql) | Keep(sql=sql):
+        case Replace(sql=sql) | Keep(sql=sql) | KeepKeys(sql=sql) | SetSplit(sql=sql):
             yield sql
         case Stamp(sql=str(sql)):
             yield sql

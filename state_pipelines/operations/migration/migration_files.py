@@ -16,7 +16,7 @@ import yaml
 from state_pipelines.errors import MigrationError, StateError, UsageError, Where
 from state_pipelines.operations.migration.step_parser import parse_step, take_text
 from state_pipelines.operations.migration.step_texts import dump_step
-from state_pipelines.operations.migration.steps import Direction, Key, Step
+from state_pipelines.operations.migration.steps import Direction, Filter, Key, Step
 from state_pipelines.operations.python_files import run_python_file
 from state_pipelines.storage.given_files import read_given_file
 from state_pipelines.storage.yaml_documents import parse_yaml
@@ -214,10 +214,12 @@ def _parse_change(content: dict[str, Any], directory: Path, where: str) -> Chang
     )
     operator = take_text(content, "operator", f"{where}the file")
     upgrade = _parse_steps(content, Direction.UPGRADE, directory, where)
-    of_operator = any(isinstance(step, Key) for step in upgrade)
+    of_operator = any(map(_changes_operator, upgrade))
     if of_operator and "state" in content:
         raise MigrationError(
-            "`key` changes a whole operator", where=Where(path=where or None), hint="Leave `state` out of this change"
+            "`key`, and `filter` with `by`, change a whole operator",
+            where=Where(path=where or None),
+            hint="Leave `state` out of this change",
         )
     state = None if of_operator else take_text(content, "state", f"{where}the file")
     impossible = ""
@@ -228,13 +230,17 @@ def _parse_change(content: dict[str, Any], directory: Path, where: str) -> Chang
     else:
         downgrade = _parse_steps(content, Direction.DOWNGRADE, directory, where)
     for step in (*upgrade, *downgrade):
-        if of_operator and not isinstance(step, Key):
+        if of_operator != _changes_operator(step):
             raise MigrationError(
-                "a change of the operator has `key` steps only",
+                "a change of the operator has only steps `key`, and `filter` with `by`",
                 where=Where(path=where or None),
                 hint="Put the steps on states into changes of their own (`changes`)",
             )
     return Change(operator, state, upgrade, downgrade, losses, _parse_expectations(content, where), impossible)
+
+
+def _changes_operator(step: Step) -> bool:
+    return isinstance(step, Key) or (isinstance(step, Filter) and step.by is not None)
 
 
 def _parse_expectations(content: dict[str, Any], where: str) -> tuple[RowExpectation, ...]:

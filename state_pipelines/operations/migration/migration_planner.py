@@ -5,7 +5,8 @@ Everything that can be refused is refused here, before any data are read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,9 @@ from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.class_occurrences import require_equal_classes
+from state_pipelines.operations.migration.connector_columns import plan_split_edit, sets_split
 from state_pipelines.operations.migration.extraction import extract_like
-from state_pipelines.operations.migration.fields import apply_field_step, take_collections
+from state_pipelines.operations.migration.fields import apply_field_step, set_column, take_collections
 from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read, Stage
 from state_pipelines.operations.migration.migration_files import Change, Migration, RowExpectation
 from state_pipelines.operations.migration.migration_plan import OperatorPlan
@@ -49,7 +51,8 @@ from state_pipelines.operations.migration.step_checks import require_meaning
 from state_pipelines.operations.migration.steps import Direction
 from state_pipelines.operations.migration.structs import PlanContext
 from state_pipelines.serializers import tree
-from state_pipelines.serializers.registered_states import KEYED_KINDS, OPERATOR_KINDS, StateKind
+from state_pipelines.serializers.beam import BeamSerializer
+from state_pipelines.serializers.registered_states import KEYED_KINDS, LIST_KINDS, OPERATOR_KINDS, StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.python_states import python_name
 
@@ -128,6 +131,26 @@ def find_subject(change: Change, direction: Direction) -> str:
             case st.Split(into=targets):
                 name = targets[0].name
     return name
+
+
+@contextmanager
+def _hint_at_columns(shape: StateShape, context: PlanContext) -> Iterator[None]:
+    """Let errors about a payload without fields name the steps that the state does take."""
+    try:
+        yield
+    except MigrationError as error:
+        payload = shape.payload
+        if isinstance(payload, tree.Basic) and shape.kind in LIST_KINDS:
+            error.hint = (
+                "Of the state of a connector, `set` changes what `read` shows, such as `split.offset` of Kafka; "
+                "`convert` takes other values"
+            )
+        elif isinstance(payload, tree.Declared | BeamSerializer):
+            names = ", ".join(list_columns(payload, context))
+            error.hint = (
+                f"`set` changes its values ({names}), `filter` drops entries; its fields are those of its class"
+            )
+        raise
 
 
 class _Planner:
@@ -231,6 +254,9 @@ class _Planner:
         if isinstance(step, st.Key):
             self._rekey(step)
             return subject
+        if isinstance(step, st.Filter) and step.by is not None:
+            self._filter_keys(step, step.by)
+            return subject
         flow = self._find(subject)
         require_meaning(step, flow.shape)
         if not isinstance(step, st.RenameState | st.DropState):
@@ -291,8 +317,13 @@ class _Planner:
     def _apply(self, subject: str, flow: Flow, step: st.Step) -> Flow:
         shape, context = flow.shape, self.context
         match step:
+            case st.Set() if sets_split(step, shape, context):
+                return plan_split_edit(flow, step, context.connectors)
+            case st.Set() if (columns := set_column(shape.payload, step, context)) is not None:
+                return Apply(flow, flows.Project(columns, step.nondeterministic), shape)
             case st.Rename() | st.Add() | st.Cast() | st.Drop() | st.Set() | st.Reorder():
-                payload, columns = apply_field_step(shape.payload, step, context)
+                with _hint_at_columns(shape, context):
+                    payload, columns = apply_field_step(shape.payload, step, context)
                 stage: Stage = flows.Project(columns, getattr(step, "nondeterministic", False))
                 return Apply(flow, stage, self._with_payload(shape, payload))
             case st.Collections(types=types):
@@ -428,6 +459,31 @@ class _Planner:
         self._put(list(flows), {into: merged})
         return into
 
+    def _filter_keys(self, step: st.Filter, by: str) -> None:
+        keyed = self._list_keyed()
+        name = find_java_name(by, keyed)
+        if name not in keyed or keyed[name].shape.kind == StateKind.TIMER:
+            states = ", ".join(each for each, flow in keyed.items() if flow.shape.kind != StateKind.TIMER)
+            raise MigrationError(
+                f"`by` names {by}, which is no keyed state", hint=f"Keyed states are {states or 'none'}"
+            )
+        stage = flows.KeepKeys(
+            self._complete(keyed[name]), step.keep, step.reason, step.keeps_missing, step.nondeterministic
+        )
+        for each, flow in keyed.items():
+            flow = self._complete(flow)
+            self.states[each] = Apply(flow, stage, flow.shape)
+
+    def _list_keyed(self) -> dict[str, Flow]:
+        """The keyed states and timers, all of which a step on keys changes."""
+        keyed = {name: flow for name, flow in self.states.items() if flow.shape.is_keyed}
+        if not keyed:
+            raise MigrationError("the operator has no keyed state, whose key could change")
+        for name, flow in keyed.items():
+            if flow.shape.kind not in (*KEYED_KINDS, StateKind.TIMER):
+                raise UnsupportedError(f"{flow.shape.kind} state cannot follow another key", where=Where(state=name))
+        return keyed
+
     def _rekey(self, step: st.Key) -> None:
         shapes = {name: flow.shape for name, flow in self.states.items()}
         key, sql = wrap_python_key(resolve_type(step.type, self.context), step.expression, shapes)
@@ -439,9 +495,7 @@ class _Planner:
                 f"{describe(key)} cannot be a key here: {error.what}",
                 hint="Flink files a key by its hashCode(), which must be known",
             ) from None
-        keyed = {name: flow for name, flow in self.states.items() if flow.shape.is_keyed}
-        if not keyed:
-            raise MigrationError("the operator has no keyed state, whose key could change")
+        keyed = self._list_keyed()
         rules = {find_java_name(name, keyed): rule for name, rule in step.on_equal}
         unknown = sorted(set(rules) - set(keyed))
         if unknown:
@@ -455,8 +509,6 @@ class _Planner:
                     hint=f"Name the contents: {', '.join(sessions.contents) or 'there are none'}",
                 )
         for name, flow in keyed.items():
-            if flow.shape.kind not in (*KEYED_KINDS, StateKind.TIMER):
-                raise UnsupportedError(f"{flow.shape.kind} state cannot follow another key", where=Where(state=name))
             flow = self._complete(flow)
             followed = _follow(sessions, name, keyed)
             stage = flows.Rekey(sql, rules.get(name, flows.EqualKeys.ERROR), step.nondeterministic, followed)

@@ -147,13 +147,35 @@ def _lost(old: pa.DataType, new: pa.DataType, path: str) -> Iterator[str]:
 
 
 def resolve_type(of: tree.Serializer, context: PlanContext) -> tree.Serializer:
-    """A type of a file as a serializer: that of Kryo gets the registrations of the job."""
+    """A type of a file as a serializer: that of Kryo gets the registrations of the job, a declared one its snapshot.
+
+    Raises:
+        MigrationError: the snapshot has no serializer of a declared class.
+    """
+    if isinstance(of, tree.Declared):
+        return _find_declared(of, context)
     if not isinstance(of, tree.Kryo):
         return of
     for each in context.kryos:
         if each.type_class == of.type_class:
             return each
     return replace(context.kryos[0], type_class=of.type_class) if context.kryos else of
+
+
+def _find_declared(of: tree.Declared, context: PlanContext) -> tree.Declared:
+    for each in context.declared:
+        if each.unknown_class == of.unknown_class:
+            if of.layout not in ("", each.layout):
+                raise MigrationError(
+                    f"the layout of {of.unknown_class} is declared as {each.layout}, not {of.layout}",
+                    hint=f"Write `Declared<{of.unknown_class}>`",
+                )
+            return each
+    known = ", ".join(f"Declared<{each.unknown_class}>" for each in context.declared) or "none"
+    raise MigrationError(
+        f"the operator has no state of the declared serializer {of.unknown_class}, whose snapshot would be needed",
+        hint=f"It has {known}; a class is declared by --serializer '{of.unknown_class}=LAYOUT'",
+    )
 
 
 def rename_classes(

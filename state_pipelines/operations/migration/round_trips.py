@@ -14,6 +14,7 @@ from state_pipelines.operations.migration.flows import (
     keeps_rows,
     walk_flow,
 )
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,6 +90,8 @@ def _plan(plan: OperatorPlan, name: str, flow: Flow, judged: set[str]) -> RoundT
     losses = find_losses(plan, name, flow)
     ways = {old: way for old, way in plan.back.states.items() if name in find_reads(way) and old in sources}
     kept = bool(find_filters(flow))
+    if kept and flow.shape.kind == StateKind.TIMER:
+        return RoundTrip(note="the timers that are left have no values")
     if kept:
         # Dropped rows do not come back; the remaining ones are known only where each has a single origin.
         way = plan.back.states.get(sources[0])

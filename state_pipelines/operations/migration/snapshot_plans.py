@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.serializer_layouts import keep_undecodable, walk
 from state_pipelines.errors import StateError
+from state_pipelines.operations.migration.connector_columns import find_connectors
 from state_pipelines.operations.migration.migration_planner import Chain, plan_migrations
 from state_pipelines.operations.migration.shapes import explain_unread
 from state_pipelines.operations.migration.structs import PlanContext, known_sql_types
@@ -47,7 +48,9 @@ def make_context(snapshot: SnapshotFiles, shapes: Mapping[str, StateShape]) -> P
     serializers += [serializer for shape in shapes.values() for _, serializer in shape.info.serializers]
     nodes = [node for serializer in serializers for node in walk(serializer)]
     kryos = tuple(dict.fromkeys(node for node in nodes if isinstance(node, tree.Kryo)))
-    return PlanContext(keep_undecodable(snapshot.layout_context), tuple(known_sql_types(nodes).items()), kryos)
+    declared = tuple(dict.fromkeys(node for node in nodes if isinstance(node, tree.Declared)))
+    layouts = keep_undecodable(snapshot.layout_context)
+    return PlanContext(layouts, tuple(known_sql_types(nodes).items()), kryos, declared)
 
 
 def find_changes(migration: Migration, operator: Operator) -> tuple[Change, ...]:
@@ -62,9 +65,12 @@ def plan_operator(operator: Operator, shapes: Mapping[str, StateShape], chain: C
     Raises:
         MigrationError: as `plan_migrations`.
     """
-    called = {change.operator for migration, _ in chain for change in find_changes(migration, operator)}
+    changes = [change for migration, _ in chain for change in find_changes(migration, operator)]
+    called = {change.operator for change in changes}
     try:
-        return plan_migrations(shapes, chain, operators=called, context=make_context(operator.snapshot, shapes))
+        context = make_context(operator.snapshot, shapes)
+        context = replace(context, connectors=tuple(find_connectors(operator, changes)))
+        return plan_migrations(shapes, chain, operators=called, context=context)
     except StateError as error:
         error.where = replace(error.where, operator=operator.label)
         if unread := explain_unread(operator):

@@ -48,6 +48,7 @@ _SQL_WORD = re.compile(
     r"|TIMESTAMP|TIMESTAMP_LTZ|ARRAY|MAP|ROW|MULTISET)\b[^a-z]*"
 )
 _KRYO = re.compile(r"Kryo<\s*`?([\w.$\[;]+)`?\s*>")
+_DECLARED = re.compile(r"Declared<\s*`?([\w.$]+)`?\s*>\s*(?:\((.*)\))?", re.DOTALL)
 _GENERIC = re.compile(r"([\w.]+)<(.+)>", re.DOTALL)
 _ALWAYS = "nondeterministic"
 
@@ -215,8 +216,13 @@ def _collections(body: _Body) -> st.Step:
 
 
 def _filter(body: _Body) -> st.Step:
-    body.allow("keep", "reason", _ALWAYS)
-    return st.Filter(body.text("keep"), body.text("reason"), body.flag(_ALWAYS))
+    body.allow("keep", "reason", "by", "missing", _ALWAYS)
+    by, missing = body.maybe("by"), body.maybe("missing")
+    if missing is not None and by is None:
+        raise body.error("`missing` is about keys without an entry in the state of `by`", "Add `by: STATE`")
+    if missing not in (None, "keep", "drop"):
+        raise body.error(f"`missing` is {missing}", "Write keep (the default) or drop")
+    return st.Filter(body.text("keep"), body.text("reason"), body.flag(_ALWAYS), by, missing != "drop")
 
 
 def _ttl(body: _Body) -> st.Step:
@@ -372,7 +378,7 @@ def parse_field_type(text: str, where: str) -> st.FieldType:
 
 
 def parse_type(text: str, where: str, *, collections: bool = False) -> tree.Serializer:
-    """A type of a file: Java's word or generic type, the readable form of a serializer, or `Kryo<class>`.
+    """A type of a file: Java's word, a generic type, the readable form of a serializer, `Kryo<c>`, `Declared<c>`.
 
     Args:
         text: the type; a `?` after it is ignored here.
@@ -385,6 +391,11 @@ def parse_type(text: str, where: str, *, collections: bool = False) -> tree.Seri
     plain = text.strip().removesuffix("?")
     if kryo := _KRYO.fullmatch(plain):
         return tree.Kryo(type_class=kryo[1])
+    if declared := _DECLARED.fullmatch(plain):
+        # Its snapshot is that of the snapshot that is migrated (`resolve_type`).
+        return tree.Declared(
+            snapshot_class=declared[1], unknown_class=declared[1], raw=None, layout=(declared[2] or "").strip()
+        )
     if (generic := _GENERIC.fullmatch(plain)) and generic[1] in JAVA_COLLECTIONS:
         arguments = [parse_type(each, where) for each in _split_arguments(generic[2])]
         if len(arguments) != JAVA_COLLECTIONS[generic[1]]:

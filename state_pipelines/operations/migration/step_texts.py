@@ -39,7 +39,8 @@ def dump_step(step: st.Step) -> dict[str, Any]:
         case st.Collections(types=types):
             return {"collections": {name: spell(of) for name, of in types}}
         case st.Filter():
-            return {"filter": {"keep": step.keep, "reason": step.reason} | _flag(step)}
+            missing = None if step.keeps_missing else "drop"
+            return {"filter": _given(by=step.by, keep=step.keep, missing=missing, reason=step.reason) | _flag(step)}
         case st.TtlStep(action=action, expression=expression, reason=reason):
             return {"ttl": {str(action): expression or reason}}
         case st.Kind():

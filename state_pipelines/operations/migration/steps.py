@@ -151,11 +151,21 @@ class Collections:
 
 @dataclass(frozen=True)
 class Filter:
-    """Entries for which `keep` is not true go."""
+    """Entries for which `keep` is not true go, or all entries of such keys.
+
+    Attributes:
+        keep: over the rows of the state, or of `by`.
+        reason: why the others may go.
+        by: the state that decides for all keyed states and timers of the operator; None where a state decides for
+            itself.
+        keeps_missing: whether keys without an entry in `by` stay.
+    """
 
     keep: str
     reason: str
     nondeterministic: bool = False
+    by: str | None = None
+    keeps_missing: bool = True
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from state_pipelines.serializers.text import describe_type
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from state_pipelines.connectors.connector_state import ConnectorStateKind
+
 Columns = tuple[tuple[str, str], ...]
 """Name and SQL of each column."""
 
@@ -41,6 +43,19 @@ Node = tree.Serializer | AvroType
 
 
 @dataclass(frozen=True)
+class KnownConnector:
+    """The connector that wrote a list state.
+
+    Attributes:
+        name: such as `kafka`.
+        kind: kind of the state.
+    """
+
+    name: str
+    kind: ConnectorStateKind
+
+
+@dataclass(frozen=True)
 class PlanContext:
     """Planning context besides the serializers of a state.
 
@@ -48,12 +63,16 @@ class PlanContext:
         layouts: what layouts of data depend on.
         sql_types: by readable form, the SQL types that the snapshot holds, whose Java streams can be used again.
         kryos: Kryo serializers of the snapshot by class.
+        declared: serializers of the snapshot whose layouts the user declares.
+        connectors: by name of a list state whose connector columns are set, its connector, or why none is known.
         permits_null: fields that no class declares may be null: values are carried over, or compared with known ones.
     """
 
     layouts: LayoutContext = field(default_factory=LayoutContext)
     sql_types: tuple[tuple[str, SqlColumn], ...] = ()
     kryos: tuple[tree.Kryo, ...] = ()
+    declared: tuple[tree.Declared, ...] = ()
+    connectors: tuple[tuple[str, KnownConnector | str], ...] = ()
     permits_null: bool = False
 
 
