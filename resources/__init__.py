@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 import dagster as dg
-import yaml
 
 from state_pipelines.dagster import ExpectationsResource, SparkResource
+from state_pipelines.storage.yaml_documents import parse_yaml
 
 # A mapping in YAML, such as {spark.executor.memory: 4g}.
-_SPARK_CONF = yaml.safe_load(os.environ.get("STATE_PIPELINES_SPARK_CONF") or "{}")
+_SPARK_CONF = parse_yaml(os.environ.get("STATE_PIPELINES_SPARK_CONF") or "{}")
 
 RESOURCES = {
     "spark": SparkResource(

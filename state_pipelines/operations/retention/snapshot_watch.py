@@ -114,7 +114,7 @@ class SnapshotWatch:
     def _find_new(self) -> list[FileEntry]:
         found = [entry for root in self._roots for entry in self._find_settled(root.location)]
         for top in self._beside:
-            listed, _ = list_beside(top, self._roots, self._reader.keys)
+            listed, _ = list_beside(top, self._roots, self._reader.keys, self._known)
             found += [each for each in listed if each.location not in self._known]
         self._known.update({entry.location: entry for entry in found})
         return found

@@ -30,7 +30,7 @@ from state_pipelines.storage.trees import list_tree
 from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY, SAVEPOINT_DIRECTORY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from state_pipelines.operations.retention.path_keys import PathKeys
@@ -411,13 +411,16 @@ def find_parents(roots: Iterable[Root]) -> list[Location]:
     return list(dict.fromkeys(locations))
 
 
-def list_beside(top: Location, roots: Iterable[Root], keys: PathKeys) -> tuple[list[FileEntry], list[StateError]]:
+def list_beside(
+    top: Location, roots: Iterable[Root], keys: PathKeys, known: Container[Location] = ()
+) -> tuple[list[FileEntry], list[StateError]]:
     """List the `_metadata` files in a directory, in those below it, and in checkpoints and savepoints in these.
 
     Args:
         top: the directory, such as that of the checkpoints of all jobs.
         roots: directories that are left out.
         keys: the one spelling of paths.
+        known: `_metadata` files whose directories need not be listed.
 
     Returns:
         (the files, the errors of directories that cannot be listed).
@@ -442,6 +445,7 @@ def list_beside(top: Location, roots: Iterable[Root], keys: PathKeys) -> tuple[l
     metadata = [each for each in entries if _is_metadata(each)]
     for is_last in (False, True):
         inner = [each.location for each in entries if _may_hold_snapshots(each, only_named=is_last)]
+        inner = [each for each in inner if join(each, METADATA_FILE) not in known]
         inner = [each for each in inner if keys.directory_key(each.url) not in skipped]
         with ThreadPoolExecutor(READ_THREADS) as threads:
             entries = [entry for listed in threads.map(list_one, inner) for entry in listed]
