@@ -37,7 +37,7 @@ SNAPSHOTS: dict[str, tuple[str, ...]] = {
     "convert": ("URL", "--out", "OUT"),
     "rescale": ("URL", "--parallelism", "2", "--out", "OUT"),
     "erase": ("URL", "--key", "a", "--out", "OUT"),
-    "retain": ("URL",),
+    "retain": ("ROOT",),
 }
 """By command: arguments with which it opens a snapshot."""
 
@@ -68,7 +68,7 @@ def require_wrong_use(called: Called, *named: str) -> None:
 def test_a_storage_that_cannot_be_reached_is_named(
     call: Callable[..., Called], tmp_path: Path, command: str, url: str
 ) -> None:
-    places = {"URL": url, "OUT": str(tmp_path / "out")}
+    places = {"URL": url, "ROOT": url.removesuffix("/chk-1"), "OUT": str(tmp_path / "out")}
     called = call(command, *(places.get(each, each) for each in SNAPSHOTS[command]))
     require_wrong_use(called, URLS[url])
     assert not (tmp_path / "out").exists()
@@ -92,7 +92,7 @@ SECRETS = (
 def test_the_error_about_a_url_does_not_show_its_secret(
     call: Callable[..., Called], tmp_path: Path, command: str, url: str
 ) -> None:
-    places = {"URL": url, "OUT": str(tmp_path / "out")}
+    places = {"URL": url, "ROOT": url.removesuffix("/chk-1"), "OUT": str(tmp_path / "out")}
     called = call(command, *(places.get(each, each) for each in SNAPSHOTS[command]))
     require_wrong_use(called, f"{url.partition('://')[0]}://")
     assert "SEC" not in called.err
