@@ -236,7 +236,8 @@ def show_matches(matches: Sequence[OperatorMatch], request: str | None, console:
             names = ", ".join(each.candidates)
             console.print(f"{each.old} could be one of {names} now: {each.reason}", soft_wrap=True)
         if each.candidates and each.hint:
-            console.print(indent(each.hint), soft_wrap=True)
+            # `indent` would cut off what is longer than a line.
+            console.print(f"  {each.hint}", soft_wrap=True)
     if request is not None:
         console.print(f"request for rescale: {request}", soft_wrap=True)
     elif any(each.new is not None for each in matches):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -137,6 +138,10 @@ def snapshot_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 _SHOWN_NOTES = 10
+_SHOWN_SUBJECTS = 4
+_SUBJECT = re.compile(r"operator [^:]+: (?:state \S+ )?")
+_PLACES = re.compile(rf"^{_SUBJECT.pattern}|\[file [^\]]*\]")
+"""What differs between notes of one kind."""
 
 
 def finish_with_notes(
@@ -150,10 +155,11 @@ def finish_with_notes(
         damage: errors about bytes that are damaged or missing; exit code 2.
         undetermined: some notes are about formats of an unknown version; exit code 3.
     """
-    for note in notes[:_SHOWN_NOTES]:
+    grouped = group_notes(notes)
+    for note in grouped[:_SHOWN_NOTES]:
         echo(f"note: {' '.join(note.split())}", err=True)
-    if len(notes) > _SHOWN_NOTES:
-        echo(f"note: and {len(notes) - _SHOWN_NOTES} more", err=True)
+    if len(grouped) > _SHOWN_NOTES:
+        echo(f"note: and {len(grouped) - _SHOWN_NOTES} more", err=True)
     context = click.get_current_context()
     if damage:
         others = f" (and {len(damage) - 1} more)" if damage[1:] else ""
@@ -161,6 +167,28 @@ def finish_with_notes(
         context.exit(WRONG_USE)
     if undetermined or (notes and strict):
         context.exit(UNDETERMINED)
+
+
+def group_notes(notes: Sequence[str]) -> list[str]:
+    """Return notes of which those that differ in operator, state or file alone are one, with the number of the others.
+
+    Args:
+        notes: texts that may begin with `operator …: state …`, and name files in brackets.
+    """
+    groups: dict[str, list[str]] = {}
+    for note in notes:
+        groups.setdefault(_PLACES.sub("", note), []).append(note)
+    return [
+        first if not others else f"{first} (and the same of {_name_subjects(others)})"
+        for first, *others in groups.values()
+    ]
+
+
+def _name_subjects(notes: Sequence[str]) -> str:
+    subjects = list(dict.fromkeys(match[0].rstrip(": ") for note in notes if (match := _SUBJECT.match(note))))
+    if not subjects or len(subjects) > _SHOWN_SUBJECTS:
+        return f"{len(notes)} more"
+    return ", ".join(subjects)
 
 
 def discard_left_over(target: str) -> None:

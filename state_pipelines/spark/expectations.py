@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, StructType
 
 from state_pipelines.errors import MigrationError, UsageError, at
 from state_pipelines.operations.proofs.proof_reports import (
@@ -27,7 +30,7 @@ from state_pipelines.operations.proofs.proof_reports import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
 
     from great_expectations.core.expectation_validation_result import ExpectationValidationResult
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from great_expectations.datasource.fluent.interfaces import Batch
     from great_expectations.expectations.expectation import Expectation
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
     from state_pipelines.operations.migration.migration_files import RowExpectation
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
@@ -51,6 +55,16 @@ _SQL_ARGUMENTS = ("query", "row_condition", "condition_parser")
 """Ends of the names of arguments that hold SQL."""
 
 VIEW = "tmp_view"
+
+_ABOUT_COLUMNS = (
+    "expect_column_to_exist",
+    "expect_table_columns_to_match_ordered_list",
+    "expect_table_columns_to_match_set",
+)
+"""Expectations for which a missing column is an answer, not a mistake."""
+
+_CONDITION, _PARSER, _OTHER_PARSER = "row_condition", "condition_parser", "great_expectations"
+_DEEPEST = 4
 
 
 @dataclass(frozen=True)
@@ -218,9 +232,14 @@ def make_expectation(wanted: RowExpectation) -> Expectation:
     if kind is None:
         raise MigrationError(f"Great Expectations has no {wanted.type}")
     arguments = {
-        key: value.replace(".", "_") if key.lower().startswith("column") and isinstance(value, str) else value
-        for key, value in wanted.arguments
+        key: _name_flat(value) if key.lower().startswith("column") else value for key, value in wanted.arguments
     }
+    if (condition := _find_sql(wanted)) is not None:
+        # What Great Expectations makes of a text, with a warning that texts are deprecated.
+        from great_expectations.expectations.row_conditions import PassThroughCondition
+
+        arguments[_CONDITION] = PassThroughCondition(pass_through_filter=condition)
+        arguments.pop(_PARSER, None)
     try:
         made: Expectation = kind(**arguments)
     except ValueError as error:
@@ -300,8 +319,96 @@ def make_record(state: str, row: Mapping[str, Any], expected: str, columns: Sequ
     return DifferingRecord(state, key, {AFTER: value, EXPECTED: expected})
 
 
+def _name_flat(value: Any) -> Any:
+    """Return names of columns as the flattened frame has them; other values as they are."""
+    if isinstance(value, list | tuple):
+        return [_name_flat(each) for each in value]
+    return value.replace(".", "_") if isinstance(value, str) else value
+
+
 def flatten_paths(frame: DataFrame, wanted: Sequence[RowExpectation]) -> DataFrame:
-    """Add a column for every dotted path that expectations name; Great Expectations gets it with underscores."""
-    paths = [str(value) for each in wanted for key, value in each.arguments if key.lower().startswith("column")]
-    nested = dict.fromkeys(path for path in paths if "." in path)
-    return frame.select("*", *(F.col(path).alias(path.replace(".", "_")) for path in nested))
+    """Add a column for every dotted path that expectations name; Great Expectations gets it with underscores.
+
+    Raises:
+        MigrationError: see `find_paths`; or a condition in Spark's SQL does not fit the columns.
+    """
+    nested = dict.fromkeys(path for each in wanted for path in find_paths(frame, each))
+    flat = frame.select("*", *(F.col(path).alias(path.replace(".", "_")) for path in nested))
+    for each in wanted:
+        check_condition(flat, each)
+    return flat
+
+
+def find_paths(frame: DataFrame, wanted: RowExpectation) -> list[str]:
+    """Return the dotted paths among the columns that an expectation names, such as `value.quantity`.
+
+    Raises:
+        MigrationError: the frame lacks a column.
+    """
+    paths = []
+    for name in _list_columns(wanted):
+        if name in frame.columns:
+            continue
+        if "." in name and _resolves(frame, name):
+            paths.append(name)
+        elif wanted.type not in _ABOUT_COLUMNS:
+            known = [*frame.columns, *_list_paths(frame.schema, "", _DEEPEST)]
+            close = get_close_matches(name, known, 3) or list(frame.columns)
+            raise MigrationError(
+                f"{wanted.type} names the column {name}, which the state does not have",
+                hint=f"Is it {' or '.join(close)}?",
+            )
+    return paths
+
+
+def check_condition(frame: DataFrame, wanted: RowExpectation) -> None:
+    """Resolve the condition of an expectation in Spark's SQL, which Great Expectations does when it reads the rows.
+
+    Raises:
+        MigrationError: it is not SQL, or names columns that the frame does not have.
+    """
+    if (condition := _find_sql(wanted)) is None:
+        return
+    try:
+        _ = frame.filter(condition).schema
+    except AnalysisException as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise MigrationError(
+            f"{wanted.type} has the condition {condition!r}, which does not fit the columns of the state: {reason}",
+            hint="Write fields as value.quantity: in backticks that is a column with a dot in its name",
+        ) from None
+
+
+def _find_sql(wanted: RowExpectation) -> str | None:
+    """Return the condition of an expectation if it is Spark's SQL, not the language of Great Expectations."""
+    arguments = dict(wanted.arguments)
+    condition = arguments.get(_CONDITION)
+    is_sql = isinstance(condition, str) and not str(arguments.get(_PARSER)).startswith(_OTHER_PARSER)
+    return condition if is_sql else None
+
+
+def _list_columns(wanted: RowExpectation) -> Iterator[str]:
+    for key, value in wanted.arguments:
+        if key.lower().startswith("column"):
+            for each in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(each, str):
+                    yield each
+
+
+def _resolves(frame: DataFrame, path: str) -> bool:
+    try:
+        return bool(frame.select(F.col(path)).columns)
+    except AnalysisException:
+        return False
+
+
+def _list_paths(kind: DataType, above: str, depth: int) -> Iterator[str]:
+    """Yield the dotted paths of fields inside structs."""
+    while isinstance(kind, ArrayType):
+        kind = kind.elementType
+    if isinstance(kind, StructType) and depth:
+        for field in kind.fields:
+            path = f"{above}{field.name}"
+            if above:
+                yield path
+            yield from _list_paths(field.dataType, f"{path}.", depth - 1)

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from state_pipelines.errors import NotFoundError, StateError, UsageError, Where
 from state_pipelines.operations.inspect.inspection import inspect
-from state_pipelines.spark.splits import open_with, use_options
+from state_pipelines.spark.splits import METADATA_OPTIONS, check_options, open_with, use_options
 from state_pipelines.spark.task_requests import log_requests
 from state_pipelines.spark.types import spark_schema
 from state_pipelines.storage import is_directory, resolve, resolve_snapshot
@@ -68,6 +68,7 @@ class FlinkStateMetadataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reader."""
+        check_options(self.options, METADATA_OPTIONS)
         return MetadataReader(self.options)
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from state_pipelines.errors import UsageError
 from state_pipelines.snapshot.declared_names import check_declared_names
 from state_pipelines.spark.splits import (
+    READ_OPTIONS,
     BytesSplit,
     EmptySplit,
     KeyedSplit,
@@ -22,6 +23,7 @@ from state_pipelines.spark.splits import (
     OperatorSplit,
     StateOptions,
     UnreadableSplit,
+    check_options,
     find_schema,
     find_state,
     ignoring,
@@ -63,6 +65,7 @@ class FlinkStateSource(DataSource):
 
     def schema(self) -> StructType:
         """Schema of the state or operator that the options name."""
+        check_options(self.options, READ_OPTIONS)
         options = StateOptions.parse(self.options)
         snapshot = open_options(self.options)
         for note in check_declared_names(snapshot):
@@ -75,6 +78,7 @@ class FlinkStateSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reader of that."""
+        check_options(self.options, READ_OPTIONS)
         return StateReader(self.options, self._found)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql.datasource import InputPartition
@@ -33,7 +34,7 @@ from state_pipelines.spark.types import to_spark
 from state_pipelines.storage import load_storage_options, use_storage_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
 
@@ -58,6 +59,29 @@ _IGNORED: dict[str, type[StateError]] = {
 }
 
 _LISTS = ("pathMapping", "allowRoots")
+
+_PROVIDER = "provider"
+"""Property of a table in a catalog."""
+
+_COMMON_OPTIONS = ("path", "storageOptions", *_LISTS, *(kind.spark_option for kind in KINDS))
+"""Options of every data source, for reading and writing."""
+
+READ_OPTIONS = (
+    *_COMMON_OPTIONS,
+    *("operatorId", "stateVarName", "states", "readRegisteredTimers", "columns", "keyGroups", "key"),
+    *("flattenCollectionTypes", "raw", "splitSize", *_IGNORED),
+)
+"""Options of the format `flink-state`, for reading."""
+
+WRITE_OPTIONS = (
+    *_COMMON_OPTIONS,
+    *("operatorId", "stateVarName", "base", "scratch", "stateType", "parallelism", "maxParallelism"),
+    *("keySerializer", "valueSerializer", "namespaceSerializer"),
+)
+"""Options of the format `flink-state`, for writing."""
+
+METADATA_OPTIONS = (*_COMMON_OPTIONS, "count")
+"""Options of the format `flink-state-metadata`."""
 
 BATCH_ROWS = 1 << 16
 """Rows that travel to Spark at once."""
@@ -132,6 +156,30 @@ class StateOptions:
             _flag(options, "readRegisteredTimers", default=False),
             tuple(error for name, error in _IGNORED.items() if _flag(options, name, default=False)),
         )
+
+
+def check_options(options: Mapping[str, str], known: Iterable[str]) -> None:
+    """Refuse options that nothing reads, such as misspelt ones; names with a dot are Spark's own.
+
+    Args:
+        options: options as Spark gives them, in any case.
+        known: names of the options.
+
+    Raises:
+        UsageError: an option is unknown, and the hint names the nearest ones; or the source is a table in a catalog, as
+            after CREATE TABLE … USING, whose options Spark does not give to readers.
+    """
+    if not options or _PROVIDER in options:
+        raise UsageError(
+            "the source has no options: Spark does not give those of CREATE TABLE … USING to it",
+            hint="Use CREATE TEMPORARY VIEW … USING `flink-state` OPTIONS (path '…', operatorId '…'), or spark.read",
+        )
+    names = {each.lower(): each for each in known}
+    for name in options:
+        if name.lower() not in names and "." not in name:
+            close = [names[each] for each in get_close_matches(name.lower(), names, 3)]
+            hint = f"Did you mean {' or '.join(close)}?" if close else f"Known are {', '.join(sorted(names.values()))}"
+            raise UsageError(f"the option {name} is unknown", hint=hint)
 
 
 def choose_whole(state: KeyedState, table: TableOptions) -> StateOptions:

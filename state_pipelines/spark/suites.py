@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,22 +37,24 @@ from state_pipelines.spark.expectations import (
 )
 from state_pipelines.spark.state_rows import read_rows
 from state_pipelines.storage.given_files import read_given_text
-from state_pipelines.storage.yaml_documents import parse_yaml
+from state_pipelines.storage.yaml_documents import compose_yaml, parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from great_expectations.core.expectation_suite import ExpectationSuite
     from great_expectations.data_context import AbstractDataContext
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-    from state_pipelines.snapshot import Snapshot
+    from state_pipelines.snapshot import Operator, Snapshot
 
 _SOURCE = "flink-state"
 _CRITICAL, _LEVELS = "critical", ("critical", "warning", "info")
 _PROJECT = "great_expectations.yml"
+_SHOWN = 5
 _SLASH = re.compile(r"[/\\]")
-_FIELDS = ("operator", "state", "expect", "name")
+_FIELDS = ("operator", "state", "expect", "name", "optional")
+_LISTS = ("expect", "expectations")
 
 
 @dataclass(frozen=True)
@@ -62,18 +66,30 @@ class Suite:
         state: name of the state.
         expectations: each with its severity: `critical`, `warning` or `info`.
         file: where it is written.
+        line: of the suite in the file, from 1; 0 if it is not known, as in Python files.
+        lines: those of the expectations.
+        optional: snapshots need not have the state.
     """
 
     operator: str
     state: str
     expectations: tuple[tuple[RowExpectation, str], ...]
     file: str
+    line: int = 0
+    lines: tuple[int, ...] = ()
+    optional: bool = False
 
     @property
     def name(self) -> str:
         """Name of the suite, the validation definition and the checkpoint."""
         # Great Expectations makes directories of dots, and refuses slashes.
         return _SLASH.sub("_", f"{self.operator}.{self.state}")
+
+    def locate(self, number: int | None = None) -> Where:
+        """Return where the suite is written, or its expectation of a number (from 0), for errors."""
+        line = self.line if number is None else next(iter(self.lines[number : number + 1]), 0)
+        file = f"{self.file}:{line}" if line else self.file
+        return Where(file=file, operator=self.operator, state=self.state)
 
 
 @dataclass(frozen=True)
@@ -115,18 +131,40 @@ def load_suites(directory: str | Path) -> tuple[Suite, ...]:
 
 
 def _read_file(path: Path) -> Iterator[Suite]:
+    lines: list[tuple[int, tuple[int, ...]]] = []
     if path.suffix == ".py":
         content: object = run_python_file(path, "SUITES", hint="SUITES = [{operator, state, expect}, …]")
     else:
         try:
             text = read_given_text(path, "the suite")
             content = json.loads(text) if path.suffix == ".json" else parse_yaml(text)
+            lines = _find_lines(text)
         except (ValueError, RecursionError, yaml.YAMLError) as error:
             raise UsageError(f"the file cannot be read: {error}") from None
-    for each in content if isinstance(content, list) else [content]:
+    for number, each in enumerate(content if isinstance(content, list) else [content]):
         if not isinstance(each, dict):
             raise UsageError("a suite is a mapping with operator, state and expect")
-        yield _parse_suite(each, path)
+        line, others = lines[number] if number < len(lines) else (0, ())
+        yield replace(_parse_suite(each, path), line=line, lines=others)
+
+
+def _find_lines(text: str) -> list[tuple[int, tuple[int, ...]]]:
+    """Return the line of each suite of a file and those of its expectations; nothing if the file is not YAML."""
+    try:
+        root = compose_yaml(text)
+    except yaml.YAMLError:
+        # Some JSON is not YAML, such as that indented by tabs.
+        return []
+    found = []
+    for suite in root.value if isinstance(root, yaml.SequenceNode) else filter(None, [root]):
+        lists = [
+            value
+            for name, value in (suite.value if isinstance(suite, yaml.MappingNode) else ())
+            if name.value in _LISTS and isinstance(value, yaml.SequenceNode)
+        ]
+        lines = tuple(each.start_mark.line + 1 for value in lists[:1] for each in value.value)
+        found.append((suite.start_mark.line + 1, lines))
+    return found
 
 
 def _parse_suite(content: dict[str, Any], path: Path) -> Suite:
@@ -135,6 +173,8 @@ def _parse_suite(content: dict[str, Any], path: Path) -> Suite:
         meta = content.get("meta") or {}
         operator, _, state = str(content.get("name", "")).partition(".")
         names = {"operator": meta.get("operator", operator), "state": meta.get("state", state)}
+        if "optional" in meta:
+            names["optional"] = meta["optional"]
         wanted = [
             {"type": each["type"], "severity": each.get("severity", _CRITICAL), **each.get("kwargs", {})}
             for each in content["expectations"]
@@ -146,6 +186,9 @@ def _parse_suite(content: dict[str, Any], path: Path) -> Suite:
     for name in ("operator", "state"):
         if not isinstance(content.get(name), str) or not content[name]:
             raise UsageError(f"`{name}` is missing", where=Where(path=name))
+    optional = content.get("optional", False)
+    if not isinstance(optional, bool):
+        raise UsageError("`optional` is neither true nor false", where=Where(path="optional"))
     given = content.get("expect")
     if not isinstance(given, list) or not given:
         raise UsageError("`expect` is not a list of expectations", where=Where(path="expect"))
@@ -154,6 +197,7 @@ def _parse_suite(content: dict[str, Any], path: Path) -> Suite:
         content["state"],
         tuple(_parse_expectation(each, number) for number, each in enumerate(given, 1)),
         str(path),
+        optional=optional,
     )
 
 
@@ -183,12 +227,47 @@ def _make_suite(suite: Suite) -> ExpectationSuite:
     from great_expectations.core.expectation_suite import ExpectationSuite
 
     made = []
-    for wanted, severity in suite.expectations:
-        try:
+    for number, (wanted, severity) in enumerate(suite.expectations):
+        with _locating(suite, number):
             made.append(make_expectation(RowExpectation(wanted.type, (*wanted.arguments, ("severity", severity)))))
-        except MigrationError as error:
-            raise UsageError(error.what, where=Where(file=suite.file, state=suite.state)) from None
     return ExpectationSuite(name=suite.name, expectations=made, meta={"operator": suite.operator, "state": suite.state})
+
+
+@contextmanager
+def _locating(suite: Suite, number: int) -> Iterator[None]:
+    """Turn a mistake in an expectation into an error with its file and line."""
+    try:
+        yield
+    except MigrationError as error:
+        raise UsageError(error.what, where=suite.locate(number), hint=error.hint) from None
+
+
+def find_states(snapshot: Snapshot, suites: Sequence[Suite]) -> list[tuple[Suite, Operator]]:
+    """Return the suites with the operators of a snapshot that they are about, without those that are `optional`.
+
+    Raises:
+        UsageError: a suite is about an operator or a state that the snapshot does not have.
+    """
+    found = []
+    for suite in suites:
+        named = [each for each in snapshot.operators if suite.operator in (each.uid, each.id, each.label)]
+        about = [each for each in named if suite.state in find_shapes(each)]
+        found += [(suite, operator) for operator in about]
+        if not about and not suite.optional:
+            raise _miss(snapshot, suite, named)
+    return found
+
+
+def _miss(snapshot: Snapshot, suite: Suite, named: Sequence[Operator]) -> UsageError:
+    kind, wanted, known = "operator", suite.operator, [each.label for each in snapshot.operators]
+    if named:
+        kind, wanted, known = "state", suite.state, [state for each in named for state in find_shapes(each)]
+    close = " or ".join(get_close_matches(wanted, known, 3) or sorted(known)[:_SHOWN])
+    return UsageError(
+        f"the suite is about the {kind} {wanted}, which the snapshot does not have",
+        where=suite.locate(),
+        hint=f"It has {close or 'none'}. If only some snapshots have it, give the suite `optional: true`",
+    )
 
 
 def run_suites(
@@ -205,38 +284,41 @@ def run_suites(
     Args:
         spark: the active session.
         snapshot: the snapshot.
-        suites: from `load_suites`; those of operators or states that the snapshot lacks are left out.
+        suites: from `load_suites`; of operators or states that the snapshot lacks, only `optional` ones are left out.
         project: directory of a project of Great Expectations, which is made where there is none; it keeps results and
             data docs. None keeps nothing.
         operators: ids of the operators whose suites run; None is all.
         title: name of the run in data docs.
 
     Raises:
-        UsageError: an expectation is wrong, or Great Expectations is not installed.
+        UsageError: an expectation is wrong, cannot be evaluated, or is about a state that the snapshot does not have;
+            or Great Expectations is not installed.
         StateError: a state cannot be read.
     """
-    found = []
-    for suite in suites:
-        for operator in snapshot.operators:
-            named = suite.operator in (operator.uid, operator.id, operator.label)
-            if named and (operators is None or operator.id in operators) and suite.state in find_shapes(operator):
-                found.append((suite, operator))
+    found = [
+        (suite, operator)
+        for suite, operator in find_states(snapshot, suites)
+        if operators is None or operator.id in operators
+    ]
     if not found:
         return SuiteResults(())
     context = open_context(project)
     checks, rows, failed, warned, words, compared = [], [], 0, 0, list[str](), 0
     for suite, operator in found:
         with at(operator=operator.label, state=suite.state):
-            frame = flatten_paths(read_rows(spark, operator, suite.state), [each for each, _ in suite.expectations])
+            frame = _flatten(read_rows(spark, operator, suite.state), suite)
             results = _validate(context, suite, frame, title or snapshot.location.directory.name)
         compared += len(results)
-        for (wanted, severity), result in zip(suite.expectations, results, strict=True):
+        for number, ((wanted, severity), result) in enumerate(zip(suite.expectations, results, strict=True)):
             if result.success:
                 continue
+            if error := find_error(result):
+                raise UsageError(
+                    f"{describe_wanted(wanted)} cannot be evaluated: {error.strip()}", where=suite.locate(number)
+                )
             failed, warned = failed + (severity == _CRITICAL), warned + (severity != _CRITICAL)
-            error = find_error(result)
             observed = result.result.get("observed_value", result.result.get("unexpected_count"))
-            words.append(f"{suite.name}: {describe_wanted(wanted)}: {error or f'observed {to_plain(observed)}'}")
+            words.append(f"{suite.name}: {describe_wanted(wanted)}: observed {to_plain(observed)}")
             offending = sample_rows(dict(wanted.arguments), result.result)
             rows.append([make_record(suite.state, row, describe_wanted(wanted), frame.columns) for row in offending])
     names = ", ".join(suite.name for suite, _ in found)
@@ -253,6 +335,14 @@ def run_suites(
         )
     )
     return SuiteResults(tuple(checks), _find_docs(context) if project is not None else "")
+
+
+def _flatten(frame: DataFrame, suite: Suite) -> DataFrame:
+    """Return the frame with a column for each dotted path, after a look at the columns of each expectation."""
+    for number, (wanted, _) in enumerate(suite.expectations):
+        with _locating(suite, number):
+            flatten_paths(frame, [wanted])
+    return flatten_paths(frame, [each for each, _ in suite.expectations])
 
 
 def _validate(context: AbstractDataContext, suite: Suite, frame: Any, title: str) -> list[Any]:

@@ -21,7 +21,7 @@ from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.text import parse
 from state_pipelines.spark.record_encoding import RecordSpillWriter, encode_frame
-from state_pipelines.spark.splits import open_with
+from state_pipelines.spark.splits import WRITE_OPTIONS, check_options, open_with
 from state_pipelines.spark.tasks import run_tasks, uses_other_machines
 from state_pipelines.storage import resolve
 from state_pipelines.storage.files import remove_directory
@@ -121,6 +121,7 @@ def write_state(frame: DataFrame, target: str, **options: str) -> str:
 
 def plan_options(options: Mapping[str, str]) -> SavepointPlan:
     """The plan that writer options ask for."""
+    check_options(options, WRITE_OPTIONS)
     base = options.get("base")
     snapshot = open_with(base, options) if base else None
     return plan_savepoint(snapshot, [parse_description(options)])

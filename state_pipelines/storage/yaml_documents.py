@@ -171,7 +171,7 @@ def find_entry_lines(text: str | bytes, name: str) -> list[int]:
     Raises:
         yaml.YAMLError: see `parse_yaml`.
     """
-    node = _load(text, _NodeLoader)
+    node = compose_yaml(text)
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         if key.value == name and isinstance(value, yaml.SequenceNode):
             return [each.start_mark.line + 1 for each in value.value]
@@ -207,3 +207,13 @@ def _load(text: str | bytes, loader: type[_SafeLoader | _TextLoader]) -> Any:
     except (AttributeError, LookupError, TypeError) as error:
         # `SafeConstructor` looks values up and takes them apart without a check: `!!bool x`, `!!int ""`.
         raise yaml.YAMLError(f"a value is not one of its tag ({type(error).__name__}: {error})") from None
+
+
+def compose_yaml(text: str | bytes) -> yaml.Node | None:
+    """Return the nodes of a YAML document, which know their lines; None if it is empty.
+
+    Raises:
+        yaml.YAMLError: see `parse_yaml`.
+    """
+    node: yaml.Node | None = _load(text, _NodeLoader)
+    return node

@@ -14,7 +14,7 @@ from state_pipelines.operations.migration import load_migration
 from state_pipelines.operations.proofs.proof_reports import ProofReport
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate
-from state_pipelines.spark.suites import find_project, load_suites, run_suites
+from state_pipelines.spark.suites import find_project, find_states, load_suites, run_suites
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,9 +62,86 @@ def test_a_warning_does_not_block(spark: SparkSession, orders: Snapshot, tmp_pat
     assert (check.ok, check.blocking, check.result) == (False, False, "warning")
 
 
-def test_a_suite_of_another_state_is_no_check(spark: SparkSession, orders: Snapshot, tmp_path: Path) -> None:
-    directory = write(tmp_path / "suites", BETWEEN, state="nothing")
-    assert run_suites(spark, orders, load_suites(directory)).checks == ()
+def write_text(directory: Path, text: str) -> Path:
+    directory.mkdir(exist_ok=True)
+    (directory / "orders.yaml").write_text(text, encoding="utf-8")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("operator", "state", "message", "hint"),
+    [
+        ("orders", "ordre", "the suite is about the state ordre", "It has order"),
+        ("oders", "order", "the suite is about the operator oders", "It has orders"),
+    ],
+)
+def test_a_suite_that_matches_nothing_is_an_error_with_its_line(
+    orders: Snapshot, tmp_path: Path, operator: str, state: str, message: str, hint: str
+) -> None:
+    text = f"# a comment\n- operator: {operator}\n  state: {state}\n  expect: [{{type: expect_column_to_exist}}]\n"
+    suites = load_suites(write_text(tmp_path, text))
+    with pytest.raises(UsageError, match=message) as caught:
+        find_states(orders, suites)
+    assert caught.value.where.file == f"{tmp_path / 'orders.yaml'}:2"
+    assert caught.value.hint.startswith(hint)
+
+
+def test_an_optional_suite_of_another_state_is_no_check(spark: SparkSession, orders: Snapshot, tmp_path: Path) -> None:
+    text = "{operator: orders, state: nothing, optional: true, expect: [{type: expect_column_to_exist, column: a}]}"
+    assert run_suites(spark, orders, load_suites(write_text(tmp_path, text))).checks == ()
+
+
+def test_compound_columns_and_conditions_name_fields_by_paths(
+    spark: SparkSession, orders: Snapshot, tmp_path: Path
+) -> None:
+    compound = {"type": "expect_compound_columns_to_be_unique", "column_list": ["state_key", "value.quantity"]}
+    condition = {"row_condition": "value.quantity > 3"}
+    missing = {"type": "expect_column_to_exist", "column": "value.nothing", "severity": "warning"}
+    directory = write(tmp_path / "suites", compound, BETWEEN | condition | {"min_value": 4}, missing)
+    (check,) = run_suites(spark, orders, load_suites(directory)).checks
+    assert (check.ok, check.blocking) == (False, False)
+    assert check.observed.count("expect_") == 1
+
+
+@pytest.mark.parametrize(
+    ("expectation", "message"),
+    [
+        ("{type: expect_column_values_to_not_be_null, column: value.quantitty}", "names the column value.quantitty"),
+        ("{type: expect_column_values_to_not_be_null, column: state_kee}", "names the column state_kee"),
+        ("{type: expect_compound_columns_to_be_unique, column_list: [state_key, value.x]}", "names the column value.x"),
+        (
+            "{type: expect_column_values_to_not_be_null, column: state_key, condition_parser: spark, "
+            "row_condition: '`value.quantity` > 3'}",
+            "has the condition '`value.quantity` > 3', which does not fit the columns",
+        ),
+        (
+            "{type: expect_column_values_to_not_be_null, column: state_key, condition_parser: spark, "
+            "row_condition: 'value.quantity >'}",
+            "has the condition 'value.quantity >'",
+        ),
+    ],
+)
+def test_a_mistake_in_an_expectation_names_file_and_line(
+    spark: SparkSession, orders: Snapshot, tmp_path: Path, expectation: str, message: str
+) -> None:
+    text = (
+        f"operator: orders\nstate: order\nexpect:\n- {{type: expect_column_to_exist, column: value}}\n- {expectation}\n"
+    )
+    suites = load_suites(write_text(tmp_path, text))
+    with pytest.raises(UsageError) as caught:
+        run_suites(spark, orders, suites)
+    assert message in caught.value.what
+    assert (caught.value.where.file, caught.value.where.state) == (f"{tmp_path / 'orders.yaml'}:5", "order")
+    assert caught.value.hint
+
+
+def test_suites_of_json_and_python_are_located(tmp_path: Path) -> None:
+    suite = {"operator": "orders", "state": "order", "expect": [PRESENT, PRESENT]}
+    (tmp_path / "a.json").write_text(json.dumps([suite], indent=1), encoding="utf-8")
+    (tmp_path / "b.py").write_text(f"SUITES = [{suite | {'state': 'b'}!r}]", encoding="utf-8")
+    one, two = load_suites(tmp_path)
+    assert (one.locate().file, one.locate(1).file) == (f"{tmp_path / 'a.json'}:2", f"{tmp_path / 'a.json'}:10")
+    assert two.locate(1).file == str(tmp_path / "b.py")
 
 
 def test_migrated_rows_that_do_not_meet_a_suite_are_not_published(
@@ -153,4 +230,4 @@ def test_an_unknown_expectation_is_reported_before_anything_is_written(
     suites = load_suites(write(tmp_path / "suites", {"type": "expect_miracles"}))
     with pytest.raises(StateError, match="Great Expectations has no expect_miracles") as caught:
         migrate(orders, load_migration(MIGRATION), str(tmp_path / "new"), suites=suites)
-    assert caught.value.where.file == str(tmp_path / "suites" / "order.yaml")
+    assert str(caught.value.where.file).startswith(str(tmp_path / "suites" / "order.yaml:"))

@@ -171,11 +171,10 @@ def plan_conversion(
     plan = ConversionPlan(
         snapshot, metadata, target, format, tuple(tasks), properties, tuple(notes), files, checksums or move, removal
     )
-    if files is FileMode.LINK:
-        # What cannot be linked is refused before anything is written.
-        for task in tasks:
-            metadata = replace_keyed_state(metadata, task.operator_id, {task.subtask: None})
-        plan_copies(snapshot, metadata, target, files=files)
+    # What cannot be linked, or is out of reach, is refused before anything is written.
+    for task in tasks:
+        metadata = replace_keyed_state(metadata, task.operator_id, {task.subtask: None})
+    plan_copies(snapshot, metadata, target, files=files)
     return plan
 
 

@@ -277,15 +277,17 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
     coordinator = metadata.coordinator_state
     chosen = operator.snapshot.connectors.get(metadata.operator_id)
     found = operator.survey()
-    errors = {str(failure.error): _counts_as_damage(failure.error) for failure in found.failures}
-    undetermined = any(is_undetermined(failure.error) for failure in found.failures)
-    unreachable = any(_is_unreachable(failure.error) for failure in found.failures)
+    errors: list[StateError] = [failure.error for failure in found.failures]
+    damage = [_counts_as_damage(each) for each in errors]
+    undetermined = any(is_undetermined(each) for each in errors)
+    unreachable = any(_is_unreachable(each) for each in errors)
     formats = []
     try:
         with at(operator=operator.label):
             formats = _find_formats(operator)
     except StateError as failure:
-        errors.setdefault(str(failure), _counts_as_damage(failure))
+        damage.append(_counts_as_damage(failure))
+        errors.append(failure)
         unreachable = unreachable or _is_unreachable(failure)
         if isinstance(failure, OutOfReachError):
             formats = _find_formats(operator, without_options=True)
@@ -317,10 +319,22 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
         keyed_formats=formats,
         key_evidence=operator.snapshot.keyed_files.evidence(metadata),
         states=states,
-        error="; ".join(errors),
-        damaged=any(errors.values()),
+        error=join_errors(errors),
+        damaged=any(damage),
         undetermined=undetermined,
         unreachable=unreachable,
+    )
+
+
+def join_errors(errors: Iterable[StateError]) -> str:
+    """Return the texts of errors; of those that differ only in where they occurred, the first one and their number."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for each in errors:
+        texts = kinds.setdefault((each.what, each.hint), [])
+        if str(each) not in texts:
+            texts.append(str(each))
+    return "; ".join(
+        first if not others else f"{first} (and {len(others)} more of this kind)" for first, *others in kinds.values()
     )
 
 
