@@ -140,8 +140,8 @@ def snapshot_options(command: Callable[..., None]) -> Callable[..., None]:
 _SHOWN_NOTES = 10
 _SHOWN_SUBJECTS = 4
 _SUBJECT = re.compile(r"operator [^:]+: (?:state \S+ )?")
-_PLACES = re.compile(rf"^{_SUBJECT.pattern}|\[file [^\]]*\]")
-"""What differs between notes of one kind."""
+_VARYING = re.compile(rf"^{_SUBJECT.pattern}|\[file [^\]]*\]")
+"""Texts that differ between notes of one kind."""
 
 
 def finish_with_notes(
@@ -177,7 +177,7 @@ def group_notes(notes: Sequence[str]) -> list[str]:
     """
     groups: dict[str, list[str]] = {}
     for note in notes:
-        groups.setdefault(_PLACES.sub("", note), []).append(note)
+        groups.setdefault(_VARYING.sub("", note), []).append(note)
     return [
         first if not others else f"{first} (and the same of {_name_subjects(others)})"
         for first, *others in groups.values()

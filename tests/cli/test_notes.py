@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-import pytest
-
 from state_pipelines.cli.check import show_matches
 from state_pipelines.cli.display import make_console
 from state_pipelines.cli.options import group_notes
@@ -19,6 +17,8 @@ from tests.snapshot.savepoints import orders
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    import pytest
 
     from tests.cli.conftest import Called
 

@@ -87,6 +87,7 @@ def test_a_temporary_view_is_read_and_a_table_in_a_catalog_is_refused(spark: Spa
     using = f"USING `flink-state` OPTIONS (path '{orders().path}', operatorId 'orders', stateVarName 'order')"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW of_orders {using}")
     assert spark.table("of_orders").count() == 200
+    spark.catalog.dropTempView("of_orders")
     with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW"):
         spark.sql(f"CREATE TABLE of_orders {using}")
     # Spark asks the source for nothing when a table with a schema is created, and gives it no options when it is read.
