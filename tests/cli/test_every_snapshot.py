@@ -55,7 +55,7 @@ def name(path: Path) -> str:
 def find_mappings(called: Called) -> list[str]:
     """Options that a command with --json proposes for files that were moved."""
     hints = [finding.get("hint", "") for each in called.json["snapshots"] for finding in each["findings"]]
-    found = {match[1] for hint in hints if (match := MAPPING.search(hint)) and match[1] != "FROM=TO"}
+    found = {match[1] for hint in hints if (match := MAPPING.search(hint)) and not match[1].startswith("FROM=")}
     return [argument for mapping in sorted(found) for argument in ("--map", mapping)]
 
 
