@@ -95,6 +95,7 @@ class HandleReader:
         self.first_bases = first_bases
         self.operator_handles = operator_handles
         self.kept = KeptStreams()
+        self.beginnings: dict[StateStream, bytes] = {}
         self.change_files = ChangeFiles(self.kept)
         self._base_header_ends: dict[StreamStateHandle, int] = {}
         self._operator_states: dict[OperatorStateHandle, UnreadOperatorState] = {}
@@ -294,7 +295,7 @@ class HandleReader:
 
     def _find_header(self, handle: _SectionHandle) -> HeaderReading:
         end = self.header_ends.get(handle.delegate, 0) or self._base_header_ends.get(handle.delegate, 0)
-        return HeaderReading(self.declared, end)
+        return HeaderReading(self.declared, end, known=self.beginnings)
 
 
 def _join_states(handles: Sequence[OperatorStateHandle]) -> tuple[OperatorStateMetaInfo, ...]:

@@ -20,6 +20,7 @@ from state_pipelines.errors import EDITED_METADATA, FormatError, StateError, Uns
 from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, settle_keyed_header
 from state_pipelines.metadata.header_bytes import read_header_bytes
 from state_pipelines.metadata.streams import StateStream, read_stream_range
+from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +32,8 @@ WINDOW = 8 << 20
 """Bytes that are read at once."""
 
 FIRST_READ = 1 << 16
+_MOST_KNOWN = 1024
+"""Number of beginnings that are kept; of at most `FIRST_READ` bytes each."""
 """Bytes that contain most headers."""
 
 Bytes = npt.NDArray[np.uint8]
@@ -48,17 +51,26 @@ class HeaderReading:
         declared: snapshot classes that the user declares.
         end: end of the header, from the offsets of all handles over its stream; 0 where these do not give it.
         beginning: first bytes of the stream, as far as they have been read.
+        known: beginnings of streams that are not on this machine, which several passes over a snapshot share.
     """
 
     declared: tuple[DeclaredSerializer, ...] = ()
     end: int = 0
     beginning: bytes = field(default=b"", repr=False)
+    known: dict[StateStream, bytes] | None = field(default=None, compare=False, repr=False)
 
     def read(self, stream: StateStream, end: int) -> bytes:
         """The bytes of the stream up to `end`."""
         if end <= len(self.beginning):
             return self.beginning[:end]
-        return read_header_bytes(stream, end)
+        known = {} if self.known is None else self.known
+        content = known.get(stream, b"")
+        if end > len(content):
+            content = read_header_bytes(stream, end)
+            is_elsewhere = stream.location is not None and not is_local(stream.location)
+            if is_elsewhere and end <= FIRST_READ and len(known) < _MOST_KNOWN:
+                known[stream] = content
+        return content[:end]
 
 
 PLAIN = HeaderReading()

@@ -24,7 +24,7 @@ from state_pipelines.metadata.stream_handles import (
     KeyGroupsStateHandle,
     StreamStateHandle,
 )
-from state_pipelines.metadata.streams import StreamRange, read_stream_range
+from state_pipelines.metadata.streams import StreamRange
 from state_pipelines.storage.reading import do_together
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _open(handle: _SectionHandle, reader: HandleReader, *, raw: bool) -> Section
     known = [NEVER_STARTED if offset == NO_SECTION else offset for offset in handle.offsets]
     sections = find_raw_sections(stream, handle.key_groups, known)
     first = sections[0].start if sections else stream.size
-    beginning = read_stream_range(stream, 0, min(first, FIRST_READ))
+    beginning = HeaderReading(known=reader.beginnings).read(stream, min(first, FIRST_READ))
     try:
         _, end = read_first_header(stream, first, HeaderReading(beginning=beginning))
     except UnknownSerializerError:

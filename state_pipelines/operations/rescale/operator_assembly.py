@@ -14,6 +14,7 @@ from state_pipelines.binary.snappy_frames import STREAM_ID
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, UnknownSerializerError, UnsupportedError, Where, at
 from state_pipelines.metadata.header_bytes import read_header_bytes
+from state_pipelines.metadata.kept_streams import KeptStreams
 from state_pipelines.metadata.operator_handles import (
     OperatorStateHandle,
     OperatorStateMetaInfo,
@@ -46,11 +47,13 @@ class ElementFile:
         stream: its bytes.
         raw: it is raw operator state, which has no header.
         states: every handle's states.
+        kept: streams of the snapshot that have been read.
     """
 
     stream: StateStream
     raw: bool
     states: tuple[OperatorStateMetaInfo, ...] = field(repr=False)
+    kept: KeptStreams = field(default_factory=KeptStreams, compare=False, repr=False)
 
     @cached_property
     def first(self) -> int:
@@ -58,18 +61,20 @@ class ElementFile:
         return min([self.stream.size, *(min(state.offsets) for state in self.states if state.offsets)])
 
     @cached_property
-    def parsed(self) -> tuple[OperatorHeader, int]:
-        """The header and where it ends, with the stream id of compressed elements after it.
+    def parsed(self) -> tuple[OperatorHeader, bytes]:
+        """The header and its bytes, with the stream id of compressed elements after it.
 
         Raises:
             StateError: it cannot be read.
         """
         size = min(FIRST_READ, self.first)
         while True:
-            reader = Reader(read_header_bytes(self.stream, size), self.stream.name)
+            data = self._read(size)
+            reader = Reader(data, self.stream.name)
             try:
                 header = read_operator_header(reader)
-                return header, reader.position + len(STREAM_ID) * header.compressed
+                end = reader.position + len(STREAM_ID) * header.compressed
+                return header, data[:end] if end <= len(data) else self._read(end)
             except FormatError:
                 # Cut off, unless that was all.
                 if size == self.first:
@@ -82,10 +87,13 @@ class ElementFile:
         if self.raw:
             return b""
         try:
-            end = self.parsed[1]
+            return self.parsed[1]
         except UnknownSerializerError:
-            end = self.first
-        return read_header_bytes(self.stream, end)
+            return self._read(self.first)
+
+    def _read(self, end: int) -> bytes:
+        small = self.stream.size <= FIRST_READ
+        return self.kept.read(self.stream, 0, end) if small else read_header_bytes(self.stream, end)
 
     @cached_property
     def ranks(self) -> Mapping[str, int]:
@@ -159,7 +167,9 @@ def assemble_operator(
     states: dict[StreamStateHandle, list[OperatorStateMetaInfo]] = {}
     for handle in full.values():
         states.setdefault(handle.delegate, []).extend(handle.states)
-    opened = {each: ElementFile(reader.open_stream(each), raw, tuple(found)) for each, found in states.items()}
+    opened = {
+        each: ElementFile(reader.open_stream(each), raw, tuple(found), reader.kept) for each, found in states.items()
+    }
     files = {index: opened[each.delegate] for index, each in full.items()}
     changed = {index for index, file in files.items() if not dropped.isdisjoint(file.ranks)} if dropped else set()
     left = [
