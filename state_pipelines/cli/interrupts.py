@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import logging
 import signal
 import sys
 import threading
@@ -105,6 +106,10 @@ class Interrupts:
         return False
 
 
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt
+
+
 @contextmanager
 def keep_interrupts() -> Iterator[Interrupts]:
     """Raise interrupts, and requests to end, in the block until one reaches its end, and note which it was.
@@ -133,10 +138,13 @@ def keep_interrupts() -> Iterator[Interrupts]:
             unraisable(lost)
 
     sys.unraisablehook = forget
+    # The client of Spark logs interrupts with their tracebacks, and raises them all the same.
+    logging.getLogger().addFilter(_is_no_interrupt)
     try:
         yield interrupts
     finally:
         interrupts.finish()
+        logging.getLogger().removeFilter(_is_no_interrupt)
         sys.unraisablehook = unraisable
         for number, former in before.items():
             signal.signal(number, former)
