@@ -106,10 +106,6 @@ class Interrupts:
         return False
 
 
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt
-
-
 @contextmanager
 def keep_interrupts() -> Iterator[Interrupts]:
     """Raise interrupts, and requests to end, in the block until one reaches its end, and note which it was.
@@ -138,13 +134,18 @@ def keep_interrupts() -> Iterator[Interrupts]:
             unraisable(lost)
 
     sys.unraisablehook = forget
-    # The client of Spark logs interrupts with their tracebacks, and raises them all the same.
-    logging.getLogger().addFilter(_is_no_interrupt)
+
+    def is_no_effect(record: logging.LogRecord) -> bool:
+        # The client of Spark logs interrupts, and that its JVM is gone, with tracebacks, and raises them all the same.
+        kind = None if record.exc_info is None else record.exc_info[0]
+        return kind is None or not (interrupts.received or kind is KeyboardInterrupt)
+
+    logging.getLogger().addFilter(is_no_effect)
     try:
         yield interrupts
     finally:
         interrupts.finish()
-        logging.getLogger().removeFilter(_is_no_interrupt)
+        logging.getLogger().removeFilter(is_no_effect)
         sys.unraisablehook = unraisable
         for number, former in before.items():
             signal.signal(number, former)
