@@ -93,9 +93,14 @@ class FieldStage:
         # Null stays null: nothing is computed of a payload that is not there.
         values = [self._compute(sql, present).alias(field_column(name)) for name, sql, _ in self.columns]
         made = frame.select("*", *shown).select(*kept, *values)
+        wanted = {field_column(name): kind for name, _, kind in self.columns}
+        schema = made.schema
+        differing = {name for name, kind in wanted.items() if schema[name].dataType != kind}
+        if not differing:
+            return made
         cast = [
-            cast_by_name(F.col(each), made.schema[each].dataType, kind).alias(each)
-            for each, kind in ((field_column(name), kind) for name, _, kind in self.columns)
+            cast_by_name(F.col(name), schema[name].dataType, kind).alias(name) if name in differing else F.col(name)
+            for name, kind in wanted.items()
         ]
         return made.select(*kept, *cast)
 
@@ -366,18 +371,21 @@ class _Finder:
         types: list[dict[str, pa.DataType]],
     ) -> tuple[tuple[str, ArrowExpression], ...]:
         """The fields that Arrow computes as Spark would, up to the first that it does not."""
+        if not wanted:
+            return ()
         fields, visible = spark_schema(pa.schema(list(types[0].items()))), self.list_visible(before)
+        stages, needed, keys = self._prune(columns, wanted, types)
+        schema = StructType([StructField(PRESENT, BooleanType())])
+        for each in needed:
+            schema.add(field_column(each), fields[each].dataType)
+        for each in keys:
+            schema.add(hidden(each), visible[each])
+        # One frame for all: Spark leaves out what an expression does not need before it puts the stages into one.
+        frame = make_inputs(self.spark, schema)
+        for stage in stages:
+            frame = stage.apply(frame)
         found = []
         for name in wanted:
-            stages, needed, keys = self._prune(columns, (name,), types)
-            schema = StructType([StructField(PRESENT, BooleanType())])
-            for each in needed:
-                schema.add(field_column(each), fields[each].dataType)
-            for each in keys:
-                schema.add(hidden(each), visible[each])
-            frame = make_inputs(self.spark, schema)
-            for stage in stages:
-                frame = stage.apply(frame)
             expression = translate_column(frame.select(field_column(name)), PRESENT)
             if expression is None:
                 break

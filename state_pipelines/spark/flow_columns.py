@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -17,10 +18,11 @@ from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import MigrationError
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN
+from state_pipelines.operations.migration.structs import find_bare, quote_name
 from state_pipelines.spark.types import spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from state_pipelines.serializers.tree import Serializer
 
@@ -47,6 +49,11 @@ _NOW_WORDS = ("current_", "localtimestamp", "now(")
 def hidden(name: str) -> str:
     """A column under the name that it has inside."""
     return PREFIX + name
+
+
+def name_column(sql: str, name: str) -> Column:
+    """SQL under a name; a column under its own or another name is one question to the JVM instead of two."""
+    return F.expr(sql).alias(name) if find_bare(sql) is None else F.expr(f"{sql} AS {quote_name(name)}")
 
 
 def is_orderable(kind: DataType) -> bool:

@@ -42,6 +42,7 @@ from state_pipelines.spark.flow_columns import (
     fold_constants,
     hidden,
     is_orderable,
+    name_column,
     require_deterministic,
     spark_type,
 )
@@ -90,7 +91,7 @@ class Stage:
                 self._fold_fields(columns)
                 if self._is_opaque:
                     return self._project_opaque(columns, allowed=stage.nondeterministic)
-                struct = F.struct(*(F.expr(sql).alias(name) for name, sql in columns))
+                struct = F.struct(*(name_column(sql, name) for name, sql in columns))
                 return self._with_payload(F.when(F.col(PAYLOAD).isNotNull(), struct), stage.nondeterministic)
             case flows.Replace(sql=sql, over_null=over_null):
                 self._fold(self._exposed, sql)
@@ -188,7 +189,8 @@ class Stage:
         shown = [F.col(hidden(name)).alias(name) for name in VISIBLE if self._has(name) and name not in fields]
         if "value" not in fields:
             shown.append(F.col(PAYLOAD).alias("value"))
-        return self.frame.select("*", *shown, *(F.col(PAYLOAD).getField(name).alias(name) for name in fields))
+        # Every call costs a question to the JVM: all fields are asked for at once.
+        return self.frame.select("*", *shown, *([F.col(f"{PAYLOAD}.*")] if fields else []))
 
     def _has(self, name: str) -> bool:
         return hidden(name) in self.frame.columns

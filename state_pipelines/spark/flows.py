@@ -36,6 +36,7 @@ from state_pipelines.spark.flow_steps import Stage
 from state_pipelines.spark.opaque_values import conform_value, find_layouts
 from state_pipelines.spark.splits import choose_whole, split_state
 from state_pipelines.spark.tasks import read_splits
+from state_pipelines.spark.translated_columns import make_inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -185,6 +186,9 @@ class FlowRunner:
                 return Stage(lists, before, shape, self.layouts).take_lists(stage)
             case Apply(input=inner, stage=stage, shape=shape):
                 frame = self._build(inner, keys)
+                if self.folding and _begins_change(flow, inner):
+                    # Spark looks through the whole plan of a frame at every step, which adds up in long chains.
+                    frame = make_inputs(frame.sparkSession, frame.schema)
                 if inner.shape.kind == StateKind.TIMER and not isinstance(
                     stage, flows.Rekey | flows.Follow | flows.KeepKeys
                 ):
@@ -269,6 +273,14 @@ def _identity(columns: list[str]) -> list[str]:
     if hidden("key_bytes") in columns:
         return [hidden("key_group"), hidden("key_bytes")]
     return [name for name in map(hidden, ("key_group", *KEYS, "timestamp")) if name in columns]
+
+
+def _begins_change(flow: Apply, inner: Flow) -> bool:
+    """Return whether a stage is the first of a change, and not of the flow: steps are counted by change."""
+    if isinstance(inner, Read) or not (flow.step and inner.step):
+        return False
+    one, other = (int(each.step.split()[-1]) for each in (flow, inner))
+    return one <= other
 
 
 def find_keys(flow: Flow) -> tuple[str, ...]:

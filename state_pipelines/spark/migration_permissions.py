@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from state_pipelines.errors import MigrationError, at
 from state_pipelines.operations.migration.flows import Apply, Call, KeepKeys, Merge, Read, list_sqls, walk_flow
 from state_pipelines.operations.migration.steps import Direction, list_expressions
+from state_pipelines.operations.migration.structs import find_bare
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flow_columns import VISIBLE
 from state_pipelines.spark.opaque_values import find_layouts, layout_type
@@ -90,7 +91,7 @@ def require_permitted(
                     with at(operator=operator.label, state=name, path=step):
                         if not allow_python:
                             _refuse_python(node)
-                        for sql in () if allow_sql else list_sqls(node):
+                        for sql in () if allow_sql else _list_computed(node, plan.row_layouts):
                             require_row_level(spark, sql, partial(_list_columns, node, plan.row_layouts))
 
 
@@ -119,6 +120,13 @@ def require_expressions(spark: SparkSession, chain: Chain) -> None:
 def _refuse_python(node: object) -> None:
     if isinstance(node, Apply) and isinstance(node.stage, Call) and isinstance(node.stage.function, str):
         raise MigrationError(f"the step calls the Python function {node.stage.function}", hint=_HINT_PYTHON)
+
+
+def _list_computed(node: Flow, layouts: LayoutContext) -> Iterator[str]:
+    """The SQL of a node that is more than the name of a column; most of a chain of revisions is no more."""
+    sqls = tuple(list_sqls(node))
+    columns = _list_columns(node, layouts) if any(map(find_bare, sqls)) else ()
+    yield from (sql for sql in sqls if find_bare(sql) not in columns)
 
 
 def _list_columns(node: Flow, layouts: LayoutContext) -> Collection[str]:

@@ -97,6 +97,8 @@ def _session_options(cores: int, memory: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
+        # Otherwise every call that makes a column asks Java ten times more, to note its line in the Python code.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         # Two rounds of tasks level out skew; Spark's default of 200 is for clusters.
         "spark.sql.shuffle.partitions": str(2 * cores),
         # Spark creates this directory with its first table; by default that is below the current one.

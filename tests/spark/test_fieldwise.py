@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.clientserver import ClientServerConnection
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.keyed.record_layout import derive_keyed_layout
@@ -12,6 +13,7 @@ from state_pipelines.operations.dump import dump
 from state_pipelines.operations.migration import Direction, Migration, parse_migration
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate, write_state
+from state_pipelines.spark.analysis import EmptyReader
 from state_pipelines.spark.fieldwise import FieldwiseFlow, field_column, find_fieldwise
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, Rows, run_on_rows, split_rows
 from state_pipelines.spark.flow_columns import hidden
@@ -433,3 +435,49 @@ def test_one_row_less_fails_the_proof(
     other = migrate(users, make(steps), str(tmp_path / "other"), prove=False).snapshot
     found = failed(prove(spark, users, other, migration, tmp_path))
     assert set(found) == {"row_counts_per_key_group", "key_sets", "written_reads_back", "round_trip"}
+
+
+def make_chain(length: int) -> list[tuple[Migration, Direction]]:
+    adds = ({"add": {"field": f"x{each}", "type": "Long", "expression": f"id + {each}"}} for each in range(length))
+    steps = ([add, {"rename": {f"x{each}": f"y{each}"}}] for each, add in enumerate(adds))
+    return [(make(each), Direction.UPGRADE) for each in steps]
+
+
+def plan_chain(users: Snapshot, length: int) -> OperatorPlan:
+    ((_, whole),) = plan_snapshot(users, make_chain(length))
+    return whole.keyed
+
+
+def test_questions_to_the_jvm_do_not_grow_with_the_square_of_the_revisions(
+    spark: SparkSession, users: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    send = ClientServerConnection.send_command
+
+    def count(connection: ClientServerConnection, command: str) -> str:
+        nonlocal asked
+        asked += 1
+        answer: str = send(connection, command)
+        return answer
+
+    monkeypatch.setattr(ClientServerConnection, "send_command", count)
+    counts = []
+    for length in (4, 16):
+        found, asked = plan_chain(users, length), 0
+        flow = find_fieldwise(spark, found.changed["profile"], found.context.layouts)
+        assert flow is not None
+        assert len(flow.derived) == length
+        counts.append(asked)
+    assert counts[1] < 10 * counts[0]
+
+
+def test_plans_that_are_analysed_do_not_grow_with_the_revisions(spark: SparkSession, users: Snapshot) -> None:
+    sizes = []
+    for length in (1, 6):
+        found = plan_chain(users, length)
+        (operator, _), *_ = plan_snapshot(users, make_chain(length))
+        flow = found.changed["profile"]
+        reader = EmptyReader(spark, operator, found.shapes, found.row_layouts)
+        frame = FlowRunner(reader, found.row_layouts, folding=True).build(flow)
+        sizes.append(frame._jdf.queryExecution().analyzed().toString().count("Project"))
+    assert sizes[0] == sizes[1]
