@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 for _name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
     PySparkLogger.getLogger(_name).disabled = True
 
+_HINT_IMPORT = (
+    "The workers of Spark do not import what only the driver finds, such as a module beside the script: set PYTHONPATH "
+    "before the session starts, call spark.sparkContext.addPyFile, or pyspark.cloudpickle.register_pickle_by_value(module)"
+)
+
 _RAISED = re.compile(r"state_pipelines\.errors\.(\w+): (.*)")
 
 
@@ -46,7 +51,9 @@ def translate_failures(what: str, kind: type[StateError] = MigrationError) -> It
             raise kind(message) from error
         if error.getCondition() == "PYTHON_EXCEPTION":
             traceback = (error.getMessageParameters() or {}).get("traceback") or text
-            raise kind(f"{what}: {_summarize(traceback)}") from error
+            message = _summarize(traceback)
+            hint = _HINT_IMPORT if message.startswith("ModuleNotFoundError") else ""
+            raise kind(f"{what}: {message}", hint=hint) from error
         first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
         raise kind(f"{what}: Spark says {first.strip()}") from error
     except Py4JJavaError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import cloudpickle
 
 import state_pipelines as sp
 from state_pipelines.datastream import (
@@ -479,6 +481,25 @@ class Divide(CountClicks):
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[str, int]]:
         raise ZeroDivisionError(f"{value.user} has\nno pages")
+
+
+def test_a_module_that_workers_cannot_import_is_named_with_the_ways_out(
+    frames: dict[str, DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_the_script.py").write_text(
+        "from state_pipelines.datastream import KeyedProcessFunction\n"
+        "class Pass(KeyedProcessFunction):\n"
+        "    def process_element(self, value, ctx):\n"
+        "        yield ctx.get_current_key(), 1\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("beside_the_script")
+    with pytest.raises(StateError, match="No module named 'beside_the_script'") as caught:
+        run(frames["first"], module.Pass(), checkpoint=str(tmp_path / "checkpoints"))
+    assert "PYTHONPATH" in caught.value.hint
+    assert "register_pickle_by_value" in caught.value.hint
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    assert run(frames["first"], module.Pass(), checkpoint=str(tmp_path / "checkpoints")).snapshot is not None
 
 
 def test_what_the_function_raises_is_named_with_its_line(frames: dict[str, DataFrame], tmp_path: Path) -> None:
