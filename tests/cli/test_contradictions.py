@@ -104,7 +104,7 @@ SHARED = {*SNAPSHOT_FLAGS, "--storage-options", "--json", "--strict", "--debug",
 FREE = {
     "inspect": {"--count", "--balance", "--profile"},
     "read": set(),
-    "dump": {"--operator"},
+    "dump": {"--operator", "--raw"},
     "diff": {"--operator", "--state"},
     "check": {
         *("--job-classes", "--avro", "--target-release", "--backend", "--allow-non-restored-state", "--scan"),
