@@ -22,7 +22,8 @@ for _name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
 
 _HINT_IMPORT = (
     "The workers of Spark do not import what only the driver finds, such as a module beside the script: set PYTHONPATH "
-    "before the session starts, call spark.sparkContext.addPyFile, or pyspark.cloudpickle.register_pickle_by_value(module)"
+    "before the session starts, call spark.sparkContext.addPyFile, or pyspark.cloudpickle.register_pickle_by_value of "
+    "the module"
 )
 
 _RAISED = re.compile(r"state_pipelines\.errors\.(\w+): (.*)")

@@ -24,13 +24,12 @@ from state_pipelines.metadata.stream_handles import (
     KeyGroupsStateHandle,
     StreamStateHandle,
 )
-from state_pipelines.metadata.streams import StreamRange
+from state_pipelines.metadata.streams import StateStream, StreamRange
 from state_pipelines.storage.reading import do_together
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from state_pipelines.metadata.streams import StateStream
     from state_pipelines.operations.rescale.file_ranges import Assembler
     from state_pipelines.snapshot.handle_readers import HandleReader
 
@@ -207,12 +206,19 @@ def _assemble(
     if len({file.header for file in files}) > 1:
         return NeedsRecords("the old subtasks have different states, or have them in another order")
     position = first.header_end
-    ranges = [StreamRange(first.stream, 0, first.header_end)]
+    ranges = [_find_header(first) if wanted else StreamRange(first.stream, 0, first.header_end)]
     for file, section in wanted:
         offsets[section.key_group] = position
         ranges.append(StreamRange(file.stream, section.start, section.end))
         position += section.end - section.start
     return _make_handle(first.handle, own, tuple(offsets.values()), assembler.make_handle(ranges))
+
+
+def _find_header(file: SectionFile) -> StreamRange:
+    """The header of an old file beside sections that are copied: bytes that planning has read are not read again."""
+    if len(file.beginning) < file.header_end:
+        return StreamRange(file.stream, 0, file.header_end)
+    return StreamRange(StateStream(file.stream.name, file.header_end, data=file.header), 0, file.header_end)
 
 
 def _share(files: Sequence[SectionFile], sections: Sequence[Section]) -> StreamStateHandle | None:

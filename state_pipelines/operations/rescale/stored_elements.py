@@ -15,9 +15,9 @@ import numpy.typing as npt
 from state_pipelines.binary.snappy_frames import STREAM_ID, iter_chunks
 from state_pipelines.errors import FormatError, UnsupportedError, Where
 from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_records
+from state_pipelines.metadata.kept_streams import KeptStreams
 from state_pipelines.metadata.operator_handles import OperatorStateMetaInfo, OperatorStateMode
 from state_pipelines.metadata.stream_handles import EmptySegmentFileStateHandle
-from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.operatorstate.state_files import COUNT_SIZE, find_entries
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import StateMetaInfo
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.metadata import OperatorState
     from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.streams import StateStream
     from state_pipelines.snapshot import Operator
     from state_pipelines.snapshot.broadcast_state import BroadcastState
 
@@ -51,6 +52,7 @@ class StoredElements:
         named: everything that any handle names in the stream.
         infos: descriptions of the states in the header; None when the header cannot be read.
         raw: raw operator state, which has no header.
+        kept: streams that the header was read from, so that a file is fetched once.
     """
 
     subtask: int
@@ -59,6 +61,7 @@ class StoredElements:
     named: tuple[OperatorStateMetaInfo, ...] = field(repr=False)
     infos: tuple[StateMetaInfo, ...] | None
     raw: bool = False
+    kept: KeptStreams = field(default_factory=KeptStreams, compare=False, repr=False)
 
     def digest(self) -> tuple[dict[str, RecordDigest], dict[str, RecordDigest], dict[str, StateDescription]]:
         """Digests of list states, of broadcast states (whole, with the number of their entries), and the forms.
@@ -98,7 +101,7 @@ class StoredElements:
         self,
     ) -> tuple[npt.NDArray[np.uint8], int, list[tuple[OperatorStateMetaInfo, _Positions, _Positions]]]:
         """The stream, the offset of its first element, and start and end offsets of the elements of each state."""
-        data = np.frombuffer(read_whole_stream(self.stream), np.uint8)
+        data = np.frombuffer(self.kept.read_whole(self.stream), np.uint8)
         ranks = {name: rank for rank, name in enumerate(self._order)}
         keys = [_make_keys(state, ranks) for state in self.named]
         offsets = np.unique(np.concatenate([np.zeros(0, np.int64), *keys]))
@@ -182,7 +185,7 @@ def list_stored_elements(
             delegate = delegates.get((subtask.index, raw), handle.delegate)
             stream = reader.open_stream(handle.delegate)
             known = (*named.get(delegate, ()), *handle.states)
-            yield StoredElements(subtask.index, stream, handle.states, known, infos, raw)
+            yield StoredElements(subtask.index, stream, handle.states, known, infos, raw, reader.kept)
 
 
 def measure_union(operator: Operator) -> int:
