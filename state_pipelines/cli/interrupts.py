@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import logging
 import signal
 import sys
@@ -78,6 +77,8 @@ class Interrupts:
     def finish(self) -> None:
         """Repeat no interrupt any more."""
         self._finished.set()
+        if self._watch is not None:
+            self._watch.join()
 
     def _repeat(self) -> None:
         """Raise the interrupt again as often as it is lost.
@@ -91,7 +92,8 @@ class Interrupts:
             looks = 0 if self._is_handled() else looks + 1
             if looks == _LOOKS:
                 looks = 0
-                _thread.interrupt_main()
+                # A signal, which ends waiting in the main thread too; `_thread.interrupt_main` only notes one.
+                signal.pthread_kill(self._main or 0, signal.SIGINT)
 
     def _is_handled(self) -> bool:
         # Python 3.11 gives (type, value, traceback), later releases the exception.
