@@ -6,7 +6,6 @@ Source: `DefaultCompletedCheckpointStore`, `CheckpointSubsumeHelper`, `Completed
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import FormatError, MissingFileError, NotFoundError, StateError, UnsupportedError
@@ -16,22 +15,11 @@ from state_pipelines.storage.locations import parent
 from state_pipelines.storage.snapshot_listing import find_snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from state_pipelines.checkpoints.disposal import Disposal
     from state_pipelines.checkpoints.shared_files import SharedFiles
     from state_pipelines.metadata import CheckpointProperties
     from state_pipelines.snapshot import Snapshot
     from state_pipelines.storage import Location, SnapshotLocation
-
-
-class JobStatus(Enum):
-    """The end of a job (`JobStatus`), by which retention decides."""
-
-    FINISHED = "finished"
-    CANCELED = "cancelled"
-    FAILED = "failed"
-    SUSPENDED = "suspended"
 
 
 @dataclass(frozen=True)
@@ -45,7 +33,7 @@ class CompletedCheckpoint:
         is_own: the job made it, so that all of its directory belongs to it.
         state_size: bytes of state.
         persisted_size: bytes that it added.
-        duration: milliseconds from the trigger to the publication.
+        duration: milliseconds of the longest snapshot of a subtask and of the publication.
     """
 
     checkpoint_id: int
@@ -55,11 +43,6 @@ class CompletedCheckpoint:
     state_size: int = 0
     persisted_size: int = 0
     duration: int = 0
-
-    def is_discarded_on(self, status: JobStatus) -> bool:
-        """Return whether it is deleted when the job ends so."""
-        flag: bool = getattr(self.properties, f"discard_{status.value}")
-        return flag
 
 
 class CompletedCheckpoints:
@@ -96,41 +79,27 @@ class CompletedCheckpoints:
         """Add a checkpoint that was completed before the job started; nothing is subsumed."""
         self._retained.append(checkpoint)
 
-    def add(self, checkpoint: CompletedCheckpoint, pending: Collection[int]) -> CompletedCheckpoint | None:
+    def add(self, checkpoint: CompletedCheckpoint) -> None:
         """Add a checkpoint that has just been published, and discard those that it subsumes.
 
         Args:
             checkpoint: its files are registered.
-            pending: checkpoints that are pending.
-
-        Returns:
-            The newest checkpoint that was subsumed.
         """
         self._retained.append(checkpoint)
-        subsumed: CompletedCheckpoint | None = None
         kept = self.latest_checkpoint
         for each in self._retained[:-1]:
             if len(self._retained) <= self._num_retained:
                 break
-            if each is kept and not checkpoint.properties.is_synchronous:
+            if each is kept:
                 continue
             self._retained.remove(each)
-            subsumed = each
             if each.properties.discard_subsumed:
                 self._unretired.append(each)
             else:
                 self._files.forget(each.checkpoint_id)
-        self.discard(pending)
-        return subsumed
+        self._discard()
 
-    def end(self, status: JobStatus) -> None:
-        """Discard what the retention of each checkpoint says; the others belong to the user from now on."""
-        ended, self._retained = self._retained, []
-        self._unretired += [each for each in ended if each.is_discarded_on(status)]
-        # The others still hold their references, so that no file that they name is released.
-        self.discard(())
-
-    def discard(self, pending: Collection[int]) -> None:
+    def _discard(self) -> None:
         """Discard the subsumed checkpoints, and try again what the storage refused before.
 
         `_metadata` goes first: from then on no reader finds the checkpoint, so that a kill anywhere leaves files
@@ -141,7 +110,7 @@ class CompletedCheckpoints:
             if not self._disposal.retire(each.location.metadata):
                 self._unretired.append(each)
                 continue
-            free = self._files.release(each.checkpoint_id, pending)
+            free = self._files.release(each.checkpoint_id)
             directory = each.location.directory
             self._disposal.delete(
                 file for file in free if not _is_task_owned(file) and not (each.is_own and parent(file) == directory)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.operations.retention.flink_names import SHARED, TASK_OWNED
-from state_pipelines.storage import exists, is_directory, join, list_directory
+from state_pipelines.storage import METADATA_FILE, exists, is_directory, join, list_directory
 from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY
 
 if TYPE_CHECKING:
@@ -75,10 +75,22 @@ class CheckpointDirectories:
         Raises:
             StorageError: the storage fails.
         """
+        return max(self._list_ids(), default=0)
+
+    def find_completed_after(self, checkpoint_id: int) -> Location | None:
+        """Return the directory of a completed checkpoint with a higher id, which another run has taken; None for none.
+
+        Raises:
+            StorageError: the storage fails.
+        """
+        later = (self.checkpoint(each) for each in self._list_ids() if each > checkpoint_id)
+        return next((each for each in later if exists(join(each, METADATA_FILE))), None)
+
+    def _list_ids(self) -> list[int]:
         if not is_directory(self.job):
-            return 0
+            return []
         matches = (CHECKPOINT_DIRECTORY.fullmatch(entry.location.name) for entry in list_directory(self.job))
-        return max((int(match[1]) for match in matches if match), default=0)
+        return [int(match[1]) for match in matches if match]
 
 
 def name_savepoint(root: Location, job_id: str, random_digits: Callable[[], str] = _random_digits) -> Location:

@@ -23,6 +23,7 @@ class _Explanation:
 
 
 _NO_BARRIERS = "No barriers flow between tasks: Spark runs the whole input of a task before its checkpoint."
+_NOTHING = "Nothing: it does not arise here."
 
 
 class FailureReason(Enum):
@@ -39,15 +40,18 @@ class FailureReason(Enum):
 
     PERIODIC_SCHEDULER_SHUTDOWN = _Explanation(
         "Periodic checkpoint scheduler is shut down.",
-        "A periodic checkpoint was asked for after the scheduler had stopped.",
-        "Start the scheduler again, or trigger the checkpoint by hand.",
+        "In Flink, a periodic checkpoint was asked for after the scheduler had stopped.",
+        _NOTHING,
         preflight=True,
+        impossible="The schedule of a stream ends with the stream, after which nothing asks for a checkpoint.",
     )
     TOO_MANY_CHECKPOINT_REQUESTS = _Explanation(
         "The maximum number of queued checkpoint requests exceeded",
-        "More than 1,000 requests wait because checkpoints take longer than the time between requests.",
-        "Ask less often, or raise execution.checkpointing.max-concurrent-checkpoints.",
+        "In Flink, more than 1,000 requests wait because checkpoints take longer than the time between requests.",
+        _NOTHING,
         preflight=True,
+        impossible="No requests queue: a run asks for one checkpoint, a stream for the next one after the last, and "
+        "runs of Dagster wait in its own queue, to which schedule and sensor add none while one is there.",
     )
     MINIMUM_TIME_BETWEEN_CHECKPOINTS = _Explanation(
         "The minimum time between checkpoints is still pending. Checkpoint will be triggered after the minimum time.",
@@ -57,10 +61,10 @@ class FailureReason(Enum):
     )
     NOT_ALL_REQUIRED_TASKS_RUNNING = _Explanation(
         "Not all required tasks are currently running.",
-        "A checkpoint was asked for before all tasks had started, or after some had finished while "
-        "execution.checkpointing.checkpoints-after-tasks-finish is false.",
-        "Ask again when the tasks run, or allow checkpoints after tasks finish.",
+        "In Flink, a checkpoint was asked for before all tasks had started, or after some had finished.",
+        _NOTHING,
         preflight=True,
+        impossible="A task gets the trigger when it starts, and takes its snapshot before it ends.",
     )
     IO_EXCEPTION = _Explanation(
         "An Exception occurred while triggering the checkpoint. IO-problem detected.",
@@ -72,7 +76,7 @@ class FailureReason(Enum):
     BLOCKING_OUTPUT_EXIST = _Explanation(
         "Blocking output edge exists in running tasks.",
         "In Flink, part of the job runs in batch mode.",
-        "Nothing: it does not arise here.",
+        _NOTHING,
         preflight=True,
         impossible="Stages of Spark have no blocking edges inside: a checkpoint belongs to one stage.",
     )
@@ -85,19 +89,19 @@ class FailureReason(Enum):
     CHANNEL_STATE_SHARED_STREAM_EXCEPTION = _Explanation(
         "The checkpoint was aborted due to exception of other subtasks sharing the ChannelState file.",
         "In Flink, subtasks share a file of in-flight data and another one failed.",
-        "Nothing: it does not arise here.",
+        _NOTHING,
         impossible="Checkpoints hold no in-flight data here.",
     )
     CHECKPOINT_EXPIRED = _Explanation(
         "Checkpoint expired before completing.",
-        "A task did not acknowledge within execution.checkpointing.timeout: it is slow, or its worker is gone.",
+        "The snapshot of the slowest subtask and the publication took longer than execution.checkpointing.timeout.",
         "Raise the timeout, make checkpoints incremental, or look for the slow task in Spark's UI.",
         counts=True,
     )
     CHECKPOINT_SUBSUMED = _Explanation(
         "Checkpoint has been subsumed.",
-        "A later checkpoint completed first.",
-        "Nothing: the later one holds everything.",
+        "Another run of the same job completed a later checkpoint first.",
+        "Run a job once at a time, or give each a job_id; the next run goes on from the later checkpoint.",
     )
     CHECKPOINT_DECLINED = _Explanation(
         "Checkpoint was declined.",
@@ -108,46 +112,48 @@ class FailureReason(Enum):
     CHECKPOINT_DECLINED_TASK_NOT_READY = _Explanation(
         "Checkpoint was declined (tasks not ready)",
         "In Flink, a barrier reached a task that was still opening.",
-        "Nothing: it does not arise here.",
+        _NOTHING,
         impossible="A task takes its checkpoint after its input, when it has long been open.",
     )
     CHECKPOINT_DECLINED_TASK_CLOSING = _Explanation(
         "Checkpoint was declined (task is closing)",
-        "Part of the subtasks of an operator with union list state have finished.",
-        "Let all subtasks of that operator finish together, or use split list state.",
+        "In Flink, a task was closing, or part of the subtasks of an operator with union list state had finished.",
+        _NOTHING,
+        impossible="A task takes its snapshot before it closes, and all of them end with the checkpoint.",
     )
     CHECKPOINT_DECLINED_SUBSUMED = _Explanation(
         "Checkpoint was canceled because a barrier from newer checkpoint was received.",
         "In Flink, a newer barrier overtook.",
-        "Nothing: it does not arise here.",
+        _NOTHING,
         impossible=_NO_BARRIERS,
     )
     CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER = _Explanation(
         "Task received cancellation from one of its inputs",
         "In Flink, a task before this one cancelled the checkpoint.",
-        "Nothing: it does not arise here.",
+        _NOTHING,
         impossible=_NO_BARRIERS,
     )
     CHECKPOINT_DECLINED_INPUT_END_OF_STREAM = _Explanation(
         "Checkpoint was declined because one input stream is finished",
         "In Flink, an input ended while barriers were aligned.",
-        "Nothing: it does not arise here.",
+        _NOTHING,
         impossible=_NO_BARRIERS,
     )
     CHECKPOINT_COORDINATOR_SHUTDOWN = _Explanation(
         "CheckpointCoordinator shutdown.",
-        "The job ended while the checkpoint was pending.",
-        "Nothing, or stop the job with a savepoint.",
+        "The driver was interrupted, or Dagster ended the run, while the checkpoint was pending.",
+        "Run it again: it goes on from the checkpoint before.",
     )
     CHECKPOINT_COORDINATOR_SUSPEND = _Explanation(
         "Checkpoint Coordinator is suspending.",
-        "The job was suspended while the checkpoint was pending.",
-        "Nothing: checkpoints go on with the job.",
+        "In Flink, the job was suspended while the checkpoint was pending.",
+        _NOTHING,
+        impossible="Nothing suspends a run: it ends with its checkpoint, or is interrupted.",
     )
     JOB_FAILOVER_REGION = _Explanation(
         "FailoverRegion is restarting.",
         "In Flink, part of the job restarts.",
-        "Nothing: it does not arise here.",
+        _NOTHING,
         impossible="Spark restarts single tasks, no regions.",
     )
     TASK_FAILURE = _Explanation(
@@ -158,14 +164,14 @@ class FailureReason(Enum):
     TASK_CHECKPOINT_FAILURE = _Explanation(
         "Task local checkpoint failure.",
         "In Flink, a trigger reached a worker after its task had ended.",
-        "Nothing: it does not arise here.",
-        impossible="The owner of the coordinator forwards triggers and knows its tasks.",
+        _NOTHING,
+        impossible="A task gets the trigger when it starts, and no other way.",
     )
     UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = _Explanation(
         "Unknown task for the checkpoint to notify.",
         "In Flink, a notification reached a worker after its task had ended.",
-        "Nothing: it does not arise here.",
-        impossible="The owner of the coordinator forwards notifications and knows its tasks.",
+        _NOTHING,
+        impossible="The driver notifies the function itself, after the tasks have ended.",
     )
     FINALIZE_CHECKPOINT_FAILURE = _Explanation(
         "Failure to finalize checkpoint.",
@@ -175,8 +181,9 @@ class FailureReason(Enum):
     )
     TRIGGER_CHECKPOINT_FAILURE = _Explanation(
         "Trigger checkpoint failure.",
-        "The owner of the tasks could not forward the trigger.",
-        "Look at the cause that follows the message.",
+        "In Flink, the trigger could not be sent to the tasks.",
+        _NOTHING,
+        impossible="The trigger is sent with the tasks; if these cannot start, a task has failed.",
     )
 
     def __init__(self, explanation: _Explanation) -> None:
@@ -193,11 +200,13 @@ class CheckpointFailure:
         reason: the reason.
         checkpoint_id: its id; None where it failed before it had one.
         detail: the error that caused the failure, or nothing.
+        is_in_doubt: the checkpoint may have been published.
     """
 
     reason: FailureReason
     checkpoint_id: int | None = None
     detail: str = ""
+    is_in_doubt: bool = False
 
     def __str__(self) -> str:
         """Flink's words, with the detail."""
@@ -214,44 +223,28 @@ class CheckpointFailure:
 
 
 class FailureCounter:
-    """Consecutive failures of checkpoints (`CheckpointFailureManager`).
+    """Failures of the checkpoint of a run, which the run survives by repeating it (`CheckpointFailureManager`).
+
+    A success ends the run, so that all failures are consecutive.
 
     Args:
-        tolerable: failures that a job survives.
+        tolerable: failures that a run survives.
 
     Attributes:
-        count: failures since the last success.
+        tolerated: the failures so far.
     """
 
     def __init__(self, tolerable: int) -> None:
-        self.count = 0
+        self.tolerated: list[CheckpointFailure] = []
         self._tolerable = tolerable
-        self._counted: set[int] = set()
-        self._last_success = -1
 
-    def fail(self, failure: CheckpointFailure) -> bool:
-        """Count a failure; return whether the job fails.
+    def is_tolerable(self, failure: CheckpointFailure) -> bool:
+        """Count a failure; return whether the run goes on.
 
-        A checkpoint counts once, one that is older than the last success not at all.
+        Failures that Flink does not count end a run, which has no other checkpoint. So does one after which the
+        checkpoint may be there: repeating it could count the input twice.
         """
-        number = failure.checkpoint_id
-        if number is not None and number <= self._last_success:
+        if not failure.reason.counts or failure.is_in_doubt or len(self.tolerated) >= self._tolerable:
             return False
-        if failure.reason.counts and (number is None or number not in self._counted):
-            if number is not None:
-                self._counted.add(number)
-            self.count += 1
-        if self.count <= self._tolerable:
-            return False
-        self._clear()
+        self.tolerated.append(failure)
         return True
-
-    def succeed(self, checkpoint_id: int) -> None:
-        """Note a completed checkpoint; the failures before it are forgotten."""
-        if checkpoint_id > self._last_success:
-            self._last_success = checkpoint_id
-            self._clear()
-
-    def _clear(self) -> None:
-        self.count = 0
-        self._counted.clear()

@@ -1,4 +1,4 @@
-"""Options of Flink that mean nothing for a job that runs here; they are accepted at their defaults."""
+"""Options of Flink that a job that runs here cannot honour; each is accepted at the one value that holds here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from state_pipelines.checkpoints.option_values import (
     parse_millis,
     parse_text,
 )
-from state_pipelines.operations.jobs.flink_config import TTL
+from state_pipelines.operations.jobs.flink_config import SAVEPOINTS, TTL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ForeignOption:
-    """An option that means nothing here.
+    """An option that has one value here.
 
     Attributes:
         keys: the key of Flink 2, then older ones.
         parse: parses a value.
-        default: Flink's default, the only value that is accepted.
-        reason: why it means nothing.
+        default: the only value that is accepted: Flink's default, but for the retention.
+        reason: why no other one is possible.
     """
 
     keys: tuple[str, ...]
@@ -42,10 +42,30 @@ _NETWORK = "Spark moves the records, not Flink's network stack"
 _FAILED_BASE = "a base that cannot be written fails its checkpoint, like any other file"
 _UPLOADED_AT_ONCE = "changes are kept in memory and uploaded once, with the checkpoint"
 _TRACKING = "sizes of keys and values are measured in snapshots (`inspect --profile`), not at each access"
+_ONE_AT_A_TIME = "a run takes one checkpoint, and the batches of a stream follow each other"
+_RETENTION = (
+    "the next run goes on from the checkpoint of the last one, so that none is deleted when a run ends, fails or is "
+    "cancelled; num-retained says how many stay"
+)
 _EXECUTION = "execution.checkpointing."
 _LOGS = "state.changelog.dstl.dfs."
 
+
+def _parse_retention(value: Any, key: str) -> str:
+    return parse_text(value, key).upper().replace("-", "_")
+
+
 FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
+    ForeignOption((_EXECUTION + "max-concurrent-checkpoints",), parse_int, 1, _ONE_AT_A_TIME),
+    ForeignOption(
+        (_EXECUTION + "externalized-checkpoint-retention",), _parse_retention, "RETAIN_ON_CANCELLATION", _RETENTION
+    ),
+    ForeignOption(
+        (_EXECUTION + "checkpoints-after-tasks-finish", _EXECUTION + "checkpoints-after-tasks-finish.enabled"),
+        parse_bool,
+        True,
+        "a task takes its snapshot before it ends, so that none has finished before a checkpoint",
+    ),
     ForeignOption((_EXECUTION + "unaligned.enabled", _EXECUTION + "unaligned"), parse_bool, False, _UNALIGNED),
     ForeignOption((_EXECUTION + "unaligned.forced",), parse_bool, False, _UNALIGNED),
     ForeignOption((_EXECUTION + "unaligned.interruptible-timers.enabled",), parse_bool, False, _UNALIGNED),
@@ -122,13 +142,14 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     ForeignOption(("taskmanager.network.memory.buffers-per-channel",), parse_int, 2, _NETWORK),
     ForeignOption(("taskmanager.network.memory.floating-buffers-per-gate",), parse_int, 8, _NETWORK),
 )
-"""Options that are accepted at their defaults."""
+"""Options that are accepted at one value."""
 
 FOREIGN_PREFIXES = {
     "state.backend.forst.": "ForSt does not run here, with its tables in the storage of checkpoints",
     _EXECUTION + "interval-during-backlog": "no source reports a backlog",
     _LOGS + "base-path": "changes lie beside the other shared files of execution.checkpointing.dir",
     _LOGS: "files of changes are written and read like all other files",
+    **dict.fromkeys(SAVEPOINTS, "a savepoint goes where the call that takes it says (`savepoint`)"),
     "taskmanager.network.": _NETWORK,
     "taskmanager.memory.network.": _NETWORK,
 }

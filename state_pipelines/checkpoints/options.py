@@ -1,4 +1,4 @@
-"""Flink's options of checkpoints and restores: keys, defaults, older keys, and those that mean nothing here.
+"""Flink's options of checkpoints and restores: keys, defaults, older keys, and those that are not possible here.
 
 Source: `CheckpointingOptions`, `StateRecoveryOptions`, `StateBackendOptions`, `CheckpointConfig` of Flink 2.
 """
@@ -22,7 +22,7 @@ from state_pipelines.checkpoints.option_values import (
     parse_word,
 )
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.jobs.flink_config import CHECKPOINTS, INTERVAL, NUM_RETAINED, SAVEPOINTS, StateBackend
+from state_pipelines.operations.jobs.flink_config import CHECKPOINTS, INTERVAL, NUM_RETAINED, StateBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,17 +44,6 @@ class CheckpointingMode(Enum):
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
 
 
-class Retention(Enum):
-    """The fate of checkpoints when the job ends (`ExternalizedCheckpointRetention`)."""
-
-    NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"
-    """They are deleted whenever the job ends."""
-    DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"
-    """They stay when the job fails."""
-    RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
-    """They stay when the job fails, is cancelled or suspended."""
-
-
 class ClaimMode(Enum):
     """The owner of the restored snapshot (`RecoveryClaimMode`)."""
 
@@ -74,22 +63,17 @@ class CheckpointOptions:
         materialization: all state is uploaded again now and then, so that logs stay short.
         materialization_interval: time between that.
         log_compression: logs are compressed (snappy).
-        interval: time between periodic checkpoints; None for none.
-        timeout: time after which a pending checkpoint expires.
-        min_pause: shortest time between the end of a checkpoint and the next periodic one; at most one checkpoint is
-            pending when it is not 0.
-        max_concurrent: pending checkpoints at a time.
+        interval: time between the checkpoints of a stream; None for none.
+        timeout: time after which a checkpoint expires: its snapshots and its publication, not the processing of input.
+        min_pause: shortest time between the end of a checkpoint of a stream and the next one.
         tolerable_failures: consecutive failures before the job fails.
         mode: the guarantee of a restore.
         num_retained: completed checkpoints that are kept.
-        retention: their fate when the job ends.
         incremental: checkpoints reference unchanged files of earlier ones.
         compression: snapshots are compressed (snappy); RocksDB's own files are compressed anyway.
         inline_threshold: files smaller than this are inlined in `_metadata`.
         directory: directory of checkpoints.
-        savepoint_directory: directory of savepoints that name none.
         create_subdirectory: a directory by job id is made below `directory`.
-        after_tasks_finish: checkpoints go on when some tasks have finished.
         local_backup: workers keep copies of the files of their last checkpoints.
         local_directories: where, separated by commas or colons; None for the directory for temporary files.
         restore_path: snapshot to restore.
@@ -109,18 +93,14 @@ class CheckpointOptions:
     interval: int | None = None
     timeout: int = 600_000
     min_pause: int = 0
-    max_concurrent: int = 1
     tolerable_failures: int = 0
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
     num_retained: int = 1
-    retention: Retention = Retention.NO_EXTERNALIZED_CHECKPOINTS
     incremental: bool = False
     compression: bool = False
     inline_threshold: int = 20 << 10
     directory: str | None = None
-    savepoint_directory: str | None = None
     create_subdirectory: bool = True
-    after_tasks_finish: bool = True
     local_backup: bool = False
     local_directories: str | None = None
     restore_path: str | None = None
@@ -132,21 +112,18 @@ class CheckpointOptions:
     latency_variable: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse values out of bounds; one pending checkpoint at a time where a pause is wanted."""
+        """Refuse values out of bounds; no interval is shorter than the pause."""
         if self.interval is not None:
             self._require("interval", self.interval >= MIN_INTERVAL, f"at least {MIN_INTERVAL} ms")
         self._require("materialization_interval", self.materialization_interval > 0, "longer than 0")
         self._require("timeout", self.timeout >= MIN_INTERVAL, f"at least {MIN_INTERVAL} ms")
         self._require("min_pause", self.min_pause >= 0, "not negative")
-        self._require("max_concurrent", self.max_concurrent >= 1, "at least 1")
         self._require("tolerable_failures", self.tolerable_failures >= 0, "not negative")
         self._require("latency_interval", self.latency_interval >= 1, "at least 1")
         self._require("latency_history", self.latency_history >= 1, "at least 1")
         self._require("num_retained", self.num_retained >= 1, "at least 1")
         self._require("inline_threshold", 0 <= self.inline_threshold <= MAX_INLINE_THRESHOLD, "at most 1 mb")
-        # As `CheckpointConfig.getMaxConcurrentCheckpoints` and the coordinator do.
-        if self.min_pause > 0:
-            object.__setattr__(self, "max_concurrent", 1)
+        # As the coordinator of Flink does.
         if self.interval is not None and self.interval < self.min_pause:
             object.__setattr__(self, "interval", self.min_pause)
 
@@ -222,11 +199,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("interval", INTERVAL, parse_millis),
     Option("timeout", (_EXECUTION + "timeout",), parse_millis),
     Option("min_pause", (_EXECUTION + "min-pause",), parse_millis),
-    Option("max_concurrent", (_EXECUTION + "max-concurrent-checkpoints",), parse_int),
     Option("tolerable_failures", (_EXECUTION + "tolerable-failed-checkpoints",), parse_int),
     Option("mode", (_EXECUTION + "mode",), parse_word(CheckpointingMode)),
     Option("num_retained", NUM_RETAINED, parse_int),
-    Option("retention", (_EXECUTION + "externalized-checkpoint-retention",), parse_word(Retention)),
     Option("incremental", (_EXECUTION + "incremental", "state.backend.incremental"), parse_bool),
     Option("compression", (_EXECUTION + "snapshot-compression",), parse_bool),
     Option(
@@ -239,13 +214,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_memory_size,
     ),
     Option("directory", (*CHECKPOINTS, "state.backend.fs.checkpointdir"), parse_text),
-    Option("savepoint_directory", SAVEPOINTS, parse_text),
     Option("create_subdirectory", (_EXECUTION + "create-subdir", "state.checkpoints.create-subdir"), parse_bool),
-    Option(
-        "after_tasks_finish",
-        (_EXECUTION + "checkpoints-after-tasks-finish", _EXECUTION + "checkpoints-after-tasks-finish.enabled"),
-        parse_bool,
-    ),
     Option(
         "local_backup",
         (_EXECUTION + "local-backup.enabled", _RECOVERY + "from-local", "state.backend.local-recovery"),
@@ -275,8 +244,8 @@ _NOT_DEPRECATED = frozenset({_RECOVERY + "from-local"})
 def parse_options(options: Mapping[str, Any]) -> CheckpointOptions:
     """Parse Flink's options by their keys.
 
-    Options of state backends (`BACKEND_PREFIXES`) are not looked at. An option that means nothing here is accepted at
-    its default.
+    Options of state backends (`BACKEND_PREFIXES`) are not looked at. An option that has one value here is accepted at
+    that.
 
     Args:
         options: values by key, of today or an older one; a key of today wins.
@@ -285,8 +254,8 @@ def parse_options(options: Mapping[str, Any]) -> CheckpointOptions:
         All options, those that are not named at Flink's default.
 
     Raises:
-        UsageError: a key is not known, a value is not of the type of its option or out of bounds, or an option that
-            means nothing here is not at its default.
+        UsageError: a key is not known, a value is not of the type of its option or out of bounds, or it is not possible
+            here.
 
     Warns:
         FutureWarning: an older key or value is used.
@@ -326,7 +295,11 @@ def _require_default(key: str, value: Any) -> None:
         _warn(f"{key} is an old key of {option.keys[0]}")
     if option.parse(value, key) == option.default:
         return
-    raise UsageError(f"{key} is {value!r}, which means nothing here: {option.reason}", hint="Leave it at its default")
+    accepted = str(option.default).lower() if isinstance(option.default, bool) else option.default
+    raise UsageError(
+        f"{key} is {value!r}, which is not possible here: {option.reason}",
+        hint=f"Leave it out, or set it to {accepted}",
+    )
 
 
 def _warn(text: str) -> None:

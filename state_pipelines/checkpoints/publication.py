@@ -9,7 +9,7 @@ from state_pipelines.metadata import write_metadata
 from state_pipelines.storage import METADATA_FILE, join, read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.operations.write.transaction import SnapshotTransaction
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def publish(
-    transaction: SnapshotTransaction, metadata: CheckpointMetadata, beside: Collection[Location]
+    transaction: SnapshotTransaction,
+    metadata: CheckpointMetadata,
+    beside: Collection[Location],
+    require_time: Callable[[], None],
 ) -> StateError | None:
     """Write `_metadata` of a checkpoint whose data files are complete.
 
@@ -26,6 +29,7 @@ def publish(
             be.
         metadata: of the checkpoint.
         beside: directories besides its own whose files it may name.
+        require_time: raises an error if the checkpoint has expired; called before the commit.
 
     Returns:
         None for a published checkpoint, else the error that leaves open whether it was published.
@@ -35,6 +39,7 @@ def publish(
     """
     try:
         transaction.stage(metadata, None, beside=beside)
+        require_time()
         transaction.commit()
     except StateError as error:
         is_published = _find_out(transaction.target, write_metadata(metadata))

@@ -1,7 +1,6 @@
-"""Files of checkpoints, counted by reference; a file that a checkpoint references, or still may, is never released.
+"""Files of checkpoints, counted by reference; a file that a checkpoint references is never released.
 
-Source: `SharedStateRegistryImpl`. A file is known by its location, as in Flink since 1.17. Other than in Flink, a
-released file waits for the checkpoints that were pending at that time, since their tasks may reference it.
+Source: `SharedStateRegistryImpl`. A file is known by its location, as in Flink since 1.17.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from state_pipelines.storage import PathMapping
 from state_pipelines.storage.locations import parent
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     from state_pipelines.metadata import SubtaskState
     from state_pipelines.storage import Location
@@ -86,7 +85,6 @@ class SharedFiles:
         self.frozen_by = ""
         self._users: dict[Location, set[int]] = {}
         self._files: dict[int, set[Location]] = {}
-        self._waiting: dict[Location, set[int]] = {}
         self._protected: set[Location] = set()
 
     def __len__(self) -> int:
@@ -94,8 +92,8 @@ class SharedFiles:
         return len(self._users)
 
     def __contains__(self, file: object) -> bool:
-        """Return whether a file is referenced, waits for pending checkpoints, or belongs to somebody else."""
-        return file in self._users or file in self._waiting or file in self._protected
+        """Return whether a file is referenced, or belongs to somebody else."""
+        return file in self._users or file in self._protected
 
     @property
     def directories(self) -> set[Location]:
@@ -108,7 +106,6 @@ class SharedFiles:
         for file in files:
             own.add(file)
             self._users.setdefault(file, set()).add(checkpoint_id)
-            self._waiting.pop(file, None)
 
     def protect(self, files: Iterable[Location]) -> None:
         """Note files that are never released: those of a snapshot that belongs to somebody else."""
@@ -122,24 +119,25 @@ class SharedFiles:
         """
         self.frozen_by = self.frozen_by or reason
 
-    def release(self, checkpoint_id: int, pending: Collection[int] = ()) -> list[Location]:
+    def release(self, checkpoint_id: int) -> list[Location]:
         """Forget the references of a checkpoint that is gone.
 
         Args:
             checkpoint_id: the checkpoint; its `_metadata` does not exist any more, or never did.
-            pending: checkpoints that were triggered and have not ended; their tasks may still reference the files.
 
         Returns:
             Files that nothing references, in a stable order, to be deleted now.
         """
-        guards = set(pending) - {checkpoint_id}
+        free: list[Location] = []
         for file in self._files.pop(checkpoint_id, ()):
             users = self._users[file]
             users.discard(checkpoint_id)
             if not users:
                 del self._users[file]
-                self._waiting[file] = set(guards)
-        return self._take_free()
+                free.append(file)
+        if self.frozen_by:
+            return []
+        return sorted((file for file in free if file not in self._protected), key=lambda file: file.path)
 
     def forget(self, checkpoint_id: int) -> None:
         """Forget the references of a checkpoint that stays where it is and does not belong to the job any more."""
@@ -148,21 +146,3 @@ class SharedFiles:
             if not self._users[file]:
                 del self._users[file]
                 self._protected.add(file)
-
-    def settle(self, checkpoint_id: int) -> list[Location]:
-        """Note that a pending checkpoint has ended; if it completed, its files are registered before.
-
-        Returns:
-            Files that only waited for it, to be deleted now.
-        """
-        for guards in self._waiting.values():
-            guards.discard(checkpoint_id)
-        return self._take_free()
-
-    def _take_free(self) -> list[Location]:
-        free = [file for file, guards in self._waiting.items() if not guards]
-        if self.frozen_by:
-            return []
-        for file in free:
-            del self._waiting[file]
-        return sorted((file for file in free if file not in self._protected), key=lambda file: file.path)

@@ -25,12 +25,10 @@ class TaskCheckpoint:
     Attributes:
         checkpoint_id: the checkpoint.
         operator_id: 16 bytes.
-        state: handles by the subtask's index; `finished` where the subtask had no more input.
+        state: handles by the subtask's index.
         state_size: bytes of all state that the handles name.
         persisted_size: bytes that this checkpoint added; less than `state_size` where files are shared.
-        sync_millis: duration of the synchronous part.
-        async_millis: duration of the upload.
-        entries: keyed entries, or None where they were not counted.
+        millis: duration of the snapshot and its upload, in milliseconds; the processing of input is none of it.
         files: written to the directory of the checkpoint, with their checksums, for its manifest.
         metadata_version: oldest version of `_metadata` that says how the values are written; 0 for any.
     """
@@ -40,9 +38,7 @@ class TaskCheckpoint:
     state: SubtaskState
     state_size: int = 0
     persisted_size: int = 0
-    sync_millis: int = 0
-    async_millis: int = 0
-    entries: int | None = None
+    millis: int = 0
     files: tuple[RecordedFile, ...] = ()
     metadata_version: int = 0
 
@@ -60,9 +56,7 @@ def write_task_checkpoint(checkpoint: TaskCheckpoint) -> bytes:
     for number in (
         checkpoint.state_size,
         checkpoint.persisted_size,
-        checkpoint.sync_millis,
-        checkpoint.async_millis,
-        -1 if checkpoint.entries is None else checkpoint.entries,
+        checkpoint.millis,
         checkpoint.metadata_version,
     ):
         writer.i64(number)
@@ -89,7 +83,7 @@ def read_task_checkpoint(data: bytes, name: str | None = None) -> TaskCheckpoint
     if reader.remaining < 4 or reader.i32() != _MAGIC:
         raise reader.error("not an acknowledgement of a checkpoint", 0)
     checkpoint_id, operator_id = reader.i64(), reader.bytes32()
-    state_size, persisted_size, sync_millis, async_millis, entries, version = (reader.i64() for _ in range(6))
+    state_size, persisted_size, millis, version = (reader.i64() for _ in range(4))
     files = tuple(RecordedFile(reader.utf(), reader.i64(), reader.utf() or None) for _ in range(reader.count(12)))
     state = read_subtask_state(reader, _VERSION)
     reader.expect_end("the acknowledgement")
@@ -99,9 +93,7 @@ def read_task_checkpoint(data: bytes, name: str | None = None) -> TaskCheckpoint
         state,
         state_size,
         persisted_size,
-        sync_millis,
-        async_millis,
-        None if entries < 0 else entries,
+        millis,
         files,
         version,
     )

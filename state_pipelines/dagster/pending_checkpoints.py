@@ -26,14 +26,14 @@ _UNFINISHED = [
 def find_obstacle(instance: dg.DagsterInstance, job: FlinkJob) -> str:
     """Return why a periodic checkpoint cannot start now, or an empty text if it can.
 
-    As in Flink, it waits while the maximum number of checkpoints is pending, and for the pause after the last one.
+    As in Flink, it waits while a checkpoint is pending, and for the pause after the last one.
     """
     assert job.stream is not None
     options = job.stream.parsed
     wanted = dg.RunsFilter(job_name=job.prefix(TAKE_CHECKPOINT), statuses=_UNFINISHED)
-    pending = instance.get_runs(wanted, limit=options.max_concurrent)
-    if len(pending) >= options.max_concurrent:
-        return f"{len(pending)} of at most {options.max_concurrent} checkpoints is pending: run {pending[0].run_id}"
+    pending = instance.get_runs(wanted, limit=1)
+    if pending:
+        return f"A checkpoint is pending: run {pending[0].run_id}"
     event = instance.get_latest_materialization_event(job.key(checkpoint.NAME))
     if event is not None and options.min_pause:
         passed = (datetime.now(UTC) - datetime.fromtimestamp(event.timestamp, UTC)).total_seconds() * 1000

@@ -51,15 +51,10 @@ class StreamSettings(dg.Model):
                 to_cron(parsed.interval)
         except UsageError as error:
             raise ValueError(str(error)) from None
-        if (parsed.directory, parsed.savepoint_directory, parsed.restore_path) != (None, None, None):
+        if (parsed.directory, parsed.restore_path) != (None, None):
             raise ValueError(
-                "the directories of checkpoints and savepoints and the snapshot to restore are no options here: set "
-                "directory and from_snapshot"
-            )
-        if parsed.max_concurrent > 1:
-            raise ValueError(
-                f"execution.checkpointing.max-concurrent-checkpoints is {parsed.max_concurrent}, and batches of a "
-                "stream follow each other: leave it at 1"
+                "the directory of checkpoints and the snapshot to restore are no options here: set directory and "
+                "from_snapshot"
             )
         return options
 

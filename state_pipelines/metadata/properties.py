@@ -102,12 +102,6 @@ class CheckpointProperties:
     unclaimed: bool = False
 
     @property
-    def is_synchronous(self) -> bool:
-        """Whether the job stops with this savepoint."""
-        kind = self.checkpoint_type
-        return isinstance(kind, SavepointType) and kind.post_checkpoint_action is not PostCheckpointAction.NONE
-
-    @property
     def is_savepoint(self) -> bool:
         """Whether this is a savepoint; Flink never deletes savepoints itself."""
         return isinstance(self.checkpoint_type, SavepointType)

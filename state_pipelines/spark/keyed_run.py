@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from state_pipelines.checkpoints.coordinator import CheckpointCoordinator
+    from state_pipelines.checkpoints.failure_reasons import CheckpointFailure
     from state_pipelines.checkpoints.options import CheckpointOptions
     from state_pipelines.checkpoints.pending_checkpoint import CheckpointTrigger
-    from state_pipelines.checkpoints.requests import CheckpointRequest
     from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint
     from state_pipelines.snapshot import Snapshot
 
@@ -57,11 +57,14 @@ class KeyedProcessResult:
     Attributes:
         output: what the function emitted, computed already; None where no output was declared.
         snapshot: the checkpoint or savepoint that was taken; None where none was asked for.
-        duration: milliseconds from its trigger to its publication.
+        duration: milliseconds of the longest snapshot of a subtask and of the publication; the processing of input is
+            not part of it.
         state_size: bytes of its state.
         persisted_size: bytes that were written; less than `state_size` where an incremental checkpoint references
             tables of earlier ones.
         metrics: of the function, of each subtask, by name; see `combine_metrics`.
+        failures: failed checkpoints before it, which `execution.checkpointing.tolerable-failed-checkpoints` tolerates.
+        postponed: milliseconds by which `execution.checkpointing.min-pause` has postponed it.
     """
 
     output: DataFrame | None
@@ -70,10 +73,12 @@ class KeyedProcessResult:
     state_size: int = 0
     persisted_size: int = 0
     metrics: tuple[MetricValue, ...] = ()
+    failures: tuple[CheckpointFailure, ...] = ()
+    postponed: int = 0
 
 
 class KeyedRun:
-    """Runs the tasks when the coordinator triggers the snapshot: the owner of `CheckpointCoordinator`.
+    """Runs the tasks, and takes the checkpoint or savepoint at their end.
 
     Attributes:
         metrics: of the function, of each subtask, when the tasks have ended.
@@ -87,14 +92,9 @@ class KeyedRun:
         options: CheckpointOptions,
         deliver: Callable[[DataFrame], None] | None,
     ) -> None:
-        self.coordinator: CheckpointCoordinator | None = None
         self._df, self._task, self._order_by, self._options = df, task, order_by, options
         self._deliver = deliver
-        self._rows: DataFrame | None = None
-        self._error: StateError | None = None
         self.metrics: tuple[MetricValue, ...] = ()
-        self._completed: list[int] = []
-        self._aborted: list[int] = []
 
     def keep_backups(self, job_id: str) -> None:
         """Let the tasks keep the files of their checkpoints on the machines on which they run."""
@@ -132,35 +132,52 @@ class KeyedRun:
         numbers = self._df.sparkSession.range(0, parallelism, 1, 1)
         return numbers.select(*nulls, (sql.col("id") - parallelism).cast("int").alias(SUBTASK))
 
-    def finish(self, request: CheckpointRequest, *, has_output: bool) -> KeyedProcessResult:
-        """Return the results, or raise what has failed."""
-        assert self.coordinator is not None
-        self._tell_function()
-        error, failure = self._error, request.failure
-        if failure is not None:
-            error = error or StateError(str(failure), hint=failure.reason.remedy)
-            error.details = failure.describe()
-        if error is not None:
-            raise error
-        assert request.location is not None
-        taken = self.coordinator.completed.latest
-        assert taken is not None
+    def take(
+        self, coordinator: CheckpointCoordinator, trigger: CheckpointTrigger, *, has_output: bool
+    ) -> KeyedProcessResult:
+        """Run all subtasks, and complete the checkpoint with their snapshots.
+
+        Raises:
+            StateError: the tasks, the output or the checkpoint failed; nothing was published, unless `failure` of the
+                coordinator is in doubt.
+        """
+        number = trigger.checkpoint_id
+        try:
+            rows, taken = self.process(self._plan(trigger))
+            if self._deliver is not None:
+                self._deliver(rows)
+            try:
+                _remove_leftovers(trigger, taken)
+            except StateError as error:
+                raise coordinator.abort(FailureReason.FINALIZE_CHECKPOINT_FAILURE, str(error), error) from None
+            completed = coordinator.complete(taken)
+        except StateError as error:
+            raised = error if coordinator.pending is None else _abort(coordinator, error)
+            if isinstance(self._task.function, CheckpointListener) and not trigger.properties.is_savepoint:
+                self._task.function.notify_checkpoint_aborted(number)
+            raise raised from raised.__cause__
+        except Exception as error:
+            # The output is code of the user, which may raise anything.
+            coordinator.abort(FailureReason.TASK_FAILURE, f"The output failed: {type(error).__name__}: {error}")
+            raise
+        except BaseException:
+            if coordinator.pending is not None:
+                coordinator.abort(FailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, "The driver was interrupted.")
+            raise
+        # On the driver, since the tasks have ended.
+        if isinstance(self._task.function, CheckpointListener) and not trigger.properties.is_savepoint:
+            self._task.function.notify_checkpoint_complete(number)
         return KeyedProcessResult(
-            self._rows if has_output else None,
-            open_location(request.location),
-            taken.duration,
-            taken.state_size,
-            taken.persisted_size,
+            rows if has_output else None,
+            open_location(completed.location),
+            completed.duration,
+            completed.state_size,
+            completed.persisted_size,
             self.metrics,
         )
 
-    def is_running(self) -> bool:
-        """Return true: the tasks start with the trigger."""
-        return True
-
-    def trigger_checkpoint(self, trigger: CheckpointTrigger) -> None:
-        """Run all subtasks, and acknowledge their snapshots."""
-        assert self.coordinator is not None
+    def _plan(self, trigger: CheckpointTrigger) -> TaskSnapshot:
+        """Return the snapshot that the tasks take."""
         kind = trigger.properties.checkpoint_type
         is_canonical = isinstance(kind, SavepointType) and kind.format_type is SavepointFormatType.CANONICAL
         is_incremental = self._options.changelog or (
@@ -169,7 +186,7 @@ class KeyedRun:
         shared = trigger.shared if is_incremental else None
         if shared is not None:
             make_directory(shared)
-        wanted = TaskSnapshot(
+        return TaskSnapshot(
             trigger.checkpoint_id,
             trigger.directory,
             Format.CANONICAL if is_canonical else _NATIVE[self._options.backend],
@@ -178,53 +195,14 @@ class KeyedRun:
             shared,
             is_full(trigger.properties),
         )
-        try:
-            self._rows, taken = self.process(wanted)
-            if self._deliver is not None:
-                self._deliver(self._rows)
-        except StateError as error:
-            self._error = error
-            declined = next((each for each in _DECLINES if error.what.startswith(each.message)), None)
-            if declined is None:
-                self.coordinator.fail_tasks(str(error))
-            else:
-                detail = str(error).removeprefix(declined.message).strip()
-                self.coordinator.decline(trigger.checkpoint_id, declined, detail)
-            return
-        except BaseException:
-            self.coordinator.fail_tasks("the output failed, or the driver was interrupted")
-            raise
-        _remove_leftovers(trigger, taken)
-        for each in taken:
-            self.coordinator.acknowledge(each)
-        if len(taken) < self._task.operator.parallelism:
-            self._error = StateError(
-                f"only {len(taken)} of {self._task.operator.parallelism} subtasks have run", hint="Please report this"
-            )
-            self.coordinator.fail_tasks(str(self._error))
 
-    def _tell_function(self) -> None:
-        """Tell the function how the checkpoint has ended: on the driver, since the tasks have ended."""
-        function = self._task.function
-        if isinstance(function, CheckpointListener):
-            for number in self._completed:
-                function.notify_checkpoint_complete(number)
-            for number in self._aborted:
-                function.notify_checkpoint_aborted(number)
 
-    def notify_complete(self, checkpoint_id: int) -> None:
-        """Remember to tell the function, after the coordinator has settled the checkpoint."""
-        self._completed.append(checkpoint_id)
-
-    def notify_aborted(self, checkpoint_id: int) -> None:
-        """Remember to tell the function."""
-        self._aborted.append(checkpoint_id)
-
-    def notify_subsumed(self, checkpoint_id: int) -> None:
-        """Do nothing: the tasks have ended."""
-
-    def fail_job(self, message: str) -> None:
-        """Do nothing: the step fails with its request."""
+def _abort(coordinator: CheckpointCoordinator, error: StateError) -> StateError:
+    """End the checkpoint whose tasks or output failed; return the error with Flink's reason."""
+    declined = next((each for each in _DECLINES if error.what.startswith(each.message)), None)
+    if declined is None:
+        return coordinator.abort(FailureReason.TASK_FAILURE, str(error), error)
+    return coordinator.abort(declined, str(error).removeprefix(declined.message).strip(), error)
 
 
 def _remove_leftovers(trigger: CheckpointTrigger, taken: Sequence[TaskCheckpoint]) -> None:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.rocksdb_options import read_rocksdb_options
+from state_pipelines.checkpoints.clocks import SYSTEM_CLOCK
 from state_pipelines.checkpoints.coordinator import CheckpointCoordinator
 from state_pipelines.checkpoints.directories import CheckpointDirectories
-from state_pipelines.checkpoints.options import CheckpointOptions, Retention, parse_options
+from state_pipelines.checkpoints.failure_reasons import EXCEEDED_MESSAGE, FailureCounter
+from state_pipelines.checkpoints.options import CheckpointOptions, parse_options
+from state_pipelines.checkpoints.periodic_schedule import PeriodicSchedule
 from state_pipelines.checkpoints.restoring import assign_operators
 from state_pipelines.codecs.kryo import oldest_metadata_version
 from state_pipelines.datastream import KeyedCoProcessFunction, KeyedProcessFunction, RestoredState, Time
 from state_pipelines.datastream.derived_types import derive_type
 from state_pipelines.datastream.functions import require_function
 from state_pipelines.datastream.state_latencies import LatencyTracking
-from state_pipelines.errors import UsageError, Where
+from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.metadata.properties import SavepointFormatType
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.write.new_layouts import KRYO_OF_FLINK_1, make_layouts
@@ -36,8 +40,8 @@ from state_pipelines.spark.keyed_inputs import (
 )
 from state_pipelines.spark.keyed_run import KeyedProcessResult, KeyedRun
 from state_pipelines.spark.keyed_tasks import FUNCTIONS, KeyedTask, MakeRocksStore
-from state_pipelines.storage import create_file, join, resolve
-from state_pipelines.storage.files import make_directory
+from state_pipelines.storage import METADATA_FILE, create_file, exists, join, resolve
+from state_pipelines.storage.files import is_directory, make_directory, remove_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,6 +49,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from state_pipelines.backends.entry_store import EntryStore
+    from state_pipelines.checkpoints.clocks import Clock
+    from state_pipelines.checkpoints.restoring import AssignedOperator
     from state_pipelines.codecs.kryo import FieldLists
     from state_pipelines.datastream import Duration, MapStateDescriptor, StateDescriptor
     from state_pipelines.datastream.windows import WindowAssigner
@@ -53,7 +60,7 @@ if TYPE_CHECKING:
     from state_pipelines.spark.keyed_tasks import KeyedFunction
     from state_pipelines.storage import Location
 
-_DEFAULTS = {"execution.checkpointing.externalized-checkpoint-retention": Retention.RETAIN_ON_CANCELLATION}
+_log = logging.getLogger(__name__)
 
 
 def keyed_process(
@@ -178,6 +185,8 @@ class KeyedStep:
         checkpoint_id: of the checkpoint to take; default the one after the last.
         deliver: gets the output before the snapshot is published; if it fails, nothing is published.
         out_of_orderness: milliseconds by which rows may be late, in place of a watermark; see `keyed_batches`.
+        schedule: of the stream whose batch this is; default one that begins with the run.
+        clock: the clock of checkpoints.
     """
 
     key: str | Sequence[str]
@@ -210,6 +219,8 @@ class KeyedStep:
     checkpoint_id: int | None = None
     deliver: Callable[[DataFrame], None] | None = None
     out_of_orderness: int | None = None
+    schedule: PeriodicSchedule | None = None
+    clock: Clock = SYSTEM_CLOCK
 
     def __post_init__(self) -> None:
         """Refuse a function that does not run on Spark, and arguments that belong to other functions."""
@@ -221,15 +232,22 @@ class KeyedStep:
         """Run it over the rows of a DataFrame; see `keyed_process`."""
         if self.checkpoint is not None and self.savepoint is not None:
             raise UsageError("both a checkpoint and a savepoint are asked for", hint="Choose one of them")
-        parsed = parse_options(_DEFAULTS | dict(self.options or {}))
+        parsed = parse_options(dict(self.options or {}))
+        if self.schedule is None and parsed.min_pause:
+            raise UsageError(
+                "execution.checkpointing.min-pause lies between the checkpoints of a stream, and a run takes one",
+                hint="Leave it out, or run the function over a stream (keyed_batches)",
+            )
         step = self
         if self.from_snapshot is None:
             step = replace(step, from_snapshot=parsed.restore_path)
         if self.checkpoint is None and self.savepoint is None:
             step = replace(step, checkpoint=parsed.directory)
-        return step._run(df, parsed)
+        return step._run(df, parsed, choose_store(parsed, self.options))
 
-    def _run(self, df: DataFrame, parsed: CheckpointOptions) -> KeyedProcessResult:
+    def _run(
+        self, df: DataFrame, parsed: CheckpointOptions, make_store: Callable[[int], EntryStore]
+    ) -> KeyedProcessResult:
         keys = (self.key,) if isinstance(self.key, str) else tuple(self.key)
         check_inputs(df, self.function)
         require_columns(df, (*keys, *self.order_by, *filter(None, (self.timestamp, self.element))))
@@ -265,9 +283,7 @@ class KeyedStep:
             snapshot=None,
             hashes=dict(self.hashes or {}),
             parameters=dict(self.parameters or {}),
-            make_store=HeapStore
-            if parsed.backend is StateBackend.HASHMAP
-            else MakeRocksStore(read_rocksdb_options(_to_texts(self.options))),
+            make_store=make_store,
             changelog=parsed.changelog_settings,
             pyflink_state=in_pyflink,
             latencies=find_latencies(parsed),
@@ -278,6 +294,7 @@ class KeyedStep:
             element=self.element,
             allowed_lateness=self.allowed_lateness,
             out_of_orderness=self.out_of_orderness,
+            clock=self.clock,
         )
         run = KeyedRun(df, task, tuple(self.order_by), parsed, self.deliver)
         directory = self.checkpoint or self.savepoint
@@ -293,25 +310,81 @@ class KeyedStep:
         if parsed.local_backup and self.checkpoint is not None:
             run.keep_backups(number)
         directories = CheckpointDirectories(resolve(directory), number, parsed.create_subdirectory)
-        coordinator = CheckpointCoordinator(
-            directories,
-            [assigned.operator],
-            run,
-            parsed,
-            metadata_version=oldest_metadata_version(KRYO_OF_FLINK_1 if snapshot is None else snapshot.kryo_version),
-        )
-        run.coordinator = coordinator
-        _restore(coordinator, snapshot, is_checkpoint=self.checkpoint is not None)
-        if self.checkpoint is not None:
-            if self.checkpoint_id is not None:
-                coordinator.set_next_id(self.checkpoint_id)
-            request = coordinator.trigger_checkpoint()
-        else:
-            request = coordinator.trigger_savepoint(resolve(directory), self.savepoint_format)
-        result = run.finish(request, has_output=self.output is not None)
+        result = self._take_snapshot(run, directories, assigned, snapshot, parsed)
         if self.metrics is not None and result.snapshot is not None:
             _write_metrics(join(resolve(self.metrics), number), result)
         return result
+
+    def _take_snapshot(
+        self,
+        run: KeyedRun,
+        directories: CheckpointDirectories,
+        assigned: AssignedOperator,
+        snapshot: Snapshot | None,
+        parsed: CheckpointOptions,
+    ) -> KeyedProcessResult:
+        """Run the tasks until their snapshot is published, or more checkpoints have failed than are tolerable.
+
+        After a failure the rows are processed again, from the restored state: a later checkpoint of Flink would hold
+        them too.
+        """
+        schedule = self.schedule or PeriodicSchedule(parsed.interval, clock=self.clock)
+        counter = FailureCounter(parsed.tolerable_failures)
+        version = oldest_metadata_version(KRYO_OF_FLINK_1 if snapshot is None else snapshot.kryo_version)
+        postponed = 0
+        while True:
+            coordinator = CheckpointCoordinator(
+                directories, [assigned.operator], parsed, clock=self.clock, metadata_version=version
+            )
+            _restore(coordinator, snapshot, is_checkpoint=self.checkpoint is not None)
+            postponed += schedule.wait_for_start()
+            try:
+                result = self._attempt(run, coordinator)
+            except StateError as error:
+                failure = coordinator.failure
+                # A savepoint is asked for once, and its caller hears of its failure.
+                if failure is None or not failure.reason.counts or self.savepoint is not None:
+                    raise
+                if counter.is_tolerable(failure):
+                    _log.warning(
+                        "The run goes on: %d of %d failed checkpoints that are tolerable",
+                        len(counter.tolerated),
+                        parsed.tolerable_failures,
+                    )
+                    continue
+                if not failure.is_in_doubt:
+                    error.what = f"{EXCEEDED_MESSAGE} {error.what}"
+                    error.details["tolerated failures"] = str(len(counter.tolerated))
+                raise
+            schedule.note_completion()
+            return replace(result, failures=tuple(counter.tolerated), postponed=postponed)
+
+    def _attempt(self, run: KeyedRun, coordinator: CheckpointCoordinator) -> KeyedProcessResult:
+        if self.savepoint is not None:
+            trigger = coordinator.trigger_savepoint(resolve(self.savepoint), self.savepoint_format)
+        else:
+            if self.checkpoint_id is not None:
+                coordinator.set_next_id(self.checkpoint_id)
+                _remove_unpublished(coordinator.directories.checkpoint(self.checkpoint_id))
+            trigger = coordinator.trigger_checkpoint()
+        return run.take(coordinator, trigger, has_output=self.output is not None)
+
+
+def _remove_unpublished(directory: Location) -> None:
+    """Remove the files of a checkpoint that was not published, for example because the driver was killed."""
+    if is_directory(directory) and not exists(join(directory, METADATA_FILE)):
+        remove_directory(directory)
+
+
+def choose_store(parsed: CheckpointOptions, options: Mapping[str, Any] | None) -> Callable[[int], EntryStore]:
+    """Return what makes the store of the state.
+
+    Raises:
+        UsageError: an option of RocksDB is not known, or is not possible here.
+    """
+    if parsed.backend is StateBackend.HASHMAP:
+        return HeapStore
+    return MakeRocksStore(read_rocksdb_options(_to_texts(options)))
 
 
 def find_latencies(parsed: CheckpointOptions) -> LatencyTracking | None:

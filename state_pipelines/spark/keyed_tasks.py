@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 import traceback
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from pyspark import TaskContext
 
 from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.rocksdb_store import RocksStore
+from state_pipelines.checkpoints.clocks import SYSTEM_CLOCK
 from state_pipelines.checkpoints.failure_reasons import FailureReason
 from state_pipelines.checkpoints.inlining import inline_small_files, measure_state
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, write_task_checkpoint
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from state_pipelines.backends.entry_store import EntryStore
     from state_pipelines.backends.local_backup import LocalBackup
     from state_pipelines.backends.rocksdb_options import RocksOptions
+    from state_pipelines.checkpoints.clocks import Clock
     from state_pipelines.checkpoints.pending_checkpoint import CheckpointedOperator
     from state_pipelines.datastream import Duration, MapStateDescriptor, RestoredState, StateDescriptor, TypeInformation
     from state_pipelines.datastream.metrics import MetricValue
@@ -144,6 +145,7 @@ class KeyedTask:
         contents: descriptor of the contents of the windows.
         element: column whose values are the elements of the windows; None for rows.
         allowed_lateness: of elements after the end of their window.
+        clock: measures the snapshot.
     """
 
     function: KeyedFunction
@@ -170,6 +172,7 @@ class KeyedTask:
     element: str | None = None
     allowed_lateness: Time | Duration = Time(0)  # noqa: RUF009 - frozen
     out_of_orderness: int | None = None
+    clock: Clock = SYSTEM_CLOCK
     storage_options: Mapping[str, Mapping[str, Any]] = field(default_factory=list_storage_options, repr=False)
 
     @property
@@ -371,7 +374,7 @@ class KeyedTask:
             ) from error
 
     def _write_snapshot(self, running: RowOperator, wanted: TaskSnapshot) -> TaskCheckpoint:
-        started = time.monotonic_ns()
+        started = self.clock.read()
         # Unique to this attempt: another one of the same subtask may run at the same time.
         with record_files(wanted.directory) as recorder:
             state = running.snapshot(
@@ -388,14 +391,15 @@ class KeyedTask:
         incremental = (IncrementalRemoteKeyedStateHandle, ChangelogStateBackendHandle)
         if isinstance(keyed, incremental) and keyed.persisted_size is not None:
             persisted += keyed.persisted_size - measure_state(replace(state, managed_operator_state=None))
+        inlined = inline_small_files(state, wanted.directory, wanted.inline_threshold)
         return TaskCheckpoint(
             wanted.checkpoint_id,
             self.operator.operator_id,
-            inline_small_files(state, wanted.directory, wanted.inline_threshold),
+            inlined,
             state_size=size,
             persisted_size=persisted,
             metadata_version=oldest_metadata_version(running.kryo_version),
-            sync_millis=(time.monotonic_ns() - started) // 1_000_000,
+            millis=self.clock.read() - started,
             files=tuple(recorder.files.values()),
         )
 

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import IntegralType
 
+from state_pipelines.checkpoints.clocks import SYSTEM_CLOCK
 from state_pipelines.checkpoints.completed_checkpoints import find_latest_checkpoint
 from state_pipelines.checkpoints.directories import CheckpointDirectories
 from state_pipelines.checkpoints.options import ClaimMode, parse_options
+from state_pipelines.checkpoints.periodic_schedule import PeriodicSchedule
 from state_pipelines.datastream import Time
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata.operator_ids import compute_operator_id
 from state_pipelines.spark.keyed_inputs import require_columns
 from state_pipelines.spark.keyed_run import KeyedProcessResult
-from state_pipelines.spark.keyed_step import KeyedStep
+from state_pipelines.spark.keyed_step import KeyedStep, choose_store
 from state_pipelines.storage import resolve
-from state_pipelines.storage.files import is_directory, remove_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -99,7 +100,8 @@ def keyed_batches(
             minus these minus 1 (`BoundedOutOfOrdernessWatermarks`), and timers up to it fire. Of two inputs the
             lower one counts, and a batch with rows of one input only has no watermark; a broadcast input does not
             count. Default no watermark.
-        options: Flink's options by key.
+        options: Flink's options by key. A batch waits for the interval after the start of the one before, and for the
+            pause after its checkpoint.
         hashes: `hashCode` of user classes among the keys, by class name.
         parameters: job parameters.
         on_checkpoint: gets the checkpoint of each batch, without the output; sizes and duration are 0 where an earlier
@@ -130,6 +132,7 @@ def keyed_batches(
     if out_of_orderness is not None and timestamp is None:
         raise UsageError("out_of_orderness needs a column of event time", hint="Give timestamp")
     parsed = parse_options(dict(options or {}))
+    choose_store(parsed, options)
     if parsed.claim_mode is ClaimMode.CLAIM:
         raise UsageError(
             "a stream does not claim the snapshot it starts from, since ids of its checkpoints follow the batches",
@@ -170,6 +173,8 @@ def keyed_batches(
         flink_version=flink_version,
         metrics=metrics,
         out_of_orderness=out_of_orderness,
+        schedule=PeriodicSchedule(parsed.interval, parsed.min_pause, SYSTEM_CLOCK),
+        clock=SYSTEM_CLOCK,
     )
 
     def process(df: DataFrame, batch_id: int) -> None:
@@ -199,10 +204,6 @@ def keyed_batches(
                 hint="The checkpoints are of another query, or were deleted. Start a new query with another "
                 "checkpointLocation, and give the state to start from as from_snapshot",
             )
-        target = directories.checkpoint(wanted)
-        if is_directory(target):
-            # The driver was killed before it published: only leftover files have no `_metadata`.
-            remove_directory(target)
         result = replace(
             step,
             from_snapshot=first if latest is None else latest,

@@ -10,6 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from state_pipelines.checkpoints.failure_reasons import CheckpointFailure, FailureReason
 from state_pipelines.errors import StateError, UsageError
+from state_pipelines.operations.jobs.flink_config import INTERVAL
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.micro_batches import keyed_batches
 
@@ -43,7 +44,7 @@ def process_available(
             stream, which is not started.
         checkpoints: directory of checkpoints.
         progress: directory in which Spark keeps what the stream has read (`checkpointLocation`).
-        options: Flink's options by key.
+        options: Flink's options by key; the interval is the time between runs, so that no batch waits for it.
         on_checkpoint: gets the checkpoint of each batch.
         from_snapshot: state of the first batch.
         metrics: directory of the metrics of the function; default none.
@@ -52,7 +53,8 @@ def process_available(
         UsageError: the function does not define a stream with `keyed_batches`.
         StateError: a batch or its checkpoint failed, or Spark cannot read the input; the next run repeats the batch.
     """
-    batches = _Batches(checkpoints, options, from_snapshot, on_checkpoint, metrics)
+    within = {key: value for key, value in options.items() if key not in INTERVAL}
+    batches = _Batches(checkpoints, within, from_snapshot, on_checkpoint, metrics)
     writer = define(spark, batches.make_function)
     if not isinstance(writer, DataStreamWriter):
         raise UsageError(

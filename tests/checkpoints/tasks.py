@@ -1,15 +1,16 @@
-"""Tasks, owners and clocks for tests of checkpoints; tasks write real files."""
+"""Tasks and clocks for tests of checkpoints; tasks write real files."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from state_pipelines.checkpoints.clocks import Clock
 from state_pipelines.checkpoints.coordinator import CheckpointCoordinator
 from state_pipelines.checkpoints.directories import CheckpointDirectories
-from state_pipelines.checkpoints.options import CheckpointOptions, Retention
+from state_pipelines.checkpoints.options import CheckpointOptions
 from state_pipelines.checkpoints.pending_checkpoint import CheckpointedOperator
+from state_pipelines.checkpoints.properties import is_full
 from state_pipelines.checkpoints.shared_files import list_files
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, read_task_checkpoint, write_task_checkpoint
 from state_pipelines.metadata import KeyGroupRange, SubtaskState, compute_operator_id
@@ -28,11 +29,25 @@ OPERATOR = CheckpointedOperator(compute_operator_id("sums"), 2, 8, "sums", "Sums
 
 
 @dataclass
-class Clock:
-    now: int = 0
+class Hands:
+    """The time of a clock, which moves when a test says, or when something waits."""
 
-    def __call__(self) -> int:
+    now: int = 0
+    step: int = 0
+    """Milliseconds that pass with each look."""
+    waits: list[int] = field(default_factory=list)
+
+    def read(self) -> int:
+        self.now += self.step
         return self.now
+
+    def wait(self, millis: int) -> None:
+        self.waits.append(millis)
+        self.now += millis
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(self.read, self.wait)
 
 
 @dataclass
@@ -44,8 +59,8 @@ class Task:
     written: dict[int, dict[str, FileStateHandle]] = field(default_factory=dict)
     """Tables by checkpoint and local name."""
 
-    def take(self, trigger: CheckpointTrigger) -> TaskCheckpoint:
-        known = self.written.get(trigger.base_id, {}) if trigger.base_id is not None else {}
+    def take(self, trigger: CheckpointTrigger, base_id: int | None = None) -> TaskCheckpoint:
+        known = {} if base_id is None or is_full(trigger.properties) else self.written.get(base_id, {})
         private = f"{trigger.checkpoint_id}".encode()
         name = make_file_name()
         _write(join(trigger.directory, name), private)
@@ -89,80 +104,35 @@ def _write(place: Location, data: bytes) -> None:
 
 
 @dataclass
-class Owner:
-    """Notes the calls; tasks answer when the test says."""
-
-    running: bool = True
-    triggers: dict[int, CheckpointTrigger] = field(default_factory=dict)
-    calls: list[tuple[str, int]] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    error: Exception | None = None
-
-    def is_running(self) -> bool:
-        return self.running
-
-    def trigger_checkpoint(self, trigger: CheckpointTrigger) -> None:
-        if self.error is not None:
-            raise self.error
-        self.triggers[trigger.checkpoint_id] = trigger
-        self.calls.append(("trigger", trigger.checkpoint_id))
-
-    def notify_complete(self, checkpoint_id: int) -> None:
-        self.calls.append(("complete", checkpoint_id))
-
-    def notify_aborted(self, checkpoint_id: int) -> None:
-        self.calls.append(("aborted", checkpoint_id))
-
-    def notify_subsumed(self, checkpoint_id: int) -> None:
-        self.calls.append(("subsumed", checkpoint_id))
-
-    def fail_job(self, message: str) -> None:
-        self.failed.append(message)
-
-
-@dataclass
 class Job:
-    """A coordinator with its owner, two tasks and a clock."""
+    """A coordinator with two tasks and a clock."""
 
     root: Location
-    options: CheckpointOptions = field(
-        default_factory=lambda: CheckpointOptions(incremental=True, retention=Retention.RETAIN_ON_CANCELLATION)
-    )
+    options: CheckpointOptions = field(default_factory=lambda: CheckpointOptions(incremental=True))
     job_id: str = JOB
-    clock: Clock = field(default_factory=Clock)
-    owner: Owner = field(default_factory=Owner)
+    hands: Hands = field(default_factory=Hands)
     tasks: tuple[Task, ...] = field(default_factory=lambda: (Task(0), Task(1)))
 
     def __post_init__(self) -> None:
         directories = CheckpointDirectories(self.root, self.job_id)
-        self.coordinator = CheckpointCoordinator(directories, [OPERATOR], self.owner, self.options, clock=self.clock)
+        self.coordinator = CheckpointCoordinator(directories, [OPERATOR], self.options, clock=self.hands.clock)
 
     @property
     def directories(self) -> CheckpointDirectories:
         return self.coordinator.directories
 
-    def answer(self, checkpoint_id: int, *subtasks: int) -> None:
-        """Let subtasks, by default all, acknowledge."""
-        for task in self.tasks:
-            if not subtasks or task.subtask in subtasks:
-                self.coordinator.acknowledge(task.take(self.owner.triggers[checkpoint_id]))
+    def answer(self, trigger: CheckpointTrigger) -> list[TaskCheckpoint]:
+        """Let the tasks take their snapshots, upon the last checkpoint."""
+        base = self.coordinator.completed.latest_checkpoint
+        return [task.take(trigger, None if base is None else base.checkpoint_id) for task in self.tasks]
 
     def complete(self) -> int:
         """Take one checkpoint; return its id."""
-        request = self.coordinator.trigger_checkpoint()
-        assert request.checkpoint_id is not None
-        self.answer(request.checkpoint_id)
-        return request.checkpoint_id
+        taken = self.answer(self.coordinator.trigger_checkpoint())
+        return self.coordinator.complete(taken).checkpoint_id
 
 
 def missing_files(snapshot: Snapshot) -> list[Location]:
     """Files that a snapshot needs and that are not there."""
     listed = list_files(snapshot.metadata, snapshot.location.directory, snapshot.path_mapping)
     return [file for file in listed if not exists(file)]
-
-
-def count_calls(owner: Owner) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = defaultdict(list)
-    for name, number in owner.calls:
-        found[name].append(number)
-    return found

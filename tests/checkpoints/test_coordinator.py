@@ -1,4 +1,4 @@
-"""The life of checkpoints: triggered, acknowledged, published, subsumed, aborted; files stay while they are needed."""
+"""The life of checkpoints: triggered, completed, subsumed, aborted; files stay while they are needed."""
 
 from __future__ import annotations
 
@@ -7,33 +7,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.checkpoints.completed_checkpoints import JobStatus, find_checkpoints, find_latest_checkpoint
+from state_pipelines.checkpoints.completed_checkpoints import find_checkpoints, find_latest_checkpoint
 from state_pipelines.checkpoints.failure_reasons import CheckpointFailure, FailureReason
-from state_pipelines.checkpoints.options import CheckpointOptions, ClaimMode, Retention
-from state_pipelines.checkpoints.pending_checkpoint import Acknowledgement
-from state_pipelines.checkpoints.properties import CheckpointKind
-from state_pipelines.checkpoints.requests import MAX_QUEUED, RequestState
+from state_pipelines.checkpoints.options import CheckpointOptions, ClaimMode
+from state_pipelines.checkpoints.properties import is_full, make_properties
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.metadata import CheckpointProperties, SubtaskState
 from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.operator_handles import (
-    OperatorStateMetaInfo,
-    OperatorStateMode,
-    OperatorStreamStateHandle,
-)
-from state_pipelines.metadata.properties import PostCheckpointAction, SavepointFormatType
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, FileStateHandle
+from state_pipelines.metadata.properties import SavepointFormatType
+from state_pipelines.metadata.stream_handles import FileStateHandle
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import join, list_directory, resolve
-from tests.checkpoints.tasks import JOB, OPERATOR, Job, count_calls, missing_files
+from tests.checkpoints.tasks import JOB, OPERATOR, Job, missing_files
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.storage import Location
 
-KEPT = CheckpointOptions(incremental=True, retention=Retention.RETAIN_ON_CANCELLATION)
+KEPT = CheckpointOptions(incremental=True)
 
 
 @pytest.fixture
@@ -58,26 +51,35 @@ def names(location: Location) -> list[str]:
     return [each.location.name for each in list_directory(location)]
 
 
-def reason_of(failure: CheckpointFailure | None) -> FailureReason:
+def reason_of(job: Job) -> FailureReason:
+    failure = job.coordinator.failure
     assert failure is not None
+    assert job.coordinator.pending is None
     return failure.reason
 
 
 # One checkpoint
 
 
-def test_a_checkpoint_is_there_when_all_subtasks_have_acknowledged(job: Job) -> None:
-    request = job.coordinator.trigger_checkpoint()
-    assert (request.state, request.checkpoint_id, listed(job)) == (RequestState.PENDING, 1, [])
-    job.answer(1, 0)
+def test_a_checkpoint_is_there_when_it_is_completed(job: Job) -> None:
+    trigger = job.coordinator.trigger_checkpoint()
+    assert (trigger.checkpoint_id, listed(job)) == (1, [])
+    taken = job.answer(trigger)
     assert listed(job) == []
-    job.clock.now = 40
-    job.answer(1, 1)
-    assert request.state is RequestState.COMPLETED
+    completed = job.coordinator.complete(taken)
     assert listed(job) == [1]
-    (completed,) = job.coordinator.completed.all
-    assert (completed.duration, completed.state_size) == (40, 22)
-    assert job.owner.calls == [("trigger", 1), ("complete", 1)]
+    assert (completed.checkpoint_id, completed.state_size) == (1, 22)
+    assert job.coordinator.failure is None
+
+
+def test_the_duration_is_that_of_the_slowest_snapshot_and_of_the_publication(job: Job) -> None:
+    trigger = job.coordinator.trigger_checkpoint()
+    # The processing of the input, which is none of it.
+    job.hands.now += 3_600_000
+    first, second = job.answer(trigger)
+    job.hands.step = 5
+    completed = job.coordinator.complete([replace(first, millis=30), replace(second, millis=20)])
+    assert 30 < completed.duration < 100
 
 
 def test_what_is_published_is_a_checkpoint_of_flink_1_20(job: Job) -> None:
@@ -106,27 +108,22 @@ def test_temporary_files_are_gone(job: Job) -> None:
     assert not [name for name in names(job.directories.checkpoint(1)) if "pending" in name]
 
 
-def test_unknown_subtasks_and_checkpoints_are_refused(job: Job) -> None:
+@pytest.mark.parametrize("indexes", [[0], [0, 0, 1], [0, 7]])
+def test_each_subtask_takes_its_snapshot_exactly_once(job: Job, indexes: list[int]) -> None:
     job.coordinator.trigger_checkpoint()
-    with pytest.raises(UsageError, match="does not wait for subtask 7"):
-        job.coordinator.acknowledge(TaskCheckpoint(1, OPERATOR.operator_id, SubtaskState(7)))
-    with pytest.raises(UsageError, match="checkpoint 5 was not triggered"):
-        job.coordinator.acknowledge(TaskCheckpoint(5, OPERATOR.operator_id, SubtaskState(0)))
+    taken = [TaskCheckpoint(1, OPERATOR.operator_id, SubtaskState(index)) for index in indexes]
+    with pytest.raises(StateError, match="of sums has not taken its snapshot exactly once"):
+        job.coordinator.complete(taken)
+    assert reason_of(job) is FailureReason.TASK_FAILURE
+    assert listed(job) == []
 
 
-def test_a_subtask_that_runs_twice_counts_once(job: Job) -> None:
+def test_one_checkpoint_at_a_time(job: Job) -> None:
+    with pytest.raises(UsageError, match="no checkpoint is pending"):
+        job.coordinator.complete([])
     job.coordinator.trigger_checkpoint()
-    task, trigger = job.tasks[0], job.owner.triggers[1]
-    first = task.take(trigger)
-    assert job.coordinator.acknowledge(first) is Acknowledgement.SUCCESS
-    assert job.coordinator.acknowledge(first) is Acknowledgement.DUPLICATE
-    assert job.coordinator.acknowledge(task.take(trigger)) is Acknowledgement.DUPLICATE
-    job.answer(1, 1)
-    (operator,) = open_snapshot(str(job.directories.checkpoint(1))).metadata.operator_states
-    assert operator.subtasks[0] == first.state
-    # The attempt that lives on takes its own tables for the base.
-    assert job.complete() == 2
-    assert listed(job) == [2]
+    with pytest.raises(UsageError, match="checkpoint 1 is pending"):
+        job.coordinator.trigger_checkpoint()
 
 
 # Increments
@@ -149,6 +146,7 @@ def test_unchanged_files_are_shared_and_gone_with_the_last_checkpoint_that_needs
     assert set(names(job.directories.shared)) == second - first
     assert listed(job) == [3]
     assert [each.persisted_size for each in job.coordinator.completed.all] == [2]
+    assert job.coordinator.completed.latest is not None
 
 
 def test_checkpoints_are_retained_as_many_as_the_options_say(root: Location) -> None:
@@ -159,225 +157,84 @@ def test_checkpoints_are_retained_as_many_as_the_options_say(root: Location) -> 
         job.complete()
     assert listed(job) == [3, 4, 5]
     assert len(names(job.directories.shared)) == 2 * 5
-    assert count_calls(job.owner)["subsumed"] == [1, 2]
-
-
-def test_a_full_checkpoint_has_no_base(job: Job) -> None:
-    job.complete()
-    job.coordinator.trigger_checkpoint(CheckpointKind.FULL)
-    assert job.owner.triggers[2].base_id is None
-    job.answer(2)
-    job.coordinator.trigger_checkpoint(CheckpointKind.INCREMENTAL)
-    assert job.owner.triggers[3].base_id == 2
-    assert len(names(job.directories.shared)) == 2
-
-
-def test_without_increments_there_is_no_base(root: Location) -> None:
-    job = Job(root, replace(KEPT, incremental=False))
-    job.complete()
-    job.coordinator.trigger_checkpoint()
-    assert job.owner.triggers[2].base_id is None
-
-
-def test_files_stay_while_a_pending_checkpoint_may_reference_them(root: Location) -> None:
-    job = Job(root, replace(KEPT, max_concurrent=2))
-    job.coordinator.trigger_checkpoint()
-    job.coordinator.trigger_checkpoint()
-    job.answer(1)
-    # The third is based on the first, the second, taken before, is not.
-    job.coordinator.trigger_checkpoint()
-    assert job.owner.triggers[3].base_id == 1
-    job.answer(2)
-    assert listed(job) == [2]
-    job.answer(3)
-    assert listed(job) == [3]
-    assert len(names(job.directories.shared)) == 2
 
 
 # Failures
 
 
-def test_a_declined_checkpoint_leaves_nothing_and_fails_the_job(job: Job) -> None:
-    request = job.coordinator.trigger_checkpoint()
-    job.answer(1, 0)
-    assert job.coordinator.decline(1, FailureReason.CHECKPOINT_ASYNC_EXCEPTION, "the disk is full")
-    assert request.failure == CheckpointFailure(FailureReason.CHECKPOINT_ASYNC_EXCEPTION, 1, "the disk is full")
+def test_a_declined_checkpoint_leaves_nothing(job: Job) -> None:
+    job.answer(job.coordinator.trigger_checkpoint())
+    error = job.coordinator.abort(FailureReason.CHECKPOINT_ASYNC_EXCEPTION, "the disk is full")
+    assert job.coordinator.failure == CheckpointFailure(FailureReason.CHECKPOINT_ASYNC_EXCEPTION, 1, "the disk is full")
+    assert error.what == "Asynchronous task checkpoint failed. the disk is full"
+    assert error.details["reason"] == "CHECKPOINT_ASYNC_EXCEPTION"
     assert names(job.directories.job) == ["shared"]
-    assert names(job.directories.shared) == []
-    assert count_calls(job.owner)["aborted"] == [1]
-    assert job.owner.failed == [
-        "Exceeded checkpoint tolerable failure threshold. Asynchronous task checkpoint failed. the disk is full"
-    ]
-
-
-@pytest.mark.parametrize("reason", [each for each in FailureReason if each.is_preflight or each.impossible])
-def test_a_task_declines_only_with_reasons_of_tasks(job: Job, reason: FailureReason) -> None:
-    with pytest.raises(UsageError, match=reason.name):
-        job.coordinator.decline(1, reason)
-
-
-def test_a_late_answer_is_ignored_and_its_files_go(job: Job) -> None:
-    job.complete()
-    job.coordinator.trigger_checkpoint()
-    for task in job.tasks:
-        task.tables.append("000002.sst")
-    late = job.tasks[0].take(job.owner.triggers[2])
-    job.coordinator.decline(2, FailureReason.CHECKPOINT_DECLINED)
-    assert job.coordinator.acknowledge(late) is Acknowledgement.LATE
-    assert not job.coordinator.decline(2, FailureReason.CHECKPOINT_DECLINED)
-    assert listed(job) == [1]
+    # Its tables stay, since no task named them; retention removes them.
     assert len(names(job.directories.shared)) == 2
-    assert job.coordinator.acknowledge(replace(late, checkpoint_id=1)) is Acknowledgement.LATE
 
 
-def test_a_checkpoint_expires(job: Job) -> None:
-    request = job.coordinator.trigger_checkpoint()
-    job.clock.now = job.options.timeout - 1
-    job.coordinator.run_due()
-    assert request.state is RequestState.PENDING
-    assert job.coordinator.next_due == job.options.timeout
-    job.clock.now += 1
-    job.coordinator.run_due()
-    assert reason_of(request.failure) is FailureReason.CHECKPOINT_EXPIRED
-    assert len(job.owner.failed) == 1
+@pytest.mark.parametrize("slowest", [100, 40], ids=["a task", "the publication"])
+def test_a_checkpoint_expires(root: Location, slowest: int) -> None:
+    job = Job(root, replace(KEPT, timeout=100))
+    trigger = job.coordinator.trigger_checkpoint()
+    job.hands.now += 1_000
+    first, second = job.answer(trigger)
+    job.hands.step = 50 if slowest < 100 else 0
+    with pytest.raises(StateError, match="Checkpoint expired before completing") as caught:
+        job.coordinator.complete([replace(first, millis=slowest), second])
+    assert caught.value.details["reason"] == "CHECKPOINT_EXPIRED"
+    assert reason_of(job) is FailureReason.CHECKPOINT_EXPIRED
+    assert listed(job) == []
+    assert [name for name in names(job.directories.job) if name != "shared"] == []
+    assert names(job.directories.shared) == []
+    # The next one has its own time.
+    job.hands.step = 0
+    assert job.complete() == 2
+
+
+def test_a_checkpoint_of_another_run_subsumes_an_earlier_one(root: Location) -> None:
+    job, other = Job(root), Job(root)
+    trigger = job.coordinator.trigger_checkpoint()
+    taken = job.answer(trigger)
+    assert other.complete() == 2
+    with pytest.raises(StateError, match=r"Checkpoint has been subsumed. Another run has completed .*chk-2"):
+        job.coordinator.complete(taken)
+    assert reason_of(job) is FailureReason.CHECKPOINT_SUBSUMED
+    assert listed(other) == [2]
+    assert len(names(job.directories.shared)) == 2
+    # One that has not completed does not.
+    other.coordinator.trigger_checkpoint()
+    job.coordinator.set_next_id(1)
+    with pytest.raises(StateError, match="subsumed"):
+        job.complete()
+
+
+def test_an_earlier_run_that_has_not_completed_subsumes_nothing(root: Location) -> None:
+    job, other = Job(root), Job(root)
+    trigger = job.coordinator.trigger_checkpoint()
+    other.coordinator.trigger_checkpoint()
+    job.coordinator.complete(job.answer(trigger))
+    assert listed(job) == [1]
 
 
 def test_a_directory_that_cannot_be_made_is_an_io_problem(job: Job, tmp_path: Path) -> None:
     (tmp_path / JOB).write_text("a file where the directory of the job goes")
-    request = job.coordinator.trigger_checkpoint()
-    assert reason_of(request.failure) is FailureReason.IO_EXCEPTION
-    assert job.owner.failed
-
-
-def test_a_trigger_that_cannot_be_forwarded(job: Job) -> None:
-    job.owner.error = StateError("no worker answers")
-    request = job.coordinator.trigger_checkpoint()
-    assert request.failure == CheckpointFailure(FailureReason.TRIGGER_CHECKPOINT_FAILURE, 1, "no worker answers")
-    assert names(job.directories.job) == []
-    assert not job.owner.failed
-
-
-def test_tasks_that_do_not_run(job: Job) -> None:
-    job.owner.running = False
-    request = job.coordinator.trigger_checkpoint()
-    assert reason_of(request.failure) is FailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
-    assert request.checkpoint_id is None
-
-
-def test_a_failed_task_ends_pending_checkpoints(job: Job) -> None:
-    request = job.coordinator.trigger_checkpoint()
-    waiting = job.coordinator.trigger_checkpoint()
-    job.coordinator.fail_tasks("worker 3 is gone")
-    assert {reason_of(request.failure), reason_of(waiting.failure)} == {FailureReason.TASK_FAILURE}
-    assert not job.owner.failed
+    with pytest.raises(StateError, match="IO-problem detected") as caught:
+        job.coordinator.trigger_checkpoint()
+    assert reason_of(job) is FailureReason.IO_EXCEPTION
+    assert caught.value.details["reason"] == "IO_EXCEPTION"
 
 
 def test_a_handle_of_a_foreign_file_is_not_published(job: Job, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    request = job.coordinator.trigger_checkpoint()
-    job.answer(1, 0)
-    taken = job.tasks[1].take(job.owner.triggers[1])
+    first, taken = job.answer(job.coordinator.trigger_checkpoint())
     keyed = taken.state.managed_keyed_state
     assert isinstance(keyed, IncrementalRemoteKeyedStateHandle)
     foreign = replace(keyed, meta_data_state=FileStateHandle(f"file:{tmp_path}/elsewhere/x", 1))
-    job.coordinator.acknowledge(replace(taken, state=replace(taken.state, managed_keyed_state=foreign)))
-    assert reason_of(request.failure) is FailureReason.FINALIZE_CHECKPOINT_FAILURE
-    assert "outside the directories that this snapshot may name" in str(request.failure)
+    with pytest.raises(StateError, match="outside the directories that this snapshot may name"):
+        job.coordinator.complete([first, replace(taken, state=replace(taken.state, managed_keyed_state=foreign))])
+    assert reason_of(job) is FailureReason.FINALIZE_CHECKPOINT_FAILURE
     assert listed(job) == []
-
-
-# Requests
-
-
-def test_one_checkpoint_at_a_time_and_the_next_one_after_it(job: Job) -> None:
-    first, second = job.coordinator.trigger_checkpoint(), job.coordinator.trigger_checkpoint()
-    assert (first.state, second.state) == (RequestState.PENDING, RequestState.QUEUED)
-    job.answer(1)
-    assert second.state is RequestState.PENDING
-    assert job.owner.calls == [("trigger", 1), ("complete", 1), ("trigger", 2)]
-
-
-def test_the_queue_has_a_bound(job: Job) -> None:
-    requests = [job.coordinator.trigger_checkpoint() for _ in range(1 + MAX_QUEUED)]
-    assert {each.state for each in requests[1:]} == {RequestState.QUEUED}
-    refused = job.coordinator.trigger_checkpoint()
-    assert reason_of(refused.failure) is FailureReason.TOO_MANY_CHECKPOINT_REQUESTS
-    # A savepoint is before all of them, but those of users are retained.
-    savepoint = job.coordinator.trigger_savepoint(join(job.root, "savepoints"))
-    assert reason_of(savepoint.failure) is FailureReason.TOO_MANY_CHECKPOINT_REQUESTS
-
-
-def test_periodic_requests_leave_a_full_queue_first(root: Location) -> None:
-    job = Job(root, replace(KEPT, interval=10))
-    job.coordinator.start_scheduler()
-    pending = job.coordinator.trigger_checkpoint()
-    periodic = job.coordinator.trigger_checkpoint(is_periodic=True)
-    others = [job.coordinator.trigger_checkpoint() for _ in range(MAX_QUEUED)]
-    assert pending.state is RequestState.PENDING
-    assert reason_of(periodic.failure) is FailureReason.TOO_MANY_CHECKPOINT_REQUESTS
-    assert others[-1].state is RequestState.QUEUED
-
-
-def test_periodic_checkpoints(root: Location) -> None:
-    job = Job(root, replace(KEPT, interval=100))
-    assert job.coordinator.next_due is None
-    job.coordinator.start_scheduler()
-    for now in (99, 100, 150, 200, 555):
-        job.clock.now = now
-        job.coordinator.run_due()
-        for number in list(job.coordinator.pending):
-            job.answer(number)
-    assert count_calls(job.owner)["complete"] == [1, 2, 3]
-    assert job.coordinator.next_due == 600
-    job.coordinator.stop_scheduler()
-    job.clock.now = 700
-    job.coordinator.run_due()
-    assert count_calls(job.owner)["complete"] == [1, 2, 3]
-    late = job.coordinator.trigger_checkpoint(is_periodic=True)
-    assert reason_of(late.failure) is FailureReason.PERIODIC_SCHEDULER_SHUTDOWN
-
-
-def test_a_scheduler_needs_an_interval(job: Job) -> None:
-    with pytest.raises(UsageError, match="there is no interval"):
-        job.coordinator.start_scheduler()
-
-
-def test_the_pause_counts_from_the_end_of_a_checkpoint(root: Location) -> None:
-    job = Job(root, replace(KEPT, interval=100, min_pause=80))
-    job.coordinator.start_scheduler()
-    job.clock.now = 100
-    job.coordinator.run_due()
-    job.clock.now = 190
-    job.answer(1)
-    job.clock.now = 200
-    job.coordinator.run_due()
-    assert reason_of(job.coordinator.failures.last) is FailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
-    assert job.coordinator.next_due == 270
-    # Users need not wait.
-    assert job.coordinator.trigger_checkpoint().state is RequestState.PENDING
-    job.answer(2)
-    job.clock.now = 280
-    job.coordinator.run_due()
-    assert list(job.coordinator.pending) == [3]
-
-
-def test_suspending_ends_pending_checkpoints(root: Location) -> None:
-    job = Job(root, replace(KEPT, interval=100))
-    job.coordinator.start_scheduler()
-    request = job.coordinator.trigger_checkpoint()
-    job.coordinator.stop_scheduler()
-    assert reason_of(request.failure) is FailureReason.CHECKPOINT_COORDINATOR_SUSPEND
-
-
-def test_a_later_checkpoint_ends_an_earlier_one(root: Location) -> None:
-    job = Job(root, replace(KEPT, max_concurrent=2))
-    first = job.coordinator.trigger_checkpoint()
-    job.coordinator.trigger_checkpoint()
-    job.answer(1, 0)
-    job.answer(2)
-    assert reason_of(first.failure) is FailureReason.CHECKPOINT_SUBSUMED
-    assert listed(job) == [2]
-    assert len(names(job.directories.shared)) == 2
 
 
 # Savepoints
@@ -385,138 +242,24 @@ def test_a_later_checkpoint_ends_an_earlier_one(root: Location) -> None:
 
 def test_a_savepoint_stands_alone_and_is_never_discarded(job: Job) -> None:
     job.complete()
-    request = job.coordinator.trigger_savepoint(join(job.root, "savepoints"), SavepointFormatType.NATIVE)
-    assert request.checkpoint_id == 2
-    assert job.owner.triggers[2].shared is None
-    job.answer(2)
-    assert request.location is not None
-    savepoint = open_snapshot(str(request.location.directory))
+    trigger = job.coordinator.trigger_savepoint(join(job.root, "savepoints"), SavepointFormatType.NATIVE)
+    assert (trigger.checkpoint_id, trigger.shared) == (2, None)
+    completed = job.coordinator.complete(job.answer(trigger))
+    savepoint = open_snapshot(str(completed.location.directory))
     assert savepoint.kind == "savepoint"
-    assert request.location.directory.name.startswith("savepoint-012345-")
+    assert completed.location.directory.name.startswith("savepoint-012345-")
     for _ in range(3):
         job.complete()
     assert not missing_files(savepoint)
     assert listed(job) == [5]
-    assert ("complete", 2) not in job.owner.calls
-
-
-def test_a_savepoint_does_not_wait_nor_end_a_pending_checkpoint(job: Job) -> None:
-    checkpoint = job.coordinator.trigger_checkpoint()
-    savepoint = job.coordinator.trigger_savepoint(join(job.root, "savepoints"))
-    assert sorted(job.coordinator.pending) == [1, 2]
-    job.answer(2)
-    assert savepoint.state is RequestState.COMPLETED
-    job.answer(1)
-    assert checkpoint.state is RequestState.COMPLETED
 
 
 def test_the_newest_checkpoint_stays_beside_savepoints(job: Job) -> None:
     job.complete()
-    for number in (2, 3):
-        job.coordinator.trigger_savepoint(join(job.root, "savepoints"))
-        job.answer(number)
+    for _ in range(2):
+        job.coordinator.complete(job.answer(job.coordinator.trigger_savepoint(join(job.root, "savepoints"))))
     assert listed(job) == [1]
     assert [each.checkpoint_id for each in job.coordinator.completed.all] == [1, 3]
-
-
-def test_a_job_that_stops_with_a_savepoint_needs_no_checkpoint(job: Job) -> None:
-    job.complete()
-    job.coordinator.trigger_savepoint(join(job.root, "savepoints"), action=PostCheckpointAction.SUSPEND)
-    job.answer(2)
-    assert listed(job) == []
-    assert ("complete", 2) in job.owner.calls
-
-
-def test_failures_of_savepoints_count_only_where_a_task_caused_them(job: Job) -> None:
-    job.coordinator.trigger_savepoint(join(job.root, "savepoints"))
-    job.clock.now = job.options.timeout
-    job.coordinator.run_due()
-    assert not job.owner.failed
-    job.coordinator.trigger_savepoint(join(job.root, "savepoints"))
-    job.coordinator.decline(2, FailureReason.CHECKPOINT_DECLINED)
-    assert len(job.owner.failed) == 1
-
-
-def test_a_job_that_would_stop_fails_with_its_savepoint(root: Location) -> None:
-    job = Job(root, replace(KEPT, tolerable_failures=9))
-    job.coordinator.trigger_savepoint(join(job.root, "savepoints"), action=PostCheckpointAction.TERMINATE)
-    job.coordinator.decline(1, FailureReason.CHECKPOINT_DECLINED, "sums: 1 / 0")
-    assert job.owner.failed == ["Checkpoint was declined. sums: 1 / 0"]
-
-
-def test_a_savepoint_needs_a_directory(root: Location, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no directory of savepoints"):
-        Job(root).coordinator.trigger_savepoint()
-    job = Job(root, replace(KEPT, savepoint_directory=str(tmp_path / "default")))
-    job.coordinator.trigger_savepoint()
-    job.answer(1)
-    assert len([*(tmp_path / "default").iterdir()]) == 1
-
-
-# Finished tasks
-
-
-def test_finished_subtasks_are_not_waited_for(job: Job) -> None:
-    job.coordinator.finish_task(OPERATOR.operator_id, 0)
-    request = job.coordinator.trigger_checkpoint()
-    job.answer(1, 1)
-    assert request.state is RequestState.COMPLETED
-    (operator,) = open_snapshot(str(job.directories.checkpoint(1))).metadata.operator_states
-    assert [each.finished for each in operator.subtasks] == [True, False]
-
-
-def test_an_operator_whose_subtasks_have_all_finished(job: Job) -> None:
-    for subtask in (0, 1):
-        job.coordinator.finish_task(OPERATOR.operator_id, subtask)
-    assert job.coordinator.trigger_checkpoint().state is RequestState.COMPLETED
-    (operator,) = open_snapshot(str(job.directories.checkpoint(1))).metadata.operator_states
-    assert operator.fully_finished
-
-
-def test_no_checkpoints_after_tasks_finish_where_the_options_say_so(root: Location) -> None:
-    job = Job(root, replace(KEPT, after_tasks_finish=False))
-    job.coordinator.finish_task(OPERATOR.operator_id, 0)
-    request = job.coordinator.trigger_checkpoint()
-    assert reason_of(request.failure) is FailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
-
-
-def test_union_state_of_half_finished_subtasks_is_declined(job: Job) -> None:
-    job.coordinator.finish_task(OPERATOR.operator_id, 0)
-    request = job.coordinator.trigger_checkpoint()
-    states = (OperatorStateMetaInfo("offsets", OperatorStateMode.UNION, (0,)),)
-    handle = OperatorStreamStateHandle(states, ByteStreamStateHandle("u", b"1"))
-    state = SubtaskState(1, managed_operator_state=handle)
-    job.coordinator.acknowledge(TaskCheckpoint(1, OPERATOR.operator_id, state))
-    assert reason_of(request.failure) is FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING
-    assert "has used UnionListState, but part of its tasks are FINISHED" in str(request.failure)
-
-
-# The end of the job
-
-
-@pytest.mark.parametrize(
-    ("retention", "kept"),
-    [
-        (Retention.NO_EXTERNALIZED_CHECKPOINTS, set()),
-        (Retention.DELETE_ON_CANCELLATION, {JobStatus.FAILED}),
-        (Retention.RETAIN_ON_CANCELLATION, {JobStatus.FAILED, JobStatus.CANCELED, JobStatus.SUSPENDED}),
-    ],
-)
-@pytest.mark.parametrize("status", JobStatus)
-def test_checkpoints_outlive_the_job_as_the_retention_says(
-    root: Location, retention: Retention, kept: set[JobStatus], status: JobStatus
-) -> None:
-    job = Job(root, replace(KEPT, retention=retention, num_retained=2))
-    job.complete()
-    job.complete()
-    pending = job.coordinator.trigger_checkpoint()
-    job.coordinator.shut_down(status)
-    job.coordinator.shut_down(status)
-    assert reason_of(pending.failure) is FailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
-    assert listed(job) == ([1, 2] if status in kept else [])
-    assert len(names(job.directories.shared)) == (2 if status in kept else 0)
-    refused = job.coordinator.trigger_checkpoint()
-    assert reason_of(refused.failure) is FailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
 
 
 # Restore
@@ -549,8 +292,7 @@ def test_a_job_that_never_ran_has_nothing_to_recover(job: Job) -> None:
 def test_remains_of_a_killed_run_are_neither_listed_nor_used_again(root: Location) -> None:
     job = Job(root)
     job.complete()
-    job.coordinator.trigger_checkpoint()
-    job.answer(2, 0)
+    job.answer(job.coordinator.trigger_checkpoint())
     again = Job(root, tasks=job.tasks)
     again.coordinator.recover()
     assert listed(again) == [1]
@@ -567,8 +309,8 @@ def test_nothing_shared_is_deleted_where_a_checkpoint_cannot_be_read(root: Locat
     again = Job(root, replace(KEPT, num_retained=1), tasks=job.tasks)
     again.coordinator.recover()
     before = set(names(again.directories.shared))
-    again.coordinator.trigger_checkpoint(CheckpointKind.FULL)
-    again.answer(3)
+    trigger = again.coordinator.trigger_checkpoint()
+    again.coordinator.complete([task.take(trigger) for task in again.tasks])
     assert before < set(names(again.directories.shared))
     assert broken.exists()
     assert "cannot be read" in again.coordinator.files.frozen_by
@@ -590,7 +332,6 @@ def make_snapshot(root: Location, retained: int = 1) -> Job:
     job = Job(root, replace(KEPT, num_retained=retained), job_id=OTHER)
     for _ in range(3):
         job.complete()
-    job.coordinator.shut_down(JobStatus.CANCELED)
     return job
 
 
@@ -627,9 +368,9 @@ def test_a_snapshot_that_is_not_claimed_is_never_touched_nor_referenced(root: Lo
     job = Job(root, tasks=old.tasks)
     job.coordinator.restore(open_snapshot(str(old.directories.checkpoint(3))))
     for number in (4, 5, 6):
-        job.coordinator.trigger_checkpoint()
-        assert (job.owner.triggers[number].base_id is None) == (number == 4)
-        job.answer(number)
+        trigger = job.coordinator.trigger_checkpoint()
+        assert is_full(trigger.properties) == (number == 4)
+        job.coordinator.complete(job.answer(trigger))
     assert listed(old) == [3]
     assert listed(job) == [6]
     assert len(names(job.directories.shared)) == 2
@@ -640,22 +381,21 @@ def test_a_snapshot_that_is_not_claimed_is_never_touched_nor_referenced(root: Lo
 
 def test_the_first_checkpoint_stays_full_until_one_completes(root: Location) -> None:
     old = make_snapshot(root)
-    job = Job(root, replace(KEPT, tolerable_failures=3), tasks=old.tasks)
+    job = Job(root, tasks=old.tasks)
     job.coordinator.restore(open_snapshot(str(old.directories.checkpoint(3))))
     job.coordinator.trigger_checkpoint()
-    job.coordinator.decline(4, FailureReason.CHECKPOINT_DECLINED)
-    job.coordinator.trigger_checkpoint()
-    assert job.owner.triggers[5].properties.checkpoint_type.name == "Full Checkpoint"
+    job.coordinator.abort(FailureReason.CHECKPOINT_DECLINED)
+    assert is_full(job.coordinator.trigger_checkpoint().properties)
 
 
 def test_a_table_of_a_snapshot_that_is_not_claimed_is_not_published(root: Location) -> None:
     old = make_snapshot(root)
     job = Job(root, tasks=old.tasks)
     job.coordinator.restore(open_snapshot(str(old.directories.checkpoint(3))))
-    request = job.coordinator.trigger_checkpoint()
-    for task in job.tasks:
-        job.coordinator.acknowledge(task.take(replace(job.owner.triggers[4], base_id=3)))
-    assert reason_of(request.failure) is FailureReason.FINALIZE_CHECKPOINT_FAILURE
+    trigger = replace(job.coordinator.trigger_checkpoint(), properties=make_properties())
+    with pytest.raises(StateError, match="would not stand alone"):
+        job.coordinator.complete([task.take(trigger, 3) for task in job.tasks])
+    assert reason_of(job) is FailureReason.FINALIZE_CHECKPOINT_FAILURE
     assert listed(old) == [3]
 
 
@@ -663,10 +403,9 @@ def test_a_claimed_native_savepoint_stays_while_its_files_are_referenced(root: L
     old = make_snapshot(root)
     savepoints = Job(root, job_id=OTHER, tasks=old.tasks)
     savepoints.coordinator.recover()
-    request = savepoints.coordinator.trigger_savepoint(join(root, "savepoints"), SavepointFormatType.NATIVE)
-    savepoints.answer(4)
-    assert request.location is not None
-    savepoint = open_snapshot(str(request.location.directory))
+    trigger = savepoints.coordinator.trigger_savepoint(join(root, "savepoints"), SavepointFormatType.NATIVE)
+    completed = savepoints.coordinator.complete(savepoints.answer(trigger))
+    savepoint = open_snapshot(str(completed.location.directory))
     job = Job(root)
     job.coordinator.restore(savepoint, ClaimMode.CLAIM)
     job.complete()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import state_pipelines
 from state_pipelines.checkpoints.failure_reasons import CheckpointFailure, FailureCounter, FailureReason
 
+PACKAGE = Path(state_pipelines.__file__).parent
 COUNTED = {
     "IO_EXCEPTION",
     "CHECKPOINT_ASYNC_EXCEPTION",
@@ -39,44 +43,42 @@ def test_every_reason_has_a_cause_and_a_remedy_of_one_sentence(reason: FailureRe
     assert described["message"] == f"{reason.message} the disk is full"
 
 
-def fail(counter: FailureCounter, number: int | None, reason: FailureReason = FailureReason.CHECKPOINT_EXPIRED) -> bool:
-    return counter.fail(CheckpointFailure(reason, number))
+def expire(counter: FailureCounter, number: int | None) -> bool:
+    return counter.is_tolerable(CheckpointFailure(FailureReason.CHECKPOINT_EXPIRED, number))
 
 
 def test_the_failure_after_the_tolerable_ones_fails_the_job() -> None:
     counter = FailureCounter(2)
-    assert [fail(counter, number) for number in (1, 2, 3)] == [False, False, True]
-    # The counter starts again.
-    assert not fail(counter, 4)
+    assert [expire(counter, number) for number in (1, 2, 3)] == [True, True, False]
+    assert [each.checkpoint_id for each in counter.tolerated] == [1, 2]
 
 
-def test_a_success_forgets_failures_and_ignores_those_before_it() -> None:
-    counter = FailureCounter(1)
-    assert not fail(counter, 1)
-    counter.succeed(3)
-    assert counter.count == 0
-    assert not fail(counter, 2)
-    assert counter.count == 0
-    assert not fail(counter, 4)
-    assert fail(counter, 5)
+def test_what_flink_does_not_count_ends_a_run() -> None:
+    counter = FailureCounter(100)
+    goes_on = {each.name for each in FailureReason if counter.is_tolerable(CheckpointFailure(each, 1))}
+    assert goes_on == COUNTED
 
 
-def test_an_older_success_forgets_nothing() -> None:
-    counter = FailureCounter(5)
-    counter.succeed(3)
-    fail(counter, 4)
-    counter.succeed(2)
-    assert counter.count == 1
+def test_a_checkpoint_that_may_be_there_is_not_repeated() -> None:
+    reason = FailureReason.FINALIZE_CHECKPOINT_FAILURE
+    assert not FailureCounter(9).is_tolerable(CheckpointFailure(reason, 1, is_in_doubt=True))
 
 
-def test_a_checkpoint_counts_once_and_one_without_id_each_time() -> None:
-    counter = FailureCounter(5)
-    for number in (1, 1, None, None):
-        fail(counter, number, FailureReason.IO_EXCEPTION)
-    assert counter.count == 3
+ARISES = {
+    "MINIMUM_TIME_BETWEEN_CHECKPOINTS",
+    "IO_EXCEPTION",
+    "CHECKPOINT_ASYNC_EXCEPTION",
+    "CHECKPOINT_EXPIRED",
+    "CHECKPOINT_SUBSUMED",
+    "CHECKPOINT_DECLINED",
+    "CHECKPOINT_COORDINATOR_SHUTDOWN",
+    "TASK_FAILURE",
+    "FINALIZE_CHECKPOINT_FAILURE",
+}
 
 
-def test_other_reasons_do_not_count() -> None:
-    counter = FailureCounter(0)
-    assert not any(fail(counter, None, each) for each in FailureReason if not each.counts)
-    assert counter.count == 0
+def test_a_reason_arises_in_a_run_or_says_why_it_cannot() -> None:
+    assert {each.name for each in FailureReason if not each.impossible} == ARISES
+    sources = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    for reason in FailureReason:
+        assert (f"FailureReason.{reason.name}" in sources) == (reason.name in ARISES), reason

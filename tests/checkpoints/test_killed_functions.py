@@ -16,7 +16,7 @@ from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.checkpoints.completed_checkpoints import find_checkpoints
 from state_pipelines.checkpoints.coordinator import CheckpointCoordinator
 from state_pipelines.checkpoints.directories import CheckpointDirectories
-from state_pipelines.checkpoints.options import CheckpointOptions, Retention
+from state_pipelines.checkpoints.options import CheckpointOptions
 from state_pipelines.checkpoints.pending_checkpoint import CheckpointedOperator
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint
 from state_pipelines.datastream import (
@@ -36,7 +36,7 @@ from state_pipelines.operations.dump import dump
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.storage import Location, faults, join
-from tests.checkpoints.tasks import JOB, Owner, missing_files
+from tests.checkpoints.tasks import JOB, missing_files
 from tests.storages import CountedFileSystem, Fault, LostResponse, empty_counted
 
 if TYPE_CHECKING:
@@ -97,12 +97,9 @@ class Run:
         root = Location(CountedFileSystem(), "/jobs")
         self.backend, self.folder = backend, folder
         self.kill_at, self.steps = kill_at, 0
-        self.owner = Owner()
-        options = CheckpointOptions(
-            incremental=backend != "heap", inline_threshold=0, retention=Retention.RETAIN_ON_CANCELLATION
-        )
+        options = CheckpointOptions(incremental=backend != "heap", inline_threshold=0)
         self.directories = CheckpointDirectories(join(root, "checkpoints"), JOB)
-        self.coordinator = CheckpointCoordinator(self.directories, [OPERATOR], self.owner, options)
+        self.coordinator = CheckpointCoordinator(self.directories, [OPERATOR], options)
         self.functions = [Orders() for _ in range(PARALLELISM)]
         self.operators: list[KeyedCoProcessOperator] = []
 
@@ -157,9 +154,9 @@ class Run:
 
     def checkpoint(self) -> None:
         self.step()
-        number = self.coordinator.trigger_checkpoint().checkpoint_id
-        assert number is not None
-        trigger = self.owner.triggers[number]
+        trigger = self.coordinator.trigger_checkpoint()
+        number = trigger.checkpoint_id
+        taken = []
         for operator in self.operators:
             self.step()
             shared = None if self.backend == "heap" else trigger.shared
@@ -167,7 +164,8 @@ class Run:
                 trigger.directory, make_file_name(), number, file_format=Format.HEAP, shared=shared
             )
             self.step()
-            self.coordinator.acknowledge(TaskCheckpoint(number, OPERATOR.operator_id, state))
+            taken.append(TaskCheckpoint(number, OPERATOR.operator_id, state))
+        self.coordinator.complete(taken)
         for operator in self.operators:
             self.step()
             operator.notify_checkpoint_complete(number)

@@ -42,23 +42,6 @@ def test_a_file_is_free_when_the_last_reference_is_gone(files: SharedFiles) -> N
     assert len(files) == 0
 
 
-def test_a_free_file_waits_for_checkpoints_that_were_pending(files: SharedFiles) -> None:
-    files.register(1, at("a"))
-    assert files.release(1, pending=[2, 3]) == []
-    assert files.settle(2) == []
-    assert at("a")[0] in files
-    assert files.settle(3) == at("a")
-    assert at("a")[0] not in files
-
-
-def test_a_pending_checkpoint_may_take_a_waiting_file_back(files: SharedFiles) -> None:
-    files.register(1, at("a"))
-    files.release(1, pending=[2])
-    files.register(2, at("a"))
-    assert files.settle(2) == []
-    assert files.release(2) == at("a")
-
-
 def test_protected_files_are_never_free(files: SharedFiles) -> None:
     files.protect(at("a"))
     files.register(1, at("a", "b"))
@@ -79,7 +62,6 @@ def test_nothing_is_free_while_references_are_unknown(files: SharedFiles) -> Non
     files.freeze("chk-3 cannot be read")
     files.freeze("chk-4 cannot be read")
     assert files.release(1) == []
-    assert files.settle(1) == []
     assert files.frozen_by == "chk-3 cannot be read"
 
 

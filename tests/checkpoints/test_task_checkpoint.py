@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.snapshots import Case
 
 FILES = (RecordedFile("a", 7, "0" * 32), RecordedFile("b", 9))
-EXAMPLE = TaskCheckpoint(9, b"\x0a" * 16, SubtaskState(3, finished=True), 5, 4, 3, 2, 1, FILES)
+EXAMPLE = TaskCheckpoint(9, b"\x0a" * 16, SubtaskState(3, finished=True), 5, 4, 3, FILES, 2)
 
 
 @pytest.mark.parametrize("case", OWN, ids=str)

@@ -10,14 +10,14 @@ import pytest
 
 from state_pipelines.checkpoints.coordinator import METADATA_VERSION, CheckpointCoordinator
 from state_pipelines.checkpoints.directories import CheckpointDirectories
-from state_pipelines.checkpoints.options import CheckpointOptions, ClaimMode, Retention
+from state_pipelines.checkpoints.options import CheckpointOptions, ClaimMode
 from state_pipelines.checkpoints.pending_checkpoint import CheckpointedOperator
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint
 from state_pipelines.metadata import replace_stream_handles
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.streams import locate_file
 from state_pipelines.storage import resolve
-from tests.checkpoints.tasks import JOB, Owner, missing_files
+from tests.checkpoints.tasks import JOB, missing_files
 from tests.flink import harness
 from tests.flink.make_data import JOBS
 from tests.flink.test_converted_savepoints import find_case, line_of
@@ -47,18 +47,21 @@ def publish(snapshot: Snapshot, root: Path, metadata_version: int) -> Path:
         CheckpointedOperator(each.operator_id, each.parallelism, each.max_parallelism)
         for each in metadata.operator_states
     ]
-    options = CheckpointOptions(incremental=True, retention=Retention.RETAIN_ON_CANCELLATION)
+    options = CheckpointOptions(incremental=True)
     coordinator = CheckpointCoordinator(
-        CheckpointDirectories(resolve(str(root)), JOB), operators, Owner(), options, metadata_version=metadata_version
+        CheckpointDirectories(resolve(str(root)), JOB), operators, options, metadata_version=metadata_version
     )
     coordinator.restore(snapshot, ClaimMode.CLAIM)
-    request = coordinator.trigger_checkpoint()
-    assert request.checkpoint_id == snapshot.checkpoint_id + 1
-    for operator in metadata.operator_states:
-        for state in operator.subtasks:
-            coordinator.acknowledge(TaskCheckpoint(request.checkpoint_id, operator.operator_id, state))
-    assert request.location is not None, request.failure
-    return root / JOB / f"chk-{request.checkpoint_id}"
+    number = coordinator.trigger_checkpoint().checkpoint_id
+    assert number == snapshot.checkpoint_id + 1
+    coordinator.complete(
+        [
+            TaskCheckpoint(number, operator.operator_id, state)
+            for operator in metadata.operator_states
+            for state in operator.subtasks
+        ]
+    )
+    return root / JOB / f"chk-{number}"
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])

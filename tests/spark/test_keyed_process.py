@@ -438,7 +438,7 @@ def test_several_columns_are_a_tuple(frames: dict[str, DataFrame], tmp_path: Pat
         ({"order_by": ["when"]}, UsageError, "no column when"),
         ({"parallelism": 9, "max_parallelism": 8}, UsageError, "parallelism 9 is higher than max parallelism 8"),
         ({"options": {"state.backend.type": "rocksdb", "state.backend.rocksdb.x": 1}}, UsageError, "no option"),
-        ({"options": {"execution.checkpointing.unaligned.enabled": "true"}}, UsageError, "means nothing here"),
+        ({"options": {"execution.checkpointing.unaligned.enabled": "true"}}, UsageError, "not possible here"),
         ({"job_id": "x", "checkpoint": "a"}, UsageError, "is not a job id"),
     ],
 )

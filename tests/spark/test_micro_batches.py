@@ -353,7 +353,8 @@ def test_contradictions(query: Query, options: dict[str, Any], message: str) -> 
 
 
 def test_arguments_are_those_of_the_batch_step() -> None:
-    fields = set(KeyedStep.__dataclass_fields__) - {"output", "checkpoint", "checkpoint_id", "deliver", "watermark"}
+    own = {"output", "checkpoint", "checkpoint_id", "deliver", "watermark", "schedule", "clock"}
+    fields = set(KeyedStep.__dataclass_fields__) - own
     parameters = set(keyed_batches.__kwdefaults__ or {}) | {"key", "function", "uid"}
     assert fields - {"savepoint", "savepoint_format"} <= parameters
 
