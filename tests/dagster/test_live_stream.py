@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,21 +16,39 @@ import yaml
 
 import state_pipelines as sp
 from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
+from state_pipelines.dagster.assets.checkpoint import _check
 from state_pipelines.dagster.sensors.new_input import build_new_input
 from state_pipelines.dagster.stream_settings import StreamSettings, to_cron
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.operations.auditing import Depth, audit_snapshot
 from tests.dagster.conftest import ROOT, build, find_asset
+from tests.snapshots import select
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
 STREAM = """
-from state_pipelines.datastream import KeyedProcessFunction, Types, ValueStateDescriptor
+from pathlib import Path
+
+from state_pipelines.datastream import (
+    CheckpointedFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    ProcessWindowFunction,
+    Time,
+    TumblingEventTimeWindows,
+    Types,
+    ValueStateDescriptor,
+)
+from state_pipelines.spark import connect
+
+LIMITS = MapStateDescriptor("limits", Types.STRING(), Types.LONG())
 
 
 class Count(KeyedProcessFunction):
@@ -49,15 +68,63 @@ class Count(KeyedProcessFunction):
         yield ctx.get_current_key(), self.count.value()
 
 
+class DeclineTwice(Count, CheckpointedFunction):
+    def initialize_state(self, context):
+        pass
+
+    def snapshot_state(self, context):
+        for name in ("@INPUT@/../first", "@INPUT@/../second"):
+            if not Path(name).exists():
+                Path(name).touch()
+                raise OSError("no space left")
+
+
+def decline_twice(spark, keyed_batches):
+    return count_clicks(spark, keyed_batches, function=DeclineTwice(), parallelism=1)
+
+
+class CountPages(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        yield key, len(list(elements))
+
+
+class Limit(KeyedBroadcastProcessFunction):
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+
+    def process_element(self, value, ctx):
+        self.count.update(min((self.count.value() or 0) + 1, ctx.get_broadcast_state(LIMITS).get("most")))
+
+    def process_broadcast_element(self, value, ctx):
+        ctx.get_broadcast_state(LIMITS).put(value.name, value.number)
+
+
+def count_windows(spark, keyed_batches):
+    windows = TumblingEventTimeWindows.of(Time.seconds(10))
+    pages = keyed_batches(
+        key="user", function=CountPages(), uid="pages", parallelism=2, timestamp="at", windows=windows, out_of_orderness=0
+    )
+    most = keyed_batches(
+        key="user", function=Limit(), uid="limit", parallelism=2, timestamp="at", broadcast_states=[LIMITS]
+    )
+    rules = spark.createDataFrame([("most", 1)], "name string, number long")
+
+    def run_both(df, batch_id):
+        timed = df.selectExpr("user", "page", "cast(ascii(page) as long) as at")
+        pages(timed, batch_id)
+        most(connect(timed, rules, key="user", timestamp="at", broadcast=True), batch_id)
+
+    return count_clicks(spark, keyed_batches).foreachBatch(run_both)
+
+
 def refuse(rows, batch_id):
     raise OSError("the table is read-only")
 
 
 def count_clicks(spark, keyed_batches, **others):
     clicks = spark.readStream.schema("user string, page string").option("maxFilesPerTrigger", 1).json("@INPUT@")
-    return clicks.writeStream.foreachBatch(
-        keyed_batches(key="user", function=Count(), uid="clicks", parallelism=2, **others)
-    )
+    chosen = {"function": Count(), "parallelism": 2} | others
+    return clicks.writeStream.foreachBatch(keyed_batches(key="user", uid="clicks", **chosen))
 
 
 def refuse_output(spark, keyed_batches):
@@ -199,6 +266,10 @@ def test_a_run_takes_a_checkpoint_with_numbers(stream: Stream) -> None:
     # Every access of each subtask is timed.
     assert sum(each["count"] for each in lines if each["name"] == latency) == 3
     assert {each["subtask"] for each in lines} == {0, 1}
+    # Its own checks have read it.
+    checks = {each.check_name: each.passed for each in result.get_asset_check_evaluations()}
+    assert checks == dict.fromkeys(("restorable", "files_present", "key_groups_covered"), True)
+    assert "failed before" not in metadata
 
 
 def test_each_batch_has_its_materialisation_and_the_next_run_goes_on(stream: Stream) -> None:
@@ -241,6 +312,59 @@ def test_a_failed_checkpoint_fails_the_materialisation_with_the_reason_of_flink(
     (stream.folder / "stream.py").write_text((stream.folder / "stream.py").read_text().replace('"broken"', '"none"'))
     (metadata,) = get_metadata(stream.run("take_checkpoint"))
     assert stream.read(metadata["path"]) == {"ada": 2, "bob": 2}
+
+
+def test_tolerable_failures_are_shown_beside_the_checkpoint_that_follows(stream: Stream) -> None:
+    options = {"execution.checkpointing.tolerable-failed-checkpoints": 1}
+    declining = stream.use("decline_twice")
+    description, metadata = get_failure(declining.change(options=options).run("take_checkpoint"))
+    assert "Exceeded checkpoint tolerable failure threshold. Checkpoint was declined." in description
+    assert (metadata["reason"], metadata["tolerated failures"]) == ("CHECKPOINT_DECLINED", "1")
+    assert stream.list_checkpoints() == []
+    (stream.folder / "second").unlink()
+    (metadata,) = get_metadata(declining.change(options=options).run("take_checkpoint"))
+    assert metadata["failed before"] == 1
+    (row,) = metadata["failures"].records
+    assert row.data["reason"] == "CHECKPOINT_DECLINED"
+    assert row.data["message"].startswith("Checkpoint was declined. OSError: no space left")
+    assert stream.read(metadata["path"]) == {"ada": 2, "bob": 1}
+
+
+def test_windows_and_broadcast_states_run_in_the_asset(stream: Stream) -> None:
+    result = stream.use("count_windows").run("take_checkpoint")
+    assert result.success
+    windows, limits = get_metadata(result)
+    pages = sp.open_snapshot(windows["path"]).operator("pages").state("window-contents").to_arrow().to_pylist()
+    assert sorted((each["state_key"], each["state_namespace"]["start"]) for each in pages) == [
+        ("ada", 0),
+        ("ada", 0),
+        ("bob", 0),
+    ]
+    limit = sp.open_snapshot(limits["path"]).operator("limit")
+    assert sorted(limit.state("count").to_arrow()["value"].to_pylist()) == [1, 1]
+    assert limit.state("limits").to_arrow().to_pylist()[0]["map_value"] == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "failed"),
+    [
+        (lambda path: path.unlink(), {"restorable", "files_present"}),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), {"restorable", "files_present"}),
+        (lambda path: None, set()),
+    ],
+    ids=["missing", "cut", "whole"],
+)
+def test_checks_of_a_checkpoint_fail_where_it_is_damaged(
+    tmp_path: Path, damage: Callable[[Path], Any], failed: set[str]
+) -> None:
+    case = select("2.2", "rocksdb-incremental")[0]
+    shutil.copytree(case.folder, tmp_path / "job")
+    moved = replace(case, folder=tmp_path / "job", path=tmp_path / "job" / case.path.relative_to(case.folder))
+    damage(max(tmp_path.rglob("shared/*"), key=lambda each: each.stat().st_size))
+    results = [*_check(audit_snapshot(moved.open(), Depth.SAMPLE))]
+    assert {each.check_name for each in results} == {"restorable", "files_present", "key_groups_covered"}
+    assert {each.check_name for each in results if not each.passed} >= failed
+    assert bool(failed) == any(not each.passed for each in results)
 
 
 def test_an_output_that_fails_fails_the_checkpoint(stream: Stream) -> None:
@@ -349,7 +473,7 @@ def test_checkpoints_and_savepoints_of_a_job_share_a_pool(stream: Stream, tmp_pa
     with dg.DagsterInstance.local_temp(str(tmp_path), overrides=overrides) as instance:
         limit = instance.get_concurrency_config().pool_config.default_pool_limit
     assert stream.job.stream is not None
-    assert limit == stream.job.stream.parsed.max_concurrent == 1
+    assert limit == 1
 
 
 @pytest.mark.parametrize(
@@ -439,7 +563,7 @@ def test_the_sensor_takes_names_that_are_not_utf8(stream: Stream) -> None:
     [
         ({"definition": "shop.streams:orders"}, "names no function"),
         ({"options": {"execution.checkpointing.interval": "7 min"}}, "which no schedule has"),
-        ({"options": {"execution.checkpointing.max-concurrent-checkpoints": 2}}, "leave it at 1"),
+        ({"options": {"execution.checkpointing.max-concurrent-checkpoints": 2}}, "or set it to 1"),
         ({"options": {"execution.checkpointing.dir": "/a"}}, "set directory and from_snapshot"),
         ({"options": {"execution.checkpointing.unaligned.enabled": True}}, "unaligned"),
         ({"options": {"execution.checkpointing.timeuot": 3}}, "timeuot"),

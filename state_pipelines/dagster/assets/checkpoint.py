@@ -9,23 +9,44 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
+from state_pipelines.checkpoints.failure_reasons import FailureReason
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.metadata_values import make_table
+from state_pipelines.dagster.metadata_values import list_texts, make_table
 from state_pipelines.dagster.partitions import make_partition_key
 from state_pipelines.dagster.python_functions import load_function
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.datastream.metrics import combine_metrics
 from state_pipelines.errors import StateError, Where
+from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
 from state_pipelines.operations.balance.balance import measure_balance
 
 if TYPE_CHECKING:
+    from state_pipelines.operations.auditing import AuditReport
     from state_pipelines.operations.balance.balance_report import Balance
     from state_pipelines.snapshot import Snapshot
     from state_pipelines.spark import KeyedProcessResult
 
 NAME = "checkpoint"
 
+CHECKS = {
+    "restorable": (
+        frozenset(Property),
+        "The newest checkpoint can be restored, as far as its bytes show; `restore_audit` says more.",
+    ),
+    "files_present": (
+        {Property.FILES, Property.SIZES},
+        "Every file that it names exists, with the size that its state handle records.",
+    ),
+    "key_groups_covered": (
+        {Property.KEY_GROUPS, Property.OFFSETS},
+        "Every key group is held by exactly one subtask, at an offset inside its file.",
+    ),
+}
+"""The properties of the newest checkpoint of a run that a check is about, and its description."""
+
+_SAMPLE = 10
+_FAILURES = [dg.TableColumn(name) for name in ("reason", "message", "cause", "remedy")]
 _METRICS = [dg.TableColumn("metric"), dg.TableColumn("kind"), dg.TableColumn("values")]
 
 
@@ -47,6 +68,7 @@ def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
         kinds={"flink", "spark"},
         partitioned=False,
         writes=True,
+        checks={name: text for name, (_, text) in CHECKS.items()},
         # Without new input there is no checkpoint.
         output_required=False,
     )
@@ -56,6 +78,7 @@ def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
         """The checkpoints of the stream: a run processes the input that is there, and takes one after each batch.
 
         If a batch fails, its checkpoint does too: the step shows Flink's reason, and the next run repeats the batch.
+        Failures that the options tolerate are shown beside the checkpoint that follows them.
         """
         # Importing Spark takes seconds.
         from state_pipelines.spark.stream_runs import process_available
@@ -91,9 +114,28 @@ def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
             asset_key=job.key(NAME),
             metadata=metadata,
             data_version=dg.DataVersion(snapshot.fingerprint),
+            check_results=list(_check(audit_snapshot(snapshot, Depth.SAMPLE))),
         )
 
     return checkpoint
+
+
+def _check(report: "AuditReport") -> Iterator[dg.AssetCheckResult]:
+    """Yield the results of the checks; what cannot be judged is a warning."""
+    grave = [each for each in report.findings if each.severity in (Severity.ERROR, Severity.UNDETERMINED)]
+    for name, (properties, _) in CHECKS.items():
+        found = [each for each in grave if each.property in properties]
+        is_error = any(each.severity is Severity.ERROR for each in found)
+        yield dg.AssetCheckResult(
+            check_name=name,
+            passed=not found,
+            severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
+            metadata={
+                "expected": 0,
+                "observed": len(found),
+                **({"sample": list_texts([str(each) for each in found[:_SAMPLE]], "*")} if found else {}),
+            },
+        )
 
 
 def _count_entries(balance: "Balance") -> int:
@@ -121,6 +163,12 @@ def _describe(result: "KeyedProcessResult") -> dict[str, Any]:
             "bytes": result.state_size,
             "new bytes": result.persisted_size,
         }
+    if result.postponed:
+        numbers["postponed"] = FailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS.message
+        numbers["postponed by ms"] = result.postponed
+    if result.failures:
+        rows = [tuple(each.describe().values()) for each in result.failures]
+        numbers |= {"failed before": len(rows), "failures": make_table(_FAILURES, rows)}
     return {"path": dg.MetadataValue.path(snapshot.path), **numbers, **_describe_metrics(result)}
 
 
