@@ -102,7 +102,13 @@ class Limit(KeyedBroadcastProcessFunction):
 def count_windows(spark, keyed_batches):
     windows = TumblingEventTimeWindows.of(Time.seconds(10))
     pages = keyed_batches(
-        key="user", function=CountPages(), uid="pages", parallelism=2, timestamp="at", windows=windows, out_of_orderness=0
+        key="user",
+        function=CountPages(),
+        uid="pages",
+        parallelism=2,
+        timestamp="at",
+        windows=windows,
+        out_of_orderness=0,
     )
     most = keyed_batches(
         key="user", function=Limit(), uid="limit", parallelism=2, timestamp="at", broadcast_states=[LIMITS]

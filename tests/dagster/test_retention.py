@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from state_pipelines.dagster import FlinkJob
 from state_pipelines.dagster.request_runs import plan_run
+from state_pipelines.dagster.retention_settings import PlanApplication
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.requests import parse_request
 from state_pipelines.operations.retention import list_quarantine, plan_retention
 from state_pipelines.storage import resolve
-from tests.dagster.conftest import build
+from tests.dagster.conftest import ROOT, build
 from tests.operations.retention.tree import Tree, make_tree, write_checkpoint
 from tests.operations.retention.trees import rewrite
 
@@ -62,7 +65,7 @@ class Jobs:
 
     def tick(self) -> dg.RunRequest | dg.SkipReason:
         """Evaluate the sensor that applies plans."""
-        sensor = build(self.job).resolve_sensor_def("shop_agreed_plans")
+        sensor = build(self.job).resolve_sensor_def(self.job.prefix("agreed_plans"))
         with dg.build_sensor_context(instance=self.instance) as context:
             found = sensor(context)
         assert isinstance(found, dg.RunRequest | dg.SkipReason)
@@ -310,6 +313,38 @@ class TestScheduled:
         scheduled.apply(jobs.fingerprint)
         scheduled.plan()
         assert isinstance(scheduled.tick(), dg.SkipReason)
+
+
+def test_the_shipped_deployment_applies_a_small_plan_by_itself(tmp_path: Path) -> None:
+    text = (ROOT / "assets/defs/customers/defs.yaml").read_text(encoding="utf-8")
+    attributes = yaml.safe_load(re.sub(r"\{\{ env\('\w+', '([^']*)'\) \}\}", r"\1", text))["attributes"]
+    # Its stream has been running for a while, and is elsewhere.
+    tree = make_tree(tmp_path / "stream", counts=(5, 3, 3))
+    attributes["stream"] |= {"directory": str(tmp_path / "stream")}
+    job = FlinkJob(**attributes | {"results": str(tmp_path / "results")})
+    assert job.retention_runs.apply is PlanApplication.SCHEDULED
+    assert {each.default_status for each in (build(job).schedules or ()) if "retention" in each.name} == {
+        dg.DefaultScheduleStatus.RUNNING
+    }
+    with dg.DagsterInstance.ephemeral() as instance:
+        shipped = Jobs(tree, instance, job)
+        planned = shipped.plan()
+        assert planned.success
+        # The hour of its grace period is over at once here.
+        settings = job.retention_runs.model_copy(update={"grace": "0s"})
+        shipped = replace(shipped, job=job.model_copy(update={"retention_runs": settings}))
+        request = shipped.tick()
+        assert isinstance(request, dg.RunRequest)
+        applied = shipped.run("apply_retention", dict(request.run_config))
+        assert applied.success
+        (event,) = applied.asset_materializations_for_node("customers__applied_retention")
+        assert event.metadata["paths"].value
+        assert shipped.is_plan_applied()
+    for name in ("first", "second", "third"):
+        kept = [each.path.exists() for each in tree.of(name)]
+        assert kept == [False] * (len(kept) - 3) + [True] * 3
+    # They are in quarantine, for a week.
+    assert list_quarantine([resolve(root) for root in tree.roots])
 
 
 @pytest.mark.parametrize(

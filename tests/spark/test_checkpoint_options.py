@@ -271,9 +271,11 @@ def test_what_is_not_possible_is_refused_before_anything_runs(key: str) -> None:
     value: Any = "jobmanager"
     if option is not None and not isinstance(option.default, str):
         value = not option.default if isinstance(option.default, bool) else 7
-    for refused in (lambda: step({key: value}).run(NOTHING), lambda: stream({key: value})):
-        with pytest.raises(UsageError, match=re.escape(key)) as caught:
-            refused()
+    with pytest.raises(UsageError, match=re.escape(key)) as refused_run:
+        step({key: value}).run(NOTHING)
+    with pytest.raises(UsageError, match=re.escape(key)) as refused_stream:
+        stream({key: value})
+    for caught in (refused_run, refused_stream):
         assert option is None or option.reason in caught.value.what
     if option is not None:
         # At its default nothing is refused: the run gets as far as its rows.
