@@ -23,7 +23,6 @@ class _Explanation:
 
 
 _NO_BARRIERS = "No barriers flow between tasks: Spark runs the whole input of a task before its checkpoint."
-_NOTHING = "Nothing: it does not arise here."
 
 
 class FailureReason(Enum):
@@ -32,7 +31,7 @@ class FailureReason(Enum):
     Attributes:
         message: Flink's words.
         cause: the usual cause, one sentence.
-        remedy: the usual remedy, one sentence.
+        remedy: the usual remedy, one sentence; in Flink where it cannot arise here.
         is_preflight: whether the checkpoint failed before any task knew of it.
         counts: whether the failure counts towards the tolerable ones (`isCountedAgainstFailureThreshold`).
         impossible: why the reason cannot arise here; empty where it can.
@@ -41,14 +40,14 @@ class FailureReason(Enum):
     PERIODIC_SCHEDULER_SHUTDOWN = _Explanation(
         "Periodic checkpoint scheduler is shut down.",
         "In Flink, a periodic checkpoint was asked for after the scheduler had stopped.",
-        _NOTHING,
+        "Nothing while the job stops or restarts; a job that runs again has its schedule again.",
         preflight=True,
         impossible="The schedule of a stream ends with the stream, after which nothing asks for a checkpoint.",
     )
     TOO_MANY_CHECKPOINT_REQUESTS = _Explanation(
         "The maximum number of queued checkpoint requests exceeded",
         "In Flink, more than 1,000 requests wait because checkpoints take longer than the time between requests.",
-        _NOTHING,
+        "Ask less often, or raise execution.checkpointing.max-concurrent-checkpoints.",
         preflight=True,
         impossible="No requests queue: a run asks for one checkpoint, a stream for the next one after the last, and "
         "runs of Dagster wait in its own queue, to which schedule and sensor add none while one is there.",
@@ -62,7 +61,7 @@ class FailureReason(Enum):
     NOT_ALL_REQUIRED_TASKS_RUNNING = _Explanation(
         "Not all required tasks are currently running.",
         "In Flink, a checkpoint was asked for before all tasks had started, or after some had finished.",
-        _NOTHING,
+        "Wait until all tasks run, and leave execution.checkpointing.checkpoints-after-tasks-finish at true.",
         preflight=True,
         impossible="A task gets the trigger when it starts, and takes its snapshot before it ends.",
     )
@@ -76,7 +75,7 @@ class FailureReason(Enum):
     BLOCKING_OUTPUT_EXIST = _Explanation(
         "Blocking output edge exists in running tasks.",
         "In Flink, part of the job runs in batch mode.",
-        _NOTHING,
+        "Run the job in streaming mode.",
         preflight=True,
         impossible="Stages of Spark have no blocking edges inside: a checkpoint belongs to one stage.",
     )
@@ -89,7 +88,7 @@ class FailureReason(Enum):
     CHANNEL_STATE_SHARED_STREAM_EXCEPTION = _Explanation(
         "The checkpoint was aborted due to exception of other subtasks sharing the ChannelState file.",
         "In Flink, subtasks share a file of in-flight data and another one failed.",
-        _NOTHING,
+        "Look at the failure of the other subtasks that shared the file.",
         impossible="Checkpoints hold no in-flight data here.",
     )
     CHECKPOINT_EXPIRED = _Explanation(
@@ -112,31 +111,31 @@ class FailureReason(Enum):
     CHECKPOINT_DECLINED_TASK_NOT_READY = _Explanation(
         "Checkpoint was declined (tasks not ready)",
         "In Flink, a barrier reached a task that was still opening.",
-        _NOTHING,
+        "Nothing, unless it goes on: then a task takes long to open or to restore.",
         impossible="A task takes its checkpoint after its input, when it has long been open.",
     )
     CHECKPOINT_DECLINED_TASK_CLOSING = _Explanation(
         "Checkpoint was declined (task is closing)",
         "In Flink, a task was closing, or part of the subtasks of an operator with union list state had finished.",
-        _NOTHING,
+        "Let all subtasks of an operator with union list state finish together, or use split list state.",
         impossible="A task takes its snapshot before it closes, and all of them end with the checkpoint.",
     )
     CHECKPOINT_DECLINED_SUBSUMED = _Explanation(
         "Checkpoint was canceled because a barrier from newer checkpoint was received.",
         "In Flink, a newer barrier overtook.",
-        _NOTHING,
+        "Nothing, or allow fewer concurrent checkpoints.",
         impossible=_NO_BARRIERS,
     )
     CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER = _Explanation(
         "Task received cancellation from one of its inputs",
         "In Flink, a task before this one cancelled the checkpoint.",
-        _NOTHING,
+        "Look at the reason of the task that cancelled it.",
         impossible=_NO_BARRIERS,
     )
     CHECKPOINT_DECLINED_INPUT_END_OF_STREAM = _Explanation(
         "Checkpoint was declined because one input stream is finished",
         "In Flink, an input ended while barriers were aligned.",
-        _NOTHING,
+        "Leave execution.checkpointing.checkpoints-after-tasks-finish at true.",
         impossible=_NO_BARRIERS,
     )
     CHECKPOINT_COORDINATOR_SHUTDOWN = _Explanation(
@@ -147,13 +146,13 @@ class FailureReason(Enum):
     CHECKPOINT_COORDINATOR_SUSPEND = _Explanation(
         "Checkpoint Coordinator is suspending.",
         "In Flink, the job was suspended while the checkpoint was pending.",
-        _NOTHING,
+        "Nothing: checkpoints go on with the job.",
         impossible="Nothing suspends a run: it ends with its checkpoint, or is interrupted.",
     )
     JOB_FAILOVER_REGION = _Explanation(
         "FailoverRegion is restarting.",
         "In Flink, part of the job restarts.",
-        _NOTHING,
+        "Repair what made the region restart.",
         impossible="Spark restarts single tasks, no regions.",
     )
     TASK_FAILURE = _Explanation(
@@ -164,13 +163,13 @@ class FailureReason(Enum):
     TASK_CHECKPOINT_FAILURE = _Explanation(
         "Task local checkpoint failure.",
         "In Flink, a trigger reached a worker after its task had ended.",
-        _NOTHING,
+        "Look at the log of the TaskManager: the task had ended, or its failure follows.",
         impossible="A task gets the trigger when it starts, and no other way.",
     )
     UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = _Explanation(
         "Unknown task for the checkpoint to notify.",
         "In Flink, a notification reached a worker after its task had ended.",
-        _NOTHING,
+        "Nothing: the task has ended, and the next checkpoint does without it.",
         impossible="The driver notifies the function itself, after the tasks have ended.",
     )
     FINALIZE_CHECKPOINT_FAILURE = _Explanation(
@@ -182,7 +181,7 @@ class FailureReason(Enum):
     TRIGGER_CHECKPOINT_FAILURE = _Explanation(
         "Trigger checkpoint failure.",
         "In Flink, the trigger could not be sent to the tasks.",
-        _NOTHING,
+        "Look at the cause that follows, in the log of the JobManager.",
         impossible="The trigger is sent with the tasks; if these cannot start, a task has failed.",
     )
 

@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 
+from state_pipelines.checkpoints.failure_reasons import FailureReason
 from tests.docs.runner import ROOT
 
 PAGE = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
@@ -32,3 +33,9 @@ def test_a_quoted_message_is_one_of_ours(message: str) -> None:
 
 def test_messages_are_quoted() -> None:
     assert len(QUOTED) > 20
+
+
+@pytest.mark.parametrize("reason", FailureReason, ids=lambda reason: reason.name)
+def test_every_reason_of_a_failed_checkpoint_has_a_cause_and_a_remedy(reason: FailureReason) -> None:
+    assert f"| {reason.message} | {reason.cause} | {reason.remedy} |" in PAGE
+    assert "does not arise" not in reason.remedy
