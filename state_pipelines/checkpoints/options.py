@@ -6,7 +6,7 @@ Source: `CheckpointingOptions`, `StateRecoveryOptions`, `StateBackendOptions`, `
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -273,13 +273,6 @@ def parse_options(options: Mapping[str, Any]) -> CheckpointOptions:
     for key, value in left.items():
         _require_default(key, value)
     return CheckpointOptions(**found)
-
-
-def describe_options(options: CheckpointOptions) -> dict[str, Any]:
-    """Return options by Flink's keys of today; texts for words, milliseconds for durations."""
-    keys = {each.name: each.keys[0] for each in OPTIONS}
-    values = {keys[each.name]: getattr(options, each.name) for each in fields(options)}
-    return {key: value.value if isinstance(value, Enum) else value for key, value in values.items()}
 
 
 def _require_default(key: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from state_pipelines.checkpoints.options import (
     CheckpointingMode,
     CheckpointOptions,
     ClaimMode,
-    describe_options,
     parse_options,
 )
 from state_pipelines.errors import UsageError
@@ -22,7 +22,8 @@ CHECKPOINTING = "execution.checkpointing."
 
 
 def test_defaults_are_those_of_flink() -> None:
-    assert describe_options(parse_options({})) == {
+    found = {each.keys[0]: getattr(parse_options({}), each.name) for each in OPTIONS}
+    assert {key: value.value if isinstance(value, Enum) else value for key, value in found.items()} == {
         "state.backend.type": "hashmap",
         "state.changelog.enabled": False,
         "state.changelog.periodic-materialize.enabled": True,

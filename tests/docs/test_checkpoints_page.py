@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from state_pipelines.backends.rocksdb_options import DEFAULTS, FIXED, PROFILES
 from state_pipelines.checkpoints.failure_reasons import FailureReason
 from state_pipelines.checkpoints.foreign_options import FOREIGN_OPTIONS
-from state_pipelines.checkpoints.options import OPTIONS, CheckpointOptions, describe_options
+from state_pipelines.checkpoints.options import OPTIONS, CheckpointOptions
 from tests.docs.runner import ROOT
 
 PAGE = (ROOT / "docs/checkpoints.md").read_text(encoding="utf-8")
@@ -18,11 +20,11 @@ def find_row(first: str, cells: int | None = None) -> list[str]:
 
 
 def test_every_option_has_its_default_and_its_older_keys() -> None:
-    defaults = describe_options(CheckpointOptions())
     for option in OPTIONS:
         key, *older = option.keys
         _, default, named, meaning = find_row(f"`{key}`")
-        value = defaults[key]
+        value = getattr(CheckpointOptions(), option.name)
+        value = value.value if isinstance(value, Enum) else value
         text = "none" if value is None else f"`{str(value).lower() if isinstance(value, bool) else value}`"
         assert default == text, key
         assert named == ", ".join(f"`{each}`" for each in older), key
