@@ -10,6 +10,7 @@ import pytest
 
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.kryo.field_lists import JavaType
+from state_pipelines.codecs.kryo.table import ClassTable
 from state_pipelines.errors import NotFoundError, StateError, UsageError
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
 from state_pipelines.javaclasses.javaclass import JavaClass
@@ -27,8 +28,10 @@ from state_pipelines.operations.jobs.retyped_job import (
 )
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.kryo import KryoConfig
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe, parse
+from state_pipelines.serializers.tree import Kryo, KryoRegistration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -228,6 +231,81 @@ classes:
     assert "registered com.acme.Gift: Pojo<com.acme.Gift>" in describe(order.serializers[Subject.VALUE])
 
 
+MONEY_SERIALIZER = "class: com.acme.MoneySerializer"
+KRYO_CONFIG = f"""
+- com.acme.Gift: {{type: pojo}}
+- com.acme.Tag: {{type: kryo}}
+- com.acme.Money: {{type: kryo, kryo-type: registered, {MONEY_SERIALIZER}}}
+- com.acme.Base: {{type: kryo, kryo-type: default, class: com.acme.BaseSerializer}}
+"""
+
+
+def load_kryo(folder: Path, config: str, old: Job) -> tuple[Kryo, ...]:
+    file = folder / "job.yaml"
+    listed = "".join(f"  {line}\n" for line in config.strip().splitlines())
+    text = f"serialization-config:\n{listed}operators: {{orders: {{states: {{fresh: java.util.UUID}}}}}}"
+    file.write_text(text, encoding="utf-8")
+    states = load_job(file, old, FLINK_2).operators[0].states
+    found = [state.serializers[Subject.VALUE] for state in states if state.name in ("fresh", "money")]
+    return tuple(each for each in found if isinstance(each, Kryo))
+
+
+def with_kryo(payload: Kryo) -> Job:
+    money = JobState("money", StateKind.VALUE, {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: payload})
+    return Job("old", (replace(ORDERS, states=(money,)),))
+
+
+def test_the_configuration_registers_classes_of_kryo(folder: Path) -> None:
+    (fresh,) = load_kryo(folder, KRYO_CONFIG, OLD)
+    assert [each.class_name for each in fresh.registrations] == [
+        "java.util.UUID",
+        "com.acme.Tag",
+        "com.acme.Money",
+        "org.apache.avro.generic.GenericData$Array",
+    ]
+    table = ClassTable(fresh, 5, load_classes("{}"))
+    assert table.ids["com.acme.Money"] - table.ids["com.acme.Tag"] == 1
+    assert table.find_serializer("com.acme.Money") == "com.acme.MoneySerializer"
+    assert table.find_serializer("com.acme.Base") == "com.acme.BaseSerializer"
+    assert (table.find_serializer("com.acme.Tag"), table.find_serializer("com.acme.Gift")) == (None, None)
+
+
+def test_state_of_a_snapshot_is_judged_by_the_registrations_of_the_configuration(folder: Path) -> None:
+    same = KryoConfig(("com.acme.Tag",), (("com.acme.Money", "com.acme.MoneySerializer"),)).configure("com.acme.Offer")
+    config = "\n".join(line for line in KRYO_CONFIG.splitlines() if "Base" not in line)
+    (fresh, kept) = load_kryo(folder, config, with_kryo(same))
+    assert kept == same
+    assert fresh.registrations[1:] == same.registrations[1:]
+
+    report = check_jobs(with_kryo(same), load(folder, "operators: {}"), target="2.2")
+    assert report.verdict is not Verdict.INCOMPATIBLE
+    swapped = config.replace("com.acme.MoneySerializer", "com.acme.OtherSerializer")
+    file = folder / "job.yaml"
+    file.write_text(f"serialization-config:\n{swapped}", encoding="utf-8")
+    changed = check_jobs(with_kryo(same), load_job(file, with_kryo(same), FLINK_2), target="2.2")
+    (found,) = remarkable(changed)
+    assert "com.acme.Money has another Kryo serializer now" in found.findings[0].reason
+
+
+def test_a_class_of_the_old_job_that_the_configuration_leaves_out(folder: Path) -> None:
+    old = with_kryo(KryoConfig(("com.acme.Tag", "com.acme.Gone")).configure("com.acme.Offer"))
+    file = folder / "job.yaml"
+    file.write_text("serialization-config: [com.acme.Tag: {type: kryo}]", encoding="utf-8")
+    (found,) = remarkable(check_jobs(old, load_job(file, old, FLINK_2), target="2.2"))
+    assert found.outcome is Outcome.RECONFIGURED
+    assert "incompatible if com.acme.Gone" in found.findings[0].reason
+
+
+def test_avro_on_the_class_path_is_that_of_the_snapshot(folder: Path) -> None:
+    avro = KryoRegistration(class_name="org.apache.avro.generic.GenericData$Array", resolved=True, value=b"real")
+    schema = KryoRegistration(class_name="org.apache.avro.Schema", resolved=True, value=b"of schemas")
+    own = KryoConfig().configure("com.acme.Offer").registrations[0]
+    old = Kryo(type_class="com.acme.Offer", registrations=(own, avro), default_serializer_classes=(schema,))
+    (fresh, kept) = load_kryo(folder, "- com.acme.Tag: {type: kryo}", with_kryo(old))
+    assert kept.registrations[-1] == fresh.registrations[-1] == avro
+    assert kept.default_serializer_classes == (schema,)
+
+
 def test_a_class_that_nobody_describes_leaves_the_verdict_open(folder: Path) -> None:
     report = judge(folder, orders("order: com.acme.Unheard"))
     assert report.verdict is Verdict.TO_BE_DETERMINED
@@ -261,6 +339,9 @@ def test_an_avro_schema_that_reads_the_old_data(folder: Path) -> None:
         ("classes: [missing.jar]", "does not exist"),
         ("serialization-config: {a: b}", "is not a list"),
         ("serialization-config: [a: {type: protobuf}]", "has no type"),
+        ("serialization-config: [a: {type: kryo, kryo-type: both, class: b}]", "which Flink ignores"),
+        ("serialization-config: [a: {type: kryo, kryo-type: default}]", "names no serializer"),
+        ("serialization-config: [a: {type: pojo}, a: {type: kryo}]", "has a twice"),
     ],
 )
 def test_what_is_no_description(folder: Path, text: str, message: str) -> None:

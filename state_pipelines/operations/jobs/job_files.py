@@ -4,6 +4,7 @@
     complete: true                          # states not named are dropped; else they stay as in the snapshot
     serialization-config:                   # pipeline.serialization-config of the job
       - com.acme.Gift: {type: pojo}
+      - com.acme.Money: {type: kryo, kryo-type: registered, class: com.acme.MoneySerializer}
     classes:                                # field lists, or paths of such files, jars, directories, class files
       class com.acme.Order: {id: long, tags: List<String>}
     operators:
@@ -42,6 +43,7 @@ from state_pipelines.metadata.operator_ids import compute_operator_id, format_op
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
 from state_pipelines.operations.jobs.retyped_job import (
     GENERIC_RECORD,
+    configure_kryo,
     extract_types,
     list_assumed,
     payload_of,
@@ -51,6 +53,7 @@ from state_pipelines.operations.jobs.retyped_job import (
     replace_classes,
 )
 from state_pipelines.serializers import build
+from state_pipelines.serializers.kryo import KryoConfig
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.tree import Avro, MapOf, Serializer
 from state_pipelines.storage.given_files import read_given_text
@@ -111,9 +114,9 @@ class _Description:
         declared = self._open_classes()
         outer = classes or ClassPath()
         together = ClassPath((*declared.entries, *outer.entries), (*declared.names, *outer.names))
-        registered, factories = _read_serialization_config(content.get("serialization-config"))
+        registered, factories, kryo = _read_serialization_config(content.get("serialization-config"))
         self.extraction: TypeExtraction = extract_types(
-            old, together, release, registered=registered, factories=factories
+            old, together, release, registered=registered, factories=factories, kryo=kryo
         )
 
     def _open_classes(self) -> ClassPath:
@@ -139,7 +142,8 @@ class _Description:
         notes = list(list_assumed(self.extraction))
         if not self.is_complete:
             notes.append("States that the description does not name are taken from the snapshot")
-        return Job(str(self.path), (*named.values(), *unnamed), notes=tuple(notes))
+        job = Job(str(self.path), (*named.values(), *unnamed), notes=tuple(notes))
+        return configure_kryo(job, self.extraction)
 
     def _operator(self, name: str, identity: str, body: object, old: JobOperator | None) -> JobOperator:
         entries = _check_names(body or {}, _OPERATOR, f"operator {name}")
@@ -285,24 +289,55 @@ def _find_kind(entries: Mapping[str, Any], old: JobState | None, where: Where) -
     return old.kind if fitting else shape[0]
 
 
-def _read_serialization_config(config: object) -> tuple[tuple[str, ...] | None, frozenset[str]]:
-    """Registered POJO types in their order, and classes with a factory; None when there is no configuration."""
+def _read_serialization_config(
+    config: object,
+) -> tuple[tuple[str, ...] | None, frozenset[str], KryoConfig | None]:
+    """Read `pipeline.serialization-config`: POJO types in their order, classes with a factory, and entries of Kryo.
+
+    The first and the last are None where there is no configuration. Source: `SerializerConfigImpl`.
+    """
     if config is None:
-        return None, frozenset()
+        return None, frozenset(), None
     entries = parse_yaml(config, as_texts=True) if isinstance(config, str) else config
     if not isinstance(entries, list):
         raise UsageError("`serialization-config` is not a list", hint="Such as [com.acme.Gift: {type: pojo}]")
-    registered, factories = [], set()
+    named: dict[str, Mapping[str, Any]] = {}
     for entry in entries:
         for name, body in _check_names(entry, None, "`serialization-config`").items():
-            kind = body.get("type") if isinstance(body, dict) else None
-            if kind not in ("pojo", "kryo", "typeinfo"):
-                raise UsageError(f"`serialization-config` of {name} has no type", hint="Types: pojo, kryo, typeinfo")
-            if kind == "pojo":
-                registered.append(str(name))
-            elif kind == "typeinfo":
-                factories.add(str(name))
-    return tuple(registered), frozenset(factories)
+            if str(name) in named:
+                raise UsageError(f"`serialization-config` has {name} twice", hint="Flink does not start such a job")
+            named[str(name)] = body if isinstance(body, dict) else {}
+    kinds = {name: _read_config_kind(name, body) for name, body in named.items()}
+
+    def having(kind: str) -> tuple[str, ...]:
+        return tuple(name for name, each in kinds.items() if each == kind)
+
+    def with_classes(kind: str) -> tuple[tuple[str, str], ...]:
+        return tuple((name, str(named[name]["class"])) for name in having(kind))
+
+    kryo = KryoConfig(having("kryo"), with_classes("registered"), with_classes("default"))
+    return having("pojo"), frozenset(having("typeinfo")), kryo
+
+
+def _read_config_kind(name: str, body: Mapping[str, Any]) -> str:
+    """Return the type of an entry; of one of Kryo with a serializer its `kryo-type`."""
+    kind = body.get("type")
+    if kind not in ("pojo", "kryo", "typeinfo"):
+        raise UsageError(f"`serialization-config` of {name} has no type", hint="Types: pojo, kryo, typeinfo")
+    kryo_type = body.get("kryo-type") if kind == "kryo" else None
+    if kryo_type is None:
+        return str(kind)
+    if kryo_type not in ("registered", "default"):
+        raise UsageError(
+            f"`serialization-config` of {name} has the kryo-type {kryo_type}, which Flink ignores",
+            hint="Kinds of Kryo serializers: registered, default",
+        )
+    if not body.get("class"):
+        raise UsageError(
+            f"`serialization-config` of {name} names no serializer",
+            hint=f"{{type: kryo, kryo-type: {kryo_type}, class: com.acme.MySerializer}}",
+        )
+    return str(kryo_type)
 
 
 def _check_names(content: object, known: set[str] | None, what: str) -> Mapping[str, Any]:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.javaclasses.classpath import ClassPath
+    from state_pipelines.serializers.kryo import KryoConfig
 
 _LIBRARIES = ("java.", "javax.", "jdk.", "scala.", "org.apache.avro.")
 _FLINK = "org.apache.flink."
@@ -69,6 +70,7 @@ def extract_types(
     *,
     registered: tuple[str, ...] | None = None,
     factories: frozenset[str] = frozenset(),
+    kryo: KryoConfig | None = None,
 ) -> TypeExtraction:
     """The type extraction of `release` on `classes`, completed from the state of the old job.
 
@@ -78,9 +80,21 @@ def extract_types(
         release: of Flink, major and minor.
         registered: registered POJO types in their order, when the configuration of the new job is known.
         factories: classes with a factory in that configuration.
+        kryo: Kryo entries of that configuration, when it is known.
     """
     carried, subclasses = carry_over(iter(_list_serializers(old)))
-    return TypeExtraction(classes, release, carried, subclasses, registered, factories)
+    return TypeExtraction(classes, release, carried, subclasses, registered, factories, kryo)
+
+
+def configure_kryo(job: Job, extraction: TypeExtraction) -> Job:
+    """The job with the Kryo registrations of its configuration; as it is where the configuration is not known."""
+    if extraction.kryo is None:
+        return job
+
+    def change(node: Serializer) -> Serializer | None:
+        return extraction.configure_kryo(node.type_class) if isinstance(node, Kryo) else None
+
+    return replace(job, operators=tuple(_map_operator(each, change) for each in job.operators))
 
 
 def replace_classes(job: Job, extraction: TypeExtraction) -> Job:

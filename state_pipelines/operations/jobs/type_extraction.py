@@ -21,6 +21,7 @@ from state_pipelines.operations.jobs.unresolved_types import (
 )
 from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
+from state_pipelines.serializers.kryo import KryoConfig
 from state_pipelines.serializers.tree import BasicKind, Enum, Kryo, Pojo, Serializer
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class TypeExtraction:
         subclasses: registered subclasses by POJO class.
         registered: all registered POJO types, when the configuration is known; goes before `subclasses`.
         factories: classes whose serializer a factory of the configuration makes.
+        kryo: Kryo entries of the configuration, when it is known; go before the registrations of `carried`.
         assumed: names of the classes that were taken from `carried` because they were not found; filled on the way.
     """
 
@@ -103,6 +105,7 @@ class TypeExtraction:
     subclasses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     registered: tuple[str, ...] | None = None
     factories: frozenset[str] = frozenset()
+    kryo: KryoConfig | None = None
     assumed: set[str] = field(default_factory=set)
     _active: list[JavaType] = field(default_factory=list)
 
@@ -382,7 +385,15 @@ class TypeExtraction:
 
     def _kryo(self, name: str) -> Serializer:
         carried = self.carried.get(name)
+        if self.kryo is not None:
+            return self.configure_kryo(name)
         return carried if isinstance(carried, Kryo) else Kryo(type_class=name)
+
+    def configure_kryo(self, name: str) -> Kryo:
+        """Return the Kryo serializer of a class under the configuration; needs one."""
+        # Avro is on the class path of the whole job.
+        like = next((each for each in self.carried.values() if isinstance(each, Kryo)), None)
+        return (self.kryo or KryoConfig()).configure(name, like)
 
 
 def _explain_accessors(each: JavaField, *, getter: bool, setter: bool) -> PojoProblem:
