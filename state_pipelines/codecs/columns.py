@@ -377,6 +377,8 @@ def _children(layout: lay.Layout) -> list[lay.Layout]:
             return [*(child for _, child in fields), *(variant.layout for variant in variants)]
         case lay.Optional(inner=inner) | lay.MeasuredKey(inner=inner) | lay.Framed(inner=inner) | lay.Span(inner=inner):
             return [inner]
+        case lay.Marked(inner=inner):
+            return [inner]
         case beam.VarFramed(inner=inner) | beam.Counted(element=inner):
             return [inner]
         case lay.Sequence(element=element) | lay.Delimited(element=element) | lay.NullMasked(element=element):
@@ -436,7 +438,7 @@ def _require_ends(layout: lay.Layout, *, tail: bool) -> None:
                 _require_ends(variant.layout, tail=tail)
         case lay.Framed(inner=inner):
             _require_ends(inner, tail=True)
-        case lay.Optional() | lay.Choice() | lay.Tagged():
+        case lay.Optional() | lay.Marked() | lay.Choice() | lay.Tagged():
             for child in _children(layout):
                 _require_ends(child, tail=tail)
         case _:

@@ -142,6 +142,20 @@ class Optional(Layout):
 
 
 @dataclass(frozen=True)
+class Marked(Layout):
+    """An i32 with one of two values, then the value unless null (unions of Avro with null, Scala case classes).
+
+    Attributes:
+        null: the i32 of null.
+        present: the i32 in front of a value.
+    """
+
+    inner: Layout
+    null: int
+    present: int
+
+
+@dataclass(frozen=True)
 class Sequence(Layout):
     """An i32 count, then the elements."""
 

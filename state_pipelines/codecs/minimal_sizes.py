@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.avro.avro_layouts import BlockMapping, Blocks, FixedBytes, Indexed, avro_layout
+from state_pipelines.codecs.avro.avro_layouts import BlockMapping, Blocks, FixedBytes, avro_layout
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import tree
 
@@ -17,7 +17,7 @@ def smallest_size(layout: lay.Layout) -> int:
             return (len(fields) + (2 if kind else 0) + 7) // 8
         case lay.Sized() | lay.BigInteger() | lay.BigDecimal() | lay.Sequence() | lay.Mapping():
             return 4
-        case lay.Framed(inner=inner) | Indexed(inner=inner):
+        case lay.Framed(inner=inner) | lay.Marked(inner=inner):
             return 4 + (smallest_size(inner) if isinstance(layout, lay.Framed) else 0)
         case lay.NullMasked():
             return 4

@@ -20,7 +20,7 @@ def has_opaque(layout: lay.Layout) -> bool:
 def find_fields(layout: lay.Layout) -> dict[str, lay.Layout]:
     """Return the layouts of the fields of a value, by column; none when it has no fields."""
     match layout:
-        case lay.Optional(inner=inner):
+        case lay.Optional(inner=inner) | lay.Marked(inner=inner):
             return find_fields(inner)
         case lay.PojoObject():
             return dict(pojo_fields(layout))

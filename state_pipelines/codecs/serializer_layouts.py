@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _I32, _I64 = Primitive(PrimitiveKind.I32), Primitive(PrimitiveKind.I64)
 _PRECISION_OF_MILLIS = 3
+_FIRST_COPRODUCT_WITH_NULL = 3
 
 _PRIMITIVES = {
     BasicKind.BOOLEAN: Primitive(PrimitiveKind.BOOL),
@@ -169,6 +170,19 @@ def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout
             return lay.Masked(_positional(fields, context), kind)
         case tree.Either(left=left, right=right):
             return lay.Choice(derive(left), derive(right))
+        case tree.CaseClass(fields=fields) if fields:
+            # Releases without the number of fields in front cannot be distinguished.
+            return lay.Marked(lay.Struct(_positional(fields, context)), null=-1, present=len(fields))
+        case tree.Coproduct(serializers=nested):
+            return _derive_coproduct(serializer, [derive(each) for each in nested])
+        case tree.ScalaCollection(element=element):
+            return lay.Sequence(derive(element))
+        case tree.ScalaMap(key=key, value=value):
+            return lay.Mapping(derive(key), derive(value))
+        case tree.Mapped(inner=inner):
+            return derive(inner)
+        case tree.CaseObject():
+            return lay.Constant(b"", empty=True)
         case tree.Nullable(inner=inner, padding=padding):
             return lay.Optional(derive(inner), padding=padding)
         case tree.Enum(constants=constants):
@@ -302,6 +316,13 @@ def _derive_pojo(pojo: tree.Pojo, context: LayoutContext) -> lay.PojoObject:
         if each.serializer is not None
     )
     return lay.PojoObject(pojo.pojo_class, tuple(fields), variants)
+
+
+def _derive_coproduct(node: tree.Coproduct, nested: list[Layout]) -> Layout:
+    cases = [(index, name, layout) for index, (name, layout) in enumerate(zip(node.cases, nested, strict=True))]
+    if node.snapshot_version >= _FIRST_COPRODUCT_WITH_NULL:
+        cases.append((0x80, "null", lay.Constant(b"")))
+    return lay.Tagged(tuple(cases))
 
 
 def _derive_variants(node: tree.Variants, context: LayoutContext) -> Layout:

@@ -243,6 +243,9 @@ def _compare_layouts(old: Layout, new: Layout, nested: dict[tuple[Layout, Layout
         case lay.Optional(), lay.Optional():
             inner = _compare_layouts(old.inner, new.inner, nested)
             return None if inner is None else _lift(inner)
+        case lay.Marked(), lay.Marked():
+            inner = _compare_layouts(old.inner, new.inner, nested)
+            return None if inner is None else _lift(inner)
         case _, lay.Optional(inner=after):
             return _compare_layouts(old, after, nested)
         case lay.Struct(fields=olds), lay.Struct(fields=news):

@@ -15,6 +15,7 @@ from state_pipelines.serializers import (  # noqa: F401  the families register t
     pojo,
     python,
     scala,
+    scala_api,
     streaming_runtime,
     table_runtime,
 )

@@ -307,6 +307,28 @@ def read_nested(reader: Reader) -> Serializer:
         UnknownSerializerError, UnsupportedError: as `read_snapshot`.
         UsageError: a registered family makes nodes of the wrong class, or shares them with another family.
     """
+    return _read_headed(reader, read_head)
+
+
+def read_unversioned(reader: Reader, find_version: Callable[[str], int]) -> Serializer:
+    """Read a nested snapshot that is stored without the version of its class.
+
+    Args:
+        reader: the cursor, at the name of the class.
+        find_version: gives the version that a snapshot class had.
+
+    Raises:
+        FormatError, UnsupportedError, UsageError: as `read_nested`.
+    """
+
+    def read_name(of: Reader) -> Head:
+        offset, name = of.position, of.utf()
+        return Head(name, find_version(name), of.name, offset)
+
+    return _read_headed(reader, read_name)
+
+
+def _read_headed(reader: Reader, read_head: Callable[[Reader], Head]) -> Serializer:
     depth = _depth.get()
     if depth >= MAX_DEPTH:
         raise reader.error(f"serializer snapshots nest deeper than {MAX_DEPTH}")
@@ -384,6 +406,16 @@ def _check_guess(reader: Reader, head: Head) -> None:
 def write_nested(writer: Writer, serializer: Serializer) -> None:
     """Write what `read_nested` reads."""
     write_head(writer, serializer.snapshot_class, serializer.snapshot_version)
+    _write_body(writer, serializer)
+
+
+def write_unversioned(writer: Writer, serializer: Serializer) -> None:
+    """Write what `read_unversioned` reads."""
+    writer.utf(serializer.snapshot_class)
+    _write_body(writer, serializer)
+
+
+def _write_body(writer: Writer, serializer: Serializer) -> None:
     if isinstance(serializer, Opaque):
         if serializer.raw is None:
             raise UnsupportedError(

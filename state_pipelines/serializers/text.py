@@ -23,7 +23,10 @@ from state_pipelines.serializers.tree import (
     Avro,
     Basic,
     BinaryRow,
+    CaseClass,
+    CaseObject,
     ClassBound,
+    Coproduct,
     Decimal,
     Declared,
     Enum,
@@ -35,6 +38,7 @@ from state_pipelines.serializers.tree import (
     LogicalType,
     MapData,
     MapOf,
+    Mapped,
     Nullable,
     Opaque,
     Pojo,
@@ -46,7 +50,9 @@ from state_pipelines.serializers.tree import (
     PythonRow,
     Row,
     RowData,
+    ScalaCollection,
     ScalaEnum,
+    ScalaMap,
     Serializer,
     SetOf,
     SortedMapOf,
@@ -100,12 +106,15 @@ class _Spelled(Serializer):
     text: str
 
 
+_WRITTEN_AS_SNAPSHOTS = (CaseClass, CaseObject, Coproduct, Mapped, ScalaCollection, ScalaMap)
+
+
 def _spell_custom(node: Any) -> Any:
     if isinstance(node, tuple):
         return tuple(map(_spell_custom, node))
     if not is_dataclass(node) or isinstance(node, type):
         return node
-    if isinstance(node, Serializer) and is_custom(node):
+    if isinstance(node, _WRITTEN_AS_SNAPSHOTS) or (isinstance(node, Serializer) and is_custom(node)):
         writer = Writer()
         write_nested(writer, node)
         head = Writer()
@@ -183,6 +192,33 @@ def _tuple(node: Tuple) -> str:
         return _generic(plain, map(describe, node.fields))
     word = "CaseClass" if node.snapshot_class in scala.CASE_CLASSES else "Tuple"
     return _call(word, node.tuple_class, map(describe, node.fields))
+
+
+@describe.register
+def _case_class(node: CaseClass) -> str:
+    return _call("CaseClass", node.case_class, map(describe, node.fields))
+
+
+@describe.register
+def _coproduct(node: Coproduct) -> str:
+    cases = zip(node.cases, node.serializers, strict=True)
+    return f"Coproduct({', '.join(f'{quote(name)}: {describe(each)}' for name, each in cases)})"
+
+
+@describe.register
+def _scala_collection(node: ScalaCollection) -> str:
+    word = node.serializer_class.rpartition(".")[2].removesuffix("Serializer")
+    return _generic(f"Scala{word}", [describe(node.element)])
+
+
+@describe.register
+def _mapped(node: Mapped) -> str:
+    return _call("Mapped", node.mapper, [describe(node.inner)])
+
+
+@describe.register
+def _case_object(node: CaseObject) -> str:
+    return _call("CaseObject", node.object_class, ())
 
 
 @describe.register

@@ -39,18 +39,6 @@ class FixedBytes(lay.Layout):
 
 
 @dataclass(frozen=True)
-class Indexed(lay.Layout):
-    """A union of null and another type: the i32 index of the branch, then the value.
-
-    Attributes:
-        null_index: 0 or 1, the branch of null.
-    """
-
-    inner: lay.Layout
-    null_index: int
-
-
-@dataclass(frozen=True)
 class Blocks(lay.Layout):
     """Blocks of a varint count and elements, up to an empty one."""
 
@@ -114,7 +102,7 @@ def _derive_union(schema: AvroSchema, node: list[object], above: tuple[str, ...]
     branches = [_derive(schema, each, above) for each in node]
     nulls = [index for index, each in enumerate(branches) if each == lay.Constant(b"")]
     if len(branches) == 2 and len(nulls) == 1:
-        return Indexed(branches[1 - nulls[0]], nulls[0])
+        return lay.Marked(branches[1 - nulls[0]], null=nulls[0], present=1 - nulls[0])
     names = [branch_name(schema, each) for each in node]
     if len(set(names)) < len(names):
         names = [f"{name}_{index}" for index, name in enumerate(names)]

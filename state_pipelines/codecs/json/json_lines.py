@@ -43,7 +43,14 @@ Node = TypeVar("Node", bound=tree.Serializer)
 Render: TypeAlias = Callable[[Node, object], "Json"]
 Members: TypeAlias = Mapping[str, object]
 Wrapping: TypeAlias = (
-    tree.Nullable | tree.TtlAware | tree.RawValue | tree.External | tree.ListView | tree.MapView | tree.RowDataKey
+    tree.Nullable
+    | tree.TtlAware
+    | tree.RawValue
+    | tree.External
+    | tree.ListView
+    | tree.MapView
+    | tree.RowDataKey
+    | tree.Mapped
 )
 _TABLE_WINDOWS = "org.apache.flink.table.runtime.operators.window."
 
@@ -131,8 +138,27 @@ def _(node: tree.MapOf | tree.SortedMapOf | tree.PythonMap, value: object) -> Js
     return sorted_map((to_json(node.key, key), to_json(node.value, item)) for key, item in _entries(value))
 
 
+@_render.register(tree.ScalaCollection)
+def _(node: tree.ScalaCollection, value: object) -> Json:
+    return [to_json(node.element, item) for item in _items(value)]
+
+
+@_render.register(tree.ScalaMap)
+def _(node: tree.ScalaMap, value: object) -> Json:
+    return sorted_map((to_json(node.key, key), to_json(node.value, item)) for key, item in _entries(value))
+
+
+@_render.register(tree.Coproduct)
+def _(node: tree.Coproduct, value: object) -> Json:
+    members = _members(value)
+    case = str(members["case"])
+    of = dict(zip(node.cases, node.serializers, strict=True)).get(case)
+    return {"case": case, "value": None if of is None else to_json(of, members["value"])}
+
+
 @_render.register(tree.Tuple)
-def _(node: tree.Tuple, value: object) -> Json:
+@_render.register(tree.CaseClass)
+def _(node: tree.Tuple | tree.CaseClass, value: object) -> Json:
     return tagged("@tuple", _fields(node.fields, value))
 
 
@@ -205,6 +231,7 @@ def _(node: tree.Enum | tree.ScalaEnum, value: object) -> Json:
 @_render.register(tree.ListView)
 @_render.register(tree.MapView)
 @_render.register(tree.RowDataKey)
+@_render.register(tree.Mapped)
 def _(node: Wrapping, value: object) -> Json:
     return to_json(node.inner, value)
 

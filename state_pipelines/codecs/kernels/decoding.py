@@ -561,11 +561,11 @@ def decode(program, pool, columns, base, starts, ends, exact, stops):  # type: i
                 frame_depth -= 1
                 end = frames[frame_depth]
                 pc += 1
-            elif code == op.INDEX:
+            elif code == op.MARKER:
                 if position + 4 > end:
                     return op.TRUNCATED, record, position - base, pc
                 index = load_i32_big(position)
-                if index < 0 or index > 1:
+                if index != program[pc, 2] and index != program[pc, 4]:
                     return op.BAD_FLAG, record, position - base, pc
                 position += 4
                 pc = program[pc, 3] if index == program[pc, 2] else pc + 1

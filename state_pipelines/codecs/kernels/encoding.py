@@ -344,9 +344,9 @@ def encode(program, pool, columns, count, base, capacity, stops):  # type: ignor
                 frame_depth -= 1
                 store_32_big(frames[frame_depth] - 4, out - frames[frame_depth])
                 pc += 1
-            elif code == op.INDEX:
+            elif code == op.MARKER:
                 null = is_null(columns, column, cursor)
-                store_32_big(out, program[pc, 2] if null else 1 - program[pc, 2])
+                store_32_big(out, program[pc, 2] if null else program[pc, 4])
                 out += 4
                 pc = program[pc, 3] if null else pc + 1
             elif code == op.TAG:

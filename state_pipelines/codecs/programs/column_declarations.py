@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.avro.avro_layouts import BlockMapping, Blocks, FixedBytes, Indexed, avro_layout
+from state_pipelines.codecs.avro.avro_layouts import BlockMapping, Blocks, FixedBytes, avro_layout
 from state_pipelines.codecs.minimal_sizes import smallest_size as smallest_size
 from state_pipelines.codecs.programs import sql_programs as sql
 from state_pipelines.codecs.programs.array_builders import (
@@ -131,7 +131,7 @@ class ColumnDeclarer(KernelColumns):
                 return ListBuilder(column(0), inside(element, null=mask))
             case lay.Framed(inner=inner):
                 return self.declare(inner, nullable=nullable, nested=nested, wanted=wanted)
-            case Indexed(inner=inner):
+            case lay.Marked(inner=inner):
                 return self.declare(inner, nullable=True, nested=nested, wanted=wanted)
             case lay.Tagged(cases=cases):
                 main = column(-1)

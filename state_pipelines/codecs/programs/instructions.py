@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.avro.avro_layouts import BlockMapping, Blocks, FixedBytes, Indexed, avro_layout
+from state_pipelines.codecs.avro.avro_layouts import BlockMapping, Blocks, FixedBytes, avro_layout
 from state_pipelines.codecs.kernels import opcodes as op
 from state_pipelines.codecs.minimal_sizes import smallest_size as smallest_size
 from state_pipelines.codecs.programs import sql_programs as sql
@@ -139,10 +139,10 @@ class Compiler(ColumnDeclarer, InstructionList):
                 self.add(op.FRAME, -1)
                 self.emit(inner, builder)
                 self.add(op.UNFRAME, -1)
-            case (Indexed(inner=inner, null_index=null), _):
-                index = self.add(op.INDEX, builder.main, null)
+            case (lay.Marked(inner=inner, null=null, present=present), _):
+                marker = self.add(op.MARKER, builder.main, null, 0, present)
                 self.emit(inner, builder)
-                self.otherwise(index, 3, builder)
+                self.otherwise(marker, 3, builder)
             case (lay.Tagged(), CaseBuilder()):
                 self._emit_cases(layout, builder)
             case (lay.Dynamic(serializer=serializer), _):

@@ -56,7 +56,9 @@ def find_surrogate(layout: Layout) -> Surrogate | None:
             return Surrogate(_BEAM_LEAVES[type(layout)](layout), _same, _same)
         case lay.Opaque():
             return Surrogate(lay.Struct(((lay.OPAQUE_FIELD, lay.Sized()),)), _same, _same)
-        case lay.Optional(inner=inner) | lay.MeasuredKey(inner=inner) | lay.Framed(inner=inner):
+        case (
+            lay.Optional(inner=inner) | lay.Marked(inner=inner) | lay.MeasuredKey(inner=inner) | lay.Framed(inner=inner)
+        ):
             found = find_surrogate(inner)
             return found and Surrogate(replace(layout, inner=found.layout), found.read, found.write)
         case lay.Sequence(element=element) | lay.Delimited(element=element) | lay.NullMasked(element=element):

@@ -82,6 +82,25 @@ def _(layout: lay.Optional, writer: Writer, value: Value) -> None:
 
 
 @read.register
+def _(layout: lay.Marked, reader: Reader, tail: bool) -> Value:
+    start, number = reader.position, reader.i32()
+    if number == layout.present:
+        return read(layout.inner, reader, tail)
+    if number != layout.null:
+        raise reader.error(
+            f"{number} is in front of a value, where it is {layout.present} and in front of null {layout.null}", start
+        )
+    return None
+
+
+@write.register
+def _(layout: lay.Marked, writer: Writer, value: Value) -> None:
+    writer.i32(layout.null if value is None else layout.present)
+    if value is not None:
+        write(layout.inner, writer, value)
+
+
+@read.register
 def _(layout: lay.Span, reader: Reader, tail: bool) -> Value:
     start = reader.position
     read(layout.inner, reader, tail)

@@ -2,15 +2,33 @@
 
 Source: `resolveOuterSchemaCompatibility` of `GenericArraySerializerSnapshot`, `NullableSerializerSnapshot`,
 `RowSerializerSnapshot`, `LinkedListSerializerSnapshot`, `TwoPhaseCommitSinkFunction`, `NFAStateSerializerSnapshot` and
-the Scala serializers. `TupleSerializerSnapshot` and `ExternalSerializerSnapshot` do not compare their outer data.
+the Scala serializers, and `resolveSchemaCompatibility` of those of flink-scala-api. `TupleSerializerSnapshot` and
+`ExternalSerializerSnapshot` do not compare their outer data.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from state_pipelines.serializers import scala
-from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome
+from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome, combine, single
 from state_pipelines.serializers.compatibility.rules import compare_nested, rule
-from state_pipelines.serializers.tree import GenericArray, LinkedListOf, Nullable, Row, Tuple, VariantKind, Variants
+from state_pipelines.serializers.tree import (
+    CaseClass,
+    CaseObject,
+    Coproduct,
+    GenericArray,
+    LinkedListOf,
+    Mapped,
+    Nullable,
+    Row,
+    ScalaCollection,
+    ScalaMap,
+    Serializer,
+    Tuple,
+    VariantKind,
+    Variants,
+)
 
 _FLAGS = {
     VariantKind.TWO_PHASE_COMMIT: "whether a transaction may be null",
@@ -76,6 +94,68 @@ def _variants(old: Variants, new: Variants) -> Compatibility:
     if old.kind in Variants.FLAGGED and old.flag != new.flag:
         return compare_nested(old, new, _flag_differs(_FLAGS[old.kind], bool(old.flag)))
     return compare_nested(old, new)
+
+
+@rule.register(CaseClass)
+def _case_class(old: CaseClass, new: CaseClass) -> Compatibility:
+    if old.case_class == new.case_class:
+        return compare_nested(old, new)
+    return compare_nested(old, new, _class_differs(old.case_class, new.case_class, "case class"))
+
+
+@rule.register(Coproduct)
+def _coproduct(old: Coproduct, new: Coproduct) -> Compatibility:
+    """Compare sealed traits; up to version 2 of the snapshot, and the order of the subtypes, without Flink's notice."""
+    kept = new.classes[: len(old.classes)] == old.classes
+    if kept and new.snapshot_version >= _FIRST_COMPARED_COPRODUCT:
+        return compare_nested(old, new)
+    if kept:
+        # Subtypes that are added at the end change no index.
+        return _unnoticed(compare_nested(old, replace(new, serializers=new.serializers[: len(old.classes)])))
+    order = Finding(
+        path="",
+        old=", ".join(old.classes),
+        new=", ".join(new.classes),
+        outcome=Outcome.INCOMPATIBLE,
+        reason="values hold the index of their subtype, and the subtypes are others or in another order now; the "
+        "serializer does not compare them",
+        remedy="Keep the subtypes in their order and add new ones at the end (their order is that of their names)",
+        unnoticed=True,
+    )
+    return single(order)
+
+
+@rule.register(ScalaCollection)
+@rule.register(ScalaMap)
+@rule.register(Mapped)
+def _taken_as_is(old: Serializer, new: Serializer) -> Compatibility:
+    return _unnoticed(compare_nested(old, new))
+
+
+@rule.register(CaseObject)
+def _case_object(old: CaseObject, new: CaseObject) -> Compatibility:
+    # No bytes are stored, and the serializer accepts every snapshot.
+    return combine(())
+
+
+def _unnoticed(compatibility: Compatibility) -> Compatibility:
+    """Findings inside of a serializer that answers *compatible as is* whatever its nested serializers say."""
+    return combine(
+        single(
+            replace(
+                each,
+                outcome=Outcome.INCOMPATIBLE,
+                reason=f"{each.reason}; the serializer around it takes the old bytes as they are",
+                unnoticed=True,
+            )
+            if each.outcome in (Outcome.INCOMPATIBLE, Outcome.AFTER_MIGRATION)
+            else each
+        )
+        for each in compatibility.findings
+    )
+
+
+_FIRST_COMPARED_COPRODUCT = 3
 
 
 def _flag_differs(what: str, before: bool) -> Finding:

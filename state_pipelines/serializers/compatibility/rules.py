@@ -23,7 +23,9 @@ from state_pipelines.serializers.snapshot_class_rules import is_flinks
 from state_pipelines.serializers.text import quote
 from state_pipelines.serializers.tree import (
     Basic,
+    CaseClass,
     Composite,
+    Coproduct,
     GenericArray,
     Kryo,
     LinkedListOf,
@@ -33,6 +35,8 @@ from state_pipelines.serializers.tree import (
     Opaque,
     Pojo,
     Row,
+    ScalaCollection,
+    ScalaMap,
     Serializer,
     SetOf,
     Ttl,
@@ -186,10 +190,14 @@ def list_paths(node: Serializer, path: str) -> Iterator[tuple[str, Serializer]]:
 def list_steps(node: Serializer) -> tuple[str, ...]:
     """Return the step of a path to each nested serializer."""
     match node:
-        case ListOf() | SetOf() | GenericArray() | LinkedListOf():
+        case ListOf() | SetOf() | GenericArray() | LinkedListOf() | ScalaCollection():
             return ("[]",)
-        case MapOf():
+        case MapOf() | ScalaMap():
             return ("{key}", "{value}")
+        case Coproduct(cases=cases):
+            return tuple(f".{quote(each)}" for each in cases)
+        case CaseClass(fields=members):
+            return tuple(f".f{index}" for index in range(len(members)))
         case Ttl():
             return (".timestamp", "")
         case Variants(

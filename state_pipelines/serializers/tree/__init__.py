@@ -34,6 +34,12 @@ from state_pipelines.serializers.tree.python import PythonArray as PythonArray
 from state_pipelines.serializers.tree.python import PythonDecimal as PythonDecimal
 from state_pipelines.serializers.tree.python import PythonMap as PythonMap
 from state_pipelines.serializers.tree.python import PythonRow as PythonRow
+from state_pipelines.serializers.tree.scala_api import CaseClass as CaseClass
+from state_pipelines.serializers.tree.scala_api import CaseObject as CaseObject
+from state_pipelines.serializers.tree.scala_api import Coproduct as Coproduct
+from state_pipelines.serializers.tree.scala_api import Mapped as Mapped
+from state_pipelines.serializers.tree.scala_api import ScalaCollection as ScalaCollection
+from state_pipelines.serializers.tree.scala_api import ScalaMap as ScalaMap
 from state_pipelines.serializers.tree.streaming_runtime import Timer as Timer
 from state_pipelines.serializers.tree.streaming_runtime import Ttl as Ttl
 from state_pipelines.serializers.tree.streaming_runtime import TtlAware as TtlAware
