@@ -47,7 +47,7 @@ def smallest_size(layout: lay.Layout) -> int:
 
 def _smallest_dynamic(serializer: tree.Serializer) -> int:
     match serializer:
-        case tree.RowData() | tree.ArrayData() | tree.MapData() | tree.BinaryRow() | tree.ScalaEnum():
+        case tree.RowData() | tree.ArrayData() | tree.MapData() | tree.BinaryRow() | tree.ScalaEnum() | tree.Protobuf():
             return 4
         case tree.Decimal() | tree.TimestampData():
             return 5

@@ -13,6 +13,7 @@ from state_pipelines.serializers import (  # noqa: F401  the families register t
     jdbc,
     kryo,
     pojo,
+    protobuf,
     python,
     scala,
     scala_api,

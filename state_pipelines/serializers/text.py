@@ -44,6 +44,7 @@ from state_pipelines.serializers.tree import (
     Pojo,
     PojoField,
     PojoSubclass,
+    Protobuf,
     PythonArray,
     PythonDecimal,
     PythonMap,
@@ -106,7 +107,7 @@ class _Spelled(Serializer):
     text: str
 
 
-_WRITTEN_AS_SNAPSHOTS = (CaseClass, CaseObject, Coproduct, Mapped, ScalaCollection, ScalaMap)
+_WRITTEN_AS_SNAPSHOTS = (CaseClass, CaseObject, Coproduct, Mapped, Protobuf, ScalaCollection, ScalaMap)
 
 
 def _spell_custom(node: Any) -> Any:
@@ -272,6 +273,11 @@ def _resolved(serializer: Serializer | None) -> str:
 @describe.register
 def _kryo(node: Kryo) -> str:
     return f"Kryo<{quote(node.type_class)}>"
+
+
+@describe.register
+def _protobuf(node: Protobuf) -> str:
+    return f"Protobuf<{quote(node.message_class)}>"
 
 
 @describe.register

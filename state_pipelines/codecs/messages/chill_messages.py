@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.messages.thrift import ThriftFiles
-from state_pipelines.errors import UsageError
+from state_pipelines.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,6 +101,19 @@ def compile_proto(path: str) -> bytes:
         if done.returncode:
             raise UsageError(f"protoc refuses the file: {done.stderr.strip()}")
         return target.read_bytes()
+
+
+def decode_described(descriptors: bytes, name: str, raw: bytes) -> Mapping[str, object]:
+    """Return the fields of a message of Protobuf by its full name and a `FileDescriptorSet`.
+
+    Raises:
+        FormatError: the bytes are not such a message.
+        UnsupportedError: the descriptors are not valid or lack the message, or the package that reads them is missing.
+    """
+    try:
+        return _load_protobuf(MessageTypes(protobuf=(descriptors,))).decode_message(name, raw)
+    except UsageError as error:
+        raise UnsupportedError(error.what, hint=error.hint) from error
 
 
 @lru_cache(maxsize=8)

@@ -77,9 +77,21 @@ class ProtobufTypes:
         Raises:
             FormatError: the bytes are not such a message.
         """
-        name = self.classes[class_name]
+        return self.decode_message(self.classes[class_name], raw)
+
+    def decode_message(self, name: str, raw: bytes) -> Mapping[str, object]:
+        """Return the fields of a message by its full name, as `decode`.
+
+        Raises:
+            FormatError: the bytes are not such a message.
+            UsageError: no descriptor has that name.
+        """
         if name not in self._known:
-            self._known[name] = message_factory.GetMessageClass(self._pool.FindMessageTypeByName(name))
+            try:
+                found = self._pool.FindMessageTypeByName(name)
+            except KeyError:
+                raise UsageError(f"the descriptors of Protobuf have no message {name}") from None
+            self._known[name] = message_factory.GetMessageClass(found)
         message = self._known[name]()
         try:
             message.ParseFromString(raw)

@@ -16,9 +16,10 @@ from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.avro.avro_records import parse_avro_schema, read_avro, write_avro
 from state_pipelines.codecs.java.big_numbers import twos_complement
 from state_pipelines.codecs.java.serialized_objects import read_java_object, write_java_object
-from state_pipelines.codecs.java.typed_values import TypedValue, Undecoded
+from state_pipelines.codecs.java.typed_values import MessageValue, TypedValue, Undecoded
 from state_pipelines.codecs.java.writables import VARIABLE, read_writable, write_writable
 from state_pipelines.codecs.kryo import FieldLists, read_kryo, read_kryo_span, write_kryo
+from state_pipelines.codecs.messages.chill_messages import decode_described
 from state_pipelines.codecs.pickles import Pickled
 from state_pipelines.codecs.sql.binary_rows import (
     MAX_UNSCALED,
@@ -94,6 +95,8 @@ def write_dynamic(layout: Dynamic, writer: Writer, value: Any) -> None:
             write_kryo(writer, kryo, value, _version(layout), _classes(layout), layout.messages)
         case tree.Avro(schema_json=schema):
             write_avro(writer, parse_avro_schema(schema), value)
+        case tree.Protobuf():
+            writer.bytes32(_expect(value, MessageValue, "a message of Protobuf").raw)
         case tree.RowData(types=types):
             writer.bytes32(write_row(_expect(value, BinaryRowValue, "a row"), types))
         case tree.BinaryRow():
@@ -133,6 +136,9 @@ def _read(layout: Dynamic, reader: Reader) -> object:
             return read_kryo(reader, kryo, _version(layout), _classes(layout), layout.messages)
         case tree.Avro(schema_json=schema):
             return read_avro(reader, parse_avro_schema(schema))
+        case tree.Protobuf(message_class=name, message_name=message, descriptors=descriptors):
+            raw = reader.bytes32()
+            return MessageValue(name, raw, decode_described(descriptors, message, raw))
         case tree.RowData(types=types):
             return _read_block(reader, lambda raw: read_row(raw, types, reader.name))
         case tree.BinaryRow():

@@ -1,7 +1,7 @@
 """Rules of serializers bound to a class or to parameters: basic types, enums, Value and Writable classes.
 
 Source: `SimpleTypeSerializerSnapshot`, `GenericTypeSerializerSnapshot`, `EnumSerializerSnapshot`,
-`ScalaEnumSerializerSnapshot`; coders of Beam.
+`ScalaEnumSerializerSnapshot`; coders of Beam; `ProtobufTypeSerializerSnapshot` of flink-datastream-protobuf.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from state_pipelines.serializers.compatibility.outcome import (
     single,
 )
 from state_pipelines.serializers.compatibility.rules import rule
-from state_pipelines.serializers.tree import Basic, ClassBound, Enum, ScalaEnum
+from state_pipelines.serializers.tree import Basic, ClassBound, Enum, Protobuf, ScalaEnum
 
 if TYPE_CHECKING:
     from state_pipelines.serializers.tree import Serializer
@@ -47,6 +47,30 @@ def _basic(old: Basic, new: Basic) -> Compatibility:
 @rule.register(ClassBound)
 def _class_bound(old: ClassBound, new: ClassBound) -> Compatibility:
     return compare_class(old.type_class, new.type_class, old, new)
+
+
+@rule.register(Protobuf)
+def _protobuf(old: Protobuf, new: Protobuf) -> Compatibility:
+    if old.message_class != new.message_class:
+        return compare_class(old.message_class, new.message_class, old, new)
+    if (old.message_name, old.descriptors) != (new.message_name, new.descriptors):
+        return differ(
+            old,
+            new,
+            outcome=Outcome.INCOMPATIBLE,
+            reason=f"the descriptors of {old.message_name} changed, and the serializer accepts none but those it wrote",
+            remedy="Keep the .proto files as they were",
+        )
+    if new.max_message_size < old.max_message_size or new.recursion_limit < old.recursion_limit:
+        return differ(
+            old,
+            new,
+            outcome=Outcome.INCOMPATIBLE,
+            reason=f"messages may have {old.max_message_size:,} bytes and a depth of {old.recursion_limit}, and the "
+            f"new serializer reads {new.max_message_size:,} bytes and a depth of {new.recursion_limit}",
+            remedy="Do not lower the limits of messages",
+        )
+    return SAME
 
 
 @rule.register(Enum)

@@ -28,6 +28,7 @@ from state_pipelines.serializers.tree.objects import KryoRegistration as KryoReg
 from state_pipelines.serializers.tree.objects import Pojo as Pojo
 from state_pipelines.serializers.tree.objects import PojoField as PojoField
 from state_pipelines.serializers.tree.objects import PojoSubclass as PojoSubclass
+from state_pipelines.serializers.tree.objects import Protobuf as Protobuf
 from state_pipelines.serializers.tree.opaque import Declared as Declared
 from state_pipelines.serializers.tree.opaque import Opaque as Opaque
 from state_pipelines.serializers.tree.python import PythonArray as PythonArray

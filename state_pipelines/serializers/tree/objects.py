@@ -85,6 +85,29 @@ class Kryo(Serializer):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Protobuf(Serializer):
+    """`ProtobufTypeSerializer` of flink-datastream-protobuf: a length, then a message of Protobuf.
+
+    Attributes:
+        message_class: the generated Java class.
+        message_name: full name of the message.
+        deterministic: whether maps are written in the order of their keys.
+        max_message_size: bytes of a message that are read at most.
+        recursion_limit: depth of messages that is read at most.
+        descriptors: the `FileDescriptorSet` of the message and its imports, as stored.
+    """
+
+    snapshot_class: str = "io.github.flink.gcp.protobuf.ProtobufTypeSerializerSnapshot"
+    snapshot_version: int = 1
+    message_class: str
+    message_name: str
+    deterministic: bool = False
+    max_message_size: int = 64 << 20
+    recursion_limit: int = 100
+    descriptors: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class Avro(Serializer):
     """`AvroSerializer`: generic, specific or reflect records.
 
