@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.binary.strings import encode_modified_utf8
 from state_pipelines.errors import UnsupportedError, Where, at, older_than_promised, unsupported_version
+from state_pipelines.keyed.beam_keys import name_key_coder
 from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 from state_pipelines.serializers.state_meta_info import (
@@ -88,6 +89,7 @@ def read_keyed_header(reader: Reader) -> KeyedHeader:
             version=version, compressed=compressed, key_serializer=key_serializer, states=error.infos
         )
         raise
+    key_serializer, states = name_key_coder(key_serializer, states)
     return KeyedHeader(version=version, compressed=compressed, key_serializer=key_serializer, states=states)
 
 

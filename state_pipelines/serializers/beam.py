@@ -30,6 +30,8 @@ LEGACY = f"{_TYPES}CoderTypeSerializer$LegacySnapshot"
 UNVERSIONED = f"{_TYPES}UnversionedTypeSerializerSnapshot"
 BYTE_BUFFER_CODER = "org.apache.beam.runners.flink.translation.wrappers.streaming.FlinkKeyUtils$ByteBufferCoder"
 """Coder of keys: each is the bytes that the key coder of the pipeline wrote."""
+KEY_CODER = "keyCoder"
+"""Component of a coder that holds the coder of keys."""
 
 # Of `TypeSerializerConfigSnapshot`, `TypeSerializerSerializationProxy`, `LegacySnapshot` and the other snapshot.
 ADAPTER_VERSION = 0x7A53C4F0
@@ -67,6 +69,11 @@ class Coder:
         """Class name without package and the word `Coder`, such as `FullWindowedValue` or `GlobalWindow`."""
         names = self.class_name.rpartition(".")[2].split("$")
         return names[-1].removesuffix("Coder") or names[-2 if len(names) > 1 else -1]
+
+    @property
+    def is_key_bytes(self) -> bool:
+        """Whether it is the coder of keys of Flink's state."""
+        return self.class_name == BYTE_BUFFER_CODER
 
     def component(self, name: str) -> Coder | None:
         """Return the coder in a field; None if there is none."""

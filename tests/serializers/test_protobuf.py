@@ -41,7 +41,7 @@ def describe_messages() -> bytes:
     node.field.add(name="id", number=1, type=FIELD.TYPE_INT64, label=1)
     node.field.add(name="tag", number=2, type=FIELD.TYPE_MESSAGE, type_name=".acme.Tag", label=1)
     node.field.add(name="child", number=3, type=FIELD.TYPE_MESSAGE, type_name=".acme.Node", label=1)
-    return files.SerializeToString(deterministic=True)
+    return bytes(files.SerializeToString(deterministic=True))
 
 
 NODE = Protobuf(message_class="com.acme.Nodes$Node", message_name="acme.Node", descriptors=describe_messages())

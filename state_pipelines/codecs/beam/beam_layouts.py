@@ -18,7 +18,7 @@ from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.extensions import register_layout
 from state_pipelines.codecs.layout import Layout
 from state_pipelines.serializers import tree
-from state_pipelines.serializers.beam import BYTE_BUFFER_CODER, BeamSerializer, Coder
+from state_pipelines.serializers.beam import BYTE_BUFFER_CODER, KEY_CODER, BeamSerializer, Coder
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.tree import BasicKind
 
@@ -215,6 +215,9 @@ def derive_coder(coder: Coder, derive: Callable[[tree.Serializer], Layout] = lay
     """
     if coder.class_name == f"{_CODERS}SerializableCoder":
         return derive(basic(BasicKind.JAVA_OBJECT))
+    if coder.is_key_bytes and coder.components:
+        # A key coder that the state beside the keys names (`keyed.beam_keys`).
+        return VarFramed(_inside(coder, KEY_CODER, derive))
     simple = SIMPLE_CODERS.get(coder.class_name)
     if simple is not None:
         return simple

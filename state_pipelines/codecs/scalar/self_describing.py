@@ -136,9 +136,10 @@ def _read(layout: Dynamic, reader: Reader) -> object:
             return read_kryo(reader, kryo, _version(layout), _classes(layout), layout.messages)
         case tree.Avro(schema_json=schema):
             return read_avro(reader, parse_avro_schema(schema))
-        case tree.Protobuf(message_class=name, message_name=message, descriptors=descriptors):
+        case tree.Protobuf() as message:
             raw = reader.bytes32()
-            return MessageValue(name, raw, decode_described(descriptors, message, raw))
+            fields = decode_described(message.descriptors, message.message_name, raw)
+            return MessageValue(message.message_class, raw, fields)
         case tree.RowData(types=types):
             return _read_block(reader, lambda raw: read_row(raw, types, reader.name))
         case tree.BinaryRow():

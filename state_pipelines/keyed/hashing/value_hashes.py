@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_pipelines.codecs.arrow_coercion import conform
+from state_pipelines.codecs.beam.beam_layouts import derive_coder
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.layout import ROW_KINDS
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
@@ -158,6 +159,8 @@ class Hasher:
         match node:
             case tree.Basic(kind=kind) if kind in BASIC_HASHES:
                 return BASIC_HASHES[kind](conform_basic(kind, array))
+            case BeamSerializer(coder=Coder(class_name=beam.BYTE_BUFFER_CODER, components=((_, inner),))):
+                return hash_wrapped_bytes(_encode_coded(inner, array))
             case (
                 tree.Basic(kind=BasicKind.BYTE_ARRAY_WRAPPER)
                 | BeamSerializer(coder=Coder(class_name=beam.BYTE_BUFFER_CODER))
@@ -387,3 +390,13 @@ def _hash_binary_rows(node: tree.Serializer, array: pa.Array) -> HashCodes:
     hash_row_keys(encoded.data.ctypes.data, encoded.starts, encoded.stops, found)
     codes[np.asarray(array.is_valid())] = found
     return codes
+
+
+def _encode_coded(coder: Coder, array: pa.Array) -> pa.Array:
+    """The bytes that a coder of Beam writes for each value."""
+    columns = plan_columns(derive_coder(coder))
+    present = array.drop_null() if array.null_count else array
+    encoded = columns.encode(conform(present, columns.type))
+    spans = zip(encoded.starts, encoded.stops, strict=True)
+    written = iter([encoded.data[start:stop].tobytes() for start, stop in spans])
+    return pa.array([next(written) if each else None for each in array.is_valid().to_pylist()], pa.binary())
