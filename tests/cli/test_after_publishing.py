@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from state_pipelines.cli import convert, erase, migrate, rescale
+from state_pipelines.cli import bootstrap, convert, erase, migrate, rescale
 from state_pipelines.cli.changes import trace_fields
 from state_pipelines.operations.migration.steps import Rename, Set
 from state_pipelines.operations.rescale.rescale import RescaleResult
@@ -61,6 +63,22 @@ def test_a_summary_that_fails_does_not_fail_the_command(
     target = tmp_path / "new"
     name = module.__name__.rpartition(".")[2]
     called = call(name, orders().path, *arguments, "--out", target, *(["--json"] if as_json else []))
+    check(called, target, as_json=as_json)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_summary_that_fails_does_not_fail_a_bootstrap(
+    call: Callable[..., Called], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, as_json: bool
+) -> None:
+    pq.write_table(pa.table({"customer": ["a", "b"], "cents": [1, 2]}), tmp_path / "rows.parquet")
+    state = "{name: total, rows: rows.parquet, type: Long, columns: {state_key: customer, value: cents}}"
+    (tmp_path / "new.yaml").write_text(
+        f"operators: [{{uid: customers, key: String, parallelism: 1, states: [{state}]}}]\n"
+    )
+    for name in ("_show", "_to_json"):
+        monkeypatch.setattr(bootstrap, name, fail)
+    target = tmp_path / "new"
+    called = call("bootstrap", tmp_path / "new.yaml", "--out", target, *(["--json"] if as_json else []))
     check(called, target, as_json=as_json)
 
 

@@ -253,16 +253,13 @@ class _Rows:
         names = (f"{state.operator.label}/{state.label}", state.label, EVERY_STATE)
         self._life = next((lives[name] for name in names if name in lives), None)
         self._now = now
+        # State that is bytes throughout says so once.
+        self._is_decoded = not state.undecoded
 
-    def add(self, batch: pa.RecordBatch, *, lenient: bool = False) -> None:
-        """Add a batch.
-
-        Args:
-            batch: the rows.
-            lenient: rows that cannot be decoded have a `reason`, and bytes in place of values.
-        """
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add a batch; rows that cannot be decoded have a `reason`, and bytes in place of values."""
         self.entries += batch.num_rows
-        if lenient:
+        if self._is_decoded and "reason" in batch.schema.names:
             reasons = batch.column("reason").drop_null()
             self.failed += len(reasons)
             self.failure = self.failure or (reasons[0].as_py() if len(reasons) else "")
@@ -340,7 +337,7 @@ def _read_alone(state: State, lives: Mapping[str, timedelta], now: datetime) -> 
 def _read(state: State, options: TableOptions | None, lives: Mapping[str, timedelta], now: datetime) -> _Rows:
     rows = _Rows(state, lives, now)
     for batch in state.batches(options):
-        rows.add(batch, lenient=options is not None)
+        rows.add(batch)
     return rows
 
 

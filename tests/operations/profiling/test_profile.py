@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state_pipelines.codecs.kryo import FieldLists
+from state_pipelines.codecs.kryo.table import ClassTable
+from state_pipelines.keyed.header import KeyedHeader
+from state_pipelines.metadata.checkpoint import SubtaskState
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.operations.profiling import Profile, StateProfile, profile_snapshot
+from state_pipelines.serializers import build
+from state_pipelines.serializers.kryo import KryoConfig
+from state_pipelines.serializers.state_meta_info import priority_queue
 from state_pipelines.snapshot import open_snapshot
+from tests.keyed.canonical_files import make_file
+from tests.snapshot.built import build_snapshot, operator
 from tests.snapshots import OWN, UNKNOWN, Case, select
 
 if TYPE_CHECKING:
@@ -165,3 +177,22 @@ def test_ages_are_told_at_the_given_time() -> None:
     (case,) = select("2.2", "heap", "canonical")[:1]
     found = profile_snapshot(case.open_told(), now=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
     assert found.at == "2026-01-02T03:04:05+00:00"
+
+
+def test_timers_of_keys_that_are_not_decoded_are_profiled_by_their_bytes(tmp_path: Path) -> None:
+    """Two timers of a class with a Kryo serializer of its own, which nothing reads."""
+    own = KryoConfig(serializers=(("com.acme.Id", "com.acme.IdSerializer"),)).configure("com.acme.Id")
+    timers = priority_queue("_timer_state/event_user-timers", build.timer(own, build.VOID_NAMESPACE))
+    groups = KeyGroupRange(0, 128)
+    # Timestamp with its sign bit flipped, class id of Kryo 2, a new object, bytes of the key, void namespace.
+    id_of_key = ClassTable(own, 2, FieldLists()).ids["com.acme.Id"] + 2
+    elements = [bytes.fromhex(f"800000000000000{number} {id_of_key:02x} 01 cafe0{number} 00") for number in (1, 2)]
+    header = KeyedHeader(key_serializer=own, states=(timers,))
+    data, offsets = make_file(header, groups, 1, [(7, 0, [(each, b"") for each in elements])])
+    handle = KeyGroupsSavepointStateHandle(groups, offsets, ByteStreamStateHandle("timers", data))
+    snapshot = build_snapshot(tmp_path / "made", operator("ids", SubtaskState(0, managed_keyed_state=handle)))
+    ((found,),) = (each.states for each in profile_snapshot(snapshot).operators)
+    assert (found.entries, found.error, found.damaged) == (2, "", False)
+    assert found.failed == 2
+    assert "com.acme.IdSerializer" in found.failure
+    assert {each.column: each.nulls for each in found.columns} == {"timestamp": 2, "state_key": 2}
