@@ -242,8 +242,12 @@ class Stage:
         """Number the elements of lists that stay."""
         if self.after.kind not in (StateKind.LIST, *LIST_KINDS):
             return frame
-        owner = ("key_group", "key_bytes") if self.after.kind == StateKind.LIST else ("subtask",)
-        key = Window.partitionBy(*map(hidden, owner)).orderBy(hidden("list_index"))
+        owner = list(map(hidden, ("key_group", "key_bytes") if self.after.kind == StateKind.LIST else ("subtask",)))
+        if not set(owner) <= set(frame.columns):
+            # After a change of keys there are no bytes of them yet.
+            keys = [name for name in map(hidden, KEYS) if name in frame.columns]
+            frame, owner = separate_keys(frame, keys, self.after, self.layouts)
+        key = Window.partitionBy(*owner).orderBy(hidden("list_index"))
         return frame.withColumn(hidden("list_index"), F.row_number().over(key) - 1).drop(BYTES)
 
     def _keep_keys(self, stage: flows.KeepKeys) -> DataFrame:

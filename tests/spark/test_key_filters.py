@@ -13,6 +13,8 @@ from state_pipelines.spark import MigrationResult, migrate
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
     from state_pipelines.snapshot import Snapshot
@@ -98,3 +100,33 @@ def test_a_map_decides_by_any_of_its_entries_before_the_keys_change(old: Snapsho
     found = count(renamed.snapshot)
     assert found == wanted
     assert 0 < found["order"].total() < count(old)["order"].total()
+
+
+def test_elements_of_united_lists_are_filtered_and_numbered_under_their_new_key(
+    spark: SparkSession, old: Snapshot, tmp_path: Path
+) -> None:
+    """All keys become two, whose lists one after the other lose some elements."""
+    rows = old.operator("orders").state("history").to_arrow().to_pylist()
+    new_key = "concat('k', ascii(reverse(state_key)) % 2)"
+    lost = sorted(row["list_value"] for row in rows)[len(rows) // 2]
+    states = ("quantities", "last-seen", "order")
+    united = {"type": "String", "expression": new_key, "on_equal": dict.fromkeys(states, "last")}
+    shorter = {"filter": {"keep": f"value < '{lost}'", "reason": "late in the alphabet"}}
+    downgrade = {"impossible": "lists stay united"}
+    content = {
+        "revision": "1",
+        "changes": [
+            {"operator": "orders", "upgrade": [{"key": united}], "downgrade": downgrade},
+            {"operator": "orders", "state": "history", "upgrade": [shorter], "downgrade": downgrade},
+        ],
+    }
+    result = migrate(old, parse_migration(content), str(tmp_path / "new"), spark=spark)
+    found = result.snapshot.operator("orders").state("history").to_arrow().to_pylist()
+    wanted = Counter(
+        (f"k{ord(row['state_key'][-1]) % 2}", row["list_value"]) for row in rows if row["list_value"] < lost
+    )
+    assert Counter((row["state_key"], row["list_value"]) for row in found) == wanted
+    assert {key for key, _ in wanted} == {"k0", "k1"}
+    for key in ("k0", "k1"):
+        indices = [row["list_index"] for row in found if row["state_key"] == key]
+        assert sorted(indices) == list(range(len(indices)))

@@ -21,7 +21,7 @@ from state_pipelines.serializers.kryo import KryoConfig
 from state_pipelines.serializers.state_meta_info import priority_queue
 from state_pipelines.snapshot import open_snapshot
 from tests.keyed.canonical_files import make_file
-from tests.snapshot.built import build_snapshot, operator
+from tests.snapshot import built
 from tests.snapshots import OWN, UNKNOWN, Case, select
 
 if TYPE_CHECKING:
@@ -190,7 +190,9 @@ def test_timers_of_keys_that_are_not_decoded_are_profiled_by_their_bytes(tmp_pat
     header = KeyedHeader(key_serializer=own, states=(timers,))
     data, offsets = make_file(header, groups, 1, [(7, 0, [(each, b"") for each in elements])])
     handle = KeyGroupsSavepointStateHandle(groups, offsets, ByteStreamStateHandle("timers", data))
-    snapshot = build_snapshot(tmp_path / "made", operator("ids", SubtaskState(0, managed_keyed_state=handle)))
+    snapshot = built.build_snapshot(
+        tmp_path / "made", built.operator("ids", SubtaskState(0, managed_keyed_state=handle))
+    )
     ((found,),) = (each.states for each in profile_snapshot(snapshot).operators)
     assert (found.entries, found.error, found.damaged) == (2, "", False)
     assert found.failed == 2
