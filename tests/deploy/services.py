@@ -45,13 +45,17 @@ def wait_for(
     log: Path | None = None,
     process: subprocess.Popen[bytes] | None = None,
 ) -> None:
-    """Wait until a condition holds, unless the process ends before; errors of the network count as not yet."""
+    """Wait until a condition holds, unless the process ends before.
+
+    Errors of the network count as not yet, and so do pages in place of JSON: Spark's UI answers before all of its
+    addresses are there.
+    """
     end = time.monotonic() + seconds
     while time.monotonic() < end and (process is None or process.poll() is None):
         try:
             if condition():
                 return
-        except OSError:
+        except (OSError, json.JSONDecodeError):
             pass
         time.sleep(0.5)
     text = "" if log is None else f":\n{log.read_text()[-5000:]}"
