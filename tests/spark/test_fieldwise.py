@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from py4j.clientserver import ClientServerConnection
+from py4j.protocol import MEMORY_COMMAND_NAME
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.keyed.record_layout import derive_keyed_layout
@@ -456,7 +457,8 @@ def test_questions_to_the_jvm_do_not_grow_with_the_square_of_the_revisions(
 
     def count(connection: ClientServerConnection, command: str) -> str:
         nonlocal asked
-        asked += 1
+        # Objects of earlier tests are released whenever Python collects them.
+        asked += not command.startswith(MEMORY_COMMAND_NAME)
         answer: str = send(connection, command)
         return answer
 
