@@ -78,11 +78,12 @@ def build_flink_job(job: FlinkJob) -> dg.Definitions:
     """
     share_storage_options(job.storage_options)
     jobs: list[AnyJob] = [*build_asset_jobs(job), *(build(job) for build in JOBS)]
+    assets = list(_build_assets(job))
     return dg.Definitions(
-        assets=[build_flink_job_spec(job), *_build_assets(job)],
+        assets=[build_flink_job_spec(job), *assets],
         jobs=jobs,
         schedules=list(_build_schedules(job)),
-        sensors=list(_build_sensors(job, jobs)),
+        sensors=list(_build_sensors(job, jobs, assets)),
     )
 
 
@@ -109,10 +110,14 @@ def _build_schedules(job: FlinkJob) -> Iterator[dg.ScheduleDefinition]:
         yield build_periodic_checkpoint(job, job.stream.cron)
 
 
-def _build_sensors(job: FlinkJob, jobs: Sequence[AnyJob]) -> Iterator[dg.SensorDefinition]:
+def _build_sensors(
+    job: FlinkJob, jobs: Sequence[AnyJob], assets: Sequence[dg.AssetsDefinition]
+) -> Iterator[dg.SensorDefinition]:
     yield build_new_snapshots(job)
     yield build_automation(job)
-    yield build_failed_runs(job, jobs)
+    yield build_failed_runs(
+        job, jobs=[each.name for each in jobs], assets=[key for each in assets for key in each.keys]
+    )
     if job.requests is not None:
         yield build_requests(job, jobs)
     if job.retention_runs.apply is PlanApplication.SCHEDULED:
