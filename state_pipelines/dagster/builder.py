@@ -114,7 +114,7 @@ def _build_sensors(
     job: FlinkJob, jobs: Sequence[AnyJob], assets: Sequence[dg.AssetsDefinition]
 ) -> Iterator[dg.SensorDefinition]:
     yield build_new_snapshots(job)
-    yield build_automation(job)
+    yield from build_automation(job)
     yield build_failed_runs(
         job, jobs=[each.name for each in jobs], assets=[key for each in assets for key in each.keys]
     )

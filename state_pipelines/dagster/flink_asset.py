@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 
+from state_pipelines.dagster.automation import PRIORITY_TAG
 from state_pipelines.dagster.checks import specify_checks
 from state_pipelines.dagster.failures import reporting_failures
 from state_pipelines.dagster.job import FlinkJob
@@ -43,6 +44,7 @@ def flink_asset(
     code_version: str | None = None,
     automation: dg.AutomationCondition[Any] | None = None,
     metadata: Mapping[str, object] = NO_METADATA,
+    priority: int = 0,
 ) -> Callable[[Callable[..., object]], dg.AssetsDefinition]:
     """Decorate a function as an asset of a Flink job, with its prefix, group, owners, tags and failure handling.
 
@@ -64,6 +66,7 @@ def flink_asset(
         code_version: version of whatever else determines the result, such as revisions.
         automation: when Dagster materialises it automatically.
         metadata: metadata of the definition.
+        priority: of its step among those of a run that can start; the highest is first.
     """
 
     def decorate(function: Callable[..., object]) -> dg.AssetsDefinition:
@@ -86,6 +89,7 @@ def flink_asset(
             partitions_def=job.partitions if partitioned else None,
             check_specs=[*specify_checks(job, name, checks, partitioned=partitioned), *check_specs],
             pool=job.prefix(pool or name) if writes else None,
+            op_tags={PRIORITY_TAG: str(priority)} if priority else None,
             # No backfill policy: by default each partition has its run, as needed here. With an explicit
             # `multi_run(1)`, Dagster 1.13 omits the tag `dagster/partition`, and splits the assets of a partition.
             # Otherwise Dagster requires a result of each check in each run.

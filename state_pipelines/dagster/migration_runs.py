@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from state_pipelines.dagster.assets import compatibility_report, migrated_savepoint
 from state_pipelines.dagster.failures import ERROR_TAG
 from state_pipelines.dagster.jobs import MIGRATE
 from state_pipelines.dagster.run_outcomes import read_outcome
@@ -62,8 +63,9 @@ class MigrationRuns:
         self._version = version
 
     def make_request(self, key: str, attempt: int) -> dg.RunRequest:
-        """Return the request of a run; Dagster creates one run for each run key."""
-        return dg.RunRequest(run_key=self._name(key, attempt), partition_key=key)
+        """Return the request of a run without tables, which automation writes later."""
+        assets = [self._job.key(each) for each in (compatibility_report.NAME, migrated_savepoint.NAME)]
+        return dg.RunRequest(run_key=self._name(key, attempt), partition_key=key, asset_selection=assets)
 
     def decide(self, key: str) -> tuple[int | None, str]:
         """Return the number of the run to be requested for a snapshot, or None and the reason why there is none."""

@@ -321,6 +321,7 @@ def runs(deployment: Deployment, cases: list[FlinkJobCase]) -> dict[str, str]:
     for case in cases:
         # Its runs would do once more what the jobs do.
         deployment.stop_sensor(case.job("automation"))
+        deployment.stop_sensor(case.job("table_automation"))
         plan, apply, migrate = case.job(PLAN), case.job(APPLY), case.job(MIGRATE)
         # The sensor adds the partition that other runs are of.
         started |= {plan: deployment.launch(plan, case.partition, {}), migrate: deployment.find_run(migrate)}

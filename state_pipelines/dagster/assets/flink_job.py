@@ -12,11 +12,18 @@ if TYPE_CHECKING:
 
 NAME = "flink_job"
 
+_SAME_VERSION = {"dagster/data_version": "INITIAL"}
+"""Tag of each event with the data version of an external asset without events.
+
+With a version of its own, each new savepoint would make the results for all older snapshots *Unsynced*.
+"""
+
 
 def describe_savepoint(job: FlinkJob, summary: SnapshotSummary) -> dg.AssetMaterialization:
     """Return the event for a savepoint that the running job has taken; the sensor `new_snapshots` reports it."""
     return dg.AssetMaterialization(
         job.key(NAME),
+        tags=_SAME_VERSION,
         metadata={
             "savepoint": summary.key,
             "path": dg.MetadataValue.path(summary.path),

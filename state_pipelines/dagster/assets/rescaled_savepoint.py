@@ -9,7 +9,7 @@ import dagster as dg
 import yaml
 from pydantic import Field
 
-from state_pipelines.dagster.assets import snapshot_inventory
+from state_pipelines.dagster.assets import flink_job
 from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
 from state_pipelines.dagster.failures import reporting_failures
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
@@ -123,7 +123,7 @@ def build_rescaled_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
         NAME,
         step=AssetStep.CHANGE,
         kinds={"flink", "spark"},
-        deps=[snapshot_inventory.NAME],
+        deps=[flink_job.NAME],
         checks=DESCRIPTIONS,
         writes=True,
     )

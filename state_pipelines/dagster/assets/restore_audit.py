@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.dagster.assets import snapshot_inventory
-from state_pipelines.dagster.automation import NEW_SNAPSHOT
+from state_pipelines.dagster.assets import flink_job
+from state_pipelines.dagster.automation import NEW_SNAPSHOT, SAMPLE
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import Cell, list_texts, make_table
@@ -66,8 +66,9 @@ def build_restore_audit(job: FlinkJob) -> dg.AssetsDefinition:
         NAME,
         step=AssetStep.KEEP,
         kinds={"flink"},
-        deps=[snapshot_inventory.NAME],
+        deps=[flink_job.NAME],
         automation=NEW_SNAPSHOT,
+        priority=SAMPLE,
         checks=dict(CHECKS.values()),
     )
     def restore_audit(context: dg.AssetExecutionContext, config: AuditConfig) -> Iterator[dg.MaterializeResult[None]]:
