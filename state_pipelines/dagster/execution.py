@@ -15,6 +15,7 @@ from state_pipelines.dagster.expectations import ExpectationsResource
 from state_pipelines.dagster.jobs import MIGRATE
 from state_pipelines.dagster.partitions import make_partition_key
 from state_pipelines.dagster.resources import SparkResource
+from state_pipelines.dagster.run_outcomes import NOT_EVALUATED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,6 +103,7 @@ def _read_outcome(result: dg.ExecuteInProcessResult) -> Outcome:
             str(each.metadata["observed"].value) if "observed" in each.metadata else "",
         )
         for each in result.get_asset_check_evaluations()
+        if NOT_EVALUATED not in each.metadata
     ]
     failures = []
     for event in result.get_step_failure_events():

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from dagster import DagsterEvent
 
+NOT_EVALUATED = "not evaluated"
+"""Metadata of a check that a failed step did not evaluate: why."""
+
 _PLAIN = (
     dg.TextMetadataValue,
     dg.IntMetadataValue,
@@ -26,6 +29,7 @@ _PLAIN = (
 )
 _OUTCOMES = {
     dg.DagsterEventType.ASSET_MATERIALIZATION,
+    dg.DagsterEventType.ASSET_OBSERVATION,
     dg.DagsterEventType.STEP_OUTPUT,
     dg.DagsterEventType.ASSET_CHECK_EVALUATION,
     dg.DagsterEventType.STEP_FAILURE,
@@ -41,8 +45,9 @@ class RunOutcome:
 
     Attributes:
         success: whether all steps succeeded.
-        materialized: plain metadata (text, numbers, paths) of materialised assets and op outputs, by name.
-        failed_checks: observed values of failed asset checks, by check name.
+        materialized: plain metadata (text, numbers, paths) of materialised or observed assets and op outputs, by name.
+        failed_checks: observed values of failed asset checks, by check name; none of those that a failed step did not
+            evaluate.
         error: messages of failed steps, one per line; empty on success.
         failed_steps: keys of failed steps.
     """
@@ -64,13 +69,16 @@ def read_outcome(instance: dg.DagsterInstance, run: dg.DagsterRun) -> RunOutcome
         if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION:
             materialization = event.step_materialization_data.materialization
             materialized[materialization.asset_key.to_user_string()] = select_plain(materialization.metadata)
+        elif event.event_type is dg.DagsterEventType.ASSET_OBSERVATION:
+            observation = event.asset_observation_data.asset_observation
+            materialized[observation.asset_key.to_user_string()] = select_plain(observation.metadata)
         elif event.event_type is dg.DagsterEventType.STEP_OUTPUT:
             metadata = select_plain(event.step_output_data.metadata)
             if metadata and event.step_key is not None:
                 materialized.setdefault(event.step_key, metadata)
         elif event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
             check = event.asset_check_evaluation_data
-            if not check.passed:
+            if not check.passed and NOT_EVALUATED not in check.metadata:
                 observed = check.metadata.get("observed")
                 failed[check.check_name] = "" if observed is None else str(observed.value)[:_LONGEST]
         elif event.event_type is dg.DagsterEventType.STEP_FAILURE:

@@ -18,6 +18,7 @@ LONG = 16
 """Digits in the key of a snapshot whose short key another one has already."""
 
 _NAME_SIZE = 40
+_CHECKPOINT_KEY = re.compile(r"(?<![A-Za-z0-9])chk-\d")
 _KEY = re.compile(rf"(.+)@([0-9a-f]{{{SHORT}}}|[0-9a-f]{{{LONG}}})")
 
 
@@ -73,6 +74,11 @@ def make_partition_key(name: str, fingerprint: str, size: int = SHORT) -> str:
         size: digits of the fingerprint in the key, `SHORT` or `LONG`.
     """
     return f"{name}@{fingerprint[:size]}"
+
+
+def is_checkpoint_key(key: str) -> bool:
+    """Return whether a key is that of a snapshot in a directory as Flink names those of checkpoints."""
+    return _CHECKPOINT_KEY.search(key) is not None
 
 
 def parse_partition_key(key: str) -> PartitionKey:
