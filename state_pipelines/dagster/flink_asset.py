@@ -20,7 +20,7 @@ from state_pipelines.errors import StateError
 from state_pipelines.redaction import redact
 
 SKIPPED_TAG = "state-pipelines/skipped"
-"""Run tag with the reason why a step that succeeded materialised nothing: Flink had removed the checkpoint."""
+"""Run tag with the reason why a step was skipped: Flink had removed the checkpoint."""
 
 _LONGEST_REASON = 1000
 
@@ -117,7 +117,11 @@ def flink_asset(
 def _skipping_removed(
     job: FlinkJob, key: dg.AssetKey, function: Callable[..., Iterator[object]]
 ) -> Callable[..., Iterator[object]]:
-    """Let a step succeed without a result where it fails because Flink has removed the checkpoint meanwhile."""
+    """Let a step succeed without an output where it fails because Flink has removed the checkpoint meanwhile.
+
+    Steps downstream are skipped. The event with the reason counts as a materialisation: automation would request a
+    missing partition again and again.
+    """
 
     @functools.wraps(function)
     def generate(context: dg.AssetExecutionContext, *args: object, **others: object) -> Iterator[object]:
@@ -129,7 +133,7 @@ def _skipping_removed(
                 raise
             context.log.warning("Skipped: %s", reason)
             context.instance.add_run_tags(context.run.run_id, {SKIPPED_TAG: to_tag(reason)})
-            yield dg.AssetObservation(key, partition=context.partition_key, metadata={"skipped": reason})
+            yield dg.AssetMaterialization(key, partition=context.partition_key, metadata={"skipped": reason})
 
     return generate
 

@@ -100,11 +100,10 @@ def test_a_checkpoint_that_flink_has_removed_is_skipped_with_the_reason(
         assert result.success
         assert run.tags[SKIPPED_TAG].startswith("the checkpoint was removed, as Flink removes those that newer ones")
         assert ERROR_TAG not in run.tags
-        assert not result.get_asset_materialization_events()
         assert not result.get_asset_check_evaluations()
-        (event,) = result.get_asset_observation_events()
-        observed = event.asset_observation_data.asset_observation
-        assert (observed.partition, observed.metadata["skipped"].value) == (key, run.tags[SKIPPED_TAG])
+        (event,) = result.get_asset_materialization_events()
+        metadata = {name: each.value for name, each in event.materialization.metadata.items()}
+        assert (event.partition, metadata) == (key, {"skipped": run.tags[SKIPPED_TAG]})
         # The second time, the inventory has its key only.
         assert again or not job.storage.update_inventory().inventory.find(key)
     # Nobody but a person deletes a savepoint.
