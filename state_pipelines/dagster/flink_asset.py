@@ -14,6 +14,7 @@ from state_pipelines.dagster.automation import PRIORITY_TAG
 from state_pipelines.dagster.checks import specify_checks
 from state_pipelines.dagster.failures import reporting_failures, to_tag
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.job_resources import using_resources_of
 from state_pipelines.dagster.partitions import explain_removal
 from state_pipelines.dagster.run_outcomes import NOT_EVALUATED
 from state_pipelines.errors import StateError
@@ -109,7 +110,7 @@ def flink_asset(
             # `multi_run(1)`, Dagster 1.13 omits the tag `dagster/partition`, and splits the assets of a partition.
             # Otherwise Dagster requires a result of each check in each run.
             can_subset=bool(checks),
-        )(_completing_checks(specs, reporting))
+        )(using_resources_of(job.name)(_completing_checks(specs, reporting)))
 
     return decorate
 

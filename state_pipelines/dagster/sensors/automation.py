@@ -10,7 +10,7 @@ from state_pipelines.dagster.assets import state_tables
 from state_pipelines.dagster.automation import DESCRIPTION, PRIORITY_TAG, TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from state_pipelines.dagster.job import FlinkJob
 
@@ -18,14 +18,18 @@ NAME = "automation"
 TABLES_NAME = "table_automation"
 
 
-def build_automation(job: FlinkJob) -> Iterator[dg.AutomationConditionSensorDefinition]:
+def build_automation(job: FlinkJob, keys: Sequence[dg.AssetKey]) -> Iterator[dg.AutomationConditionSensorDefinition]:
     """Yield the sensors of a job, so that the automation of each job can be switched separately.
 
     All assets that one sensor requests for a snapshot are materialised by one run. Tables have a sensor and runs of
     their own, because they take long and use Spark.
+
+    Args:
+        job: the Flink job.
+        keys: of its assets; they are selected by them, because post-processing may change their groups.
     """
     tables = dg.AssetSelection.assets(job.key(state_tables.NAME))
-    selection: dg.AssetSelection = dg.AssetSelection.key_prefixes([job.name])
+    selection: dg.AssetSelection = dg.AssetSelection.assets(*keys)
     if job.tables is not None:
         selection -= tables
         yield _build(job, TABLES_NAME, tables, TABLES, "Writes the tables of new snapshots.")
