@@ -40,7 +40,7 @@ post_processing:
     - target: "key:shop/*"
       attributes: {group_name: platform, owners: ["team:platform"]}
     - target: "key:shop/snapshot_profile"
-      attributes: {automation_condition: "{{ automation_condition.on_cron('@daily') }}"}
+      attributes: {automation_condition: "{{ dg.AutomationCondition.on_cron('@daily') }}"}
 """
 
 
