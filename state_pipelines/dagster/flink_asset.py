@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import dagster as dg
 
@@ -24,6 +24,8 @@ SKIPPED_TAG = "state-pipelines/skipped"
 """Run tag with the reason why a step was skipped: Flink had removed the checkpoint."""
 
 _LONGEST_REASON = 1000
+
+_Definition = TypeVar("_Definition")
 
 NO_CHECKS: Mapping[str, str] = {}
 NO_METADATA: Mapping[str, object] = {}
@@ -111,6 +113,22 @@ def flink_asset(
             # Otherwise Dagster requires a result of each check in each run.
             can_subset=bool(checks),
         )(using_resources_of(job.name)(_completing_checks(specs, reporting)))
+
+    return decorate
+
+
+def documented(
+    decorator: Callable[..., Callable[[Callable[..., Any]], _Definition]], **options: Any
+) -> Callable[[Callable[..., Any]], _Definition]:
+    """Decorate a function with `dg.sensor` or `dg.schedule`, and show its docstring in the UI.
+
+    Args:
+        decorator: the decorator of Dagster.
+        options: its arguments.
+    """
+
+    def decorate(function: Callable[..., Any]) -> _Definition:
+        return decorator(description=inspect.getdoc(function), **options)(function)
 
     return decorate
 

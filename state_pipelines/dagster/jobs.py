@@ -31,9 +31,8 @@ from state_pipelines.dagster.op_jobs import make_op_job
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-
     from state_pipelines.dagster.job import FlinkJob
+    from state_pipelines.dagster.unexported_names import UnresolvedAssetJobDefinition
 
     AnyJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 

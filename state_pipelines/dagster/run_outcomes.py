@@ -12,7 +12,6 @@ from state_pipelines.redaction import redact
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from dagster import DagsterEvent
 
 NOT_EVALUATED = "not evaluated"
 """Metadata of a check that a failed step did not evaluate: why."""
@@ -104,7 +103,7 @@ def read_planned_assets(instance: dg.DagsterInstance, run_id: str) -> dict[str, 
     return planned
 
 
-def read_reason(event: DagsterEvent) -> str:
+def read_reason(event: dg.DagsterEvent) -> str:
     """Return why a step failed: the description of its `dg.Failure`, or the message of the innermost cause."""
     data = event.step_failure_data
     if data.user_failure_data is not None and data.user_failure_data.description:
@@ -124,7 +123,9 @@ def select_plain(metadata: Mapping[str, dg.MetadataValue]) -> dict[str, object]:
     return plain
 
 
-def _list_events(instance: dg.DagsterInstance, run_id: str, wanted: set[dg.DagsterEventType]) -> Iterator[DagsterEvent]:
+def _list_events(
+    instance: dg.DagsterInstance, run_id: str, wanted: set[dg.DagsterEventType]
+) -> Iterator[dg.DagsterEvent]:
     for entry in instance.all_logs(run_id, of_type=wanted):
         if entry.dagster_event is not None:
             yield entry.dagster_event

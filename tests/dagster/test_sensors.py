@@ -86,6 +86,21 @@ def test_a_savepoint_is_an_event_of_the_flink_job(watcher: Watcher) -> None:
     assert event.metadata["path"].value == str(path)
 
 
+def test_the_newest_savepoint_is_the_one_that_the_flink_job_shows(watcher: Watcher) -> None:
+    for name, seconds in {"savepoint-1": 3000, "savepoint-2": 5000, "savepoint-3": 4000}.items():
+        os.utime(watcher.copy("2.2", f"job/{name}") / "_metadata", (seconds,) * 2)
+    watcher.tick()
+    names = [Path(str(each.metadata["path"].value)).name for each in watcher.events]
+    assert names == ["savepoint-1", "savepoint-3", "savepoint-2"]
+    for event in watcher.events:
+        watcher.instance.report_runless_asset_event(event)
+    # One that is found later, but was taken before.
+    os.utime(watcher.copy("1.20", "job/savepoint-4") / "_metadata", (2000, 2000))
+    watcher.tick()
+    assert len(watcher.events) == len(names)
+    assert len(watcher.runs) == 4
+
+
 def test_a_checkpoint_is_no_event_of_the_flink_job(watcher: Watcher) -> None:
     (case,) = select("2.2", "heap-checkpoint", "checkpoint")[:1]
     shutil.copytree(case.path, watcher.root / "chk-7")

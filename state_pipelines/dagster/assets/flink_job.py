@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -31,6 +32,14 @@ def describe_savepoint(job: FlinkJob, summary: SnapshotSummary) -> dg.AssetMater
             **({} if summary.modified is None else {"taken": dg.MetadataValue.timestamp(summary.modified)}),
         },
     )
+
+
+def find_reported(instance: dg.DagsterInstance, job: FlinkJob) -> datetime | None:
+    """Return when the newest savepoint was taken that was reported; None if there is none, or its time is unknown."""
+    event = instance.get_latest_materialization_event(job.key(NAME))
+    shown = None if event is None else event.asset_materialization
+    taken = None if shown is None else shown.metadata.get("taken")
+    return datetime.fromtimestamp(taken.value, UTC) if isinstance(taken, dg.TimestampMetadataValue) else None
 
 
 def build_flink_job_spec(job: FlinkJob) -> dg.AssetSpec:

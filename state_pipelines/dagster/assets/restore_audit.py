@@ -121,7 +121,7 @@ def _describe(report: "AuditReport") -> dict[str, Any]:
     return {
         "verdict": str(report.verdict),
         "depth": str(report.depth),
-        **({"findings": make_table(_COLUMNS, rows)} if rows else {}),
+        **({"findings": make_table(_COLUMNS, rows, identity=4)} if rows else {}),
         # Numbers, so that they chart over snapshots.
         "errors": report.count(Severity.ERROR),
         "undetermined": report.count(Severity.UNDETERMINED),

@@ -139,7 +139,8 @@ def _count(profile: Profile) -> dict[str, int | float]:
 
 
 def _make_table(columns: list[dg.TableColumn], rows: list[tuple[Cell, ...]]) -> dg.TableMetadataValue:
-    return make_table(columns, (tuple(map(_crop, row)) for row in rows[:MAX_ROWS]))
+    identity = 3 if columns is _FIELDS else 2
+    return make_table(columns, (tuple(map(_crop, row)) for row in rows[:MAX_ROWS]), identity=identity)
 
 
 def _crop(value: Cell) -> Cell:
