@@ -45,6 +45,7 @@ def test_there_is_a_check_of_every_property() -> None:
     assert set(CHECKS) == set(Property) - {Property.RESTORE}
 
 
+@pytest.mark.essential
 def test_a_missing_file_fails_its_check_with_the_file(deployment: Deployment) -> None:
     source = Path(deployment.job.roots[0]).parent / "damaged" / "savepoint-df4606-aaaaaaaaaaaa"
     shutil.copytree(SAVEPOINTS["1.20"], source)
