@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-LONG = ("benchmarks", "conformance", "dagster", "deploy", "docs", "robustness")
-"""Directories of tests that are not quick: each test starts Dagster or a process, or walks through all snapshots."""
+LONG = ("benchmarks", "conformance", "dagster", "deploy", "docs", "robustness", "spark")
+"""Directories of tests that are not quick: they start Spark, Dagster or processes, or walk through all snapshots."""
 
 
 def is_quick(item: pytest.Item) -> bool:
