@@ -74,9 +74,8 @@ def _make_entry(job: FlinkJob) -> str:
 
 
 def make_partition_key(snapshot: Snapshot) -> str:
-    """Return the partition key of a snapshot: its short name and 8 digits of its fingerprint, without its path."""
-    name = inventory.name_snapshot(snapshot.location.directory).name
-    return inventory.make_partition_key(name, snapshot.fingerprint)
+    """Return the partition key of a snapshot that has none: date of a savepoint, short name, digits of its content."""
+    return inventory.make_key(snapshot)
 
 
 def explain_removal(job: FlinkJob, key: str) -> str:

@@ -96,11 +96,14 @@ class JobStorage:
         """Directories that are not searched for snapshots, because they may be below a root."""
         return [resolve(path).path for path in (self.results, self.tables) if path is not None]
 
-    def update_inventory(self, *, register: Iterable[str] = (), budget: float | None = None) -> InventoryUpdate:
+    def update_inventory(
+        self, *, register: Iterable[str] = (), partitions: Iterable[str] = (), budget: float | None = None
+    ) -> InventoryUpdate:
         """List the roots, open each new snapshot once, and update the stored inventory.
 
         Args:
             register: directories or `_metadata` files of further snapshots, outside the roots.
+            partitions: keys of the partitions that exist, which their snapshots keep.
             budget: seconds after which no further snapshots are opened.
 
         Raises:
@@ -110,6 +113,7 @@ class JobStorage:
             self._root_locations,
             self.inventory,
             register=[resolve_snapshot(path).directory for path in register],
+            partitions=partitions,
             skip=self._own,
             budget=budget,
         )

@@ -14,7 +14,12 @@ from state_pipelines.operations.inventory.keys import (
 )
 from state_pipelines.operations.inventory.lookup import find_snapshot
 from state_pipelines.operations.inventory.previous import find_previous
-from state_pipelines.operations.inventory.summary import OperatorSummary, SnapshotSummary, summarise_snapshot
+from state_pipelines.operations.inventory.summary import (
+    OperatorSummary,
+    SnapshotSummary,
+    make_key,
+    summarise_snapshot,
+)
 from state_pipelines.operations.inventory.table import Inventory, read_inventory
 from state_pipelines.operations.inventory.updating import InventoryUpdate, update_inventory
 
@@ -26,6 +31,7 @@ __all__ = [
     "find_previous",
     "find_snapshot",
     "is_checkpoint_key",
+    "make_key",
     "make_partition_key",
     "name_snapshot",
     "parse_partition_key",
