@@ -85,9 +85,8 @@ def test_the_schedule_audits_the_newest_snapshots_once_a_day(deployment: Deploym
     for age, name in enumerate(("savepoint-a", "savepoint-b", "savepoint-c", "savepoint-d")):
         source = Path(deployment.job.roots[0]).parent / "newest" / name
         shutil.copytree(SAVEPOINTS["2.2"], source)
+        os.utime(source / "_metadata", (1_700_000_000 - age,) * 2)
         keys.append(deployment.add_copy(source, "newest-" + name))
-        (target,) = Path(deployment.job.roots[0], "newest-" + name).rglob("_metadata")
-        os.utime(target, (1_700_000_000 - age,) * 2)
     definitions = build(deployment.job)
     schedule = definitions.resolve_schedule_def("shop_daily_audit")
     repository = definitions.get_repository_def()

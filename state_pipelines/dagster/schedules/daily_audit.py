@@ -31,7 +31,8 @@ def build_daily_audit(job: FlinkJob) -> dg.ScheduleDefinition:
     )
     def daily_audit(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
         """Requests an audit of the newest snapshots every day, because files can go missing at any time."""
-        update = job.storage.update_inventory()
+        partitions = context.instance.get_dynamic_partitions(str(job.partitions.name))
+        update = job.storage.update_inventory(partitions=partitions)
         for each in update.new:
             if each.unreadable:
                 context.log.warning("%s cannot be read: %s", each.path, each.unreadable)

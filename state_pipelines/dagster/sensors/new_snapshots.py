@@ -59,14 +59,14 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
             return dg.SkipReason(conflict)
         stored: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
         deadline = time.monotonic() + job.watch.seconds
-        update = job.storage.update_inventory(budget=job.watch.seconds)
+        partitions = context.instance.get_dynamic_partitions(str(job.partitions.name))
+        update = job.storage.update_inventory(partitions=partitions, budget=job.watch.seconds)
         for each in [each for each in update.new if each.unreadable][:_SHOWN]:
             context.log.warning("%s cannot be read: %s", each.path, each.unreadable)
         newest_first = [each for each in update.inventory if each.key]
         tick = _Tick(job, context, MigrationRuns(job, context.instance, job.revisions.version), deadline)
         if not context.cursor or "beginning" in stored:
-            partitions = set(context.instance.get_dynamic_partitions(str(job.partitions.name)))
-            tick.beginning = Beginning(job.watch.since, partitions)
+            tick.beginning = Beginning(job.watch.since, set(partitions))
             if "beginning" in stored:
                 tick.beginning.resume(stored["beginning"])
             else:
@@ -85,7 +85,8 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
         cursor["failures"] = tick.request_again({each.key for each in newest_first}, stored.get("failures"))
         return dg.SensorResult(
             run_requests=tick.runs,
-            dynamic_partitions_requests=[job.partitions.build_add_request(tick.keys)] if tick.keys else [],
+            # The UI lists partitions in this order: the oldest first.
+            dynamic_partitions_requests=[job.partitions.build_add_request(tick.keys[::-1])] if tick.keys else [],
             skip_reason=None
             if tick.runs
             else "; ".join(tick.list_reasons()) or f"No new snapshots below {', '.join(job.all_roots)}",

@@ -57,9 +57,7 @@ class PartitionKey(NamedTuple):
             name: see `name_snapshot`.
             fingerprint: of the snapshot; empty to compare names only.
         """
-        return name in (self.name, self.undated) and (
-            not fingerprint or fingerprint.startswith(self.digits)
-        )
+        return name in (self.name, self.undated) and (not fingerprint or fingerprint.startswith(self.digits))
 
 
 def name_snapshot(directory: Location) -> SnapshotName:

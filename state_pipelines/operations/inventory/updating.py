@@ -232,9 +232,7 @@ def _open(entries: Sequence[tuple[SnapshotEntry, str]], threads: int, deadline: 
     return found
 
 
-def _assign_keys(
-    summaries: Iterable[SnapshotSummary], rows: pa.Table, given: Collection[str]
-) -> list[SnapshotSummary]:
+def _assign_keys(summaries: Iterable[SnapshotSummary], rows: pa.Table, given: Collection[str]) -> list[SnapshotSummary]:
     """The summaries with keys; of two different snapshots with one key the one that came later has the longer key.
 
     A snapshot keeps the key that it has, also where it was moved or copied, which changes its date, and where an older
