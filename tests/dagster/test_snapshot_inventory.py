@@ -15,7 +15,6 @@ import pytest
 
 import state_pipelines as sp
 from state_pipelines.dagster import FlinkJob
-from state_pipelines.dagster.partitions import make_partition_key
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.operations.inventory import read_inventory
 from state_pipelines.storage import resolve
@@ -273,10 +272,10 @@ def changes(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
 @pytest.fixture
 def two(empty: Deployment) -> tuple[Deployment, str, str]:
     """A savepoint, and a later one without a key."""
-    first = empty.add("2.2")
+    old = shutil.copytree(SAVEPOINTS["2.2"], empty.root / "old" / SAVEPOINTS["2.2"].name)
+    os.utime(old / "_metadata", (1000, 1000))
+    first = empty.add_copy(old, "flink-2.2")
     path = Path(empty.job.storage.find(first).path)
-    os.utime(path / "_metadata", (1000, 1000))
-    first = make_partition_key(empty.job.storage.open(str(path)))
     later = empty.root / "later" / "savepoint-df4606-0123456789ab"
     sp.erase(str(path), ["order-0001"], str(later))
     return empty, first, empty.add_copy(later, "later")

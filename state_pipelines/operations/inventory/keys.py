@@ -122,6 +122,6 @@ def parse_partition_key(key: str) -> PartitionKey:
     """
     match = _KEY.fullmatch(key)
     if match is None:
-        hint = "A key is NAME@DIGITS, such as chk-17-1a2b3c@bcb9ffff or 2026-11-27_savepoint-1a2b3c@bcb9ffff; the inventory lists the keys that there are"
+        hint = "A key is NAME@DIGITS, such as chk-17-1a2b3c@bcb9ffff; the inventory lists the keys that there are"
         raise UsageError(f"{key!r} is not the key of a snapshot", hint=hint)
     return PartitionKey(match[1], match[2])
