@@ -20,6 +20,7 @@
     sp.verify_all("s3://bucket/checkpoints").newest_restorable
     sp.plan_retention(["s3://bucket/checkpoints", "s3://bucket/savepoints"])
     sp.spark.register(spark)
+    sp.sql.list_operators(sp.sql.load_plan("plan.json"))
 
 Operations take a snapshot or its path. They have the names of the commands of `state-pipelines`; `balance` and
 `profile` are the options `--balance` and `--profile` of the command `inspect`, and `plan_retention` is `retain`.
@@ -33,7 +34,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from state_pipelines import errors, spark
+    from state_pipelines import errors, spark, sql
     from state_pipelines.operations.auditing import audit_paths as verify_all
     from state_pipelines.operations.auditing import audit_snapshot as verify
     from state_pipelines.operations.balance.balance import measure_balance as balance
@@ -77,6 +78,7 @@ __all__ = [
     "read",
     "rescale",
     "spark",
+    "sql",
     "use_storage_options",
     "verify",
     "verify_all",
@@ -109,7 +111,7 @@ _DEFINITIONS = {
     "verify": "operations.auditing.audit_snapshot",
     "verify_all": "operations.auditing.audit_paths",
 }
-_MODULES = ("errors", "spark")
+_MODULES = ("errors", "spark", "sql")
 
 
 def __getattr__(name: str) -> object:

@@ -222,6 +222,8 @@ def _show_operator(operator: OperatorReport, console: Console) -> None:
     elif operator.finished_subtasks:
         lines.append(f"{plural(len(operator.finished_subtasks), 'subtask')} finished")
     console.print(f"  {', '.join(lines)}")
+    if operator.node:
+        console.print(f"  SQL: {operator.node}", markup=False, highlight=False)
     for each in operator.keyed_formats:
         console.print(f"  keyed state: {_describe_format(each, operator)}")
     if operator.key_evidence:
@@ -243,10 +245,22 @@ def _show_operator(operator: OperatorReport, console: Console) -> None:
             console.print(f"  {state.name} {what}: {state.error}", style="red")
     if operator.states:
         console.print(indent(_make_state_table(operator.states)))
+    for state in operator.states:
+        _show_columns(state, console)
     _show_python(operator, console)
     for state in operator.states:
         if state.connector is not None:
             _show_connector(state.name, state.connector, console)
+
+
+def _show_columns(state: StateReport, console: Console) -> None:
+    """Print the meaning of the columns of an SQL state."""
+    if not state.columns:
+        return
+    ttl = f", TTL {state.ttl}" if state.ttl is not None else ""
+    console.print(f"  {state.name}{ttl}:", markup=False, highlight=False)
+    rows = [(each.name, shorten_classes(each.type), crop(each.meaning, _SERIALIZER_SIZE)) for each in state.columns]
+    print_table(console, ("column", "type", "holds"), rows, depth=2)
 
 
 def _show_python(operator: OperatorReport, console: Console) -> None:

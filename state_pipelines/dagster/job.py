@@ -12,7 +12,6 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_v
 from pydantic_core import PydanticCustomError
 
 from state_pipelines.dagster.field_validators import parsed_by
-from state_pipelines.dagster.job_resources import ResourceSettings
 from state_pipelines.dagster.python_functions import split_function
 from state_pipelines.dagster.retention_settings import RetentionSettings
 from state_pipelines.dagster.revisions import Revisions
@@ -55,7 +54,7 @@ def _resolve_against(directory: Path, path: str) -> str:
 
 
 _PATHS = (
-    *("roots", "results", "tables", "requests", "classes", "protos", "thrifts", "migrations"),
+    *("roots", "results", "tables", "requests", "classes", "protos", "thrifts", "plans", "migrations"),
     "allow_roots",
     *("flink_config", "new_job", "job_classes", "expectations", "data_docs", "bootstrap"),
 )
@@ -134,6 +133,7 @@ class FlinkJob(dg.Model):
     )
     protos: _Texts = Field(default=(), description="Descriptor sets of Protobuf messages inside Kryo.")
     thrifts: _Texts = Field(default=(), description="Thrift files of structs inside Kryo.")
+    plans: _Texts = Field(default=(), description="Compiled plans of SQL, which name operators and columns.")
     migrations: _Optional = Field(default=None, description="Directory of revisions; none by default.")
     expectations: _Optional = Field(
         default=None, description="Directory of suites of Great Expectations (docs/expectations.md); none by default."
@@ -162,11 +162,6 @@ class FlinkJob(dg.Model):
     retention_runs: RetentionSettings = Field(
         default_factory=RetentionSettings,
         description="When retention is planned, and whether plans are applied manually or by `apply: scheduled`.",
-    )
-    resources: ResourceSettings = Field(
-        default_factory=ResourceSettings,
-        description="Spark and the judge of proofs: fields of the job's own resources, or keys of those that the code "
-        "location defines.",
     )
     thresholds: Thresholds = Field(default_factory=Thresholds, description="Limits beyond which checks warn.")
     watch: Watch = Field(default_factory=Watch, description="Settings of the sensor for new snapshots.")

@@ -7,7 +7,7 @@ between formats is a member of the protocol; nothing else asks which format a fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
@@ -186,6 +186,9 @@ class KeyedFile(KeyGroupRecords, Protocol):
     def with_key_serializer(self, serializer: Serializer) -> Self:
         """The file with this key serializer if its own is not known."""
 
+    def with_described_states(self, key: Serializer | None, states: tuple[StateMetaInfo, ...]) -> Self:
+        """The file with other names in its serializers (`RowData.labels`); all else of them has to be the same."""
+
     def narrow(self, key_groups: KeyGroupRange) -> Self:
         """The file with only these key groups, for databases that hold more than their handle names."""
 
@@ -305,6 +308,12 @@ class KeyedFormat:
     def with_key_serializer(self, serializer: Serializer) -> Self:
         """Return the file itself: its header holds the key serializer."""
         return self
+
+    def with_described_states(self, key: Serializer | None, states: tuple[StateMetaInfo, ...]) -> Self:
+        """Change the header, which all formats but changelog have as a field."""
+        header: KeyedHeader = self.header  # type: ignore[attr-defined]
+        changed = replace(header, key_serializer=key or header.key_serializer, states=states)
+        return replace(self, header=changed)  # type: ignore[type-var]
 
     def narrow(self, key_groups: KeyGroupRange) -> Self:
         """Return the file itself: its sections are those of its handle."""

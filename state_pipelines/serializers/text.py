@@ -345,8 +345,9 @@ def _variants(node: Variants) -> str:
 @describe.register
 def _row_data(node: RowData) -> str:
     types = [*map(describe_type, node.types)]
-    if node.names is not None:
-        types = [f"{quote(name)}: {each}" for name, each in zip(node.names, types, strict=True)]
+    names = node.names if node.labels is None else node.labels
+    if names is not None:
+        types = [f"{quote(name)}: {each}" for name, each in zip(names, types, strict=True)]
     return f"RowData({', '.join(types)})"
 
 

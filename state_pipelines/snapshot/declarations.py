@@ -20,6 +20,7 @@ from state_pipelines.serializers.declared_snapshots import DeclaredSerializer, p
 from state_pipelines.serializers.python_types import PythonDeclaration, parse_python_declaration
 from state_pipelines.serializers.registry import is_registered
 from state_pipelines.serializers.text import parse
+from state_pipelines.sql.compiled_plans import Plan, load_plan
 from state_pipelines.storage import read_file, resolve
 from state_pipelines.storage.given_files import MOST_TEXT
 
@@ -47,6 +48,7 @@ class Declarations:
             with the layout of their data.
         protos: descriptor sets of Protobuf messages that Kryo values hold (chill's `ProtobufSerializer`).
         thrifts: Thrift files of structs that Kryo values hold (chill's `TBaseSerializer`).
+        plans: compiled plans of SQL jobs, which name the operators and the columns of their rows.
         texts: the texts that were parsed, by name of the kind; empty of declarations that were not parsed.
     """
 
@@ -58,6 +60,7 @@ class Declarations:
     serializers: tuple[DeclaredSerializer, ...] = ()
     protos: tuple[bytes, ...] = ()
     thrifts: tuple[str, ...] = ()
+    plans: tuple[Plan, ...] = ()
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
 
     @property
@@ -259,6 +262,11 @@ def _read_python_types(path: str) -> dict[str, dict[str, PythonDeclaration]]:
         }
 
 
+def parse_plans(texts: Iterable[str]) -> tuple[Plan, ...]:
+    """Read compiled plans of SQL jobs; errors as of `load_plan`."""
+    return tuple(map(load_plan, texts))
+
+
 _PYTHON_SYNTAX = "OPERATOR.STATE=TYPE"
 _PYTHON_EXAMPLE = "py-op.typed='ROW<n BIGINT, s STRING>'"
 
@@ -342,6 +350,13 @@ KINDS = (
         "FILE",
         "Thrift structs inside Kryo: a .thrift file.",
         parse_thrifts,
+    ),
+    DeclarationKind(
+        "plans",
+        "--plan",
+        "FILE",
+        "The compiled plan of the SQL job that wrote the snapshot (COMPILE PLAN), to name operators and columns.",
+        parse_plans,
     ),
 )
 """Every kind of declaration, in the order of `--help`."""

@@ -53,6 +53,7 @@ def check_declared_names(*snapshots: Snapshot) -> list[str]:
             if not any(map(_may_have_connector, found["connector", name]))
         ),
         *_find_unused_classes(declared, snapshots),
+        *_find_unused_plans(snapshots),
     ]
 
 
@@ -111,6 +112,18 @@ def _find_unused_classes(declared: Declarations, snapshots: Sequence[Snapshot]) 
             left -= set(_list_classes(snapshot))
     for name in sorted(left):
         yield f"the serializer class {name} is declared, and no serializer snapshot of the snapshot names it"
+
+
+def _find_unused_plans(snapshots: Sequence[Snapshot]) -> Iterator[str]:
+    """Yield notes about plans that name no operator, and about states that a plan does not fit."""
+    planned = snapshots[0].planned
+    if planned and not any(each.operator_id in planned for one in snapshots for each in one.metadata.operator_states):
+        yield (
+            "the plan names no operator of the snapshot: its nodes have other numbers. Give the plan that the job was "
+            "started from; a job that was started from SQL text has no such names (table.exec.uid.generation)"
+        )
+    for each in snapshots:
+        yield from each.keyed_files.find_misfits()
 
 
 def _list_classes(snapshot: Snapshot) -> Iterator[str]:

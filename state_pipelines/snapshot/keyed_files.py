@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.columns import explain
@@ -22,6 +23,7 @@ from state_pipelines.keyed.raw_timers import NotTimersError
 from state_pipelines.keyed.section_starts import check_first_section
 from state_pipelines.snapshot.file_owners import Owners, check_owner, find_shared_files
 from state_pipelines.snapshot.held_key_groups import check_held_key_groups, find_held_key_groups
+from state_pipelines.snapshot.planned_names import find_misfits, label_file
 from state_pipelines.storage import METADATA_FILE, join
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata import CheckpointMetadata, OperatorState
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.handle_readers import HandleReader
+    from state_pipelines.sql.node_states import PlannedOperator
 
 Files = tuple[tuple[int, "KeyedFile"], ...]
 """(index of the subtask, its file)."""
@@ -62,11 +65,17 @@ class KeyedFiles:
         handles: opens handles.
         key_serializers: by operator id, where the snapshot does not say it (changelog before its first
             materialization) and the caller does.
+        planned: by operator id, SQL operators of declared plans, which name the columns of rows.
     """
 
     def __init__(
-        self, metadata: CheckpointMetadata, handles: HandleReader, key_serializers: Mapping[bytes, Serializer]
+        self,
+        metadata: CheckpointMetadata,
+        handles: HandleReader,
+        key_serializers: Mapping[bytes, Serializer],
+        planned: Mapping[bytes, PlannedOperator] = MappingProxyType({}),
     ) -> None:
+        self._planned = planned
         self._metadata = metadata
         self._handles = handles
         self._key_serializers = key_serializers
@@ -164,6 +173,16 @@ class KeyedFiles:
                 found[id(file)] = file
         return tuple(found.values())
 
+    def find_misfits(self) -> list[str]:
+        """Notes about states whose rows are others than a declared plan says."""
+        if not self._planned:
+            return []
+        files = {
+            each.operator_id: [file for _, file in self._open_managed(each)[0]]
+            for each in self._metadata.operator_states
+        }
+        return [*find_misfits(self._planned, files)]
+
     def evidence(self, operator: OperatorState) -> str:
         """The evidence for a key serializer that was found rather than stored; empty when it is stored."""
         found = self._evidence.get(operator.operator_id)
@@ -212,6 +231,7 @@ class KeyedFiles:
                 if isinstance(file, StateError):
                     failures[subtask.index] = file
                 elif file is not None:
+                    file = label_file(file, self._planned.get(operator_id))
                     files.append((subtask.index, file.narrow(held[subtask.index]) if subtask.index in held else file))
             self._managed[operator_id] = tuple(files), failures
 
@@ -227,7 +247,7 @@ class KeyedFiles:
                 elif isinstance(file, StateError):
                     failures[subtask.index] = file
                 elif file is not None:
-                    files.append((subtask.index, file))
+                    files.append((subtask.index, label_file(file, self._planned.get(operator.operator_id))))
             self._raw[operator.operator_id] = tuple(files), unread, failures
         return self._raw[operator.operator_id]
 

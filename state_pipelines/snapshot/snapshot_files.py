@@ -24,6 +24,7 @@ from state_pipelines.snapshot.handle_readers import (
     list_operator_handles,
 )
 from state_pipelines.snapshot.keyed_files import KeyedFiles
+from state_pipelines.snapshot.planned_names import find_planned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +71,8 @@ class SnapshotFiles:
             copies,
         )
         keys = {find_operator_id(name): key for name, key in self.declarations.key_serializers.items()}
-        self.keyed_files = KeyedFiles(metadata, self.handles, keys)
+        self.planned = find_planned(self.declarations.plans)
+        self.keyed_files = KeyedFiles(metadata, self.handles, keys, self.planned)
 
     @property
     def uids(self) -> tuple[str, ...]:
@@ -119,8 +121,9 @@ class SnapshotFiles:
 
     @cached_property
     def known_uids(self) -> dict[bytes, str]:
-        """Uids by operator id: those that the snapshot stores, and declared ones."""
-        declared = {compute_operator_id(uid): uid for uid in self.uids}
+        """Uids by operator id: those that the snapshot stores, declared ones, and those of declared plans."""
+        planned = {operator_id: each.uid for operator_id, each in self.planned.items()}
+        declared = planned | {compute_operator_id(uid): uid for uid in self.uids}
         stored = {each.operator_id: each.uid for each in self.metadata.operator_states if each.uid}
         return declared | stored
 

@@ -18,7 +18,7 @@ from state_pipelines.operations.migration import flows as flowing
 from state_pipelines.operations.migration.drafts import refuse_drafts
 from state_pipelines.operations.migration.flows import Apply, Read
 from state_pipelines.operations.migration.migration_files import load_migration
-from state_pipelines.operations.migration.python_values import carry_declared_pickles, redeclare
+from state_pipelines.operations.migration.python_values import carry_declared_pickles, number_columns, redeclare
 from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.migration.snapshot_plans import describe_copied, plan_operator
 from state_pipelines.operations.proofs.proof_reports import ProofReport, combine_reports
@@ -173,7 +173,7 @@ def migrate(
         ProofError: the proof failed; its `report` says how, and nothing is left at the target.
         StateError: the snapshot cannot be read.
     """
-    snapshot = ensure_open(snapshot)
+    snapshot = number_columns(ensure_open(snapshot))
     require_outside(resolve(target), snapshot.location.directory)
     if isinstance(migration, str):
         migration = load_migration(migration, allow_python=allow_python)
@@ -286,7 +286,7 @@ def plan_snapshot(snapshot: Snapshot, chain: Chain) -> list[tuple[Operator, Oper
         MigrationError: a step does not fit; NotFoundError: the snapshot has no such operator or state.
     """
     operators: dict[str, Operator] = {}
-    snapshot = carry_declared_pickles(snapshot)
+    snapshot = carry_declared_pickles(number_columns(snapshot))
     refuse_drafts(chain)
     for migration, direction in chain:
         for change in migration.changes:

@@ -169,7 +169,6 @@ def test_check(
         expect_error(called, file, message)
 
 
-@pytest.mark.slow
 @BREAK_OR_NAME_UNKNOWN
 @pytest.mark.usefixtures("spark")
 def test_migrate(

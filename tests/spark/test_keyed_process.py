@@ -136,7 +136,6 @@ def assert_state(result: KeyedProcessResult, start: int, end: int) -> None:
     assert read_state(result, "pages") == pages
 
 
-@pytest.mark.essential
 @pytest.mark.parametrize(
     "target",
     [

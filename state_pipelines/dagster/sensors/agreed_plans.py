@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from state_pipelines.dagster.assets import applied_retention, retention_plan
-from state_pipelines.dagster.flink_asset import documented
 from state_pipelines.dagster.jobs import APPLY_RETENTION
 
 if TYPE_CHECKING:
@@ -20,8 +19,7 @@ NAME = "agreed_plans"
 def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
     """The sensor `agreed_plans` of a job with `apply: scheduled`."""
 
-    @documented(
-        dg.sensor,
+    @dg.sensor(
         name=job.prefix(NAME),
         job_name=job.prefix(APPLY_RETENTION),
         minimum_interval_seconds=60,

@@ -184,6 +184,10 @@ class ChangelogFile(KeyedFormat):
         """See `KeyedFile`."""
         return self if self.key_serializer is not None else replace(self, key_serializer=serializer)
 
+    def with_described_states(self, key: Serializer | None, states: tuple[StateMetaInfo, ...]) -> ChangelogFile:
+        """See `KeyedFile`."""
+        return replace(self, key_serializer=key, states=states)
+
     def narrow_to_keys(self, keys: KeySeeks) -> ChangelogFile:
         """The file with only wanted keys in its bases; the changes of other keys are replayed over what is left."""
         return replace(self, bases=tuple(base.narrow_to_keys(keys) for base in self.bases))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import OutOfReachError, SnapshotGoneError, StateError, at
@@ -19,11 +20,12 @@ from state_pipelines.operations.inspect.connector_reports import (
 )
 from state_pipelines.operations.inspect.keyed_formats import KeyedFormat, find_keyed_formats, measure_handle
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.text import describe, describe_type
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import KeyedState, count_states, hold_states
 from state_pipelines.snapshot.list_state import OperatorListState
 from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.snapshot.planned_names import has_rows
 from state_pipelines.snapshot.raw_state import BytesState, RawKeyedState
 from state_pipelines.snapshot.survey import is_damage, is_undetermined, is_unreadable
 from state_pipelines.storage.reading import count_scans_ahead, do_together
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Operator, Snapshot, State
     from state_pipelines.snapshot.connector_states import Detected
     from state_pipelines.snapshot.subtask_states import StateStatistics
+    from state_pipelines.sql.node_states import PlannedOperator
 
 RAW_TIMERS = "raw timers"
 """The format of timers in raw keyed state."""
@@ -59,6 +62,15 @@ class PythonReport:
 
 
 @dataclass(frozen=True)
+class ColumnReport:
+    """A column of the rows of an SQL state, as a declared plan says it."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+@dataclass(frozen=True)
 class StateReport:
     """One state.
 
@@ -76,6 +88,8 @@ class StateReport:
         format: of the keyed state, see `KeyedFormat`; None for other state.
         connector: of a list state that a connector wrote; None when it is that of no known one.
         python: of a state of a Python function (PyFlink), whose `name`, `kind` and `value` are those in Python.
+        ttl: time to live as a declared plan says it, such as `1 d`; None without one.
+        columns: of a state of a declared plan, name, SQL type and meaning of each column of its values.
         error: why the state could not be read; empty when it could.
         damaged: bytes of it are damaged or missing; the reason is `error`.
         undetermined: the version of a format is not known; the reason is `error`.
@@ -96,6 +110,8 @@ class StateReport:
     format: str | None = None
     connector: ConnectorReport | None = None
     python: PythonReport | None = None
+    ttl: str | None = None
+    columns: list[ColumnReport] = field(default_factory=list)
     error: str = ""
     damaged: bool = False
     undetermined: bool = False
@@ -127,6 +143,8 @@ class OperatorReport:
         keyed_formats: how its keyed state is stored.
         key_evidence: what speaks for a key serializer that was found rather than stored; empty when it is stored.
         states: managed keyed state and timers, list, broadcast and raw state.
+        node: the node of a declared plan that the operator is part of, as EXPLAIN shows it; empty without one.
+        rows: the rows that the node emits, in columns of tables; empty without a plan.
         error: why not all states could be read; empty when they could.
         damaged: state of it is damaged or missing; the reason is `error`.
         undetermined: the version of a format is not known; the reason is `error`.
@@ -151,6 +169,8 @@ class OperatorReport:
     damaged: bool
     undetermined: bool = False
     unreachable: bool = False
+    node: str = ""
+    rows: str = ""
 
     @property
     def first_error(self) -> str:
@@ -303,6 +323,9 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
             keyed = hold_states(keyed)
     others = [state for state in found.states if not isinstance(state, KeyedState)]
     states = [_report_state(state, formats, counted, count=count) for state in (*keyed, *others)]
+    planned = operator.snapshot.planned.get(metadata.operator_id)
+    if planned is not None:
+        states[: len(keyed)] = map(_add_plan, states, keyed, repeat(planned))
     front, after = summarise_in_flight(metadata)
     return OperatorReport(
         id=operator.id,
@@ -323,7 +346,19 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
         damaged=any(damage),
         undetermined=undetermined,
         unreachable=unreachable,
+        node="" if planned is None else planned.description,
+        rows="" if planned is None else planned.meaning,
     )
+
+
+def _add_plan(report: StateReport, state: KeyedState, operator: PlannedOperator) -> StateReport:
+    planned = operator.find_state(state.name)
+    if planned is None or not has_rows(state.info.value_serializer, planned.rows):
+        return report
+    columns = [
+        ColumnReport(each.name, describe_type(each.type), each.meaning) for row in planned.rows for each in row.columns
+    ]
+    return replace(report, ttl=planned.ttl, columns=columns)
 
 
 def join_errors(errors: Iterable[StateError]) -> str:

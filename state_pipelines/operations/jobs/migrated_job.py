@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, StateGroup, list_serializers
+from state_pipelines.operations.migration.python_values import number_columns
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes
 from state_pipelines.operations.migration.snapshot_plans import plan_operator
 
@@ -28,6 +29,7 @@ def migrate_job(job: Job, snapshot: Snapshot, chain: Chain) -> Job:
         NotFoundError: the snapshot has no such operator.
     """
     plans: dict[str, OperatorPlan] = {}
+    snapshot = number_columns(snapshot)
     for migration, direction in chain:
         for change in migration.changes:
             operator = snapshot.operator(change.operator)

@@ -26,6 +26,7 @@ from state_pipelines.operations.migration.migration_files import (
 )
 from state_pipelines.operations.migration.migration_planner import Chain, plan_migrations
 from state_pipelines.operations.migration.payload_differences import Differences, has_todo, propose
+from state_pipelines.operations.migration.python_values import number_columns
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes
 from state_pipelines.operations.migration.signatures import sign_shape, strip_serializer
 from state_pipelines.operations.migration.snapshot_plans import make_context, plan_operator
@@ -86,6 +87,7 @@ def draft_revision(
         MigrationError: a revision of `before` does not fit.
         StateError: the snapshot cannot be read. Formats that are not covered become remarks.
     """
+    snapshot = number_columns(snapshot)
     changes: list[Change] = []
     remarks: list[str] = []
     successors = {each.id: each for each in new.operators}

@@ -94,6 +94,18 @@ def carry_declared_pickles(snapshot: Snapshot) -> Snapshot:
     return snapshot.with_declarations(replace(declarations, python_types=carried))
 
 
+def number_columns(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with the operators, but not the columns, as declared plans name them.
+
+    Steps of migrations name the columns of SQL rows by position, since those of the result are not in the plan.
+    """
+    declarations = snapshot.declarations
+    if not declarations.plans:
+        return snapshot
+    uids = dict.fromkeys((*declarations.uids, *(each.uid for each in snapshot.planned.values())))
+    return snapshot.with_declarations(replace(declarations, plans=(), uids=tuple(uids)))
+
+
 def redeclare(declarations: Declarations, plans: Mapping[bytes, Mapping[str, StateShape]]) -> Declarations:
     """The declarations after a migration: the types of Python states as the new shapes have them.
 

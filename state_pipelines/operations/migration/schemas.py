@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import NotFoundError
 from state_pipelines.operations.migration.migration_planner import plan_migrations
+from state_pipelines.operations.migration.python_values import number_columns
 from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.migration.signatures import sign_shapes
 from state_pipelines.operations.migration.snapshot_plans import make_context
@@ -49,6 +50,7 @@ def read_schemas(snapshot: Snapshot, migrations: Iterable[Migration]) -> Schemas
     Raises:
         StateError: the snapshot cannot be read.
     """
+    snapshot = number_columns(snapshot)
     operators = {}
     for name in dict.fromkeys(change.operator for each in migrations for change in each.changes):
         try:

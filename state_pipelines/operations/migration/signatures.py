@@ -28,6 +28,7 @@ _ALIKE: Mapping[str, object] = {
     "serializer_class": "",
     "declaring_class": None,
     "java_types": (),
+    "labels": None,
 }
 
 

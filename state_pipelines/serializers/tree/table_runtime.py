@@ -39,12 +39,14 @@ class RowData(Serializer):
         fields: one serializer per field (nested snapshots).
         java_types: the Java streams of the types as written, kept so that they rewrite byte for byte.
         names: names of the fields, which snapshots of version 4 may hold; None where they do not.
+        labels: names that a plan of the job gives the fields, which are never written; None without a plan.
     """
 
     types: tuple[LogicalType, ...]
     fields: tuple[Serializer, ...]
     java_types: tuple[bytes, ...] = field(repr=False, default=())
     names: tuple[str, ...] | None = None
+    labels: tuple[str, ...] | None = None
 
     @property
     def nested(self) -> tuple[Serializer, ...]:
@@ -54,7 +56,7 @@ class RowData(Serializer):
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns: those of the fields, or f0, f1, … where one is missing, repeated or `row_kind`."""
-        names = self.names
+        names = self.names if self.labels is None else self.labels
         if names is None or len({*names, "row_kind"}) <= len(names):
             return tuple(f"f{index}" for index in range(len(self.types)))
         return names

@@ -1,0 +1,231 @@
+"""Buffers of aggregate functions: the columns of the accumulator row of an aggregate node.
+
+The row holds the buffers of the calls in order, then the number of input rows where it is needed and no call is
+COUNT(*), then one view for each set of distinct arguments. Source: `AggregateUtil.transformToAggregateInfoList`,
+`AggFunctionFactory`, and the functions in `org.apache.flink.table.planner.functions.aggfunctions`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.errors import StateError
+from state_pipelines.serializers.tree import LogicalType
+from state_pipelines.sql.compiled_plans import read_type
+from state_pipelines.sql.expressions import find_column, find_function, render_aggregate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from state_pipelines.sql.lineage import Lineage
+
+BIGINT = LogicalType(root="BIGINT")
+MAP_VIEW = LogicalType(root="RAW", class_name="org.apache.flink.table.api.dataview.MapView")
+UNRESOLVED = LogicalType(root="?")
+"""A type that a plan does not say, such as the accumulator of a function of the user."""
+
+MOST_FILTERS = 64
+"""Filters of one set of distinct arguments of which a view keeps bits in one long; with retraction 1."""
+
+_PLAIN_COLUMN = re.compile(r"(?:[^\s().,`]+\.)*([^\s().,`]+)")
+_CAST = re.compile(r"CAST\((.+) AS [^()]+(?:\([\d, ]+\))?[^()]*\)")
+_OTHER_CHARACTERS = re.compile(r"\W+")
+_COUNTS = ("BIGINT", "INTEGER", "SMALLINT", "TINYINT")
+
+
+@dataclass(frozen=True)
+class PlannedColumn:
+    """A column of a row that a state holds.
+
+    Attributes:
+        name: as tables of the state show it.
+        type: SQL type; `UNRESOLVED` where the plan does not say it.
+        meaning: what it holds, in columns of tables.
+    """
+
+    name: str
+    type: LogicalType
+    meaning: str
+
+
+@dataclass(frozen=True)
+class DistinctView:
+    """The distinct values of a set of arguments, a state of its own.
+
+    Attributes:
+        column: its column in the accumulator, which holds nothing in a savepoint.
+        arguments: types of the arguments.
+        filters: how many filters of calls it serves.
+    """
+
+    column: PlannedColumn
+    arguments: tuple[LogicalType, ...]
+    filters: int
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """The accumulator row of an aggregate node.
+
+    Attributes:
+        columns: of the buffers, without those of the views.
+        views: views of distinct arguments.
+    """
+
+    columns: tuple[PlannedColumn, ...]
+    views: tuple[DistinctView, ...]
+
+    @property
+    def row(self) -> tuple[PlannedColumn, ...]:
+        """All columns of the row."""
+        return (*self.columns, *(each.column for each in self.views))
+
+
+def derive_accumulator(
+    calls: Sequence[Mapping[str, Any]],
+    base: Lineage,
+    types: Sequence[LogicalType],
+    retractions: Sequence[bool],
+    *,
+    count_rows: bool,
+) -> Accumulator:
+    """Derive the accumulator row of aggregate calls.
+
+    Args:
+        calls: of the plan.
+        base: columns to which the arguments refer.
+        types: their types.
+        retractions: whether each call has to take back rows.
+        count_rows: whether the number of rows is kept.
+    """
+    columns: list[PlannedColumn] = []
+    for call, retracts in zip(calls, retractions, strict=True):
+        columns += _derive_buffers(call, base, types, retracts=retracts)
+    if count_rows and not any(map(_is_count_star, calls)):
+        columns.append(PlannedColumn("count", BIGINT, "COUNT(*)"))
+    groups: dict[tuple[int, ...], list[Mapping[str, Any]]] = {}
+    for call in calls:
+        arguments = _arguments(call)
+        if call.get("distinct") and not call.get("approximate") and arguments:
+            groups.setdefault(arguments, []).append(call)
+    views = []
+    for arguments, found in groups.items():
+        texts = [find_column(base.columns, each) for each in arguments]
+        name = "_".join(["distinct", *map(name_column, texts)])
+        column = PlannedColumn(name, MAP_VIEW, f"distinct values of {', '.join(texts)}")
+        views.append(DistinctView(column, tuple(_find_type(types, each) for each in arguments), len(found)))
+    return Accumulator(tuple(columns), tuple(views))
+
+
+def name_column(text: str) -> str:
+    """Return a short name for an expression: the column if it is one, perhaps inside a cast; else its words."""
+    while cast := _CAST.fullmatch(text):
+        text = cast[1]
+    plain = _PLAIN_COLUMN.fullmatch(text)
+    if plain:
+        return plain[1]
+    words = _OTHER_CHARACTERS.sub("_", text).strip("_")
+    return words if 0 < len(words) <= _LONGEST_NAME else "expression"
+
+
+_LONGEST_NAME = 40
+
+
+def make_unique(columns: Sequence[PlannedColumn]) -> tuple[PlannedColumn, ...]:
+    """Return the columns with different names: a number follows a name that an earlier column has."""
+    found: list[PlannedColumn] = []
+    taken = {"row_kind"}
+    for each in columns:
+        name, number = each.name, 1
+        while name in taken:
+            number += 1
+            name = f"{each.name}_{number}"
+        taken.add(name)
+        found.append(PlannedColumn(name, each.type, each.meaning))
+    return tuple(found)
+
+
+def _derive_buffers(
+    call: Mapping[str, Any], base: Lineage, types: Sequence[LogicalType], *, retracts: bool
+) -> Iterator[PlannedColumn]:
+    text = render_aggregate(call, base.columns)
+    name = _name_call(call, base)
+    function = find_function(call)
+    result = _result_type(call)
+    arguments = [_find_type(types, each) for each in _arguments(call)]
+    argument = arguments[0] if arguments else UNRESOLVED
+    match function:
+        case "COUNT":
+            yield PlannedColumn(name, BIGINT, text)
+        case "SUM":
+            yield PlannedColumn(name, result, text)
+            if retracts:
+                yield PlannedColumn(f"{name}_count", BIGINT, f"number of values in {text}")
+        case "$SUM0":
+            yield PlannedColumn(name, result, text)
+        case "MAX" | "MIN" if not retracts:
+            yield PlannedColumn(name, result, text)
+        case "AVG":
+            yield PlannedColumn(f"{name}_sum", _sum_type(argument), f"sum of {text}")
+            yield PlannedColumn(f"{name}_count", BIGINT, f"number of values in {text}")
+        case "FIRST_VALUE" | "LAST_VALUE" if not retracts and argument != UNRESOLVED:
+            word = function.partition("_")[0].lower()
+            fields = (f"{word}Value", f"{word}Order")
+            row = LogicalType(root="ROW", names=fields, children=(_nullable(argument), BIGINT))
+            yield PlannedColumn(name, row, text)
+        case _:
+            yield PlannedColumn(name, UNRESOLVED, text)
+
+
+def _name_call(call: Mapping[str, Any], base: Lineage) -> str:
+    function = find_function(call).rpartition(".")[2].strip("`$").lower() or "aggregate"
+    words = [_OTHER_CHARACTERS.sub("_", function)]
+    if call.get("distinct"):
+        words.append("distinct")
+    words += [name_column(find_column(base.columns, each)) for each in _arguments(call)]
+    if isinstance(filtered := call.get("filterArg"), int) and filtered >= 0:
+        words.append("filtered")
+    return "_".join(words)
+
+
+def _sum_type(argument: LogicalType) -> LogicalType:
+    """Type of the sum that AVG keeps (`AvgAggFunction`)."""
+    if argument.root in _COUNTS:
+        return BIGINT
+    if argument.root in ("FLOAT", "DOUBLE"):
+        return LogicalType(root="DOUBLE")
+    if argument.root == "DECIMAL":
+        return LogicalType(root="DECIMAL", length=38, scale=argument.scale)
+    return UNRESOLVED
+
+
+def _is_count_star(call: Mapping[str, Any]) -> bool:
+    return (
+        find_function(call) == "COUNT"
+        and not _arguments(call)
+        and call.get("filterArg", -1) == -1
+        and not call.get("distinct")
+        and not call.get("approximate")
+    )
+
+
+def _arguments(call: Mapping[str, Any]) -> tuple[int, ...]:
+    found = call.get("argList")
+    return tuple(each for each in found if isinstance(each, int)) if isinstance(found, list) else ()
+
+
+def _result_type(call: Mapping[str, Any]) -> LogicalType:
+    try:
+        return _nullable(read_type(call.get("type")))
+    except StateError:
+        return UNRESOLVED
+
+
+def _nullable(of: LogicalType) -> LogicalType:
+    return replace(of, nullable=True)
+
+
+def _find_type(types: Sequence[LogicalType], index: int) -> LogicalType:
+    return types[index] if 0 <= index < len(types) else UNRESOLVED

@@ -1,0 +1,365 @@
+"""The meaning of the columns of each node of a plan: texts in which every column is one of a table.
+
+Two nodes with equal texts hold equal rows for equal input, whatever their ids, and whatever projections, exchanges and
+mini-batches lie between the tables and them. Where the meaning of a node is not known in detail, its texts hold a hash
+of all that the plan says of it, so that a change of anything is a change of the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from state_pipelines.sql.compiled_plans import Plan, PlanNode, list_mappings
+from state_pipelines.sql.expressions import (
+    digest,
+    find_column,
+    render_aggregate,
+    render_expression,
+    render_sort,
+    shorten,
+)
+
+_DEFAULT_PATH = ("default_catalog", "default_database")
+_IDENTIFIER = re.compile(r"`((?:[^`]|``)*)`")
+# Fields that say how a node is run, or where it is in the plan, and not what its rows are.
+_IGNORED = ("id", "type", "description", "inputProperties", "configuration", "state", "outputType")
+# Abilities of sources that only choose columns, which the output type says too.
+_PROJECTIONS = ("ProjectPushDown", "ReadingMetadata", "WatermarkPushDown", "SourceWatermark")
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The rows that a node emits.
+
+    Attributes:
+        columns: text of each column.
+        rows: text of the rows: tables, filters, joins, keys of aggregates.
+    """
+
+    columns: tuple[str, ...]
+    rows: str
+
+
+def trace_lineage(plan: Plan) -> Mapping[int, Lineage]:
+    """Trace the columns of all nodes of a plan to the columns of its tables."""
+    found: dict[int, Lineage] = {}
+    for node in plan.nodes:
+        inputs = [found[each] for each in node.inputs]
+        traced = None
+        if node.kind in AGGREGATES:
+            base = find_arguments(plan, node, found)
+            traced = None if base is None else _trace_aggregate(plan, node, base, inputs[0])
+        elif node.kind in _TRACES:
+            traced = _TRACES[node.kind](node, inputs)
+        if traced is None or (len(traced.columns) != len(node.columns) and node.row is not None):
+            traced = _trace_unknown(node, inputs)
+        found[node.id] = Lineage(tuple(map(shorten, traced.columns)), shorten(traced.rows))
+    return found
+
+
+def find_table(node: PlanNode) -> str:
+    """Return the name of the table that a source or sink names, without the default catalog and database."""
+    holder = node.mapping("scanTableSource") or node.mapping("dynamicTableSink")
+    table = holder.get("table")
+    identifier = str(table.get("identifier", "")) if isinstance(table, Mapping) else ""
+    path = [each.replace("``", "`") for each in _IDENTIFIER.findall(identifier)] or [identifier]
+    if tuple(path[:-1]) == _DEFAULT_PATH:
+        path = path[-1:]
+    return ".".join(path) or "anonymous"
+
+
+def find_arguments(plan: Plan, node: PlanNode, found: Mapping[int, Lineage]) -> Lineage | None:
+    """Return the columns to which the arguments of an aggregate refer; None where they are not found.
+
+    Those of the second phase refer to the input of the first, or to the result of the aggregate of an incremental node.
+    """
+    if node.kind not in SECOND_PHASES:
+        return found[node.inputs[0]] if node.inputs else None
+    for each in walk_up(plan, node):
+        if each.kind in FIRST_PHASES:
+            return found[each.inputs[0]] if each.inputs else None
+        if each.kind == INCREMENTAL:
+            base = find_arguments(plan, each, found)
+            own = found[each.inputs[0]]
+            return None if base is None else _trace_calls(plan, each, base, own, INCREMENTAL_FIELDS)
+        if each.kind not in PASSED:
+            return None
+    return None
+
+
+def walk_up(plan: Plan, node: PlanNode) -> Sequence[PlanNode]:
+    """Return the nodes above a node, the next one first, as far as each reads one input."""
+    chain = []
+    while len(node.inputs) == 1:
+        node = plan.by_id[node.inputs[0]]
+        chain.append(node)
+    return chain
+
+
+def _trace_source(node: PlanNode, _: Sequence[Lineage]) -> Lineage:
+    table = find_table(node)
+    source = node.mapping("scanTableSource")
+    abilities = [each for each in list_mappings(source.get("abilities")) if each.get("type") not in _PROJECTIONS]
+    resolved = _below(source, "table", "resolvedTable", "schema")
+    columns = [f"{table}.{each.get('name')}" for each in list_mappings(resolved.get("columns"))]
+    rows = table
+    for each in abilities:
+        if each.get("type") == "FilterPushDown":
+            wheres = [render_expression(one, columns) for one in each.get("predicates") or ()]
+            if wheres:
+                rows += f" where {' and '.join(sorted(wheres))}"
+        else:
+            rows += f" {each.get('type')} {digest(each)}"
+    return Lineage(tuple(f"{table}.{name}" for name in node.columns), rows)
+
+
+def _below(value: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    for name in names:
+        found = value.get(name)
+        if not isinstance(found, Mapping):
+            return {}
+        value = found
+    return value
+
+
+def _trace_calc(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
+    (source,) = inputs
+    projection = node.content.get("projection")
+    expressions = projection if isinstance(projection, list) else []
+    condition = node.content.get("condition")
+    rows = source.rows
+    if condition is not None:
+        rows += f" where {render_expression(condition, source.columns)}"
+    return Lineage(tuple(render_expression(each, source.columns) for each in expressions), rows)
+
+
+def _trace_passed(_: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
+    return inputs[0]
+
+
+def _trace_union(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
+    columns = zip(*(each.columns for each in inputs), strict=False)
+    return Lineage(
+        tuple(texts[0] if len(set(texts)) == 1 else f"union({', '.join(texts)})" for texts in columns),
+        f"union({'; '.join(each.rows for each in inputs)})",
+    )
+
+
+def _trace_aggregate(plan: Plan, node: PlanNode, base: Lineage, own: Lineage) -> Lineage:
+    fields = INCREMENTAL_FIELDS if node.kind == INCREMENTAL else _FIELDS
+    whole = _trace_calls(plan, node, base, own, fields)
+    if node.kind not in FIRST_PHASES and node.kind != INCREMENTAL:
+        return whole
+    # The columns after the keys are buffers, which only the next phase reads.
+    keys = node.indices("finalAggGrouping" if node.kind == INCREMENTAL else "grouping")
+    columns = tuple(find_column(own.columns, each) for each in keys)
+    buffers = (f"{name} of {digest(whole.columns)}" for name in node.columns[len(columns) :])
+    return Lineage((*columns, *buffers), whole.rows)
+
+
+def _trace_calls(plan: Plan, node: PlanNode, base: Lineage, own: Lineage, fields: tuple[str, str]) -> Lineage:
+    """Return keys and calls of an aggregate.
+
+    Args:
+        plan: of the node.
+        node: the aggregate.
+        base: to whose columns the arguments of the calls refer.
+        own: the input of the node, to whose columns the keys refer.
+        fields: names of the fields with the keys and the calls.
+    """
+    grouping, calls = fields
+    keys = [find_column(own.columns, each) for each in node.indices(grouping)]
+    window = _render_window(plan, node, base)
+    by = f" by ({', '.join([*keys, *([window] if window else [])])})"
+    texts = [render_aggregate(each, base.columns) + by for each in node.mappings(calls)]
+    properties = [f"{_below(each, 'property').get('kind')}{by}" for each in node.mappings("namedWindowProperties")]
+    return Lineage((*keys, *texts, *properties), f"aggregate({base.rows}){by}")
+
+
+def _render_window(plan: Plan, node: PlanNode, base: Lineage) -> str:
+    """Return the window of an aggregate, with the column of its time; empty where it has none."""
+    window = node.mapping("window")
+    if window:
+        time = _below(window, "timeField").get("fieldIndex")
+        rest = {key: value for key, value in window.items() if key not in ("alias", "timeField")}
+        return f"window {_render_mapping(rest)} of {find_column(base.columns, time)}"
+    return render_windowing(plan, node, "windowing", base)
+
+
+def render_windowing(plan: Plan, node: PlanNode, name: str, base: Lineage) -> str:
+    """Return the window of a window table function, with the column of its time where the node says it."""
+    windowing = node.mapping(name)
+    if not windowing:
+        return ""
+    text = f"window {_render_mapping(_below(windowing, 'window'))}"
+    if node.kind in SECOND_PHASES:
+        first = next((each for each in walk_up(plan, node) if each.kind in FIRST_PHASES), None)
+        windowing = windowing if first is None else first.mapping(name)
+    time = windowing.get("timeAttributeIndex", windowing.get("windowEnd", windowing.get("sliceEnd")))
+    return f"{text} of {find_column(base.columns, time)}"
+
+
+def _render_mapping(value: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={each}" for key, each in sorted(value.items()))
+
+
+def _trace_kept_columns(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
+    """Return the columns of the input; deduplication, ranks, limits and sorts choose rows."""
+    (source,) = inputs
+    columns = source.columns
+    keys = [find_column(columns, each) for name in ("uniqueKeys", "partitionKeys") for each in node.indices(name)]
+    keys += [
+        find_column(columns, each)
+        for name in ("partition", "partitionSpec")
+        for each in node.mapping(name).get("fields") or ()
+    ]
+    sorts = [render_sort(node.mapping(name), columns) for name in ("orderBy", "sortSpec")]
+    known = ("isRowtime", "keepLastRow", "rankType", "rankRange", "rankStart", "rankEnd", "orderKey")
+    rest = {name: node.content[name] for name in known if node.content.get(name) is not None}
+    window = _below(node.mapping("windowing"), "window")
+    condition = node.content.get("filterCondition")
+    if isinstance(rest.get("orderKey"), int):
+        rest["orderKey"] = find_column(columns, rest["orderKey"])
+    if isinstance(range_ := rest.get("rankRange"), Mapping):
+        rest["rankRange"] = _render_mapping(range_)
+    texts = [*keys, *(f"order {each}" for each in sorts if each), _render_mapping(rest)]
+    if window:
+        texts.append(f"window {_render_mapping(window)}")
+    if condition is not None:
+        texts.append(f"where {render_expression(condition, columns)}")
+    rows = f"{_SHORT_KINDS.get(node.kind, node.kind)}({source.rows}; {'; '.join(texts)})"
+    if node.content.get("outputRowNumber"):
+        columns = (*columns, f"number in {digest(rows)}")
+    return Lineage(columns, rows)
+
+
+# Several kinds of nodes keep the same rows.
+_SHORT_KINDS = {"changelog-normalize": "normalize", "sort-limit": "rank"}
+
+
+def _trace_join(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
+    left, right = inputs
+    spec = node.mapping("joinSpec") or _below(node.mapping("intervalJoinSpec"), "joinSpec")
+    kind = spec.get("joinType")
+    if not set(left.columns).isdisjoint(right.columns):
+        # Both sides read one table: without a mark, an exchange of the sides would not be seen.
+        right = Lineage(tuple(f"other {each}" for each in right.columns), right.rows)
+    both = (*left.columns, *right.columns)
+    pairs = [
+        f"{find_column(left.columns, one)} = {find_column(right.columns, other)}"
+        for one, other in zip(spec.get("leftKeys") or (), spec.get("rightKeys") or (), strict=False)
+    ]
+    condition = spec.get("nonEquiCondition")
+    if condition is not None:
+        pairs.append(render_expression(condition, both))
+    rest = {
+        name: node.content[name]
+        for name in ("isTemporalFunctionJoin", "leftWindowing", "rightWindowing")
+        if name in node.content
+    }
+    bounds = _below(node.mapping("intervalJoinSpec"), "windowBounds")
+    if bounds:
+        rest["windowBounds"] = bounds
+    text = f" with {digest(rest)}" if rest else ""
+    rows = f"{node.kind} {kind}({left.rows}; {right.rows}; {' and '.join(pairs) or 'true'}{text})"
+    return Lineage(left.columns if kind in ("SEMI", "ANTI") else both, rows)
+
+
+def _trace_over(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
+    (source,) = inputs
+    spec = node.mapping("overSpec")
+    constants = [render_expression(each, ()) for each in spec.get("constants") or ()]
+    columns = (*source.columns, *constants)
+    keys = [find_column(columns, each) for each in _below(spec, "partition").get("fields") or ()]
+    texts = []
+    for group in list_mappings(spec.get("groups")):
+        order = render_sort(_below(group, "orderBy"), columns)
+        bounds = [_render_bound(group.get(name), columns) for name in ("lowerBound", "upperBound")]
+        unit = "rows" if group.get("isRows") else "range"
+        over = f" over ({', '.join(keys)}; {order}; {unit} {' to '.join(bounds)})"
+        texts += [render_aggregate(each, columns) + over for each in list_mappings(group.get("aggCalls"))]
+    kept = source.columns
+    if len(kept) + len(texts) < len(node.columns):
+        # Before 2.0 the constants are columns of the result.
+        kept = columns
+    return Lineage((*kept, *texts), source.rows)
+
+
+def _render_bound(bound: object, columns: Sequence[str]) -> str:
+    if not isinstance(bound, Mapping):
+        return str(bound)
+    offset = bound.get("offset")
+    text = f"{bound.get('kind')}{' preceding' if bound.get('isPreceding') else ''}"
+    return text if offset is None else f"{text} {render_expression(offset, columns)}"
+
+
+def _trace_sink(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
+    return Lineage(inputs[0].columns, f"{inputs[0].rows} into {find_table(node)}") if inputs else Lineage((), "")
+
+
+def _trace_lookup(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage | None:
+    """Return the columns of the left side, and for the table a text that names the lookup as a whole."""
+    left = inputs[0]
+    added = node.columns[len(left.columns) :]
+    content = {key: value for key, value in node.content.items() if key not in _IGNORED}
+    rows = f"{node.kind} opaque:{digest([content, left.columns])}({left.rows})"
+    return Lineage((*left.columns, *(f"{name} of {digest(rows)}" for name in added)), rows)
+
+
+def _trace_window_function(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
+    (source,) = inputs
+    windowing = node.mapping("windowing")
+    time = find_column(source.columns, windowing.get("timeAttributeIndex"))
+    text = f"window {_render_mapping(_below(windowing, 'window'))} of {time}"
+    added = node.columns[len(source.columns) :]
+    return Lineage((*source.columns, *(f"{name} of {text}" for name in added)), f"{source.rows} in {text}")
+
+
+def _trace_unknown(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
+    content = {key: value for key, value in node.content.items() if key not in _IGNORED}
+    mark = digest([node.kind, content, [each.columns for each in inputs], [each.rows for each in inputs]])
+    return Lineage(tuple(f"{name} of opaque:{mark}" for name in node.columns), f"{node.kind} opaque:{mark}")
+
+
+INCREMENTAL = "incremental-group-aggregate"
+_FIELDS = ("grouping", "aggCalls")
+INCREMENTAL_FIELDS = ("partialAggGrouping", "partialOriginalAggCalls")
+FIRST_PHASES = ("local-group-aggregate", "local-window-aggregate")
+SECOND_PHASES = ("global-group-aggregate", "global-window-aggregate", INCREMENTAL)
+AGGREGATES = (
+    *FIRST_PHASES,
+    *SECOND_PHASES,
+    "group-aggregate",
+    "group-window-aggregate",
+    "window-aggregate",
+)
+PASSED = ("exchange", "mini-batch-assigner", "watermark-assigner", "drop-update-before")
+_TRACES: Mapping[str, Callable[[PlanNode, Sequence[Lineage]], Lineage | None]] = {
+    **dict.fromkeys(PASSED, _trace_passed),
+    **dict.fromkeys(("calc", "async-calc", "python-calc"), _trace_calc),
+    **dict.fromkeys(("join", "interval-join", "temporal-join", "window-join"), _trace_join),
+    **dict.fromkeys(
+        (
+            "changelog-normalize",
+            "deduplicate",
+            "limit",
+            "rank",
+            "sort",
+            "sort-limit",
+            "temporal-sort",
+            "window-deduplicate",
+            "window-rank",
+        ),
+        _trace_kept_columns,
+    ),
+    **dict.fromkeys(("correlate", "lookup-join"), _trace_lookup),
+    "over-aggregate": _trace_over,
+    "sink": _trace_sink,
+    "table-source-scan": _trace_source,
+    "union": _trace_union,
+    "window-table-function": _trace_window_function,
+}
+"""Nodes whose meaning is known in detail, besides aggregates."""
