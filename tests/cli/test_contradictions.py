@@ -114,7 +114,7 @@ FREE = {
     "history": {"--allow-python"},
     "current": {"--allow-python"},
     "revision": {"--message", "--allow-python"},
-    "bootstrap": {"--format", "--no-proof"},
+    "bootstrap": {"--format", "--flink-version", "--no-proof"},
     "convert": {"--in-flight"},
     "rescale": {"--request", "--files", "--allow-idle-sources", "--no-proof"},
     "erase": {"--root", "--also"},

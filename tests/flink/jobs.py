@@ -105,6 +105,13 @@ def migrating_job(classes: str, *, map_keys: bool = False, settings: Mapping[str
     return Job(main, (*own, "examples/orders/java/v1", "examples/orders/java/job"), settings=settings)
 
 
+def functions_job(first: int, end: int) -> Job:
+    """A broadcast function, sliding windows and an operator with raw state over the numbers from `first` to `end`."""
+    sources = ("tests/flink/java/functions", "examples/orders/java/v1", "examples/orders/java/job")
+    settings = {"functions.first": str(first), "functions.end": str(end)}
+    return Job("functions.FunctionsJob", sources, settings=settings)
+
+
 def join_job() -> Job:
     """A job with a function of two inputs."""
     return Job("join.JoinJob", ("tests/flink/java/join", "examples/orders/java/v1", "examples/orders/java/job"))
