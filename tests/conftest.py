@@ -15,6 +15,7 @@ from hypothesis import settings
 from state_pipelines.storage import faults, google_credentials
 from tests.flink import sampling
 from tests.flink.harness import VERSIONS
+from tests.quick import split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,8 @@ settings.load_profile("tests")
 
 # A process of the tests holds a million objects that stay; by default the collector walks through them each second.
 gc.set_threshold(10_000, 20, 20)
+
+_MEMORY_OF_A_PROCESS = 4 << 30
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,6 +51,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "a hash of its name says which one begins, so that each gets about a third; with --flink-release of the other "
         f"releases, where the default is {sampling.SAMPLE}. Without either option all tests run.",
     )
+    chosen = parser.getgroup("quick", "the quick tests and all others")
+    chosen.addoption("--quick", action="store_true", help="Run the quick tests only (tests/quick.py).")
+    chosen.addoption("--not-quick", action="store_true", help="Run all tests but the quick ones.")
     parser.addoption(
         "--flink-job",
         action="append",
@@ -70,14 +76,32 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if counts:
         text = ", ".join(f"{count} of {release}" for release, count in sorted(counts.items()))
         terminalreporter.write_line(f"real Flink, tests passed: {text}")
+    if terminalreporter.config.getoption("quick"):
+        terminalreporter.write_line(
+            "Not run: tests that are slow, most tests of Spark and Dagster, and all snapshots in turn (make test-all); "
+            "real Flink (make test-flink); the browser and the deployment (.ci/run)"
+        )
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses Spark."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what uses Spark, and choose the quick tests or all others."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+    quick, others = split(items)
+    if config.getoption("quick"):
+        items[:] = quick
+        config.hook.pytest_deselected(items=others)
+    elif config.getoption("not_quick"):
+        items[:] = others
+        config.hook.pytest_deselected(items=quick)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one process per core for `-n auto`, but not more than the memory has room for: each may start Spark."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(len(os.sched_getaffinity(0)), memory // _MEMORY_OF_A_PROCESS))
 
 
 @pytest.fixture(scope="session")

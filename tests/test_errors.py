@@ -168,6 +168,7 @@ def test_blanks_in_a_path_without_a_password_change_nothing(path: str) -> None:
     assert redact_path(path) == path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -195,6 +196,7 @@ def test_long_options_take_time_in_proportion_to_their_length(text: str) -> None
     assert time.process_time() - before < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -235,6 +237,7 @@ def test_each_name_of_a_secret_option_is_known(name: str, change: Callable[[str]
     assert redact(f"'{change(name)}': 'hunter2'") == f"'{change(name)}': '…'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["://a:b@", "s3://a:b/@", "http://", "a://t@h/", "abfs://c@a/", "file:/a:"])
 def test_many_urls_in_a_word_take_time_in_proportion_to_its_length(part: str) -> None:
     assert "hunter2" not in redact(part * 200_000 + "https://user:hunter2@host?hunter2")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-VERBS = ("make demo", "make test")
+VERBS = ("make demo", "make test", "make test-all")
 LOCKS = ("requirements.lock", "requirements-build.lock")
 FIRST_SCREEN = 40
 # Directories in which people and machines keep a checkout; spelt so that this file does not match itself.

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 
 _RULES = (
-    Needs(("--files", *SNAPSHOT_FLAGS), ("--base",), "it is about the base"),
+    # Classes are those of the new states too.
+    Needs(("--files", *(each for each in SNAPSHOT_FLAGS if each != "--classes")), ("--base",), "it is about the base"),
     Excludes("--dry-run", ("--discard-partial",), "a dry run removes nothing"),
 )
 
@@ -55,6 +56,12 @@ _RULES = (
     FileMode.COPY,
     "Copy the files of the base, or link them (on one local volume), or reference them where they lie.",
 )
+@click.option(
+    "--flink-version",
+    metavar="RELEASE",
+    help="Release that starts from the savepoint, such as 1.20: new values of Kryo are those of its line. Default the "
+    "line of the base, else 2.x.",
+)
 @click.option("--no-proof", is_flag=True, help="Do not read the result back before it is published.")
 @PROCESSES
 @click.option("--dry-run", is_flag=True, help="Only check the description against the files.")
@@ -68,6 +75,7 @@ def command(
     base: str | None,
     format: str,
     files: str,
+    flink_version: str | None,
     no_proof: bool,
     processes: int | None,
     dry_run: bool,
@@ -78,12 +86,14 @@ def command(
     """Write a savepoint with the states that FILE describes, out of Parquet files.
 
     FILE is YAML: operators with uid, key type and parallelism, their states, and which columns of which files they
-    get. Types, names and the base are checked before anything is written; the result is read back and compared with
-    the rows before it is published.
+    get; `classes` and `flink_version` are as --classes and --flink-version. Types, names and the base are checked
+    before anything is written; the result is read back and compared with the rows before it is published.
     """
     progress = make_console(stderr=True)
-    operators = load_bootstrap(file)
+    description = load_bootstrap(file)
+    operators = description.operators
     opened = None if base is None else opener.open(base)
+    layouts = description.make_layouts(opened, opener.declarations.classes, flink_version)
     if discard_partial:
         discard_left_over(target)
     with Processes(processes or choose_row_processes(operators)) as shared:
@@ -96,6 +106,7 @@ def command(
             format=Format(format),
             files=FileMode(files),
             prove=not no_proof,
+            layouts=layouts,
         )
         print_notes(progress, plan.notes)
         if dry_run:

@@ -23,6 +23,8 @@ from state_pipelines.dagster.assets.snapshot_inventory import build_snapshot_inv
 from state_pipelines.dagster.assets.snapshot_profile import build_snapshot_profile
 from state_pipelines.dagster.assets.state_expectations import build_state_expectations
 from state_pipelines.dagster.assets.state_tables import build_state_tables
+from state_pipelines.dagster.broken_job import build_failing_sensor, leave_out, show_error, warn
+from state_pipelines.dagster.job_resources import build_job_resources
 from state_pipelines.dagster.jobs import build_asset_jobs, build_erase_keys, build_rescale_path
 from state_pipelines.dagster.pinning import build_pin_snapshot
 from state_pipelines.dagster.pruning import build_prune_partitions
@@ -31,12 +33,14 @@ from state_pipelines.dagster.retention_settings import PlanApplication
 from state_pipelines.dagster.schedules.daily_audit import build_daily_audit
 from state_pipelines.dagster.schedules.daily_retention_plan import build_retention_schedule
 from state_pipelines.dagster.schedules.periodic_checkpoint import build_periodic_checkpoint
+from state_pipelines.dagster.sensors import new_snapshots
 from state_pipelines.dagster.sensors.agreed_plans import build_agreed_plans
 from state_pipelines.dagster.sensors.automation import build_automation
 from state_pipelines.dagster.sensors.failed_runs import build_failed_runs
 from state_pipelines.dagster.sensors.new_input import build_new_input
 from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
 from state_pipelines.dagster.sensors.requests import build_requests
+from state_pipelines.errors import StateError
 from state_pipelines.storage.options import share_storage_options
 
 if TYPE_CHECKING:
@@ -69,21 +73,37 @@ SCHEDULES = (build_daily_audit, build_retention_schedule)
 def build_flink_job(job: FlinkJob) -> dg.Definitions:
     """Build the assets, checks, jobs, schedules and sensors of one Flink job.
 
-    The code location must define the resources `spark` (`SparkResource`) and `expectations` (`ExpectationsResource`),
-    which all of its Flink jobs share.
+    They need no other definitions. Where the code location defines `spark` (`SparkResource`) or `expectations`
+    (`ExpectationsResource`), the job uses them, unless its field `resources` says otherwise.
 
-    Raises:
-        MigrationError: a revision of the job is invalid.
-        NotFoundError: the target revision (`migrate_to`) does not exist.
+    If the revisions or the configuration of Flink cannot be read, the assets of the job show the error, and their
+    runs fail with it; other jobs of the code location are not affected.
     """
     share_storage_options(job.storage_options)
     jobs: list[AnyJob] = [*build_asset_jobs(job), *(build(job) for build in JOBS)]
-    return dg.Definitions(
-        assets=[build_flink_job_spec(job), *_build_assets(job)],
-        jobs=jobs,
-        schedules=list(_build_schedules(job)),
-        sensors=list(_build_sensors(job, jobs)),
-    )
+    resources = build_job_resources(job.name, job.resources)
+    try:
+        assets: list[dg.AssetsDefinition | dg.AssetSpec] = [build_flink_job_spec(job), *_build_assets(job)]
+        schedules = list(_build_schedules(job))
+        sensors = list(_build_sensors(job, jobs, assets))
+    except StateError as error:
+        warn(job, error)
+        readable = leave_out(job)
+        assets = [build_flink_job_spec(readable), *_build_assets(readable)]
+        assets += [build_migrated_savepoint(readable)] if job.migrations is not None else []
+        failed = build_failed_runs(job, jobs=[each.name for each in jobs], assets=list_keys(assets))
+        return dg.Definitions(
+            assets=list(show_error(error, assets)),
+            jobs=jobs,
+            sensors=[build_failing_sensor(job, new_snapshots.NAME, error), failed],
+            resources=resources,
+        )
+    return dg.Definitions(assets=assets, jobs=jobs, schedules=schedules, sensors=sensors, resources=resources)
+
+
+def list_keys(assets: Sequence[dg.AssetsDefinition | dg.AssetSpec]) -> list[dg.AssetKey]:
+    """Return the keys of assets, external ones among them."""
+    return [key for each in assets for key in ([each.key] if isinstance(each, dg.AssetSpec) else each.keys)]
 
 
 def _build_assets(job: FlinkJob) -> Iterator[dg.AssetsDefinition]:
@@ -109,10 +129,13 @@ def _build_schedules(job: FlinkJob) -> Iterator[dg.ScheduleDefinition]:
         yield build_periodic_checkpoint(job, job.stream.cron)
 
 
-def _build_sensors(job: FlinkJob, jobs: Sequence[AnyJob]) -> Iterator[dg.SensorDefinition]:
+def _build_sensors(
+    job: FlinkJob, jobs: Sequence[AnyJob], assets: Sequence[dg.AssetsDefinition | dg.AssetSpec]
+) -> Iterator[dg.SensorDefinition]:
+    keys = list_keys(assets)
     yield build_new_snapshots(job)
-    yield build_automation(job)
-    yield build_failed_runs(job, jobs)
+    yield from build_automation(job, keys)
+    yield build_failed_runs(job, jobs=[each.name for each in jobs], assets=keys)
     if job.requests is not None:
         yield build_requests(job, jobs)
     if job.retention_runs.apply is PlanApplication.SCHEDULED:

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from dagster.components.resolved.scopes import LoadContextScope
 from pydantic import BaseModel, RootModel, ValidationError
 
 from state_pipelines.dagster.builder import build_flink_job
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.templates import render_templates
+from state_pipelines.dagster.unexported_names import LoadContextScope
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.jobs.job_template import format_job
 
 if TYPE_CHECKING:
-    from dagster.components.core.context import ComponentLoadContext
-    from dagster_shared.yaml_utils.source_position import SourcePositionTree
+    from state_pipelines.dagster.unexported_names import SourcePositionTree
 
 
 class _Attributes(RootModel[dict[str, Any]]):
@@ -52,7 +51,7 @@ class FlinkJobComponent(dg.Component):
         return _Attributes
 
     @classmethod
-    def load(cls, attributes: BaseModel | None, context: ComponentLoadContext) -> FlinkJobComponent:
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> FlinkJobComponent:
         """Render and validate the attributes.
 
         Raises:
@@ -68,7 +67,7 @@ class FlinkJobComponent(dg.Component):
             raise _describe(error, tree) from None
         return cls(job.beside(Path(tree.position.filename).parent) if tree else job)
 
-    def build_defs(self, context: ComponentLoadContext) -> dg.Definitions:
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Build the definitions of the job."""
         return build_flink_job(self.job)
 

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from state_pipelines.dagster.failures import reporting_failures
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.job_resources import using_resources_of
 from state_pipelines.dagster.metadata_values import make_table
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.errors import UsageError
@@ -47,6 +48,7 @@ def build_erase_op(job: FlinkJob) -> dg.OpDefinition:
     """Build the op `erase` of a job, which takes any snapshot by its path."""
 
     @dg.op(name=job.prefix("erase"), pool=job.prefix("erase"))
+    @using_resources_of(job.name)
     @reporting_failures
     def erase(context: dg.OpExecutionContext, config: ErasureConfig, spark: SparkResource) -> str:
         """Erase keys from every operator keyed by them. Returns the path of the new snapshot, or an empty text."""

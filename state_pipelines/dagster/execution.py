@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from state_pipelines.dagster.builder import build_flink_job
-from state_pipelines.dagster.expectations import ExpectationsResource
 from state_pipelines.dagster.jobs import MIGRATE
 from state_pipelines.dagster.partitions import make_partition_key
-from state_pipelines.dagster.resources import SparkResource
+from state_pipelines.dagster.run_outcomes import NOT_EVALUATED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,9 +67,7 @@ def migrate_snapshot(job: FlinkJob, snapshot: Snapshot, *, home: Path) -> Outcom
     """
     os.environ["DAGSTER_HOME"] = str(home)
     key = make_partition_key(snapshot)
-    shared = dg.Definitions(
-        resources={"spark": SparkResource(), "expectations": ExpectationsResource()}, executor=dg.in_process_executor
-    )
+    shared = dg.Definitions(executor=dg.in_process_executor)
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), dg.DagsterInstance.get() as instance:
@@ -102,6 +99,7 @@ def _read_outcome(result: dg.ExecuteInProcessResult) -> Outcome:
             str(each.metadata["observed"].value) if "observed" in each.metadata else "",
         )
         for each in result.get_asset_check_evaluations()
+        if NOT_EVALUATED not in each.metadata
     ]
     failures = []
     for event in result.get_step_failure_events():

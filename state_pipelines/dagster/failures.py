@@ -21,6 +21,13 @@ FIRST_WAIT = 10
 ERROR_TAG = "state-pipelines/error"
 """Run tag with the class of the error that explains a failed run."""
 
+OPERATOR_TAG = "state-pipelines/operator"
+STATE_TAG = "state-pipelines/state"
+PARENT_TAG = "dagster/parent_run_id"
+"""Tag of a re-execution."""
+
+_TAGS = (ERROR_TAG, OPERATOR_TAG, STATE_TAG)
+
 _TAG_SIZE = 255
 
 _Context = dg.OpExecutionContext | dg.AssetExecutionContext | dg.AssetCheckExecutionContext
@@ -54,6 +61,7 @@ def report_failures(context: _Context) -> Iterator[None]:
         dg.Failure: the step failed; the parts of the error are its metadata.
         dg.RetryRequested: the storage had a transient error, and retries are left.
     """
+    _clear_inherited_tags(context)
     try:
         yield
     except StateError as error:
@@ -61,8 +69,7 @@ def report_failures(context: _Context) -> Iterator[None]:
             wait = FIRST_WAIT * 2**context.retry_number
             context.log.warning("%s; retrying in %d s", error, wait)
             raise dg.RetryRequested(max_retries=STORAGE_RETRIES, seconds_to_wait=wait) from error
-        tags = {f"state-pipelines/{name}": text for name, text in _list_tags(error)}
-        context.instance.add_run_tags(context.run.run_id, tags)
+        context.instance.add_run_tags(context.run.run_id, dict(_list_tags(error)))
         raise to_failure(error) from error
 
 
@@ -84,9 +91,28 @@ def to_failure(error: StateError) -> dg.Failure:
     return dg.Failure(str(error), metadata=metadata, allow_retries=False)
 
 
+def _clear_inherited_tags(context: _Context) -> None:
+    """Empty the tags about an error that a re-execution has from the run before; Dagster cannot remove tags."""
+    run = context.run
+    inherited = {name: "" for name in _TAGS if run.tags.get(name)}
+    # An error of this run itself stays.
+    if PARENT_TAG in run.tags and inherited and not has_failed_step(context.instance, run.run_id):
+        context.instance.add_run_tags(run.run_id, inherited)
+
+
+def has_failed_step(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """Return whether a step of a run has failed so far."""
+    return bool(instance.all_logs(run_id, of_type={dg.DagsterEventType.STEP_FAILURE}))
+
+
 def _list_tags(error: StateError) -> Iterator[tuple[str, str]]:
-    yield "error", type(error).__name__
-    for name, value in (("operator", error.where.operator), ("state", error.where.state)):
+    yield ERROR_TAG, type(error).__name__
+    for name, value in ((OPERATOR_TAG, error.where.operator), (STATE_TAG, error.where.state)):
         if value is not None:
-            # Names in snapshots may have halves of characters, which databases do not store.
-            yield name, value.encode(errors="backslashreplace").decode()[:_TAG_SIZE]
+            yield name, to_tag(value)
+
+
+def to_tag(text: str) -> str:
+    """Return a text as the value of a tag: at most 255 characters that databases store."""
+    # Names in snapshots may have halves of characters.
+    return text.encode(errors="backslashreplace").decode()[:_TAG_SIZE]

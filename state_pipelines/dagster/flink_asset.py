@@ -2,16 +2,30 @@
 
 # Without the import of `annotations`: Dagster reads those of the decorated functions.
 
+import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import dagster as dg
 
+from state_pipelines.dagster.automation import PRIORITY_TAG
 from state_pipelines.dagster.checks import specify_checks
-from state_pipelines.dagster.failures import reporting_failures
+from state_pipelines.dagster.failures import reporting_failures, to_tag
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.job_resources import using_resources_of
+from state_pipelines.dagster.partitions import explain_removal
+from state_pipelines.dagster.run_outcomes import NOT_EVALUATED
+from state_pipelines.errors import StateError
+from state_pipelines.redaction import redact
+
+SKIPPED_TAG = "state-pipelines/skipped"
+"""Run tag with the reason why a step was skipped: Flink had removed the checkpoint."""
+
+_LONGEST_REASON = 1000
+
+_Definition = TypeVar("_Definition")
 
 NO_CHECKS: Mapping[str, str] = {}
 NO_METADATA: Mapping[str, object] = {}
@@ -43,10 +57,13 @@ def flink_asset(
     code_version: str | None = None,
     automation: dg.AutomationCondition[Any] | None = None,
     metadata: Mapping[str, object] = NO_METADATA,
-) -> Callable[[Callable[..., object]], dg.AssetsDefinition]:
+    priority: int = 0,
+) -> Callable[[Callable[..., Iterator[object]]], dg.AssetsDefinition]:
     """Decorate a function as an asset of a Flink job, with its prefix, group, owners, tags and failure handling.
 
-    The first argument of the decorated function is `context: dg.AssetExecutionContext`.
+    The first argument of the decorated function, a generator, is `context: dg.AssetExecutionContext`. When it fails,
+    the checks that it has not evaluated get a warning that says so: without a result, Dagster shows them as failed.
+    Where Flink has removed the checkpoint of a partition, an asset that writes no snapshot is skipped, not failed.
 
     Args:
         job: the Flink job.
@@ -64,9 +81,11 @@ def flink_asset(
         code_version: version of whatever else determines the result, such as revisions.
         automation: when Dagster materialises it automatically.
         metadata: metadata of the definition.
+        priority: of its step among those of a run that can start; the highest is first.
     """
 
-    def decorate(function: Callable[..., object]) -> dg.AssetsDefinition:
+    def decorate(function: Callable[..., Iterator[object]]) -> dg.AssetsDefinition:
+        is_skippable = partitioned and not writes
         spec = dg.AssetSpec(
             job.key(name),
             description=inspect.getdoc(function),
@@ -75,21 +94,95 @@ def flink_asset(
             tags={"state-pipelines/step": str(step), **job.tags},
             kinds=kinds,
             deps=[job.key(each) for each in deps],
-            skippable=not output_required,
+            skippable=is_skippable or not output_required,
             code_version=code_version,
             automation_condition=automation,
             metadata=metadata,
         )
+        specs = [*specify_checks(job, name, checks, partitioned=partitioned), *check_specs]
+        reporting = reporting_failures(_skipping_removed(job, spec.key, function) if is_skippable else function)
         return dg.multi_asset(
             name=job.op(name),
             specs=[spec],
             partitions_def=job.partitions if partitioned else None,
-            check_specs=[*specify_checks(job, name, checks, partitioned=partitioned), *check_specs],
+            check_specs=specs,
             pool=job.prefix(pool or name) if writes else None,
+            op_tags={PRIORITY_TAG: str(priority)} if priority else None,
             # No backfill policy: by default each partition has its run, as needed here. With an explicit
             # `multi_run(1)`, Dagster 1.13 omits the tag `dagster/partition`, and splits the assets of a partition.
             # Otherwise Dagster requires a result of each check in each run.
             can_subset=bool(checks),
-        )(reporting_failures(function))
+        )(using_resources_of(job.name)(_completing_checks(specs, reporting)))
 
     return decorate
+
+
+def documented(
+    decorator: Callable[..., Callable[[Callable[..., Any]], _Definition]], **options: Any
+) -> Callable[[Callable[..., Any]], _Definition]:
+    """Decorate a function with `dg.sensor` or `dg.schedule`, and show its docstring in the UI.
+
+    Args:
+        decorator: the decorator of Dagster.
+        options: its arguments.
+    """
+
+    def decorate(function: Callable[..., Any]) -> _Definition:
+        return decorator(description=inspect.getdoc(function), **options)(function)
+
+    return decorate
+
+
+def _skipping_removed(
+    job: FlinkJob, key: dg.AssetKey, function: Callable[..., Iterator[object]]
+) -> Callable[..., Iterator[object]]:
+    """Let a step succeed without an output where it fails because Flink has removed the checkpoint meanwhile.
+
+    Steps downstream are skipped. The event with the reason counts as a materialisation: automation would request a
+    missing partition again and again.
+    """
+
+    @functools.wraps(function)
+    def generate(context: dg.AssetExecutionContext, *args: object, **others: object) -> Iterator[object]:
+        try:
+            yield from function(context, *args, **others)
+        except StateError:
+            reason = explain_removal(job, context.partition_key)
+            if not reason:
+                raise
+            context.log.warning("Skipped: %s", reason)
+            context.instance.add_run_tags(context.run.run_id, {SKIPPED_TAG: to_tag(reason)})
+            yield dg.AssetMaterialization(key, partition=context.partition_key, metadata={"skipped": reason})
+
+    return generate
+
+
+def _completing_checks(
+    specs: Sequence[dg.AssetCheckSpec], function: Callable[..., Iterator[object]]
+) -> Callable[..., Iterator[object]]:
+    """Yield a warning for each check that a failed step has not evaluated."""
+
+    @functools.wraps(function)
+    def generate(context: dg.AssetExecutionContext, *args: object, **others: object) -> Iterator[object]:
+        evaluated: set[str | None] = set()
+        try:
+            for event in function(context, *args, **others):
+                results = [event] if isinstance(event, dg.AssetCheckResult) else getattr(event, "check_results", ())
+                evaluated.update(each.check_name for each in results)
+                yield event
+        except dg.RetryRequested:
+            raise
+        except Exception as error:
+            for spec in specs:
+                if spec.key in context.selected_asset_check_keys and spec.name not in evaluated:
+                    yield dg.AssetCheckResult(
+                        asset_key=spec.asset_key,
+                        check_name=spec.name,
+                        passed=False,
+                        severity=dg.AssetCheckSeverity.WARN,
+                        description="Not evaluated, because the step failed.",
+                        metadata={NOT_EVALUATED: redact(str(error))[:_LONGEST_REASON]},
+                    )
+            raise
+
+    return generate

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_v
 from pydantic_core import PydanticCustomError
 
 from state_pipelines.dagster.field_validators import parsed_by
+from state_pipelines.dagster.job_resources import ResourceSettings
 from state_pipelines.dagster.python_functions import split_function
 from state_pipelines.dagster.retention_settings import RetentionSettings
 from state_pipelines.dagster.revisions import Revisions
@@ -162,6 +163,11 @@ class FlinkJob(dg.Model):
     retention_runs: RetentionSettings = Field(
         default_factory=RetentionSettings,
         description="When retention is planned, and whether plans are applied manually or by `apply: scheduled`.",
+    )
+    resources: ResourceSettings = Field(
+        default_factory=ResourceSettings,
+        description="Spark and the judge of proofs: fields of the job's own resources, or keys of those that the code "
+        "location defines.",
     )
     thresholds: Thresholds = Field(default_factory=Thresholds, description="Limits beyond which checks warn.")
     watch: Watch = Field(default_factory=Watch, description="Settings of the sensor for new snapshots.")

@@ -24,15 +24,15 @@ from state_pipelines.dagster.assets import (
     state_tables,
 )
 from state_pipelines.dagster.assets.rescaled_savepoint import build_rescale_op
+from state_pipelines.dagster.automation import MIGRATION, PRIORITY_TAG
 from state_pipelines.dagster.erasing import build_erase_op
 from state_pipelines.dagster.op_jobs import make_op_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-
     from state_pipelines.dagster.job import FlinkJob
+    from state_pipelines.dagster.unexported_names import UnresolvedAssetJobDefinition
 
     AnyJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 
@@ -59,7 +59,7 @@ def build_migrate_snapshot(job: FlinkJob) -> UnresolvedAssetJobDefinition:
     if job.migrations is not None:
         modules.append(migrated_savepoint)
     text = "Migrates one snapshot: compatibility report, tables, and the new savepoint with its proof."
-    return _select(job, MIGRATE, [module.NAME for module in modules], text)
+    return _select(job, MIGRATE, [module.NAME for module in modules], text, priority=MIGRATION)
 
 
 _JOBS: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -121,6 +121,9 @@ def build_erase_keys(job: FlinkJob) -> dg.JobDefinition:
     return make_op_job(job, ERASE, build_erase_op(job), text)
 
 
-def _select(job: FlinkJob, name: str, assets: Sequence[str], description: str) -> UnresolvedAssetJobDefinition:
+def _select(
+    job: FlinkJob, name: str, assets: Sequence[str], description: str, *, priority: int = 0
+) -> UnresolvedAssetJobDefinition:
     selection = dg.AssetSelection.assets(*map(job.key, assets))
-    return dg.define_asset_job(job.prefix(name), selection, description=description, tags=job.tags or None)
+    tags = {**({PRIORITY_TAG: str(priority)} if priority else {}), **job.tags}
+    return dg.define_asset_job(job.prefix(name), selection, description=description, tags=tags or None)

@@ -14,11 +14,30 @@ if TYPE_CHECKING:
 Cell: TypeAlias = str | int | float | bool | None
 
 
-def make_table(columns: Sequence[dg.TableColumn], rows: Iterable[Sequence[Cell]]) -> dg.TableMetadataValue:
-    """Make a table; each row has the values of the columns, in their order."""
+_WIDE = 6
+"""Number of columns of a table beyond which the UI cuts it at the right."""
+
+_NUMBERS = ("int", "float")
+
+
+def make_table(
+    columns: Sequence[dg.TableColumn], rows: Iterable[Sequence[Cell]], *, identity: int = 2
+) -> dg.TableMetadataValue:
+    """Make a table; each row has the values of the columns, in their order.
+
+    A wide table shows numbers before texts, because the UI cuts it at the right.
+
+    Args:
+        columns: the columns.
+        rows: values by row.
+        identity: number of leading columns that name a row; they stay the first ones.
+    """
     names = [each.name for each in columns]
     records = [dg.TableRecord(dict(zip(names, row, strict=True))) for row in rows]
-    return dg.MetadataValue.table(records, dg.TableSchema(columns))
+    shown = list(columns)
+    if len(columns) > _WIDE:
+        shown[identity:] = sorted(shown[identity:], key=lambda column: column.type not in _NUMBERS)
+    return dg.MetadataValue.table(records, dg.TableSchema(shown))
 
 
 def list_texts(texts: Iterable[str], bullet: str = "-") -> dg.MarkdownMetadataValue:

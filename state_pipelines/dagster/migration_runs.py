@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from state_pipelines.dagster.assets import compatibility_report, migrated_savepoint
 from state_pipelines.dagster.failures import ERROR_TAG
 from state_pipelines.dagster.jobs import MIGRATE
 from state_pipelines.dagster.run_outcomes import read_outcome
@@ -27,6 +28,11 @@ _OVERLAP = 600
 """Seconds for which failures are looked at again: databases and daemons have clocks of their own."""
 
 _MOST_FAILURES = 50
+_MOST_MATERIALIZATIONS = 20
+
+_CODE_VERSION_TAG = "dagster/code_version"
+"""Tag by which Dagster keeps the code version of a materialisation: here that of the revisions."""
+
 _TRANSIENT = frozenset({StorageError.__name__})
 
 
@@ -62,11 +68,18 @@ class MigrationRuns:
         self._version = version
 
     def make_request(self, key: str, attempt: int) -> dg.RunRequest:
-        """Return the request of a run; Dagster creates one run for each run key."""
-        return dg.RunRequest(run_key=self._name(key, attempt), partition_key=key)
+        """Return the request of a run without tables, which automation writes later."""
+        assets = [self._job.key(each) for each in (compatibility_report.NAME, migrated_savepoint.NAME)]
+        return dg.RunRequest(run_key=self._name(key, attempt), partition_key=key, asset_selection=assets)
 
     def decide(self, key: str) -> tuple[int | None, str]:
-        """Return the number of the run to be requested for a snapshot, or None and the reason why there is none."""
+        """Return the number of the run to be requested for a snapshot, or None and the reason why there is none.
+
+        A materialisation by the same revisions counts, whoever has launched its run, and also after runs were deleted
+        or the code location was renamed.
+        """
+        if migrated := self._describe_migrated(key):
+            return None, migrated
         runs = self._list(key)
         attempts = [each for run in runs if (each := self._count(key, run)) is not None]
         if not attempts:
@@ -76,11 +89,29 @@ class MigrationRuns:
         if not newest.is_finished:
             return None, f"{name} is {newest.status.value.lower()}"
         if newest.is_success:
-            return None, (
-                f"{name} has migrated it by the same revisions: for another run launch {self._job.prefix(MIGRATE)} for "
-                "its partition"
-            )
+            return None, self._explain_migrated(key, newest.run_id)
         return max(attempts) + 1, ""
+
+    def _describe_migrated(self, key: str) -> str:
+        """Return which run has materialised the migrated savepoint by the same revisions, or an empty text."""
+        asset = self._job.key(migrated_savepoint.NAME)
+        records = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[key])
+        found = self._instance.fetch_materializations(records, limit=_MOST_MATERIALIZATIONS).records
+        target = self._job.revisions.name_target()
+        for each in found:
+            event = each.asset_materialization
+            if event is None or (event.tags or {}).get(_CODE_VERSION_TAG) != self._version:
+                continue
+            # The configuration of a run may have another target.
+            if "revision" not in event.metadata or event.metadata["revision"].value == target:
+                return self._explain_migrated(key, each.run_id)
+        return ""
+
+    def _explain_migrated(self, key: str, run_id: str) -> str:
+        return (
+            f"{key}: run {run_id[:8]} has migrated it by the same revisions: for another run launch "
+            f"{self._job.prefix(MIGRATE)} for its partition"
+        )
 
     def list_failures(self, since: float | None) -> tuple[float, Sequence[Failure]]:
         """Return the time of the newest failed run, and the failures that call for a decision.

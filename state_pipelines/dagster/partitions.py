@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import UsageError
+from state_pipelines.errors import NotFoundError, StateError, UsageError
+from state_pipelines.metadata.properties import SnapshotKind
 from state_pipelines.operations import inventory
 from state_pipelines.redaction import redact
 from state_pipelines.storage import resolve
@@ -73,9 +74,29 @@ def _make_entry(job: FlinkJob) -> str:
 
 
 def make_partition_key(snapshot: Snapshot) -> str:
-    """Return the partition key of a snapshot: its short name and 8 digits of its fingerprint, without its path."""
-    name = inventory.name_snapshot(snapshot.location.directory).name
-    return inventory.make_partition_key(name, snapshot.fingerprint)
+    """Return the partition key of a snapshot that has none: date of a savepoint, short name, digits of its content."""
+    return inventory.make_key(snapshot)
+
+
+def explain_removal(job: FlinkJob, key: str) -> str:
+    """Return why a partition has no snapshot any more, if it was a checkpoint; otherwise an empty text.
+
+    Flink removes a checkpoint when newer ones replace it, also while it waits for its run, or is read.
+    """
+    stored = job.storage.read_inventory()
+    known = stored.find(key)
+    if not known and key not in stored.deleted:
+        return ""
+    # Of deleted snapshots, the inventory has only the keys.
+    if not inventory.is_checkpoint_key(key) and not any(each.kind is SnapshotKind.CHECKPOINT for each in known):
+        return ""
+    try:
+        job.storage.find(key)
+    except NotFoundError as error:
+        return f"the checkpoint was removed, as Flink removes those that newer ones replace: {error.what}"
+    except StateError:
+        return ""
+    return ""
 
 
 def open_partition(context: dg.AssetExecutionContext, job: FlinkJob) -> Snapshot:

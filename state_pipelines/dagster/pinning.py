@@ -34,7 +34,7 @@ def build_pin_snapshot(job: FlinkJob) -> dg.JobDefinition:
             raise UsageError(
                 "`reason` has no effect with `unpin`: it is why a snapshot is pinned", hint="Leave one out"
             )
-        _, path = job.storage.find_named(config.snapshot)
+        _, path = job.storage.find_named(config.snapshot, warn=context.log.warning)
         root, relative = _split(job, path)
         if config.unpin:
             unpin_snapshot(root, relative)

@@ -32,6 +32,7 @@ def build_prune_partitions(job: FlinkJob) -> dg.JobDefinition:
     @dg.op(name=job.op(NAME), tags=job.tags)
     @reporting_failures
     def prune(context: dg.OpExecutionContext, config: PruneConfig) -> None:
+        """List the partitions of deleted snapshots, or remove them."""
         if config.results_moved:
             take_name(context.instance, job)
         check_name(context.instance, job)

@@ -30,7 +30,8 @@ def build_register_snapshot(job: FlinkJob) -> dg.JobDefinition:
         check_name(context.instance, job)
         snapshots = [job.storage.open(path) for path in config.paths]
         directories = [str(parent(each.location.metadata)) for each in snapshots]
-        inventory = job.storage.update_inventory(register=directories).inventory
+        partitions = context.instance.get_dynamic_partitions(str(job.partitions.name))
+        inventory = job.storage.update_inventory(register=directories, partitions=partitions).inventory
         keys_by_path = {each.path: each.key for each in inventory}
         keys = [
             keys_by_path.get(directory) or make_partition_key(snapshot)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import FormatError, MissingFileError, NotFoundError, UsageError, Where
+from state_pipelines.errors import (
+    FormatError,
+    MissingFileError,
+    NotFoundError,
+    SnapshotGoneError,
+    UsageError,
+    Where,
+)
 from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.operations.auditing import Depth, Severity, audit_snapshot
+from state_pipelines.operations.auditing.report import AuditVerdict
 from state_pipelines.operations.inventory import (
     Inventory,
     InventoryUpdate,
@@ -17,10 +27,10 @@ from state_pipelines.operations.inventory import (
 )
 from state_pipelines.operations.requests import LATEST
 from state_pipelines.snapshot import declare, open_snapshot
-from state_pipelines.storage import Location, is_directory, join, resolve, resolve_snapshot
+from state_pipelines.storage import Location, is_directory, join, read_file, resolve, resolve_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from state_pipelines.operations.inventory import SnapshotSummary
     from state_pipelines.snapshot import Snapshot, State
@@ -29,8 +39,18 @@ if TYPE_CHECKING:
 # Number of snapshots that an error message suggests.
 _SHOWN = 5
 
+# Number of newest snapshots among which `latest` looks for one that is not damaged.
+_MOST_DAMAGED = 10
+
+AUDIT_REPORT = "restore_audit"
+"""The asset whose reports are the audits of snapshots."""
+
 REPORTS = "reports"
 """Directory below `results` for the inventory and the reports on snapshots."""
+
+
+def _ignore(text: str) -> None:
+    """Ignore a warning."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +96,14 @@ class JobStorage:
         """Directories that are not searched for snapshots, because they may be below a root."""
         return [resolve(path).path for path in (self.results, self.tables) if path is not None]
 
-    def update_inventory(self, *, register: Iterable[str] = (), budget: float | None = None) -> InventoryUpdate:
+    def update_inventory(
+        self, *, register: Iterable[str] = (), partitions: Iterable[str] = (), budget: float | None = None
+    ) -> InventoryUpdate:
         """List the roots, open each new snapshot once, and update the stored inventory.
 
         Args:
             register: directories or `_metadata` files of further snapshots, outside the roots.
+            partitions: keys of the partitions that exist, which their snapshots keep.
             budget: seconds after which no further snapshots are opened.
 
         Raises:
@@ -90,6 +113,7 @@ class JobStorage:
             self._root_locations,
             self.inventory,
             register=[resolve_snapshot(path).directory for path in register],
+            partitions=partitions,
             skip=self._own,
             budget=budget,
         )
@@ -116,29 +140,74 @@ class JobStorage:
             skip=self._own,
         )
 
-    def find_named(self, name: str, inventory: Inventory | None = None) -> tuple[str, str]:
+    def find_named(
+        self, name: str, inventory: Inventory | None = None, warn: Callable[[str], None] = _ignore
+    ) -> tuple[str, str]:
         """Return partition key and path of the snapshot that a request names.
+
+        `latest` is the newest one that is not damaged, as far as its newest audit and the listing of its files show.
 
         Args:
             name: name of its directory, its path, its partition key, or `latest`.
             inventory: the snapshots of the job; by default the inventory is updated.
+            warn: called with a text for each newer snapshot that is passed over.
 
         Raises:
-            NotFoundError: no snapshot has this name, or it cannot be read.
+            NotFoundError: no snapshot has this name, or it cannot be read; for `latest`, all are damaged.
             StateError: a root cannot be listed, or the inventory cannot be stored.
         """
         if inventory is None:
             inventory = self.update_inventory().inventory
+        if name == LATEST and len(inventory):
+            return self._find_latest(inventory, warn)
         rows = inventory.table.select(["key", "path", "unreadable"]).to_pylist()
         for row in rows:
             wanted = (row["key"], row["path"], row["path"].rpartition("/")[2])
-            if name in wanted or (name == LATEST and row["key"]):
+            if name in wanted:
                 if row["unreadable"]:
                     raise NotFoundError(f"the snapshot {name} cannot be read: {row['unreadable']}")
                 return row["key"], row["path"]
         known = ", ".join(row["path"].rpartition("/")[2] for row in rows[:_SHOWN]) or "none"
         where = Where(file=", ".join((*self.roots, *self.own_roots)))
         raise NotFoundError(f"there is no snapshot {name}", where=where, hint=f"The newest snapshots are {known}")
+
+    def _find_latest(self, inventory: Inventory, warn: Callable[[str], None]) -> tuple[str, str]:
+        reasons = []
+        for each in inventory:
+            reason = self._find_damage(each)
+            if not reason:
+                return each.key, each.path
+            reasons.append(f"{each.key or each.path}: {reason}")
+            warn(f"latest is not {reasons[-1]}")
+            if len(reasons) == _MOST_DAMAGED:
+                break
+        raise NotFoundError(
+            f"the newest {len(reasons)} snapshots are damaged or cannot be read: {'; '.join(reasons[:_SHOWN])}",
+            hint="Name a snapshot instead of latest",
+        )
+
+    def _find_damage(self, summary: SnapshotSummary) -> str:
+        """Return why a snapshot cannot be restored, or an empty text; its files are listed, not read."""
+        if summary.unreadable:
+            return f"it cannot be read: {summary.unreadable}"
+        if reason := self._read_audit(summary.key):
+            return reason
+        try:
+            report = audit_snapshot(self.open(summary.path), Depth.FILES)
+        except (SnapshotGoneError, NotFoundError) as error:
+            return error.what
+        first = next((str(each) for each in report.findings if each.severity is Severity.ERROR), "")
+        return f"it is damaged: {first}" if first else ""
+
+    def _read_audit(self, key: str) -> str:
+        """Return the damage that the newest audit of a snapshot has found, or an empty text."""
+        try:
+            report = json.loads(read_file(self.locate_report(AUDIT_REPORT, key)))
+        except (MissingFileError, ValueError):
+            return ""
+        if not isinstance(report, dict) or report.get("verdict") != AuditVerdict.DAMAGED:
+            return ""
+        return "its newest audit found damage; audit it again if it was repaired"
 
     def find_newest(self, directory: str) -> SnapshotSummary:
         """Return the newest readable checkpoint below a directory, which is a root or below one.

@@ -36,13 +36,18 @@ _TUPLE = re.compile(r"Tuple(\d{1,2})")
 Item = TypeVar("Item")
 
 
-def parse(text: str) -> Serializer:
+def parse(text: str, make_kryo: Callable[[str], Serializer] | None = None) -> Serializer:
     """Return the serializer that a text names; the inverse of `text.describe` for everything that `build` makes.
+
+    Args:
+        text: such as `Map<String, Long>`.
+        make_kryo: makes the serializer of a class that Kryo writes, whose registrations no text contains; default none,
+            and `Kryo<class>` is refused.
 
     Raises:
         UsageError: the text does not describe a serializer; the message names the character.
     """
-    parser = _Parser(text)
+    parser = _Parser(text, make_kryo)
     serializer = parser.serializer()
     parser.expect_end()
     return serializer
@@ -51,8 +56,9 @@ def parse(text: str) -> Serializer:
 class _Parser:
     """A cursor over the text."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, make_kryo: Callable[[str], Serializer] | None = None) -> None:
         self.text = text
+        self.make_kryo = make_kryo
         self.position = 0
         self.depth = 0
 
@@ -143,6 +149,8 @@ class _Parser:
             return build.tuple_of(*self.arguments(word, int(tuple_word.group(1))))
         if word in _PARSERS:
             return _PARSERS[word](self)
+        if word == "Kryo" and self.make_kryo is not None:
+            return self.make_kryo(self.class_name())
         known = [*basics.SNAPSHOT_CLASSES, *_ELEMENTS, *_PARSERS, "Tuple2"]
         close = get_close_matches(word, known, 3)
         if word in _NOT_FROM_TEXT:

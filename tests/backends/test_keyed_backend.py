@@ -105,6 +105,7 @@ def restore_operator(operator: Operator, parallelism: int) -> list[KeyedStateBac
     return backends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_records_of_real_snapshots_are_kept(case: Case, parallelism: int) -> None:

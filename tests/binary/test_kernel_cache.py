@@ -59,6 +59,7 @@ def total(tmp_path: Path) -> object:
     return run
 
 
+@pytest.mark.slow
 def test_a_kernel_is_compiled_once_for_each_type(total) -> None:  # type: ignore[no-untyped-def]
     assert total() == (12, 0)
     assert total(strided=True) == (24, 0)

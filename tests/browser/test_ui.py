@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state_pipelines.dagster.partitions import make_partition_key
+from state_pipelines.snapshot import open_snapshot
 from tests.browser.many_snapshots import NAME, SNAPSHOTS, find_newest
 from tests.browser.pictures import keep_picture
 from tests.browser.project import CHECKPOINTS, JOBS, SAVEPOINTS
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-KEY = "savepoint-df4606@bcb9ffff"
+# A copy has the time of the file, and so the date in the key.
+KEY = make_partition_key(open_snapshot(str(SAVEPOINTS["orders"])))
 _DAY = 86_400
 
 DERIVED = ("snapshot_profile", "snapshot_diff", "key_group_balance", "compatibility_report", "restore_audit")

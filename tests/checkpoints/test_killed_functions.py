@@ -215,6 +215,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", EVERY)
 def test_a_run_that_is_killed_anywhere_ends_with_the_same_state(backend: str, folder: Path) -> None:
     expected, requests, steps = run_undisturbed(backend, folder)

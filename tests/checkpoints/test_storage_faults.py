@@ -112,6 +112,7 @@ def test_a_request_that_may_be_repeated_changes_nothing(fault: Fault) -> None:
         assert not list_orphans(job), number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [OSError(errno.ENOSPC, "no space left"), LostResponse(PermissionError("the token has expired"))],
@@ -127,6 +128,7 @@ def test_a_request_that_fails_costs_one_checkpoint_at_most(fault: Fault) -> None
         go_on(job)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before the request", "after it"])
 def test_a_killed_run_goes_on_from_its_last_checkpoint(after: bool) -> None:
     kills = 0

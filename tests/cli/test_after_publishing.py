@@ -82,6 +82,7 @@ def test_a_summary_that_fails_does_not_fail_a_bootstrap(
     check(called, target, as_json=as_json)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_a_migration_is_not_failed_by_its_summary_or_report(
     call: Callable[..., Called], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.operations.write import publication
 from state_pipelines.snapshot import open_snapshot
 
@@ -149,3 +150,41 @@ def test_options_about_the_base_need_one(call: Callable[..., Called], folder: Pa
     called = call("bootstrap", folder / "new.yaml", "--out", folder / "out", *options)
     assert called.code == 2
     assert f"{options[0]} has no effect without --base" in called.err
+
+
+KRYO = """\
+operators:
+  - uid: points
+    key: String
+    parallelism: 2
+    states:
+      - {name: points, rows: points.parquet, kind: LIST, type: List<Kryo<com.acme.Point>>, columns: {state_key: name}}
+"""
+CLASSES = "final com.acme.Point: [x: int, tags: ArrayList<String>]"
+
+
+def test_values_of_kryo_are_those_of_the_release_that_starts(call: Callable[..., Called], tmp_path: Path) -> None:
+    points = [[{"x": 1, "tags": ["a"]}, {"x": 2, "tags": []}], [{"x": 3, "tags": ["b", "c"]}]]
+    pq.write_table(pa.table({"name": ["p", "q"], "value": points}), tmp_path / "points.parquet")
+    (tmp_path / "classes.yaml").write_text(CLASSES)
+    (tmp_path / "new.yaml").write_text(KRYO)
+    (tmp_path / "described.yaml").write_text(f"{KRYO}classes: [classes.yaml]\nflink_version: '1.20'\n")
+    given = ("--classes", tmp_path / "classes.yaml")
+    for name, options, version in (
+        ("new", (*given, "--flink-version", "1.20"), 2),
+        ("new", (*given, "--flink-version", "2.2"), 5),
+        ("new", given, 5),
+        ("described", (), 2),
+    ):
+        out = tmp_path / f"{name}-{len(list(tmp_path.iterdir()))}"
+        assert call("bootstrap", tmp_path / f"{name}.yaml", "--out", out, *options).code == 0
+        snapshot = open_snapshot(str(out), uids=["points"], classes=load_field_lists([tmp_path / "classes.yaml"]))
+        assert snapshot.kryo_version == version
+        rows = snapshot.operator("points").state("points").to_arrow().to_pylist()
+        found = [each["list_value"] for each in sorted(rows, key=lambda each: each["list_value"]["x"])]
+        assert found == [point for each in points for point in each]
+        assert call("verify", out, "--depth", "whole", *given).code == 0
+    called = call("bootstrap", tmp_path / "described.yaml", "--out", tmp_path / "x", "--flink-version", "2.2")
+    assert (called.code, "flink_version of the description is 1.20" in called.err) == (2, True)
+    called = call("bootstrap", tmp_path / "new.yaml", "--out", tmp_path / "x", "--flink-version", "2.2", "--base", out)
+    assert (called.code, "of one release line" in called.err) == (2, True)

@@ -169,6 +169,7 @@ def test_check(
         expect_error(called, file, message)
 
 
+@pytest.mark.slow
 @BREAK_OR_NAME_UNKNOWN
 @pytest.mark.usefixtures("spark")
 def test_migrate(

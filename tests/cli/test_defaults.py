@@ -48,6 +48,7 @@ EXPECTED = {
 """Unusual exit codes by a folder of the snapshot: usual is 0, and 1 of `erase`, which does not find the key."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SNAPSHOTS, reason="FLINK_STATE_FIXTURES and FLINK_STATE_WILD are unset: they name snapshots")
 @pytest.mark.parametrize("metadata", SNAPSHOTS, ids=lambda path: "/".join(path.parts[-4:-1]))
 def test_defaults_do(metadata: Path, call: Callable[..., Called], tmp_path: Path) -> None:

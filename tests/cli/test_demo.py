@@ -63,6 +63,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.slow
 def test_it_succeeds(demo: Demo) -> None:
     assert demo.code == 0, demo.out + demo.err
 

@@ -84,6 +84,7 @@ def test_nothing_else_is_removed(call: Callable[..., Called], tmp_path: Path, co
     assert (target / content).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "beside", ["_metadata", "directory/file", "notes.txt", "01234567-89ab-cdef-0123-456789abcdef.parquet"]
 )

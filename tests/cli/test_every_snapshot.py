@@ -64,6 +64,7 @@ def test_retain_plans_below_every_directory(call: Callable[..., Called]) -> None
     assert set(codes.values()) == {0}
 
 
+@pytest.mark.slow
 def test_verify_finds_no_damage_but_moved_files(call: Callable[..., Called]) -> None:
     damaged = []
     for path in SNAPSHOTS:
@@ -100,6 +101,7 @@ def test_profiles(path: Path, call: Callable[..., Called]) -> None:
 # --- every command over the snapshots of other projects
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", WILD, ids=name)
 def test_every_command_answers(path: Path, call: Callable[..., Called], tmp_path: Path) -> None:
     mapping = [

@@ -150,6 +150,7 @@ def test_migrate_refuses_targets_that_are_not_there(
     assert called.code == code
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_chain_of_two_revisions_and_back(call: Callable[..., Called], directory: Path, tmp_path: Path) -> None:

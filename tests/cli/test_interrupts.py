@@ -84,6 +84,7 @@ if __name__ == "__main__":
 CODES = {"SIGINT": 130, "SIGTERM": 143}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", CODES)
 @pytest.mark.parametrize("where", ["called", "send", "lose"])
 def test_a_signal_ends_the_command_and_leaves_nothing(tmp_path: Path, where: str, number: str) -> None:
@@ -100,6 +101,7 @@ CONVERT = ("convert", str(orders().path), "--format", "heap", "--processes", "2"
 MIGRATE = ("migrate", str(orders().path), "--migration", str(ORDERS / "migrations" / "0001_amount_as_double.yaml"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "command", "to_all"),
     [(WORKERS, CONVERT, True), (WORKERS, CONVERT, False), (SPARK, MIGRATE, True)],

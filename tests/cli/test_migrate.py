@@ -66,6 +66,7 @@ def test_the_report_holds_the_results_of_the_proof(upgraded: tuple[Path, Called]
     assert [each.name for each in upgraded[0].parent.iterdir() if each.name.startswith(".")] == []
 
 
+@pytest.mark.slow
 def test_a_failed_proof_is_reported_too(call: Callable[..., Called], tmp_path: Path) -> None:
     migration, report = tmp_path / "drop.yaml", tmp_path / "proof.md"
     migration.write_text(
@@ -122,6 +123,7 @@ def test_downgrade_without_proof_as_json(
     assert {"before": "customerId: String", "after": "customer: String", "change": "renamed"} in state["fields"]
 
 
+@pytest.mark.slow
 def test_a_failed_proof_is_an_answer(call: Callable[..., Called], tmp_path: Path) -> None:
     text = MIGRATION.read_text(encoding="utf-8")
     wrong = tmp_path / "wrong.yaml"

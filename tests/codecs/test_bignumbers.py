@@ -180,6 +180,7 @@ def test_the_longest_number_goes_there_and_back() -> None:
     assert bytes_of(INTEGER, text) == data.hex()
 
 
+@pytest.mark.slow
 def test_thousands_of_long_numbers_take_seconds() -> None:
     data = (MAX_BYTES + 4).to_bytes(4, "big") + TOO_LONG[1:]
     ends = len(data) * np.arange(1, 1001, dtype=np.int64)

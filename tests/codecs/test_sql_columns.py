@@ -57,6 +57,7 @@ def decoded(layout: lay.Layout, records: list[bytes], wanted: frozenset[str] | N
     return array
 
 
+@pytest.mark.slow
 @given(st.data())
 @random_cases
 def test_rows_go_through_columns_as_the_scalar_codec_writes_them(data: st.DataObject) -> None:
@@ -72,6 +73,7 @@ def test_rows_go_through_columns_as_the_scalar_codec_writes_them(data: st.DataOb
     assert encoded.data.tobytes() == b"".join(records)
 
 
+@pytest.mark.slow
 @given(st.data())
 @random_cases
 def test_values_inside_other_layouts_go_through_columns(data: st.DataObject) -> None:
@@ -94,6 +96,7 @@ def test_values_inside_other_layouts_go_through_columns(data: st.DataObject) -> 
     assert encode_array(compile_layout(layout), array).data.tobytes() == record * 2
 
 
+@pytest.mark.slow
 @given(st.data())
 @random_cases
 def test_broken_rows_are_errors_and_never_crashes(data: st.DataObject) -> None:

@@ -42,6 +42,7 @@ def python_path(tmp_path: Path) -> str:
     return os.pathsep.join([str(site), str(ROOT)])
 
 
+@pytest.mark.slow
 def test_a_connector_of_ones_own_is_detected_by_the_command_line(python_path: str, tmp_path: Path) -> None:
     stored = element(1, utf("A-7") + i64(99))
     build_snapshot(tmp_path, list_operator("source", "SourceReaderState", [stored]))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
-from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
+from state_pipelines.dagster import FlinkJob, build_flink_job
 from state_pipelines.dagster.partitions import make_partition_key
 from state_pipelines.dagster.storage import REPORTS
 
@@ -28,11 +28,8 @@ UIDS = ("orders", "revenue-per-minute", "order-counter", "pricing", "order-sourc
 
 
 def build(job: FlinkJob) -> dg.Definitions:
-    """The definitions of one job with the resources that it needs."""
-    resources = {"spark": SparkResource(), "expectations": ExpectationsResource()}
-    return dg.Definitions.merge(
-        build_flink_job(job), dg.Definitions(resources=resources, executor=dg.in_process_executor)
-    )
+    """The definitions of one job, which brings its resources."""
+    return dg.Definitions.merge(build_flink_job(job), dg.Definitions(executor=dg.in_process_executor))
 
 
 def list_executable(defs: dg.Definitions) -> list[dg.AssetsDefinition]:

@@ -13,6 +13,7 @@ import pytest
 import state_pipelines as sp
 from state_pipelines.dagster import FlinkJob
 from state_pipelines.dagster.storage import REPORTS
+from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.spark.bootstrap_run import FrameRows
 from tests.dagster.conftest import ORDERS, UIDS, build
 
@@ -32,7 +33,15 @@ operators:
   - uid: customers
     key: String
     parallelism: 2
-    states: [{name: total, rows: customers.parquet, type: Long, columns: {state_key: customer, value: cents}}]
+    states:
+      - {name: total, rows: customers.parquet, type: Long, columns: {state_key: customer, value: cents}}
+"""
+
+KRYO = """
+      - name: point
+        rows: customers.parquet
+        type: Kryo<com.acme.Point>
+        columns: {state_key: customer, value: [cents]}
 """
 
 PYTHON = """
@@ -54,6 +63,7 @@ def folder(tmp_path: Path) -> Path:
     rows = pa.table({"customer": ["ada", "Zoë"], "cents": [1200, 50]})
     pq.write_table(rows, tmp_path / "customers.parquet")
     (tmp_path / "states.yaml").write_text(YAML)
+    (tmp_path / "classes.txt").write_text("final com.acme.Point: [cents: long]")
     (tmp_path / "states.py").write_text(PYTHON)
     (tmp_path / "snapshots").mkdir()
     return tmp_path
@@ -61,7 +71,11 @@ def folder(tmp_path: Path) -> Path:
 
 def run(folder: Path, bootstrap: str, **config: Any) -> dg.ExecuteInProcessResult:
     job = FlinkJob(
-        name="shop", roots=(str(folder / "snapshots"),), results=str(folder / "results"), bootstrap=bootstrap
+        name="shop",
+        roots=(str(folder / "snapshots"),),
+        results=str(folder / "results"),
+        bootstrap=bootstrap,
+        job_classes=(str(folder / "classes.txt"),),
     )
     with dg.DagsterInstance.ephemeral() as instance:
         return (
@@ -95,16 +109,17 @@ def get_failure(result: dg.ExecuteInProcessResult) -> str:
 
 
 def test_a_yaml_file_becomes_a_savepoint(spark: SparkSession, folder: Path) -> None:
-    result = run(folder, str(folder / "states.yaml"))
+    (folder / "states.yaml").write_text(YAML.rstrip() + KRYO)
+    result = run(folder, str(folder / "states.yaml"), flink_version="1.20")
     assert result.success
     assert get_checks(result) == dict.fromkeys(CHECKS, True)
     metadata = get_metadata(result)
-    assert metadata["dagster/row_count"] == 2
-    state = sp.open_snapshot(metadata["path"]).operator("customers").state("total").to_arrow()
-    assert sorted(zip(state["state_key"].to_pylist(), state["value"].to_pylist(), strict=True)) == [
-        ("Zoë", 50),
-        ("ada", 1200),
-    ]
+    assert metadata["dagster/row_count"] == 4
+    snapshot = sp.open_snapshot(metadata["path"], classes=load_field_lists([folder / "classes.txt"]))
+    assert snapshot.kryo_version == 2
+    for name, expected in (("total", [1200, 50]), ("point", [{"cents": 1200}, {"cents": 50}])):
+        rows = snapshot.operator("customers").state(name).to_arrow().to_pylist()
+        assert {each["state_key"]: each["value"] for each in rows} == dict(zip(("ada", "Zoë"), expected, strict=True))
 
 
 def test_a_function_describes_the_states_of_the_example(spark: SparkSession, folder: Path) -> None:

@@ -39,6 +39,7 @@ def run_python(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.essential
 def test_the_code_location_is_valid(tmp_path: Path) -> None:
     done = run_python("-m", "dagster", "definitions", "validate", home=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -95,6 +96,7 @@ def test_without_a_way_back_the_round_trip_is_no_check(deployment: Deployment, t
     assert "round_trip" not in list_checks(deployment.change(migrations=str(tmp_path)).job)
 
 
+@pytest.mark.essential
 def test_assets_have_the_owner_the_group_and_a_description() -> None:
     for spec in defs.resolve_all_asset_specs():
         assert spec.owners == [OWNERS[spec.key.path[0]]]

@@ -42,6 +42,7 @@ def read_metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     return {name: value.value for name, value in event.metadata.items()}
 
 
+@pytest.mark.essential
 def test_the_new_snapshot_has_the_state_elsewhere(rescaled: dg.ExecuteInProcessResult) -> None:
     assert rescaled.success
     new = open_snapshot(read_metadata(rescaled)["path"])
@@ -62,6 +63,7 @@ def test_the_metadata_tell_what_became_of_each_operator(rescaled: dg.ExecuteInPr
     assert metadata["dagster/row_count"] == 1398
 
 
+@pytest.mark.essential
 def test_every_check_passes(rescaled: dg.ExecuteInProcessResult, key: str) -> None:
     checks = rescaled.get_asset_check_evaluations()
     assert {(check.check_name, check.passed, check.partition) for check in checks} == {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from state_pipelines.dagster.assets.restore_audit import CHECKS
+from state_pipelines.dagster.assets.restore_audit import CHECKS, NAME
 from state_pipelines.operations.auditing import Property
 from tests.dagster.conftest import SAVEPOINTS, build
 
@@ -45,6 +45,7 @@ def test_there_is_a_check_of_every_property() -> None:
     assert set(CHECKS) == set(Property) - {Property.RESTORE}
 
 
+@pytest.mark.essential
 def test_a_missing_file_fails_its_check_with_the_file(deployment: Deployment) -> None:
     source = Path(deployment.job.roots[0]).parent / "damaged" / "savepoint-df4606-aaaaaaaaaaaa"
     shutil.copytree(SAVEPOINTS["1.20"], source)
@@ -55,9 +56,26 @@ def test_a_missing_file_fails_its_check_with_the_file(deployment: Deployment) ->
     failed = {name: each for name, each in results_of(result).items() if not each.passed}
     assert set(failed) == {"files_exist"}
     assert failed["files_exist"].severity is dg.AssetCheckSeverity.ERROR
+    assert failed["files_exist"].partition == key
     assert file.name in str(failed["files_exist"].metadata["sample"].value)
-    metadata = metadata_of(result)
-    assert (metadata["verdict"], metadata["errors"]) == ("damaged", 1)
+    # Not materialised, so that the partition and backfills are failed.
+    assert not result.asset_materializations_for_node("shop__restore_audit")
+    assert not result.success
+    asset = deployment.job.key(NAME)
+    assert deployment.instance.get_status_by_partition(asset, [key], deployment.job.partitions) == {
+        key: dg.AssetPartitionStatus.FAILED
+    }
+    (observed,) = result.get_asset_observation_events()
+    found = observed.asset_observation_data.asset_observation
+    assert (found.partition, found.metadata["verdict"].value, found.metadata["errors"].value) == (key, "damaged", 1)
+    (failure,) = result.get_step_failure_events()
+    shown = failure.step_failure_data.user_failure_data
+    assert shown is not None
+    assert str(shown.description).startswith("the snapshot is damaged: 1 error; the first: ")
+    assert str(shown.metadata["file"].value).endswith(file.name)
+    run = deployment.instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert run.tags["state-pipelines/error"] == "FormatError"
 
 
 def test_the_schedule_audits_the_newest_snapshots_once_a_day(deployment: Deployment, tmp_path: Path) -> None:
@@ -67,9 +85,8 @@ def test_the_schedule_audits_the_newest_snapshots_once_a_day(deployment: Deploym
     for age, name in enumerate(("savepoint-a", "savepoint-b", "savepoint-c", "savepoint-d")):
         source = Path(deployment.job.roots[0]).parent / "newest" / name
         shutil.copytree(SAVEPOINTS["2.2"], source)
+        os.utime(source / "_metadata", (1_700_000_000 - age,) * 2)
         keys.append(deployment.add_copy(source, "newest-" + name))
-        (target,) = Path(deployment.job.roots[0], "newest-" + name).rglob("_metadata")
-        os.utime(target, (1_700_000_000 - age,) * 2)
     definitions = build(deployment.job)
     schedule = definitions.resolve_schedule_def("shop_daily_audit")
     repository = definitions.get_repository_def()

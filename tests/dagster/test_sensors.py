@@ -16,7 +16,7 @@ from state_pipelines.dagster.job import Thresholds
 from state_pipelines.dagster.sensors.new_snapshots import MOST_PER_TICK, build_new_snapshots
 from state_pipelines.dagster.watching import Watch
 from state_pipelines.errors import NotFoundError
-from state_pipelines.operations.inventory import update_inventory
+from state_pipelines.operations.inventory import parse_partition_key, update_inventory
 from tests.dagster.conftest import MIGRATIONS, ROOT, SAVEPOINTS, UIDS
 from tests.snapshots import select
 
@@ -86,6 +86,21 @@ def test_a_savepoint_is_an_event_of_the_flink_job(watcher: Watcher) -> None:
     assert event.metadata["path"].value == str(path)
 
 
+def test_the_newest_savepoint_is_the_one_that_the_flink_job_shows(watcher: Watcher) -> None:
+    for name, seconds in {"savepoint-1": 3000, "savepoint-2": 5000, "savepoint-3": 4000}.items():
+        os.utime(watcher.copy("2.2", f"job/{name}") / "_metadata", (seconds,) * 2)
+    watcher.tick()
+    names = [Path(str(each.metadata["path"].value)).name for each in watcher.events]
+    assert names == ["savepoint-1", "savepoint-3", "savepoint-2"]
+    for event in watcher.events:
+        watcher.instance.report_runless_asset_event(event)
+    # One that is found later, but was taken before.
+    os.utime(watcher.copy("1.20", "job/savepoint-4") / "_metadata", (2000, 2000))
+    watcher.tick()
+    assert len(watcher.events) == len(names)
+    assert len(watcher.runs) == 4
+
+
 def test_a_checkpoint_is_no_event_of_the_flink_job(watcher: Watcher) -> None:
     (case,) = select("2.2", "heap-checkpoint", "checkpoint")[:1]
     shutil.copytree(case.path, watcher.root / "chk-7")
@@ -110,6 +125,26 @@ def test_a_new_snapshot_gets_one_run(watcher: Watcher) -> None:
     (key,) = watcher.tick()
     assert watcher.tick() == []
     assert watcher.instance.get_dynamic_partitions("shop_snapshots") == [key]
+
+
+def test_partitions_are_added_oldest_first(watcher: Watcher) -> None:
+    for number in (2, 1, 3):
+        path = watcher.copy("2.2", f"savepoint-{number}")
+        os.utime(path / "_metadata", (number * 86_400,) * 2)
+    watcher.tick()
+    keys = watcher.instance.get_dynamic_partitions("shop_snapshots")
+    assert [key.partition("@")[0] for key in keys] == [f"1970-01-0{each + 1}_savepoint-{each}" for each in (1, 2, 3)]
+
+
+def test_a_partition_of_an_older_release_is_not_added_again(watcher: Watcher) -> None:
+    (watcher.root / "savepoint-1").mkdir()
+    watcher.copy("2.2", "savepoint-1/savepoint-1")
+    (summary,) = watcher.job.storage.update_inventory().inventory
+    Path(watcher.job.storage.inventory.path).unlink()
+    old = f"savepoint-1@{summary.fingerprint[:8]}"
+    watcher.instance.add_dynamic_partitions("shop_snapshots", [old])
+    assert watcher.tick() == [old]
+    assert watcher.instance.get_dynamic_partitions("shop_snapshots") == [old]
 
 
 def test_a_later_snapshot_gets_its_own_run(watcher: Watcher) -> None:
@@ -179,7 +214,7 @@ def test_the_newest_come_first_when_time_is_short(watcher: Watcher) -> None:
         os.utime(path / "_metadata", (1000 + number,) * 2)
     watcher.job.storage.update_inventory()
     watcher.watch = Watch(since="all", seconds=1e-9)
-    names = [key.partition("@")[0] for _ in range(5) for key in watcher.tick()]
+    names = list_names([key for _ in range(5) for key in watcher.tick()])
     assert names == ["chk-3", "chk-2", "chk-1", "chk-0"]
 
 
@@ -187,7 +222,7 @@ def test_snapshots_can_be_chosen_by_path(watcher: Watcher) -> None:
     watcher.watch = Watch(include=("*/release-*",), exclude=("*-test",))
     for name in ("nightly-1", "release-1", "release-1-test"):
         watcher.copy("2.2", name)
-    assert [key.partition("@")[0] for key in watcher.tick()] == ["release-1"]
+    assert list_names(watcher.tick()) == ["release-1"]
 
 
 def test_a_kind_can_be_left_out(watcher: Watcher) -> None:
@@ -241,7 +276,7 @@ def test_a_snapshot_at_the_target_has_nothing_to_do(watcher: Watcher, tmp_path_f
     watcher.migrations = tmp_path_factory.mktemp("migrations")
     path = watcher.copy("2.2", "savepoint-1")
     assert watcher.tick() == []
-    assert watcher.skipped.startswith(f"{path.name}@")
+    assert f"_{path.name}@" in watcher.skipped.partition(":")[0]
     assert watcher.skipped.endswith(": already at base, nothing to do")
     assert len(watcher.instance.get_dynamic_partitions("shop_snapshots")) == 1
 
@@ -292,7 +327,8 @@ def copy_old(watcher: Watcher, count: int) -> None:
 
 
 def list_names(keys: list[str]) -> list[str]:
-    return [key.partition("@")[0] for key in keys]
+    """Names in partition keys, without dates."""
+    return [parse_partition_key(key).undated for key in keys]
 
 
 def test_a_job_begins_with_its_newest_savepoint(watcher: Watcher) -> None:
@@ -433,6 +469,27 @@ def test_failures_before_the_first_tick_and_retries_of_dagster_are_left_alone(wa
     end_run(watcher, dg.DagsterRunStatus.FAILURE)
     watcher.watch = Watch(since="all", retries=0)
     assert watcher.tick() == []
+
+
+@pytest.mark.parametrize(
+    ("version", "revision", "requested"),
+    [(None, "", False), ("another", "", True), (None, "base", True)],
+    ids=["same", "other revisions", "other target"],
+)
+def test_what_is_materialised_by_the_same_revisions_is_not_migrated_again(
+    watcher: Watcher, version: str | None, revision: str, requested: bool
+) -> None:
+    watcher.copy("2.2", "savepoint-1")
+    (key,) = watcher.tick()
+    # No run: it was launched by hand, it was deleted, or its code location had another name.
+    tags = {"dagster/code_version": version or watcher.job.revisions.version}
+    metadata = {"revision": revision or watcher.job.revisions.name_target()}
+    asset = watcher.job.key("migrated_savepoint")
+    migrated = dg.AssetMaterialization(asset, partition=key, metadata=metadata, tags=tags)
+    watcher.instance.report_runless_asset_event(migrated)
+    watcher.cursor = None
+    assert watcher.tick() == [key] * requested
+    assert ("has migrated it by the same revisions" in watcher.skipped) is not requested
 
 
 @pytest.mark.parametrize(

@@ -272,9 +272,13 @@ def test_a_sensor_names_the_storage(unreachable: Deployment, name: str) -> None:
     require_short(str(caught.value), unreachable.job.roots[0].rpartition("@")[2].split("/")[-2])
 
 
-def test_a_schedule_names_the_storage(unreachable: Deployment) -> None:
+def test_a_schedule_names_the_storage(unreachable: Deployment, tmp_path: Path) -> None:
     schedule = define(unreachable.job).get_repository_def().get_schedule_def("shop_daily_audit")
-    with pytest.raises(StateError) as caught, dg.build_schedule_context(instance=unreachable.instance) as context:
+    with (
+        dg.DagsterInstance.local_temp(str(tmp_path)) as instance,
+        dg.build_schedule_context(instance=instance) as context,
+        pytest.raises(StateError) as caught,
+    ):
         schedule(context)
     require_short(str(caught.value), unreachable.job.roots[0].rpartition("@")[2].split("/")[-2])
 

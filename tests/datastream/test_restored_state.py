@@ -138,6 +138,7 @@ def read_one(state: Any) -> Any:
     return state.value() if hasattr(state, "value") else state.get()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", OWN, ids=str)
 def test_functions_see_the_state_that_flink_wrote(case: Case) -> None:
     snapshot = case.open_told()

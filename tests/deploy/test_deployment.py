@@ -50,7 +50,7 @@ class FlinkJobCase:
     Attributes:
         name: of the Flink job.
         savepoint: directory in the repository.
-        partition: key of the savepoint.
+        partition: key of the savepoint, without its date.
         erased: a key that its state has.
         abandoned: a savepoint that was given up, below the root of the job: without `_metadata`, older than the floor
             of retention.
@@ -61,6 +61,11 @@ class FlinkJobCase:
     partition: str
     erased: str
     abandoned: str
+
+    @property
+    def key(self) -> str:
+        """The key of the savepoint, which is uploaded today."""
+        return f"{datetime.now(UTC):%Y-%m-%d}_{self.partition}"
 
     @property
     def root(self) -> str:
@@ -321,16 +326,17 @@ def runs(deployment: Deployment, cases: list[FlinkJobCase]) -> dict[str, str]:
     for case in cases:
         # Its runs would do once more what the jobs do.
         deployment.stop_sensor(case.job("automation"))
+        deployment.stop_sensor(case.job("table_automation"))
         plan, apply, migrate = case.job(PLAN), case.job(APPLY), case.job(MIGRATE)
         # The sensor adds the partition that other runs are of.
-        started |= {plan: deployment.launch(plan, case.partition, {}), migrate: deployment.find_run(migrate)}
+        started |= {plan: deployment.launch(plan, case.key, {}), migrate: deployment.find_run(migrate)}
         for job in JOBS:
             if job.startswith(f"{case.name}_") and job not in started and job != apply:
-                started[job] = deployment.launch(job, case.partition, case.config.get(job, {}))
+                started[job] = deployment.launch(job, case.key, case.config.get(job, {}))
     for case in cases:
         assert deployment.wait(started[case.job(PLAN)]) == "SUCCESS"
         config = {f"{case.name}__applied_retention": {"fingerprint": deployment.find_fingerprint(case.name)}}
-        started[case.job(APPLY)] = deployment.launch(case.job(APPLY), case.partition, config)
+        started[case.job(APPLY)] = deployment.launch(case.job(APPLY), case.key, config)
     return started
 
 

@@ -144,6 +144,7 @@ def open_unmaterialized(fixtures: Path, key_serializers: Iterable[str] = ()) -> 
     )
 
 
+@pytest.mark.slow
 def test_a_checkpoint_before_the_first_materialization(fixtures: Path) -> None:
     folder = fixtures / UNMATERIALIZED
     canonical = open_snapshot(str(next((fixtures / "made/2.2.1/main-rocksdb-canonical").rglob("_metadata")).parent))

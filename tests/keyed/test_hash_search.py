@@ -47,6 +47,7 @@ def search(name: str, count: int | None = None, limit: int = 128) -> HashFinding
     return find_class_hashes(keys.serializer, LayoutContext(), [records], limit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_CLASS)
 def test_the_hash_of_a_class_is_found(name: str) -> None:
     finding = search(name)

@@ -73,6 +73,7 @@ def test_a_field_that_there_is_not_is_refused() -> None:
         encode_keys(lay.Struct((("id", LONG),)), [{"id": 1, "name": "x"}])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [*RESCALING, *select(kind="canonical")], ids=str)
 def test_keys_are_found_as_dump_and_read_show_them(case: Case) -> None:
     looked = 0

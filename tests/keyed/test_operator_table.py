@@ -91,6 +91,7 @@ def explode_bytes(state: KeyedState, rows: list[dict[str, Any]]) -> Counter[str]
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("savepoint", [*ALL_TYPES, *ALL_ORDERS, *MADE], ids=str)
 def test_the_table_holds_what_the_tables_of_its_states_hold(savepoint: Savepoint) -> None:
     for operator in savepoint.open(classes=GUEST).operators:

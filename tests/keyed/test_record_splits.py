@@ -369,6 +369,7 @@ def test_the_state_of_two_files_is_cut_where_it_lies(tmp_path: Path) -> None:
         assert state_id not in (0, 2) or len(splits) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", WRITTEN, ids=str)
 def test_parts_of_what_flink_wrote_are_the_whole(case: Case) -> None:
     for operator in case.open_told().operators:

@@ -94,6 +94,7 @@ def operator_of(case: Case) -> Operator:
     return case.open().operator("few-states")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "target"), list_cases(), ids=lambda each: str(each))
 def test_every_format_becomes_every_format(case: Case, target: str, tmp_path: Path) -> None:
     result = convert(case.open(), str(tmp_path / "new"), target, in_flight=in_flight(case))
@@ -263,6 +264,7 @@ def test_null_sql_timestamps_are_refused_in_heap_files(name: str, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_sql_timestamps_that_are_not_null_are_carried(tmp_path: Path) -> None:
     case = find("2.2", "heap-native")
     classes = load_classes(CLASSES)
@@ -355,6 +357,7 @@ def named_files(snapshot: Snapshot) -> set[str]:
     return {each.relative_path for each in handles if isinstance(each, RelativeFileStateHandle)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["rocksdb", "canonical", "heap"])
 def test_a_piece_that_is_done_again_leaves_nothing_behind(format: str, tmp_path: Path) -> None:
     source = orders().open() if format != "canonical" else find("2.2", "rocksdb-incremental").open()

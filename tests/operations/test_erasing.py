@@ -52,6 +52,7 @@ def find_keys(case: Case) -> dict[str, Any]:
     return keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_key_goes_from_every_state_and_nothing_else(case: Case, tmp_path: Path) -> None:
     keys = list(find_keys(case).values())
@@ -64,6 +65,7 @@ def test_a_key_goes_from_every_state_and_nothing_else(case: Case, tmp_path: Path
     assert sum(each.entries for each in search.found) == len(entries) - len(rest) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", RESCALING, ids=str)
 def test_keys_of_every_type_are_found_as_dump_prints_them(case: Case) -> None:
     snapshot = case.open_told()

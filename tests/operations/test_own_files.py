@@ -115,6 +115,7 @@ def test_a_checkpoint_is_read_from_its_copy_alone(case: Case, tmp_path: Path) ->
     assert not diff_entries(case.entries(), dump(copy_case(case, tmp_path)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", MADE_CHECKPOINTS, ids=str)
 def test_a_large_checkpoint_is_equal_to_its_copy(case: Case, tmp_path: Path) -> None:
     new = copy_case(case, tmp_path)
@@ -147,6 +148,7 @@ def buckets(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Location, Locatio
     server.stop()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_moves_into_another_bucket(buckets: tuple[Location, Location]) -> None:
     old, new = buckets
     old.filesystem.put(f"{INCREMENTAL.folder}/", join(old, "jobs").path, recursive=True)

@@ -65,6 +65,7 @@ def test_threads_do_what_they_can() -> None:
     assert threading.get_ident() not in {thread for _, _, thread in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pieces", "count"), [([Copy(1), Copy(2), Copy(3)], 3), ([Copy(1), WhereAmI(2)], 2)])
 def test_what_too_many_threads_would_do_is_done_by_processes(pieces: list[Work[tuple[int, ...]]], count: int) -> None:
     assert os.getpid() not in {found[1] for found in run_tasks(pieces, "work", processes=count)}
@@ -74,6 +75,7 @@ def test_one_process_is_this_one() -> None:
     assert run_tasks([WhereAmI(1), WhereAmI(2)], "work") == [(1, os.getpid()), (2, os.getpid())]
 
 
+@pytest.mark.slow
 def test_a_piece_that_fails_is_told_and_others_run_afterwards() -> None:
     with Processes(2) as shared:
         with pytest.raises(UsageError, match="this piece fails"):
@@ -115,6 +117,7 @@ class Slow:
         Path(self.file).touch()
 
 
+@pytest.mark.slow
 def test_nothing_goes_on_behind_a_failure(tmp_path: Path) -> None:
     with Processes(2) as shared:
         shared.run([WhereAmI(1), WhereAmI(2)], "work")
@@ -200,6 +203,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "patch",
     [

@@ -46,6 +46,7 @@ def copy(savepoint: Savepoint, target: Path | str, files: FileMode = FileMode.CO
     return len(copies)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("savepoint", ALL_TYPES + ALL_ORDERS, ids=str)
 def test_a_copy_holds_every_entry_and_can_be_moved(savepoint: Savepoint, tmp_path: Path) -> None:
     copy(savepoint, tmp_path / "copy")

@@ -181,6 +181,7 @@ def rows(table: pa.Table) -> list[str]:
     return sorted(str(row) for row in table.to_pylist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("savepoint", HALF, ids=str)
 def test_every_state_reads_back_as_it_was(savepoint: Savepoint, tmp_path: Path) -> None:
     for number, state in enumerate(load_states(savepoint)):

@@ -105,7 +105,7 @@ def bootstrap(_: Snapshot, target: str) -> None:
     with TemporaryDirectory() as directory:
         file = Path(directory, "new.yaml")
         file.write_text(DESCRIPTION)
-        plan = plan_bootstrap(resolve(target), load_bootstrap(str(file)), ParquetRows(run_tasks))
+        plan = plan_bootstrap(resolve(target), load_bootstrap(str(file)).operators, ParquetRows(run_tasks))
     with SnapshotTransaction(plan.target) as transaction:
         plan.run(transaction)
 

@@ -44,6 +44,7 @@ def iter_databases(directory: Path) -> Iterator[dict[str, StateStream]]:
                 yield {file.local_path: open_stream(file.handle, home, mapping) for file in files}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("snapshot", SNAPSHOTS)
 def test_reads_what_rocksdb_reads(fixtures: Path, snapshot: str) -> None:
     total = 0

@@ -28,6 +28,7 @@ STATES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("savepoint", "operator", "state"), STATES, ids=str)
 def test_every_key_is_found(savepoint: Any, operator: str, state: str) -> None:
     found = savepoint.open().operator(operator).state(state)

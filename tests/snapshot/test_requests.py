@@ -126,6 +126,7 @@ WORKS: dict[str, Callable[[Case, Snapshot], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", WORKS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_all_states_are_read_without_reading_bytes_twice(case: Case, work: str) -> None:
@@ -194,6 +195,7 @@ def test_a_list_of_keys_is_found(case: Case) -> None:
     assert there.keys_of(operator.label) == tuple(range(len(wanted)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_fault_of_every_request_changes_nothing(

@@ -62,6 +62,7 @@ def run(work: str, open: Callable[[], Snapshot], rounds: Rounds) -> int:
     return len(rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", MOST)
 @pytest.mark.parametrize("format", FORMATS)
 def test_many_files_take_few_rounds(directories: dict[str, Path], format: str, work: str, rounds: Rounds) -> None:
@@ -80,6 +81,7 @@ def test_verify_reads_small_tables_once_and_for_their_checksums(directories: dic
     assert [operation for operation, _ in CountedFileSystem.requests].count("info") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", READING)
 # Of a heap file of `heap-native` nothing marks the end of a state, so that each state is read alone.
 @pytest.mark.parametrize("case", [*CASES, *(each for each in OWN if str(each) == "types-2.2-heap-native")], ids=str)

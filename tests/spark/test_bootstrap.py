@@ -132,6 +132,7 @@ def total(people: DataFrame, **changes: Any) -> NewState:
     return NewState(**(given | changes))
 
 
+@pytest.mark.essential
 def test_the_proof_holds_and_counts_every_entry(written: BootstrapResult) -> None:
     assert written.proof is not None
     assert written.proof.ok
@@ -146,6 +147,7 @@ def test_the_proof_holds_and_counts_every_entry(written: BootstrapResult) -> Non
     assert written.entries["people", "total"] == KEYS
 
 
+@pytest.mark.essential
 def test_values_are_those_of_the_rows(written: BootstrapResult) -> None:
     assert values(written, "total") == {f"key-{i}": i * 3 for i in range(KEYS)}
     assert values(written, "largest") == {f"key-{i}": i * 3 for i in range(KEYS)}

@@ -136,6 +136,7 @@ def assert_state(result: KeyedProcessResult, start: int, end: int) -> None:
     assert read_state(result, "pages") == pages
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(
     "target",
     [

@@ -255,6 +255,7 @@ def test_a_driver_that_is_killed_before_the_publication_leaves_nothing(query: Qu
     assert [path.name for path in job.iterdir()] == ["chk-3"]
 
 
+@pytest.mark.essential
 def test_the_first_batch_starts_from_a_snapshot(query: Query, spark: SparkSession, tmp_path: Path) -> None:
     history = spark.createDataFrame(clicks(0, SIZE), SCHEMA)
     old = keyed_process(

@@ -48,6 +48,7 @@ def without_note(entry: Entry) -> Entry:
     return entry | {"value": entry["value"] | {"note": None}}
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("release", RELEASES)
 def test_orders_migrate_and_come_back(spark: SparkSession, tmp_path: Path, release: str) -> None:
     up = migrate(orders(release).open(), load_migration(EXAMPLE), str(tmp_path / "up"))
@@ -164,6 +165,7 @@ def test_expressions_may_name_the_keys(spark: SparkSession, carts: Snapshot, tmp
     assert places[12] == {"@class": "shop.Line", "count": 12, "place": "cart-2/12", "sku": "b"}
 
 
+@pytest.mark.essential
 def test_a_loss_that_is_not_declared_fails_the_proof_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ProofError, match="round_trip") as caught:
         migrate(orders().open(), make_migration(tmp_path, loss=[]), str(tmp_path / "up"))

@@ -47,6 +47,7 @@ def arrow_rows(operator: str, state: str) -> list[dict[str, Any]]:
     return orders().open().operator(operator).state(state).to_arrow().to_pylist()  # type: ignore[no-any-return]
 
 
+@pytest.mark.essential
 def test_a_state_is_a_table(spark: SparkSession) -> None:
     frame = load(spark, "orders", "quantities")
     assert frame.schema.simpleString() == (
@@ -107,6 +108,7 @@ def test_some_columns_are_read(spark: SparkSession) -> None:
     assert {row["state_key"]: row["value"]["address"] for row in collect(frame)} == zips
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("key", ["order-0064", '"order-0064"'])
 def test_one_key_is_read(spark: SparkSession, key: str) -> None:
     (row,) = collect(load(spark, "orders", "order", key=key))
@@ -126,6 +128,7 @@ def test_lists_may_stay_whole(spark: SparkSession) -> None:
     assert [each for row in whole for each in row["value"]] == [row["list_value"] for row in flat]
 
 
+@pytest.mark.essential
 def test_lists_of_operator_state_are_read(spark: SparkSession) -> None:
     expected = [(e["subtask"], e["value"]) for e in orders().entries() if e.get("state") == "returns"]
     rows = collect(load(spark, "order-counter", "returns"))
@@ -139,12 +142,14 @@ def test_subtasks_of_operator_state_are_tasks(operator: str, state: str, spark: 
     assert collect(split) == collect(whole) == arrow_rows(operator, state)
 
 
+@pytest.mark.essential
 def test_broadcast_state_is_read(spark: SparkSession) -> None:
     expected = [(e["subtask"], e["ukey"], e["value"]) for e in orders().entries() if e.get("state") == "prices"]
     rows = collect(load(spark, "pricing", "prices"))
     assert sorted((row["subtask"], row["map_key"], row["map_value"]) for row in rows) == sorted(expected)
 
 
+@pytest.mark.essential
 def test_timers_are_read(spark: SparkSession) -> None:
     rows = collect(load(spark, "revenue-per-minute", "_timer_state/event_window-timers"))
     assert {(row["state_namespace"]["end"] - 1) for row in rows} == {row["timestamp"] for row in rows}
@@ -166,6 +171,7 @@ def load_operator(spark: SparkSession, operator: str, savepoint: Savepoint | Non
     return reader.options(operatorId=operator, **options).load()
 
 
+@pytest.mark.essential
 def test_an_operator_is_a_table(spark: SparkSession) -> None:
     rows = collect(load_operator(spark, "orders"))
     assert len(rows) == 200

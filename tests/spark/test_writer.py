@@ -55,6 +55,7 @@ def rows(snapshot: Snapshot, operator: str, state: str) -> list[dict[str, Any]]:
     return snapshot.operator(operator).state(state).to_arrow().to_pylist()  # type: ignore[no-any-return]
 
 
+@pytest.mark.essential
 def test_a_savepoint_is_made_from_nothing(totals: DataFrame, tmp_path: Path) -> None:
     snapshot = save(totals, tmp_path / "new", **TOTALS)
     (operator,) = snapshot.operators
@@ -114,6 +115,7 @@ def test_key_groups_are_computed_when_they_are_missing(spark: SparkSession, tmp_
     assert not difference, str(difference)
 
 
+@pytest.mark.essential
 def test_a_state_is_added_to_those_of_the_base(spark: SparkSession, tmp_path: Path) -> None:
     frame = load(spark, "order").select("state_key", F.col("value.amount").alias("value"))
     options = {"operatorId": "orders", "stateVarName": "amount", "stateType": "VALUE", "valueSerializer": "Long"}

@@ -101,6 +101,7 @@ def test_every_command_is_tried() -> None:
     assert {command for command, *_ in COMMANDS.values()} | OTHERS.keys() == set(known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_request_that_fails_once_changes_nothing(name: str) -> None:
     expected = run(name)

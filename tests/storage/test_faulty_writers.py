@@ -122,6 +122,7 @@ def show(target: Location) -> list[str]:
     return sorted(map(str, dump(sp.open_snapshot(target.url, uids=[OPERATOR]))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_request_that_fails_once_changes_nothing(writer: str) -> None:
     count, expected = run_undisturbed(writer)
@@ -154,6 +155,7 @@ def test_every_request_may_fail_once(writer: str, fault: Fault) -> None:
     assert show(target) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", [each for each in WRITERS if each != "move"])
 def test_a_storage_that_fails_for_good_leaves_no_snapshot(writer: str) -> None:
     count, _ = run_undisturbed(writer)
@@ -170,6 +172,7 @@ def test_a_storage_that_fails_for_good_leaves_no_snapshot(writer: str) -> None:
         assert not exists(join(target, METADATA_FILE)), number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", [each for each in WRITERS if each != "move"])
 def test_one_request_that_always_fails_leaves_nothing(writer: str) -> None:
     count, _ = run_undisturbed(writer)

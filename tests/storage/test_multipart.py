@@ -131,6 +131,7 @@ def test_a_verified_file_is_compared_with_its_ranges(
     assert server.received > 2 * len(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [500, 503, "reset", "short", "lost"])
 def test_every_request_may_fail_once(
     bucket: Location, server: S3Server, wanted: tuple[list[StreamRange], bytes], fault: int | str

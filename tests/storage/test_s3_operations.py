@@ -129,6 +129,7 @@ def test_key_groups_change_on_s3(savepoint: str, bucket: Location) -> None:
     assert {each.max_parallelism for each in open_orders(result.path).operators if each.keyed_states} == {64}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [503, "reset", "short"])
 def test_faults_change_nothing(savepoint: str, bucket: Location, server: S3Server, fault: int | str) -> None:
     requests: Counter[tuple[str, str]] = Counter()

@@ -41,6 +41,11 @@ class BootstrapConfig(dg.Config):
     base: str | None = Field(
         default=None, description="Path or URL of a snapshot that all other state is taken from; none by default."
     )
+    flink_version: str | None = Field(
+        default=None,
+        description="Release that starts from the savepoint, such as 1.20: values of Kryo are those of its line. "
+        "Default the line of the base, else 2.x.",
+    )
 
 
 def build_bootstrapped_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
@@ -78,15 +83,26 @@ def _bootstrap(
 
     format = parse_choice(Format, config.format, "format")
     base = None if config.base is None else job.storage.open(config.base)
+    classes = job.job_classes or job.classes
     if ":" in definition and definition.rpartition(":")[0].endswith(".py"):
-        return bootstrap(target, _load_operators(definition, spark), base=base, format=format, spark=spark.session)
+        return bootstrap(
+            target,
+            _load_operators(definition, spark),
+            base=base,
+            format=format,
+            spark=spark.session,
+            classes=classes or None,
+            flink_version=config.flink_version,
+        )
+    description = load_bootstrap(definition)
     location = resolve(target)
     plan = plan_bootstrap(
         location,
-        load_bootstrap(definition),
+        description.operators,
         ParquetRows(spark.run_tasks),
         base=base,
         format=format,
+        layouts=description.make_layouts(base, classes, config.flink_version),
     )
     with SnapshotTransaction(location, spark.run_tasks, is_shared=uses_other_machines(spark.session)) as transaction:
         return plan.run(transaction)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.dagster.assets import snapshot_inventory
-from state_pipelines.dagster.automation import NEW_SNAPSHOT
+from state_pipelines.dagster.assets import flink_job
+from state_pipelines.dagster.automation import METADATA, NEW_SNAPSHOT
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.partitions import open_partition
@@ -40,8 +40,9 @@ def build_compatibility_report(job: FlinkJob) -> dg.AssetsDefinition:
         NAME,
         step=AssetStep.JUDGE,
         kinds={"flink", "markdown"},
-        deps=[snapshot_inventory.NAME],
+        deps=[flink_job.NAME],
         automation=NEW_SNAPSHOT,
+        priority=METADATA,
         checks=CHECKS,
     )
     def compatibility_report(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.dagster.assets import snapshot_inventory
+from state_pipelines.dagster.assets import flink_job
 from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
@@ -67,7 +67,7 @@ def build_converted_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
         NAME,
         step=AssetStep.CHANGE,
         kinds={"flink", "spark"},
-        deps=[snapshot_inventory.NAME],
+        deps=[flink_job.NAME],
         checks=CHECKS,
         writes=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -12,11 +13,18 @@ if TYPE_CHECKING:
 
 NAME = "flink_job"
 
+_SAME_VERSION = {"dagster/data_version": "INITIAL"}
+"""Tag of each event with the data version of an external asset without events.
+
+With a version of its own, each new savepoint would make the results for all older snapshots *Unsynced*.
+"""
+
 
 def describe_savepoint(job: FlinkJob, summary: SnapshotSummary) -> dg.AssetMaterialization:
     """Return the event for a savepoint that the running job has taken; the sensor `new_snapshots` reports it."""
     return dg.AssetMaterialization(
         job.key(NAME),
+        tags=_SAME_VERSION,
         metadata={
             "savepoint": summary.key,
             "path": dg.MetadataValue.path(summary.path),
@@ -24,6 +32,14 @@ def describe_savepoint(job: FlinkJob, summary: SnapshotSummary) -> dg.AssetMater
             **({} if summary.modified is None else {"taken": dg.MetadataValue.timestamp(summary.modified)}),
         },
     )
+
+
+def find_reported(instance: dg.DagsterInstance, job: FlinkJob) -> datetime | None:
+    """Return when the newest savepoint was taken that was reported; None if there is none, or its time is unknown."""
+    event = instance.get_latest_materialization_event(job.key(NAME))
+    shown = None if event is None else event.asset_materialization
+    taken = None if shown is None else shown.metadata.get("taken")
+    return datetime.fromtimestamp(taken.value, UTC) if isinstance(taken, dg.TimestampMetadataValue) else None
 
 
 def build_flink_job_spec(job: FlinkJob) -> dg.AssetSpec:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.dagster.assets import snapshot_inventory
+from state_pipelines.dagster.assets import flink_job
 from state_pipelines.dagster.automation import NEW_SNAPSHOT
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
@@ -57,7 +57,7 @@ def build_key_group_balance(job: FlinkJob) -> dg.AssetsDefinition:
         NAME,
         step=AssetStep.SEE,
         kinds={"flink", "markdown"},
-        deps=[snapshot_inventory.NAME],
+        deps=[flink_job.NAME],
         automation=NEW_SNAPSHOT,
         checks={} if limit is None else {BALANCED: f"The largest subtask has at most {limit} times the mean bytes."},
     )

@@ -9,11 +9,12 @@ import dagster as dg
 import yaml
 from pydantic import Field
 
-from state_pipelines.dagster.assets import snapshot_inventory
+from state_pipelines.dagster.assets import flink_job
 from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
 from state_pipelines.dagster.failures import reporting_failures
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.job_resources import using_resources_of
 from state_pipelines.dagster.metadata_values import list_texts, make_table
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
@@ -123,7 +124,7 @@ def build_rescaled_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
         NAME,
         step=AssetStep.CHANGE,
         kinds={"flink", "spark"},
-        deps=[snapshot_inventory.NAME],
+        deps=[flink_job.NAME],
         checks=DESCRIPTIONS,
         writes=True,
     )
@@ -152,6 +153,7 @@ def build_rescale_op(job: FlinkJob) -> dg.OpDefinition:
     """Build the op `rescale` of a job, which takes any snapshot by its path."""
 
     @dg.op(name=job.prefix("rescale"))
+    @using_resources_of(job.name)
     @reporting_failures
     def rescale(context: dg.OpExecutionContext, config: PathConfig, spark: SparkResource) -> str:
         """Rescale any snapshot. Returns the path of the new savepoint."""

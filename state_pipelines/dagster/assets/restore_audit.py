@@ -2,24 +2,28 @@
 
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
+import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.dagster.assets import snapshot_inventory
-from state_pipelines.dagster.automation import NEW_SNAPSHOT
+from state_pipelines.dagster.assets import flink_job
+from state_pipelines.dagster.automation import NEW_SNAPSHOT, SAMPLE
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import Cell, list_texts, make_table
 from state_pipelines.dagster.partitions import open_partition
+from state_pipelines.dagster.storage import AUDIT_REPORT
+from state_pipelines.errors import FormatError, Where
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
+from state_pipelines.storage.files import replace_file
 
 if TYPE_CHECKING:
     from state_pipelines.operations.auditing import AuditReport, Finding
 
-NAME = "restore_audit"
+NAME = AUDIT_REPORT
 
 _SHOWN = 100
 _SAMPLE = 10
@@ -66,49 +70,80 @@ def build_restore_audit(job: FlinkJob) -> dg.AssetsDefinition:
         NAME,
         step=AssetStep.KEEP,
         kinds={"flink"},
-        deps=[snapshot_inventory.NAME],
+        deps=[flink_job.NAME],
         automation=NEW_SNAPSHOT,
+        priority=SAMPLE,
         checks=dict(CHECKS.values()),
     )
-    def restore_audit(context: dg.AssetExecutionContext, config: AuditConfig) -> Iterator[dg.MaterializeResult[None]]:
-        """Every handle resolved and sized, every file opened, key groups counted, tables and records read."""
+    def restore_audit(
+        context: dg.AssetExecutionContext, config: AuditConfig
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult | dg.AssetObservation]:
+        """Every handle resolved and sized, every file opened, key groups counted, tables and records read.
+
+        A damaged snapshot fails the step: the partition is failed, not materialised, and the findings are an
+        observation.
+        """
+        key = job.key(NAME)
         snapshot = open_partition(context, job)
         report = audit_snapshot(snapshot, Depth.WHOLE if config.whole else Depth.SAMPLE)
         for finding in report.findings[:_SAMPLE]:
             context.log.warning("%s: %s", finding.severity, finding)
-        totals = report.totals
-        rows = [_list_cells(each) for each in report.findings[:_SHOWN]]
-        yield dg.MaterializeResult(
-            metadata={
-                "verdict": str(report.verdict),
-                "depth": str(report.depth),
-                **({"findings": make_table(_COLUMNS, rows)} if rows else {}),
-                # Numbers, so that they chart over snapshots.
-                "errors": report.count(Severity.ERROR),
-                "undetermined": report.count(Severity.UNDETERMINED),
-                "warnings": report.count(Severity.WARNING),
-                "files": totals.files,
-                "bytes": totals.bytes + totals.inlined_bytes,
-                "directories": totals.directories,
-                "tables": totals.tables,
-                "records read": totals.records,
-                "seconds": round(report.seconds, 3),
-                "snapshot": dg.MetadataValue.path(snapshot.path),
-            },
-            data_version=dg.DataVersion(snapshot.fingerprint),
-            check_results=[_check(report, each) for each in CHECKS],
-        )
+        file = job.storage.locate_report(NAME, context.partition_key)
+        replace_file(file, json.dumps(report.to_json()).encode())
+        metadata = _describe(report) | {"report": dg.MetadataValue.path(str(file))}
+        if report.restorable:
+            yield dg.MaterializeResult(
+                asset_key=key, metadata=metadata, data_version=dg.DataVersion(snapshot.fingerprint)
+            )
+        else:
+            yield dg.AssetObservation(key, partition=context.partition_key, metadata=metadata)
+        yield from (_check(report, key, each) for each in CHECKS)
+        if not report.restorable:
+            raise _make_error(report)
 
     return restore_audit
 
 
-def _check(report: "AuditReport", property: Property) -> dg.AssetCheckResult:
+def _make_error(report: "AuditReport") -> FormatError:
+    """Return the error of a damaged snapshot, with the location of the first error that was found."""
+    first = next(each for each in report.findings if each.severity is Severity.ERROR)
+    count = report.count(Severity.ERROR)
+    return FormatError(
+        f"the snapshot is damaged: {count:,} {'error' if count == 1 else 'errors'}; the first: {first.what}",
+        where=Where(first.file, first.offset, first.operator, first.state, first.path),
+        hint=first.hint or "The failed checks list the others: restore another snapshot, or its files from a backup",
+    )
+
+
+def _describe(report: "AuditReport") -> dict[str, Any]:
+    totals = report.totals
+    rows = [_list_cells(each) for each in report.findings[:_SHOWN]]
+    return {
+        "verdict": str(report.verdict),
+        "depth": str(report.depth),
+        **({"findings": make_table(_COLUMNS, rows, identity=4)} if rows else {}),
+        # Numbers, so that they chart over snapshots.
+        "errors": report.count(Severity.ERROR),
+        "undetermined": report.count(Severity.UNDETERMINED),
+        "warnings": report.count(Severity.WARNING),
+        "files": totals.files,
+        "bytes": totals.bytes + totals.inlined_bytes,
+        "directories": totals.directories,
+        "tables": totals.tables,
+        "records read": totals.records,
+        "seconds": round(report.seconds, 3),
+        "snapshot": dg.MetadataValue.path(report.path),
+    }
+
+
+def _check(report: "AuditReport", key: dg.AssetKey, property: Property) -> dg.AssetCheckResult:
     """A check fails on errors; what cannot be judged, and dependence on others, is a warning."""
     name, _ = CHECKS[property]
     errors = report.count(Severity.ERROR, property)
     doubts = report.count(Severity.UNDETERMINED, property) + report.count(Severity.WARNING, property)
     sample = [str(each) for each in report.findings if each.property is property and each.severity is not Severity.NOTE]
     return dg.AssetCheckResult(
+        asset_key=key,
         check_name=name,
         passed=not errors and not doubts,
         severity=dg.AssetCheckSeverity.ERROR if errors else dg.AssetCheckSeverity.WARN,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.dagster.assets import snapshot_inventory
+from state_pipelines.dagster.assets import flink_job
 from state_pipelines.dagster.automation import NEW_SNAPSHOT
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
@@ -55,9 +55,7 @@ class DiffConfig(dg.Config):
 def build_snapshot_diff(job: FlinkJob) -> dg.AssetsDefinition:
     """Build the asset `snapshot_diff` of a job."""
 
-    @flink_asset(
-        job, NAME, step=AssetStep.SEE, kinds={"flink", "json"}, deps=[snapshot_inventory.NAME], automation=NEW_SNAPSHOT
-    )
+    @flink_asset(job, NAME, step=AssetStep.SEE, kinds={"flink", "json"}, deps=[flink_job.NAME], automation=NEW_SNAPSHOT)
     def snapshot_diff(context: dg.AssetExecutionContext, config: DiffConfig) -> Iterator[dg.MaterializeResult[None]]:
         """Records added, removed and changed since the previous snapshot, state by state, with samples."""
         snapshot = open_partition(context, job)

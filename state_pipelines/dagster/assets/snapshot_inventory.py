@@ -64,11 +64,11 @@ def build_snapshot_inventory(job: FlinkJob) -> dg.AssetsDefinition:
 
         Reads only the `_metadata` of snapshots that are not in the file yet.
         """
-        update = job.storage.update_inventory()
+        partitions = context.instance.get_dynamic_partitions(str(job.partitions.name))
+        update = job.storage.update_inventory(partitions=partitions)
         if update.rebuilt:
             context.log.warning("The stored inventory was replaced: %s", update.rebuilt)
         inventory = update.inventory
-        partitions = context.instance.get_dynamic_partitions(str(job.partitions.name))
         readable = [each for each in inventory.head(SAMPLE * 10) if not each.unreadable]
         yield dg.MaterializeResult(
             metadata={

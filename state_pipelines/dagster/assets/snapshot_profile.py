@@ -9,7 +9,7 @@ from functools import partial
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.dagster.assets import snapshot_inventory
+from state_pipelines.dagster.assets import flink_job
 from state_pipelines.dagster.automation import NEW_SNAPSHOT
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
@@ -84,9 +84,7 @@ class ProfileConfig(dg.Config):
 def build_snapshot_profile(job: FlinkJob) -> dg.AssetsDefinition:
     """Build the asset `snapshot_profile` of a job."""
 
-    @flink_asset(
-        job, NAME, step=AssetStep.SEE, kinds={"flink", "json"}, deps=[snapshot_inventory.NAME], automation=NEW_SNAPSHOT
-    )
+    @flink_asset(job, NAME, step=AssetStep.SEE, kinds={"flink", "json"}, deps=[flink_job.NAME], automation=NEW_SNAPSHOT)
     def snapshot_profile(
         context: dg.AssetExecutionContext, config: ProfileConfig
     ) -> Iterator[dg.MaterializeResult[None]]:
@@ -141,7 +139,8 @@ def _count(profile: Profile) -> dict[str, int | float]:
 
 
 def _make_table(columns: list[dg.TableColumn], rows: list[tuple[Cell, ...]]) -> dg.TableMetadataValue:
-    return make_table(columns, (tuple(map(_crop, row)) for row in rows[:MAX_ROWS]))
+    identity = 3 if columns is _FIELDS else 2
+    return make_table(columns, (tuple(map(_crop, row)) for row in rows[:MAX_ROWS]), identity=identity)
 
 
 def _crop(value: Cell) -> Cell:

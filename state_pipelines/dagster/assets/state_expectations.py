@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from state_pipelines.dagster.assets import snapshot_inventory
+from state_pipelines.dagster.assets import flink_job
 from state_pipelines.dagster.expectations import ExpectationsResource
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
@@ -25,7 +25,7 @@ def build_state_expectations(job: FlinkJob) -> dg.AssetsDefinition:
         NAME,
         step=AssetStep.JUDGE,
         kinds={"flink", "spark", "greatexpectations"},
-        deps=[snapshot_inventory.NAME],
+        deps=[flink_job.NAME],
         checks={SUITES: DESCRIPTIONS[SUITES]},
     )
     def state_expectations(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from state_pipelines.dagster.assets import snapshot_inventory
-from state_pipelines.dagster.automation import NEW_SNAPSHOT
+from state_pipelines.dagster.assets import flink_job
+from state_pipelines.dagster.automation import NEW_SNAPSHOT, TABLES
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import make_table
@@ -41,8 +41,9 @@ def build_state_tables(job: FlinkJob) -> dg.AssetsDefinition:
         NAME,
         step=AssetStep.SEE,
         kinds={"flink", "spark", "parquet"},
-        deps=[snapshot_inventory.NAME],
+        deps=[flink_job.NAME],
         automation=NEW_SNAPSHOT,
+        priority=TABLES,
     )
     def state_tables(context: dg.AssetExecutionContext, spark: SparkResource) -> Iterator[dg.MaterializeResult[None]]:
         """Each state of a snapshot as a Parquet table, with one row per entry or timer."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from state_pipelines.dagster.flink_asset import documented
 from state_pipelines.dagster.jobs import AUDIT
 from state_pipelines.dagster.partitions import find_name_conflict
 
@@ -21,10 +22,17 @@ NEWEST = 3
 def build_daily_audit(job: FlinkJob) -> dg.ScheduleDefinition:
     """Build the schedule `daily_audit` of a job."""
 
-    @dg.schedule(name=job.prefix(NAME), job_name=job.prefix(AUDIT), cron_schedule="0 4 * * *", execution_timezone="UTC")
+    @documented(
+        dg.schedule,
+        name=job.prefix(NAME),
+        job_name=job.prefix(AUDIT),
+        cron_schedule="0 4 * * *",
+        execution_timezone="UTC",
+    )
     def daily_audit(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
         """Requests an audit of the newest snapshots every day, because files can go missing at any time."""
-        update = job.storage.update_inventory()
+        partitions = context.instance.get_dynamic_partitions(str(job.partitions.name))
+        update = job.storage.update_inventory(partitions=partitions)
         for each in update.new:
             if each.unreadable:
                 context.log.warning("%s cannot be read: %s", each.path, each.unreadable)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from state_pipelines.dagster.flink_asset import documented
 from state_pipelines.dagster.jobs import TAKE_CHECKPOINT
 from state_pipelines.dagster.pending_checkpoints import find_obstacle
 
@@ -23,7 +24,8 @@ def build_periodic_checkpoint(job: FlinkJob, cron: str) -> dg.ScheduleDefinition
         cron: cron expression of the interval.
     """
 
-    @dg.schedule(
+    @documented(
+        dg.schedule,
         name=job.prefix(NAME),
         job_name=job.prefix(TAKE_CHECKPOINT),
         cron_schedule=cron,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from state_pipelines.dagster.assets import applied_retention, retention_plan
+from state_pipelines.dagster.flink_asset import documented
 from state_pipelines.dagster.jobs import APPLY_RETENTION
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ NAME = "agreed_plans"
 def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
     """The sensor `agreed_plans` of a job with `apply: scheduled`."""
 
-    @dg.sensor(
+    @documented(
+        dg.sensor,
         name=job.prefix(NAME),
         job_name=job.prefix(APPLY_RETENTION),
         minimum_interval_seconds=60,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from state_pipelines.dagster.flink_asset import documented
 from state_pipelines.dagster.jobs import TAKE_CHECKPOINT
 from state_pipelines.dagster.pending_checkpoints import find_obstacle
 from state_pipelines.storage import list_files, resolve
@@ -28,7 +29,8 @@ def build_new_input(job: FlinkJob, pattern: str) -> dg.SensorDefinition:
         pattern: directory, or pattern of files in one.
     """
 
-    @dg.sensor(
+    @documented(
+        dg.sensor,
         name=job.prefix(NAME),
         job_name=job.prefix(TAKE_CHECKPOINT),
         minimum_interval_seconds=30,

@@ -7,11 +7,13 @@ import json
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from state_pipelines.dagster.assets.flink_job import describe_savepoint
+from state_pipelines.dagster.assets.flink_job import describe_savepoint, find_reported
+from state_pipelines.dagster.flink_asset import documented
 from state_pipelines.dagster.jobs import MIGRATE
 from state_pipelines.dagster.migration_runs import MigrationRuns
 from state_pipelines.dagster.partitions import find_name_conflict
@@ -37,7 +39,8 @@ _SHOWN = 10
 def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
     """Build the sensor `new_snapshots` of a job."""
 
-    @dg.sensor(
+    @documented(
+        dg.sensor,
         name=job.prefix(NAME),
         job_name=job.prefix(MIGRATE),
         minimum_interval_seconds=30,
@@ -56,14 +59,14 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
             return dg.SkipReason(conflict)
         stored: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
         deadline = time.monotonic() + job.watch.seconds
-        update = job.storage.update_inventory(budget=job.watch.seconds)
+        partitions = context.instance.get_dynamic_partitions(str(job.partitions.name))
+        update = job.storage.update_inventory(partitions=partitions, budget=job.watch.seconds)
         for each in [each for each in update.new if each.unreadable][:_SHOWN]:
             context.log.warning("%s cannot be read: %s", each.path, each.unreadable)
         newest_first = [each for each in update.inventory if each.key]
         tick = _Tick(job, context, MigrationRuns(job, context.instance, job.revisions.version), deadline)
         if not context.cursor or "beginning" in stored:
-            partitions = set(context.instance.get_dynamic_partitions(str(job.partitions.name)))
-            tick.beginning = Beginning(job.watch.since, partitions)
+            tick.beginning = Beginning(job.watch.since, set(partitions))
             if "beginning" in stored:
                 tick.beginning.resume(stored["beginning"])
             else:
@@ -82,11 +85,12 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
         cursor["failures"] = tick.request_again({each.key for each in newest_first}, stored.get("failures"))
         return dg.SensorResult(
             run_requests=tick.runs,
-            dynamic_partitions_requests=[job.partitions.build_add_request(tick.keys)] if tick.keys else [],
+            # The UI lists partitions in this order: the oldest first.
+            dynamic_partitions_requests=[job.partitions.build_add_request(tick.keys[::-1])] if tick.keys else [],
             skip_reason=None
             if tick.runs
             else "; ".join(tick.list_reasons()) or f"No new snapshots below {', '.join(job.all_roots)}",
-            asset_events=tick.savepoints,
+            asset_events=tick.describe_savepoints(),
             cursor=json.dumps(cursor),
         )
 
@@ -106,7 +110,7 @@ class _Tick:
         keys: partitions to add.
         runs: runs to request.
         reasons: why other snapshots are not migrated.
-        savepoints: events of the external asset `flink_job`.
+        savepoints: new savepoints, which the external asset `flink_job` shows.
         handled: marks of the decided snapshots.
         waiting: number of snapshots for which time was short.
         undecided: kinds whose newest snapshot must be decided in a later tick.
@@ -121,7 +125,7 @@ class _Tick:
     keys: list[str] = field(default_factory=list)
     runs: list[dg.RunRequest] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    savepoints: list[dg.AssetMaterialization] = field(default_factory=list)
+    savepoints: list[SnapshotSummary] = field(default_factory=list)
     handled: list[str] = field(default_factory=list)
     waiting: int = 0
     undecided: set[SnapshotKind] = field(default_factory=set)
@@ -177,6 +181,15 @@ class _Tick:
                     self.runs.append(self.migrations.make_request(failure.key, failure.next_attempt))
         return last
 
+    def describe_savepoints(self) -> Sequence[dg.AssetMaterialization]:
+        """Return events for the new savepoints, the newest last, so that `flink_job` shows it; none for older ones."""
+        if not self.savepoints:
+            return []
+        last = find_reported(self.context.instance, self.job)
+        dated = [(each.modified or datetime.min.replace(tzinfo=UTC), each) for each in self.savepoints]
+        newer = [(taken, each) for taken, each in dated if last is None or taken > last]
+        return [describe_savepoint(self.job, each) for _, each in sorted(newer, key=itemgetter(0))]
+
     def list_reasons(self) -> Sequence[str]:
         """Return why snapshots are not migrated, the most important first."""
         return [*([self._describe_passed()] if self.passed else []), *self.reasons][:_SHOWN]
@@ -228,7 +241,7 @@ class _Tick:
         # Dagster dates an event by its arrival, so that an old savepoint would count as a fresh one.
         old = limit is not None and (summary.modified is None or datetime.now(UTC) - summary.modified > limit)
         if summary.kind is SnapshotKind.SAVEPOINT and not old:
-            self.savepoints.append(describe_savepoint(self.job, summary))
+            self.savepoints.append(summary)
 
 
 def _mark(summary: SnapshotSummary) -> str:

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from state_pipelines.dagster.failures import to_tag
+from state_pipelines.dagster.flink_asset import SKIPPED_TAG
+from state_pipelines.dagster.migration_runs import PARTITION_TAG
 from state_pipelines.dagster.partitions import find_name_conflict
 from state_pipelines.dagster.request_runs import JOBS, UNPARTITIONED, plan_run
 from state_pipelines.dagster.run_outcomes import read_outcome
@@ -33,6 +36,9 @@ NAME = "requests"
 
 REQUEST_TAG = "state-pipelines/request"
 """Run tag with the Flink job, and the name and mark of the request file."""
+
+PASSED_OVER_TAG = "state-pipelines/passed-over"
+"""Run tag with the newer snapshots that `latest` has passed over, and why."""
 
 MOST_PER_TICK = 50
 """Maximal number of requests that one tick reads; their runs are one message of gRPC."""
@@ -94,6 +100,7 @@ class _Tick:
         self.runs: list[dg.RunRequest] = []
         self.keys: list[str] = []
         self.reasons: list[str] = []
+        self.found: dict[str, tuple[str, str]] = {}
 
     def evaluate(self, directory: Location) -> None:
         """Write the results of finished runs, and start the runs of new and of waiting files."""
@@ -174,13 +181,12 @@ class _Tick:
         except UsageError as error:
             self._refuse(file, error)
             return
-        key = None
+        key, passed_over = None, ""
         if request.snapshot is not None:
-            # A snapshot that does not exist may appear later.
-            if isinstance(self._inventory, StateError):
-                raise self._inventory
-            key, _ = self.job.storage.find_named(request.snapshot, self._inventory)
+            key, passed_over = self._find(request.snapshot)
             self.keys.append(key)
+            if passed_over:
+                self._explain(file, passed_over)
         tag = self._make_tag(file)
         self.runs.append(
             dg.RunRequest(
@@ -188,11 +194,24 @@ class _Tick:
                 job_name=self.job.prefix(name),
                 partition_key=None if request.operation in UNPARTITIONED else key,
                 run_config=config,
-                tags={REQUEST_TAG: tag},
+                tags={REQUEST_TAG: tag, **({PASSED_OVER_TAG: to_tag(passed_over)} if passed_over else {})},
             )
         )
 
         self.cursor[file.name] = [file.mark, _RUNNING, int(time.time())]
+
+    def _find(self, name: str) -> tuple[str, str]:
+        """Return the partition key of a snapshot, and which newer ones `latest` has passed over; once for each name."""
+        # A snapshot that does not exist may appear later.
+        if isinstance(self._inventory, StateError):
+            raise self._inventory
+        if name not in self.found:
+            warnings: list[str] = []
+            key, _ = self.job.storage.find_named(name, self._inventory, warnings.append)
+            for each in warnings:
+                self.context.log.warning("%s", each)
+            self.found[name] = key, "; ".join(warnings)
+        return self.found[name]
 
     def _refuse(self, file: RequestFile, error: StateError) -> None:
         self._explain(file, str(error))
@@ -210,12 +229,15 @@ class _Tick:
         if run is None or not run.is_finished:
             return
         outcome = read_outcome(self.context.instance, run)
+        skipped = run.tags.get(SKIPPED_TAG, "")
         content = describe_result(
             file,
-            RequestStatus.SUCCEEDED if outcome.success else RequestStatus.FAILED,
+            RequestStatus.SUCCEEDED if outcome.success and not skipped else RequestStatus.FAILED,
             finished=_now(),
             run=run.run_id,
-            error=outcome.error,
+            error=outcome.error or skipped,
+            snapshot=run.tags.get(PARTITION_TAG),
+            passed_over=run.tags.get(PASSED_OVER_TAG),
             failed_checks=outcome.failed_checks,
             results=outcome.materialized,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -9,6 +10,7 @@ import yaml
 from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetFiles
+from state_pipelines.operations.write.new_layouts import make_layouts
 from state_pipelines.storage import join, parent, read_file, resolve
 from state_pipelines.storage.given_files import MOST_TEXT
 from state_pipelines.storage.locations import is_local
@@ -16,8 +18,13 @@ from state_pipelines.storage.resolution import normalize
 from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from state_pipelines.codecs.kryo import FieldLists
+    from state_pipelines.codecs.layout_context import LayoutContext
+    from state_pipelines.snapshot import Snapshot
+
+_DESCRIPTION = {"operators": list, "classes": list, "flink_version": str}
 _OPERATOR = {"uid": str, "states": list, "key": str, "parallelism": int, "max_parallelism": int, "hashes": dict}
 _STATE = {
     "name": str,
@@ -31,8 +38,47 @@ _STATE = {
 }
 
 
-def load_bootstrap(path: str) -> list[NewOperator]:
-    """Read a description; relative paths of Parquet files are relative to it.
+@dataclass(frozen=True)
+class BootstrapDescription:
+    """Operators of a new savepoint, and what the layouts of their states depend on.
+
+    Attributes:
+        operators: with their states.
+        classes: jars, directories, class files and field lists of the classes that Kryo writes.
+        flink_version: release that starts from the savepoint, such as 1.20.
+    """
+
+    operators: list[NewOperator]
+    classes: tuple[str, ...] = ()
+    flink_version: str | None = None
+
+    def make_layouts(
+        self,
+        base: Snapshot | None = None,
+        classes: FieldLists | Sequence[str] | None = None,
+        flink_version: str | None = None,
+    ) -> LayoutContext:
+        """Return what the layouts of the new states depend on (`make_layouts`).
+
+        Args:
+            base: snapshot that all other state is taken from.
+            classes: fields of classes, or their paths, where the description names none.
+            flink_version: release that starts from the savepoint.
+
+        Raises:
+            UsageError: the description names another release, or the base is of another line.
+            MissingFileError: a file does not exist.
+        """
+        if None not in (self.flink_version, flink_version) and self.flink_version != flink_version:
+            raise UsageError(
+                f"flink_version of the description is {self.flink_version}, and {flink_version} is asked for",
+                hint="Leave one of them out",
+            )
+        return make_layouts(self.classes or classes or None, self.flink_version or flink_version, base)
+
+
+def load_bootstrap(path: str) -> BootstrapDescription:
+    """Read a description; relative paths of Parquet files and classes are relative to it.
 
     Raises:
         UsageError: it is no YAML, has an unknown word, or lacks one.
@@ -42,8 +88,17 @@ def load_bootstrap(path: str) -> list[NewOperator]:
             content = parse_yaml(read_file(resolve(path), most=MOST_TEXT))
         except yaml.YAMLError as error:
             raise UsageError(f"the file is no YAML: {' '.join(str(error).split())}") from None
-        _check(content, {"operators": list}, ("operators",), "the description")
-        return [_read_operator(each, path) for each in content["operators"]]
+        _check(content, _DESCRIPTION, ("operators",), "the description")
+        classes = content.get("classes", [])
+        if not all(isinstance(each, str) for each in classes):
+            raise UsageError(
+                f"classes of the description are {classes!r:.80}, not a list of paths", hint="Such as [classes.yaml]"
+            )
+        return BootstrapDescription(
+            [_read_operator(each, path) for each in content["operators"]],
+            tuple(_find_path(each, path) for each in classes),
+            content.get("flink_version"),
+        )
 
 
 def _read_operator(content: Any, path: str) -> NewOperator:
@@ -63,14 +118,14 @@ def _read_state(content: Any, path: str) -> NewState:
             paths = given.values() if isinstance(given, dict) else given if isinstance(given, list) else [given]
             if not isinstance(name, str) or not all(isinstance(each, str) for each in paths):
                 raise UsageError(f"the column {name} is {given!r}, not a name, a list of names or names by field")
-        return NewState(**(content | {"rows": ParquetFiles(_find_rows(content["rows"], path))}))
+        return NewState(**(content | {"rows": ParquetFiles(_find_path(content["rows"], path))}))
 
 
-def _find_rows(rows: str, path: str) -> str:
-    """The path or URL of rows; relative ones are relative to the directory of the description."""
-    if rows.startswith("/") or "://" in normalize(rows):
-        return rows
-    found = join(parent(resolve(path)), rows)
+def _find_path(given: str, path: str) -> str:
+    """The path or URL of a file; relative ones are relative to the directory of the description."""
+    if given.startswith("/") or "://" in normalize(given):
+        return given
+    found = join(parent(resolve(path)), given)
     return found.path if is_local(found) else found.url
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers.build import basic, list_of, map_of, pojo, row
+from state_pipelines.serializers.kryo import KryoConfig
 from state_pipelines.serializers.text import parse
 from state_pipelines.serializers.tree import BasicKind, Serializer
 
@@ -59,12 +60,17 @@ def resolve_type(given: GivenType | None, column: pa.DataType | None, name: str)
     if isinstance(given, Serializer):
         return given
     if isinstance(given, str):
-        return parse(given)
+        return _parse(given)
     if given is not None:
         return type_of_dataclass(given)
     if column is None:
         raise UsageError(f"the type of {name} is not known", hint="Give it, such as String or List<Long>")
     return infer_type(column, name)
+
+
+def _parse(text: str) -> Serializer:
+    """Parse a type; registrations of Kryo are those of a job without entries in `pipeline.serialization-config`."""
+    return parse(text, KryoConfig().configure)
 
 
 def infer_type(column: pa.DataType, name: str) -> Serializer:
@@ -113,7 +119,7 @@ def type_of_dataclass(given: type) -> Serializer:
 def _type_of_hint(hint: Any, name: str) -> Serializer:
     if get_origin(hint) is Annotated:
         texts = [each for each in hint.__metadata__ if isinstance(each, str)]
-        return parse(texts[0]) if texts else _type_of_hint(get_args(hint)[0], name)
+        return _parse(texts[0]) if texts else _type_of_hint(get_args(hint)[0], name)
     if get_origin(hint) in (Union, types.UnionType):
         kinds = [each for each in get_args(hint) if each is not type(None)]
         if len(kinds) == 1:

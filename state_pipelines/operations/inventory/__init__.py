@@ -6,10 +6,20 @@ update.inventory.find("chk-17-1a2b3c@bcb9ffff")
 
 from __future__ import annotations
 
-from state_pipelines.operations.inventory.keys import make_partition_key, name_snapshot, parse_partition_key
+from state_pipelines.operations.inventory.keys import (
+    is_checkpoint_key,
+    make_partition_key,
+    name_snapshot,
+    parse_partition_key,
+)
 from state_pipelines.operations.inventory.lookup import find_snapshot
 from state_pipelines.operations.inventory.previous import find_previous
-from state_pipelines.operations.inventory.summary import OperatorSummary, SnapshotSummary, summarise_snapshot
+from state_pipelines.operations.inventory.summary import (
+    OperatorSummary,
+    SnapshotSummary,
+    make_key,
+    summarise_snapshot,
+)
 from state_pipelines.operations.inventory.table import Inventory, read_inventory
 from state_pipelines.operations.inventory.updating import InventoryUpdate, update_inventory
 
@@ -20,6 +30,8 @@ __all__ = [
     "SnapshotSummary",
     "find_previous",
     "find_snapshot",
+    "is_checkpoint_key",
+    "make_key",
     "make_partition_key",
     "name_snapshot",
     "parse_partition_key",

@@ -1,14 +1,17 @@
-"""Partition keys: a short name of a snapshot that tells jobs apart, and eight digits of its fingerprint."""
+"""Partition keys: the date of a savepoint, a short name that tells jobs apart, and eight digits of the fingerprint."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from state_pipelines.errors import UsageError
 from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY, SAVEPOINT_DIRECTORY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from state_pipelines.storage import Location
 
 SHORT = 8
@@ -18,6 +21,8 @@ LONG = 16
 """Digits in the key of a snapshot whose short key another one has already."""
 
 _NAME_SIZE = 40
+_CHECKPOINT_KEY = re.compile(r"(?<![A-Za-z0-9])chk-\d")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d_(?=.)")
 _KEY = re.compile(rf"(.+)@([0-9a-f]{{{SHORT}}}|[0-9a-f]{{{LONG}}})")
 
 
@@ -35,10 +40,24 @@ class SnapshotName(NamedTuple):
 
 
 class PartitionKey(NamedTuple):
-    """A partition key in two: the name, and the first 8 or 16 digits of the fingerprint."""
+    """A partition key in two: the name, with its date, and the first 8 or 16 digits of the fingerprint."""
 
     name: str
     digits: str
+
+    @property
+    def undated(self) -> str:
+        """The name without its date."""
+        return _DATE.sub("", self.name, count=1)
+
+    def fits(self, name: str, fingerprint: str) -> bool:
+        """Return whether the key is one of a snapshot, whatever its date is.
+
+        Args:
+            name: see `name_snapshot`.
+            fingerprint: of the snapshot; empty to compare names only.
+        """
+        return name in (self.name, self.undated) and (not fingerprint or fingerprint.startswith(self.digits))
 
 
 def name_snapshot(directory: Location) -> SnapshotName:
@@ -64,15 +83,35 @@ def name_snapshot(directory: Location) -> SnapshotName:
     return SnapshotName(plain[:_NAME_SIZE] or "snapshot", None)
 
 
-def make_partition_key(name: str, fingerprint: str, size: int = SHORT) -> str:
+def make_partition_key(name: str, fingerprint: str, size: int = SHORT, *, taken: datetime | None = None) -> str:
     """The key of a snapshot.
 
     Args:
         name: see `name_snapshot`.
         fingerprint: of the snapshot, 16 hexadecimal digits.
         size: digits of the fingerprint in the key, `SHORT` or `LONG`.
+        taken: when a savepoint was written; None for checkpoints, and where the storage does not say. Without effect on
+            a name that has a date, and on `chk-…`, which has a number.
     """
-    return f"{name}@{fingerprint[:size]}"
+    date = "" if taken is None or name.startswith("chk-") or _DATE.match(name) else f"{taken.astimezone(UTC):%Y-%m-%d}_"
+    return f"{date}{name}@{fingerprint[:size]}"
+
+
+def find_key(keys: Iterable[str], name: str, fingerprint: str) -> str:
+    """Return the first of some keys that is one of a snapshot, or an empty text.
+
+    Args:
+        keys: partition keys; other texts are ignored.
+        name: see `name_snapshot`.
+        fingerprint: of the snapshot.
+    """
+    parsed = ((key, match) for key in keys if (match := _KEY.fullmatch(key)) is not None)
+    return next((key for key, match in parsed if PartitionKey(match[1], match[2]).fits(name, fingerprint)), "")
+
+
+def is_checkpoint_key(key: str) -> bool:
+    """Return whether a key is that of a snapshot in a directory as Flink names those of checkpoints."""
+    return _CHECKPOINT_KEY.search(key) is not None
 
 
 def parse_partition_key(key: str) -> PartitionKey:

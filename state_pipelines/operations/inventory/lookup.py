@@ -125,7 +125,7 @@ def _list(search: _Search, known: Inventory, roots: Sequence[Location], skip: Co
     for root in roots:
         for entry in find_snapshots(root, skip=skip):
             directory = entry.location.directory
-            if name_snapshot(directory).name != key.name:
+            if not key.fits(name_snapshot(directory).name, ""):
                 continue
             fingerprint = prints.get((str(directory), entry.size, entry.modified), "")
             if fingerprint and not fingerprint.startswith(key.digits):
@@ -136,10 +136,10 @@ def _list(search: _Search, known: Inventory, roots: Sequence[Location], skip: Co
 
 def _gone(key: str, search: _Search, recorded: Collection[str], roots: Sequence[Location]) -> NotFoundError:
     # The savepoints of a job have the same name in their keys; a checkpoint's name is that of one directory.
-    is_checkpoint = search.key.name.startswith("chk-")
+    is_checkpoint = search.key.undated.startswith("chk-")
     for path, fingerprint in search.tried.items():
         if fingerprint and (path in recorded or is_checkpoint):
-            there = make_partition_key(search.key.name, fingerprint)
+            there = make_partition_key(search.key.undated, fingerprint)
             return NotFoundError(
                 f"another snapshot took the place of {key}", where=Where(file=path), hint=f"There is {there} now"
             )

@@ -12,8 +12,9 @@ from state_pipelines.metadata.properties import CheckpointProperties, SavepointT
 from state_pipelines.metadata.references import StateCategory, StreamRole
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.operations.inspect.keyed_formats import measure_handle
-from state_pipelines.operations.inventory.keys import name_snapshot
+from state_pipelines.operations.inventory.keys import make_partition_key, name_snapshot
 from state_pipelines.snapshot.opening import open_location
+from state_pipelines.storage.snapshot_listing import find_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -170,6 +171,17 @@ def summarise_snapshot(snapshot: Snapshot, blank: SnapshotSummary) -> SnapshotSu
         files=len(files),
         operators=tuple(_summarise_operator(each, by_operator) for each in snapshot.metadata.operator_states),
     )
+
+
+def make_key(snapshot: Snapshot) -> str:
+    """The partition key of a snapshot that has none yet; see `make_partition_key`."""
+    directory = snapshot.location.directory
+    name = name_snapshot(directory).name
+    kind = _guess_kind(name) if snapshot.kind is SnapshotKind.UNKNOWN else snapshot.kind
+    taken = None
+    if kind is SnapshotKind.SAVEPOINT:
+        taken = next((each.modified for each in find_snapshots(directory, depth=0)), None)
+    return make_partition_key(name, snapshot.fingerprint, taken=taken)
 
 
 def _summarise_operator(operator: OperatorState, sizes: Mapping[tuple[bytes, StateCategory], int]) -> OperatorSummary:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from state_pipelines.errors import FormatError, Where
 from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.operations.inventory.keys import find_key
 from state_pipelines.operations.inventory.summary import OperatorSummary, SnapshotSummary
 from state_pipelines.storage import read_file, replace_file
 
@@ -82,8 +83,13 @@ class Inventory:
         return tuple(dict.fromkeys(key for key in self.table["key"].to_pylist() if key))
 
     def find(self, key: str) -> list[SnapshotSummary]:
-        """The snapshots of a key: none, one, or copies of the same one, newest first."""
-        return list(Inventory(self.table.filter(pc.equal(self.table["key"], key))))
+        """The snapshots of a key, with its date or without: none, one, or copies of the same one, newest first."""
+        rows = self.table.filter(pc.equal(self.table["key"], key))
+        if not rows.num_rows:
+            columns = self.table.select(["name", "fingerprint"]).to_pylist()
+            fits = [bool(each["fingerprint"]) and bool(find_key([key], **each)) for each in columns]
+            rows = self.table.filter(pa.array(fits, pa.bool_()))
+        return list(Inventory(rows))
 
     def unreadable(self) -> Inventory:
         """The snapshots that cannot be read."""

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_pipelines.errors import FormatError, MissingFileError, NotFoundError, Where
-from state_pipelines.operations.inventory.keys import LONG, make_partition_key
+from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.operations.inventory.keys import LONG, SHORT, find_key, make_partition_key, parse_partition_key
 from state_pipelines.operations.inventory.summary import SnapshotSummary, summarise_entry
 from state_pipelines.operations.inventory.table import Inventory, make_inventory, read_inventory, write_inventory
 from state_pipelines.storage import METADATA_FILE, is_directory, join, resolve, resolve_beside
@@ -69,8 +70,9 @@ class InventoryUpdate:
         if self.pending or self.missing_roots:
             return []
         deleted = set(self.inventory.deleted)
-        unreadable = set(self.inventory.unreadable().table["name"].to_pylist())
-        return [key for key in partitions if key in deleted and key.rpartition("@")[0] not in unreadable]
+        unreadable = self.inventory.unreadable().table["name"].to_pylist()
+        found = [key for key in partitions if key in deleted]
+        return [key for key in found if not any(parse_partition_key(key).fits(name, "") for name in unreadable)]
 
     def find_foreign(self, partitions: Iterable[str]) -> list[str]:
         """Return the partitions whose snapshot was never in the inventory, such as those of another job.
@@ -87,6 +89,7 @@ def update_inventory(
     store: Location | None = None,
     *,
     register: Iterable[Location] = (),
+    partitions: Iterable[str] = (),
     skip: Collection[str] = (),
     threads: int = THREADS,
     budget: float | None = None,
@@ -100,6 +103,7 @@ def update_inventory(
         roots: directories with checkpoints or savepoints; they may overlap.
         store: the Parquet file, read first and replaced when something has changed; nothing is stored without it.
         register: directories of snapshots outside the roots, which the inventory keeps from now on.
+        partitions: keys that snapshots have elsewhere, which they keep when the stored inventory does not know them.
         skip: paths, as the file systems of the roots write them, of directories that are not visited.
         threads: `_metadata` files that are read at a time.
         budget: seconds after which no more snapshots are opened; those left are `pending`.
@@ -124,7 +128,7 @@ def update_inventory(
     rows = known.table.take(pa.array(kept, pa.int64()))
     index = rows.schema.get_field_index("root")
     rows = rows.set_column(index, rows.schema.field("root"), pa.array(roots_of_kept, pa.string()))
-    new = _assign_keys(found, rows)
+    new = _assign_keys(found, rows, (*known.keys, *known.deleted, *partitions) if found else ())
     inventory = make_inventory(new, rows)
     changed = store is not None and (is_new or inventory.table != known.table)
     if store is not None and changed:
@@ -228,15 +232,25 @@ def _open(entries: Sequence[tuple[SnapshotEntry, str]], threads: int, deadline: 
     return found
 
 
-def _assign_keys(summaries: Iterable[SnapshotSummary], rows: pa.Table) -> list[SnapshotSummary]:
-    """The summaries with keys; of two different snapshots with one key the one that came later has the longer key."""
+def _assign_keys(summaries: Iterable[SnapshotSummary], rows: pa.Table, given: Collection[str]) -> list[SnapshotSummary]:
+    """The summaries with keys; of two different snapshots with one key the one that came later has the longer key.
+
+    A snapshot keeps the key that it has, also where it was moved or copied, which changes its date, and where an older
+    release made the key without a date.
+    """
     taken = dict(zip(rows["key"].to_pylist(), rows["fingerprint"].to_pylist(), strict=True))
+    by_digits: dict[str, list[str]] = {}
+    for key in given:
+        by_digits.setdefault(key.rpartition("@")[2][:SHORT], []).append(key)
     named = []
     for each in summaries:
         if each.fingerprint:
-            key = make_partition_key(each.name, each.fingerprint)
+            date = each.modified if each.kind is SnapshotKind.SAVEPOINT else None
+            key = find_key(by_digits.get(each.fingerprint[:SHORT], ()), each.name, each.fingerprint)
+            key = key or make_partition_key(each.name, each.fingerprint, taken=date)
             if taken.setdefault(key, each.fingerprint) != each.fingerprint:
-                key = make_partition_key(each.name, each.fingerprint, size=LONG)
+                key = make_partition_key(each.name, each.fingerprint, size=LONG, taken=date)
+            by_digits.setdefault(each.fingerprint[:SHORT], []).append(key)
             named.append(replace(each, key=key))
         else:
             named.append(each)

@@ -85,6 +85,8 @@ attributes:
   # retention_runs: {apply: scheduled, grace: 6h, max_paths: 100000, max_bytes: 1TiB, quarantine: 7d}
   # Checks warn beyond these.
   # thresholds: {max_imbalance: 2.0, max_hours_without_savepoint: 24}
+  # Resources of this job, or keys of those that the code location defines; by default its `spark` and `expectations`.
+  # resources: {spark: {memory: 4g}, expectations: {sample_size: 20}}
   # Whether the sensors run at once, and where failed runs are posted.
   # sensors: running
   # webhook: https://chat.example.com/hook

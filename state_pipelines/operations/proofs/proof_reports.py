@@ -13,7 +13,7 @@ from state_pipelines.errors import ProofError, Where
 from state_pipelines.snapshot.escaping import escape_markdown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 ROW_COUNTS = "row_counts_per_key_group"
 KEY_SETS = "key_sets"
@@ -131,12 +131,12 @@ class DifferingRecord:
     def to_cells(self) -> dict[str, str]:
         """Short texts by column; of structs only the fields that differ."""
         cells = {"state": self.state, "key": self._show_key()}
-        names = self._find_differing_fields()
+        paths = self._find_differing_fields()
         for side in _SIDES:
             if side in self.absent:
                 cells[side] = _ABSENT
             elif side in self.values:
-                cells[side] = _show(_choose(self.values[side], names))
+                cells[side] = _show(_choose(self.values[side], paths))
         return cells | ({"note": self.note} if self.note else {})
 
     def _show_key(self) -> str:
@@ -144,17 +144,34 @@ class DifferingRecord:
             return _show(self.key["state_key"])
         return _crop(", ".join(f"{name} {_show(value)}" for name, value in self.key.items()))
 
-    def _find_differing_fields(self) -> frozenset[str]:
-        one, other = (self.values.get(side) for side in self.compared)
-        if not isinstance(one, dict) or not isinstance(other, dict):
-            return frozenset()
-        names = one.keys() | other.keys()
-        differing = frozenset(name for name in names if one.get(name, _ABSENT) != other.get(name, _ABSENT))
-        return differing & self.fields or differing
+    def name_differing_fields(self) -> str:
+        """Return paths of the fields that differ, such as `address.zip`; empty if the values are no structs."""
+        return _crop(", ".join(".".join(path) for path in self._find_differing_fields()))
+
+    def _find_differing_fields(self) -> list[tuple[str, ...]]:
+        found = list(_list_differing(*(self.values.get(side) for side in self.compared)))
+        return [path for path in found if path[0] in self.fields] or found
 
 
-def _choose(value: Any, names: frozenset[str]) -> Any:
-    chosen = {name: each for name, each in value.items() if name in names} if isinstance(value, dict) else {}
+def _list_differing(one: Any, other: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of the innermost fields of structs that differ."""
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return
+    for name in dict.fromkeys((*one, *other)):
+        first, second = one.get(name, _ABSENT), other.get(name, _ABSENT)
+        if first != second:
+            inner = [(name, *path) for path in _list_differing(first, second)]
+            yield from inner or [(name,)]
+
+
+def _choose(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
+    """Return the fields at some paths; the whole value where it has none of them."""
+    if not isinstance(value, dict):
+        return value
+    chosen = {}
+    for name, each in value.items():
+        if inner := [path[1:] for path in paths if path[:1] == (name,)]:
+            chosen[name] = each if () in inner else _choose(each, inner)
     return chosen or value
 
 
@@ -326,9 +343,12 @@ class ProofReport:
 
 
 def arrange_rows(rows: Sequence[DifferingRecord]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Columns and cells of a table of differing records."""
-    cells = [row.to_cells() for row in rows]
-    known = ("state", "key", *_SIDES, "note")
+    """Columns and cells of a table of differing records; the first column names the fields that differ."""
+    cells = []
+    for row in rows:
+        fields = row.name_differing_fields()
+        cells.append(({"differs": fields} if fields else {}) | row.to_cells())
+    known = ("differs", "state", "key", *_SIDES, "note")
     columns = tuple(name for name in known if any(name in each for each in cells))
     return columns, [tuple(each.get(name, "") for name in columns) for each in cells]
 

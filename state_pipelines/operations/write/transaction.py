@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.metadata import CheckpointMetadata, list_references, read_metadata, write_metadata
+from state_pipelines.metadata import CheckpointMetadata, list_references, read_metadata, with_version, write_metadata
 from state_pipelines.metadata.stream_handles import FileStateHandle
 from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.proofs.proof_reports import ProofReport, require_proof
@@ -161,7 +161,10 @@ class SnapshotTransaction:
             StateError: a file cannot be copied.
         """
         mapping, expected, copies = PathMapping(), metadata, list[FileCopy]()
-        if base is not None:
+        if base is None:
+            metadata = with_version(metadata, metadata.version, properties)
+            expected = metadata
+        else:
             metadata, copies = plan_copies(base, metadata, self.target, properties, files=files, verify=verify)
             self.copied, self.copied_bytes = len(copies), self._copy(copies)
             declarations = declarations or base.declarations

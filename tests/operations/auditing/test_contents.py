@@ -33,6 +33,7 @@ def is_table(reference: StreamReference) -> bool:
     return str(reference.local_path).endswith(".sst")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", ["sample", "whole"])
 @pytest.mark.parametrize("case", SOUND, ids=str)
 def test_sound_snapshots_have_no_errors(case: Case, depth: str) -> None:
@@ -70,6 +71,7 @@ def test_a_flipped_byte_in_a_table_is_found(database: Copy, depth: str) -> None:
     assert (error.file, error.offset, report.verdict) == (str(file), 0, "damaged")
 
 
+@pytest.mark.slow
 def test_every_byte_of_the_blocks_of_a_table_matters(database: Copy) -> None:
     """One byte in each 64 of a table, the properties and padding of the footer excepted."""
     file = database.files(is_table)[-1]

@@ -167,6 +167,7 @@ def test_a_subtask_without_keyed_state_is_a_warning(without_subtask: Copy) -> No
     assert all(each.what.startswith("key groups 0-") and "subtask 0 without " in each.what for each in report.findings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 3, 5])
 def test_a_subtask_without_keyed_state_is_rescaled(without_subtask: Copy, parallelism: int, tmp_path: Path) -> None:
     snapshot = without_subtask.open()

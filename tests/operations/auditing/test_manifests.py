@@ -141,6 +141,7 @@ def test_later_version() -> None:
         read_manifest(json.dumps(content).encode(), "m")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["canonical", "heap"])
 def test_flipped_bytes_of_files_that_we_wrote(tmp_path: Path, to: str) -> None:
     target = tmp_path / "new"

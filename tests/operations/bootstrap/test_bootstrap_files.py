@@ -18,7 +18,7 @@ DESCRIPTION = "operators: [{{uid: a, states: [{{name: s, rows: '{}'}}]}}]"
 
 
 def find_rows(path: str) -> str:
-    ((state,),) = (each.states for each in load_bootstrap(path))
+    ((state,),) = (each.states for each in load_bootstrap(path).operators)
     assert isinstance(state.rows, ParquetFiles)
     return state.rows.path
 

@@ -465,6 +465,7 @@ def test_neither_spark_nor_dagster_is_imported() -> None:
     assert done.stdout == "set()\n"
 
 
+@pytest.mark.slow
 def test_records_and_operator_state_are_compared_in_processes_too(tmp_path: Path) -> None:
     base = orders().open()
     table = base.operator("orders").state("quantities").to_arrow()

@@ -15,6 +15,7 @@ from state_pipelines.operations.inventory import (
     Inventory,
     SnapshotSummary,
     find_snapshot,
+    parse_partition_key,
     read_inventory,
     update_inventory,
     updating,
@@ -61,7 +62,8 @@ def summarise(case: str) -> SnapshotSummary:
 def test_a_savepoint_is_summarised() -> None:
     summary = summarise("heap")
     snapshot = open_snapshot(summary.path)
-    assert summary.key == f"savepoint-13aaa9@{snapshot.fingerprint[:8]}"
+    assert summary.modified is not None
+    assert summary.key == f"{summary.modified:%Y-%m-%d}_savepoint-13aaa9@{snapshot.fingerprint[:8]}"
     assert (summary.kind, summary.format, summary.job_id) == ("savepoint", "canonical", "13aaa9")
     assert (summary.fingerprint, summary.checkpoint_id) == (snapshot.fingerprint, snapshot.checkpoint_id)
     assert summary.bytes == snapshot.file_size
@@ -140,7 +142,7 @@ def test_an_unreadable_snapshot_does_not_hide_the_others(root: Location) -> None
     (broken,) = inventory.unreadable()
     assert broken.name == "savepoint-2"
     assert broken.path in broken.unreadable
-    assert [key.partition("@")[0] for key in inventory.keys] == ["savepoint-1"]
+    assert [parse_partition_key(key).undated for key in inventory.keys] == ["savepoint-1"]
 
 
 # --- keys
@@ -150,7 +152,7 @@ def test_two_savepoints_of_one_job_have_two_keys(root: Location) -> None:
     put(root, "savepoint-df4606-efe91b44c091", 1)
     put(root, "savepoint-df4606-efe91b44c092", 2)
     keys = update_inventory([root]).inventory.keys
-    assert [key.partition("@")[0] for key in keys] == ["savepoint-df4606"] * 2
+    assert [parse_partition_key(key).undated for key in keys] == ["savepoint-df4606"] * 2
     assert len(set(keys)) == 2
 
 
@@ -160,6 +162,43 @@ def test_copies_of_a_savepoint_have_one_key(root: Location) -> None:
     inventory = update_inventory([root]).inventory
     assert len(inventory) == 2
     assert len(inventory.find(inventory.keys[0])) == 2
+
+
+def test_the_key_of_a_savepoint_says_when_it_was_taken(root: Location) -> None:
+    put(root, "savepoint-df4606-efe91b44c091", 1)
+    set_time(join(root, "savepoint-df4606-efe91b44c091"), 86_400)
+    (summary,) = update_inventory([root]).inventory
+    assert summary.key == f"1970-01-02_savepoint-df4606@{summary.fingerprint[:8]}"
+
+
+def test_a_savepoint_keeps_its_key_when_a_copy_changes_its_time(root: Location, store: Location) -> None:
+    put(root, "a/savepoint-df4606-efe91b44c091", 1)
+    set_time(join(root, "a/savepoint-df4606-efe91b44c091"), 86_400)
+    keys = update_inventory([root], store).inventory.keys
+    Path(root.path, "a").rename(f"{root.path}-away")
+    assert update_inventory([root], store).gone == keys
+    put(root, "b/savepoint-df4606-efe91b44c091", 1)
+    assert update_inventory([root], store).inventory.keys == keys
+
+
+def test_a_savepoint_keeps_the_key_of_a_partition_that_an_older_release_made(root: Location, store: Location) -> None:
+    put(root, "savepoint-df4606-efe91b44c091", 1)
+    (summary,) = update_inventory([root]).inventory
+    old = f"savepoint-df4606@{summary.fingerprint[:8]}"
+    other = f"savepoint-df4607@{summary.fingerprint[:8]}"
+    inventory = update_inventory([root], store, partitions=[other, "no key", old]).inventory
+    assert inventory.keys == (old,)
+    assert [each.key for each in inventory.find(summary.key)] == [old]
+    assert update_inventory([root], store).inventory.keys == (old,)
+
+
+@pytest.mark.parametrize("date", ["", "1999-01-01_"])
+def test_a_key_finds_its_savepoint_whatever_its_date_is(root: Location, store: Location, date: str) -> None:
+    put(root, "savepoint-df4606-efe91b44c091", 1)
+    (summary,) = update_inventory([root], store).inventory
+    key = f"{date}{summary.key.partition('_')[2]}"
+    assert find_snapshot(key, [root], store).path == summary.path
+    assert find_snapshot(key, [root]).path == summary.path
 
 
 def make_colliding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +219,7 @@ def test_of_two_snapshots_with_one_key_the_later_has_a_longer_one(
     first = update_inventory([root], store).inventory.keys
     put(root, "b/savepoint-x", 2)
     both = update_inventory([root], store).inventory.keys
-    assert first == ("savepoint-x@00000000",)
+    assert first[0].endswith("_savepoint-x@00000000")
     assert sorted(map(len, both)) == [len(first[0]), len(first[0]) + 8]
     assert set(first) < set(both)
 

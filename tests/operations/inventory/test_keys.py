@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 import pytest
 from dagster._core.definitions.partitions.utils import raise_error_on_invalid_partition_key_substring
 
@@ -55,6 +57,20 @@ def test_dagster_takes_every_key(given: str) -> None:
 
 def test_a_key_is_the_name_and_eight_digits() -> None:
     assert make_partition_key("chk-17-1a2b3c", FINGERPRINT) == "chk-17-1a2b3c@bcb9ffff"
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ("savepoint-df4606", "2026-11-27_savepoint-df4606@bcb9ffff"),
+        ("chk-17", "chk-17@bcb9ffff"),
+        ("2025-01-01_before-release", "2025-01-01_before-release@bcb9ffff"),
+    ],
+)
+def test_a_savepoint_has_its_date_in_utc(given: str, key: str) -> None:
+    taken = datetime(2026, 11, 28, 1, tzinfo=timezone(timedelta(hours=2)))
+    assert make_partition_key(given, FINGERPRINT, taken=taken) == key
+    assert parse_partition_key(key).fits(given, FINGERPRINT)
 
 
 @pytest.mark.parametrize("size", [8, LONG])

@@ -58,6 +58,7 @@ def test_a_deleted_snapshot_is_gone(bucket: Location) -> None:
     assert update_inventory([root], store).gone == (key,)
 
 
+@pytest.mark.slow
 def test_an_update_reads_only_the_metadata_of_new_snapshots() -> None:
     pytest.importorskip("s3fs", reason="s3fs is not installed")
     content = write_metadata(flink_metadata())

@@ -448,6 +448,7 @@ def test_savepoints_of_flink(label: str, new: int, place: Location) -> None:
     assert len(read(moved, new)) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

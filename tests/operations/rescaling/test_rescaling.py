@@ -79,6 +79,7 @@ def types() -> Snapshot:
     return case.open_told()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_entry_is_there_again(case: Case, tmp_path: Path) -> None:
     """With both numbers changed; one at a time: `tests.conformance.test_changed_snapshots`."""
@@ -132,6 +133,7 @@ BY_THREADS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "content", "threads"), BY_THREADS)
 def test_threads_and_processes_do_the_same(
     form: str, content: dict[str, int], threads: dict[str, set[int]], tmp_path: Path

@@ -167,6 +167,7 @@ def test_a_log_where_files_are_deleted_is_refused(tree: Tree) -> None:
     assert tree.files() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "error"), [("checkpoint-file", MissingFileError), ("metadata", StorageError)])
 def test_a_file_that_cannot_be_checked_is_tried_again_by_the_next_run(
     tree: Tree, monkeypatch: pytest.MonkeyPatch, kind: str, error: type[StateError]
@@ -221,6 +222,7 @@ def test_limits_that_allow_nothing_are_refused(bad: dict[str, int]) -> None:
         ApplyLimits(**bad)
 
 
+@pytest.mark.slow
 def test_limit_of_paths_ends_a_run_and_the_next_ones_finish(tree: Tree) -> None:
     fingerprint = plan(tree, POLICY).fingerprint
     limits = ApplyLimits(paths=40, paths_per_second=1e9)
@@ -345,6 +347,7 @@ class TestChangesMeanwhile:
 
 
 class TestQuarantine:
+    @pytest.mark.slow
     def test_files_are_moved_and_can_all_be_restored(self, tree: Tree) -> None:
         before = {path: path.read_bytes() for path in state_files(tree)}
         result = apply(tree, POLICY, quarantine=True)

@@ -44,6 +44,7 @@ def plan(root: Location, policy: object = None) -> RetentionPlan:
     return plan_retention(root, policy, now=lambda: LATER)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_objects_named_by_another_scheme_stay(bucket: Location) -> None:
     result = plan(bucket)
     assert (deleted(result), result.stopped) == ([], ())

@@ -59,6 +59,7 @@ def plan(
     return made, sorted(path.split("/")[-2] for path in paths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", [MANY], indirect=True)
 def test_only_new_snapshots_are_read(root: Location, server: S3Server) -> None:
     expected, read = plan(root, server, stored=False)
@@ -90,6 +91,7 @@ def test_a_deleted_snapshot_is_no_reference(root: Location, server: S3Server) ->
     assert (len(made.snapshots), read) == (SNAPSHOTS - 1, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["damage", "kind", "settings"])
 def test_references_that_do_not_count_are_read_again(root: Location, server: S3Server, change: str) -> None:
     expected, _ = plan(root, server)

@@ -1,0 +1,208 @@
+"""A component alone: its resources, selection by keys, and jobs that cannot be loaded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+from dagster.components.testing import create_defs_folder_sandbox
+from pydantic import ValidationError
+
+from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
+from state_pipelines.operations.jobs.job_template import format_job
+from tests.dagster.conftest import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dagster.components.testing import DefsFolderSandbox
+
+# Of Dagster's own components, which add references to the YAML files.
+pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+
+PROJECT = """
+[tool.dg]
+directory_type = "project"
+
+[tool.dg.project]
+root_module = "shop"
+code_location_target_module = "state_pipelines.dagster.location"
+"""
+
+POST_PROCESSING = """
+post_processing:
+  assets:
+    - target: "key:shop/*"
+      attributes: {group_name: platform, owners: ["team:platform"]}
+    - target: "key:shop/snapshot_profile"
+      attributes: {automation_condition: "{{ dg.AutomationCondition.on_cron('@daily') }}"}
+"""
+
+
+@pytest.fixture
+def sandbox() -> Iterator[DefsFolderSandbox]:
+    with create_defs_folder_sandbox() as sandbox:
+        yield sandbox
+
+
+def make_job(**fields: Any) -> FlinkJob:
+    return FlinkJob(**{"name": "shop", "roots": ("nowhere",), "results": "results", **fields})
+
+
+def write(sandbox: DefsFolderSandbox, name: str, text: str) -> Path:
+    directory = sandbox.defs_folder_path / name
+    directory.mkdir()
+    (directory / "defs.yaml").write_text(text, encoding="utf-8")
+    return directory
+
+
+def find_resource(defs: dg.Definitions, key: str) -> Any:
+    """The resource under a key as a step gets it."""
+    with dg.build_resources(dict(defs.resources or {})) as resources:
+        return getattr(resources, key)
+
+
+# --- resources
+
+
+def test_yaml_alone_loads(sandbox: DefsFolderSandbox) -> None:
+    write(sandbox, "one", format_job("one", ["savepoints"], "results"))
+    write(sandbox, "two", format_job("two", ["savepoints"], "results") + "  resources: {spark: {memory: 3g}}\n")
+    with sandbox.build_all_defs() as defs:
+        dg.Definitions.validate_loadable(defs)
+        assert find_resource(defs, "one_spark").memory == SparkResource().memory
+        assert find_resource(defs, "two_spark").memory == "3g"
+
+
+def test_a_project_of_yaml_files_loads_and_runs_without_a_file_of_definitions(tmp_path: Path) -> None:
+    (tmp_path / "shop" / "defs" / "checkout").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
+    (tmp_path / "savepoints").mkdir()
+    text = format_job("checkout", [str(tmp_path / "savepoints")], str(tmp_path / "results"))
+    (tmp_path / "shop" / "defs" / "checkout" / "defs.yaml").write_text(text, encoding="utf-8")
+    code = (
+        "import dagster as dg\n"
+        "from state_pipelines.dagster.location import defs\n"
+        "dg.Definitions.validate_loadable(defs)\n"
+        "job = defs.resolve_job_def('checkout_refresh_inventory')\n"
+        "print(job.execute_in_process(instance=dg.DagsterInstance.ephemeral()).success)"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "deployment", "memory"),
+    [
+        (None, {}, "2g"),
+        (None, {"spark": "5g"}, "5g"),
+        ({"memory": "3g"}, {"spark": "5g"}, "3g"),
+        ({"memory": "3g"}, {"spark": "5g", "shop__spark": "6g"}, "6g"),
+        ("big", {"spark": "5g", "big": "7g"}, "7g"),
+    ],
+    ids=["own", "shared", "in YAML", "overridden", "by key"],
+)
+def test_the_code_location_and_the_yaml_choose_spark(setting: Any, deployment: dict[str, str], memory: str) -> None:
+    shared = {key: SparkResource(memory=each) for key, each in deployment.items()}
+    other = build_flink_job(make_job(name="other"))
+    defs = dg.Definitions.merge(
+        build_flink_job(make_job(resources={"spark": setting})), other, dg.Definitions(resources=shared)
+    )
+    dg.Definitions.validate_loadable(defs)
+    assert find_resource(defs, "shop_spark").memory == memory
+    # A job and an op job get the chosen resource too.
+    for name in ("shop_convert_snapshot", "shop_rescale_path"):
+        assert {"shop_spark", *shared} <= defs.resolve_job_def(name).resource_defs.keys()
+
+
+@pytest.mark.parametrize("wrong", ["text", ExpectationsResource()])
+def test_a_wrong_resource_is_refused_at_load(wrong: object) -> None:
+    defs = dg.Definitions.merge(build_flink_job(make_job()), dg.Definitions(resources={"spark": wrong}))
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="the resource spark of the code location is no Spark"):
+        dg.Definitions.validate_loadable(defs)
+    own = build_flink_job(make_job(resources={"spark": {"cores": 2}}))
+    dg.Definitions.validate_loadable(dg.Definitions.merge(own, dg.Definitions(resources={"spark": wrong})))
+
+
+def test_a_key_that_nothing_defines_is_refused_at_load() -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="'big' required by resource with key 'shop_spark'"):
+        dg.Definitions.validate_loadable(build_flink_job(make_job(resources={"spark": "big"})))
+
+
+@pytest.mark.parametrize(
+    ("resources", "message"),
+    [
+        ({"spark": {"cores": -1}}, "cores: Input should be greater than or equal to 0"),
+        ({"spark": {"core": 1}}, "core: Extra inputs are not permitted"),
+        ({"expectations": {"sample_size": -1}}, "sample_size: "),
+        ({"spark": "big spark"}, "'big spark' is not the key of a resource"),
+        ({"sparks": {}}, "Extra inputs are not permitted"),
+    ],
+)
+def test_wrong_fields_of_resources_are_refused(resources: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        make_job(resources=resources)
+
+
+# --- post-processing
+
+
+def test_post_processing_does_not_take_assets_from_the_sensors(sandbox: DefsFolderSandbox) -> None:
+    write(sandbox, "shop", format_job("shop", ["savepoints"], "results") + "  tables: tables\n" + POST_PROCESSING)
+    with sandbox.build_all_defs() as defs:
+        graph = defs.resolve_asset_graph()
+        keys = {each.key for each in defs.resolve_all_asset_specs()}
+        assert {each.group_name for each in defs.resolve_all_asset_specs()} == {"platform"}
+        sensors = [defs.resolve_sensor_def(f"shop_{name}") for name in ("automation", "table_automation")]
+        assert set().union(*(sensor.asset_selection.resolve(graph) for sensor in sensors)) == keys  # type: ignore[union-attr]
+        profile = graph.get(dg.AssetKey(["shop", "snapshot_profile"]))
+        assert profile.owners == ["team:platform"]
+        # All conditions are evaluated by the sensor of the job: Dagster adds no sensor of its own.
+        names = {each.name for each in defs.get_repository_def().sensor_defs}
+        assert all(name.startswith("shop_") for name in names)
+
+
+# --- a job that cannot be loaded
+
+
+@pytest.fixture(params=["revisions", "flink_config", "migrate_to"])
+def broken(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FlinkJob, str]:
+    """A job, and words of the error."""
+    migrations = tmp_path / "migrations"
+    migrations.mkdir()
+    if request.param == "revisions":
+        (migrations / "0001.yaml").write_text("revision: [", encoding="utf-8")
+        return make_job(migrations=str(migrations)), "0001.yaml"
+    if request.param == "migrate_to":
+        return make_job(migrations=str(migrations), migrate_to="nowhere"), "nowhere"
+    return make_job(flink_config=str(tmp_path / "none.yaml"), roots=()), "none.yaml"
+
+
+def test_a_broken_job_shows_its_error_and_leaves_the_others_alone(broken: tuple[FlinkJob, str]) -> None:
+    job, words = broken
+    defs = dg.Definitions.merge(build_flink_job(job), build_flink_job(make_job(name="other")))
+    dg.Definitions.validate_loadable(defs)
+    for spec in defs.resolve_all_asset_specs():
+        is_broken = spec.key.path[0] == "shop"
+        assert (words in spec.metadata.get("state-pipelines/error", "")) is is_broken
+        assert (words in (spec.description or "")) is is_broken
+    keys = {spec.key.path[1] for spec in defs.resolve_all_asset_specs() if spec.key.path[0] == "shop"}
+    assert {"snapshot_inventory", "restore_audit"} <= keys
+    assert ("migrated_savepoint" in keys) is (job.migrations is not None)
+    assert defs.resolve_sensor_def("other_new_snapshots")
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = defs.resolve_job_def("shop_refresh_inventory").execute_in_process(
+            instance=instance, raise_on_error=False
+        )
+        (failure,) = result.get_step_failure_events()
+        assert words in str(failure.step_failure_data.user_failure_data)
+        with dg.build_sensor_context(instance=instance) as context, pytest.raises(dg.Failure, match=words):
+            defs.resolve_sensor_def("shop_new_snapshots")(context)
