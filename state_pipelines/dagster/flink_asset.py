@@ -86,11 +86,9 @@ def flink_asset(
 
     def decorate(function: Callable[..., Iterator[object]]) -> dg.AssetsDefinition:
         is_skippable = partitioned and not writes
-        spec = dg.AssetSpec(
-            job.key(name),
+        spec = job.specify(
+            name,
             description=inspect.getdoc(function),
-            group_name=job.name,
-            owners=list(job.owners),
             tags={"state-pipelines/step": str(step), **job.tags},
             kinds=kinds,
             deps=[job.key(each) for each in deps],
@@ -100,7 +98,8 @@ def flink_asset(
             metadata=metadata,
         )
         specs = [*specify_checks(job, name, checks, partitioned=partitioned), *check_specs]
-        reporting = reporting_failures(_skipping_removed(job, spec.key, function) if is_skippable else function)
+        hooked = _executing(job, function)
+        reporting = reporting_failures(_skipping_removed(job, spec.key, hooked) if is_skippable else hooked)
         return dg.multi_asset(
             name=job.op(name),
             specs=[spec],
@@ -131,6 +130,16 @@ def documented(
         return decorator(description=inspect.getdoc(function), **options)(function)
 
     return decorate
+
+
+def _executing(job: FlinkJob, function: Callable[..., Iterator[object]]) -> Callable[..., Iterator[object]]:
+    """Run a step through the hook of the job's component."""
+
+    @functools.wraps(function)
+    def generate(context: dg.AssetExecutionContext, *args: object, **others: object) -> Iterator[object]:
+        yield from job.execute(context, lambda: function(context, *args, **others))
+
+    return generate
 
 
 def _skipping_removed(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import dagster as dg
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from state_pipelines.dagster.field_validators import parsed_by
@@ -18,6 +18,7 @@ from state_pipelines.dagster.retention_settings import RetentionSettings
 from state_pipelines.dagster.revisions import Revisions
 from state_pipelines.dagster.storage import JobStorage
 from state_pipelines.dagster.stream_settings import StreamSettings
+from state_pipelines.dagster.translation import Conditions, Hooks, Translation, check_key, parse_condition
 from state_pipelines.dagster.watching import Watch
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.jobs.flink_config import CHECKPOINTS, FlinkConfig, load_flink_config
@@ -26,6 +27,9 @@ from state_pipelines.operations.migration.history import HEAD
 from state_pipelines.operations.retention.policy import RetentionPolicy, parse_duration, parse_policy
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.storage import PathMapping, parse_path_mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _NAME = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 
@@ -169,6 +173,14 @@ class FlinkJob(dg.Model):
         description="Spark and the judge of proofs: fields of the job's own resources, or keys of those that the code "
         "location defines.",
     )
+    automation: Conditions = Field(
+        default_factory=dict,
+        description="When assets are materialised automatically, by name: a cron expression, new_snapshot, eager, "
+        "on_missing, every_ten_minutes or never. Others keep their default.",
+    )
+    translation: Translation = Field(
+        default_factory=Translation, description="Prefix of the keys, group and descriptions of the assets."
+    )
     thresholds: Thresholds = Field(default_factory=Thresholds, description="Limits beyond which checks warn.")
     watch: Watch = Field(default_factory=Watch, description="Settings of the sensor for new snapshots.")
     ttl: _Lives = Field(
@@ -183,6 +195,8 @@ class FlinkJob(dg.Model):
     )
     owners: _Names = Field(default=(), description="Owners of the assets: e-mail addresses and `team:NAME`.")
     tags: dict[str, str] = Field(default_factory=dict, description="Tags of the assets and of runs.")
+
+    _hooks: Hooks | None = PrivateAttr(default=None)
 
     @field_validator("name")
     @classmethod
@@ -345,9 +359,35 @@ class FlinkJob(dg.Model):
             )
         return FlinkJob(**{**self.model_dump(), **changed})
 
+    def with_hooks(self, hooks: Hooks) -> FlinkJob:
+        """Return the job with the hooks of a component."""
+        job = self.model_copy()
+        job._hooks = hooks
+        return job
+
     def key(self, asset: str) -> dg.AssetKey:
         """Return the key of an asset of this job."""
-        return dg.AssetKey([self.name, asset])
+        return self._translate(dg.AssetSpec(dg.AssetKey([self.name, asset]), group_name=self.name), asset).key
+
+    def specify(self, asset: str, **attributes: Any) -> dg.AssetSpec:
+        """Return the specification of an asset of this job, after the translation.
+
+        Raises:
+            UsageError: a hook derives the key from something else than the key.
+        """
+        attributes = {"group_name": self.name, "owners": list(self.owners), **attributes}
+        if asset in self.automation:
+            attributes["automation_condition"] = parse_condition(self.automation[asset])
+        spec = dg.AssetSpec(dg.AssetKey([self.name, asset]), **attributes)
+        return check_key(self._translate(spec, asset), self.key(asset))
+
+    def _translate(self, spec: dg.AssetSpec, asset: str) -> dg.AssetSpec:
+        spec = self.translation.apply(spec, asset)
+        return spec if self._hooks is None else self._hooks.get_asset_spec(spec)
+
+    def execute(self, context: dg.AssetExecutionContext, run: Callable[[], Iterator[object]]) -> Iterator[object]:
+        """Run the step of an asset, through the hook of the component."""
+        yield from run() if self._hooks is None else self._hooks.execute(context, run)
 
     def prefix(self, name: str) -> str:
         """Return the name of a job, sensor, schedule or pool of this job."""
@@ -355,4 +395,4 @@ class FlinkJob(dg.Model):
 
     def op(self, asset: str) -> str:
         """Return the name of the op of an asset, as used in run configurations."""
-        return self.key(asset).to_python_identifier()
+        return f"{self.name}__{asset}"

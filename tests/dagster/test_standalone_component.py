@@ -12,12 +12,14 @@ import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 from pydantic import ValidationError
 
-from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
+from state_pipelines.dagster import ExpectationsResource, FlinkJob, FlinkJobComponent, SparkResource, build_flink_job
+from state_pipelines.dagster.translation import ASSET_NAMES
+from state_pipelines.errors import UsageError
 from state_pipelines.operations.jobs.job_template import format_job
 from tests.dagster.conftest import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from dagster.components.testing import DefsFolderSandbox
@@ -206,3 +208,87 @@ def test_a_broken_job_shows_its_error_and_leaves_the_others_alone(broken: tuple[
         assert words in str(failure.step_failure_data.user_failure_data)
         with dg.build_sensor_context(instance=instance) as context, pytest.raises(dg.Failure, match=words):
             defs.resolve_sensor_def("shop_new_snapshots")(context)
+
+
+# --- translation, hooks, automation
+
+
+class Shop(FlinkJobComponent):
+    """A subclass as a team writes it."""
+
+    def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        return spec.replace_attributes(key=spec.key.with_prefix("eu")).merge_attributes(tags={"tier": "gold"})
+
+    def execute(self, context: dg.AssetExecutionContext, run: Callable[[], Iterator[object]]) -> Iterator[object]:
+        for result in run():
+            if isinstance(result, dg.MaterializeResult):
+                yield result._replace(metadata={**(result.metadata or {}), "cost": 3})
+            else:
+                yield result
+
+
+def test_a_subclass_changes_specs_and_steps(tmp_path: Path) -> None:
+    (tmp_path / "savepoints").mkdir()
+    job = make_job(
+        roots=(str(tmp_path / "savepoints"),),
+        results=str(tmp_path / "results"),
+        tables="tables",
+        translation={"group_name": "platform", "descriptions": {"restore_audit": "Ours"}, "key_prefix": ["flink"]},
+    )
+    defs = dg.Definitions.merge(dg.build_defs_for_component(Shop(job)), dg.Definitions(executor=dg.in_process_executor))
+    dg.Definitions.validate_loadable(defs)
+    specs = {spec.key: spec for spec in defs.resolve_all_asset_specs()}
+    assert all(key.path[:3] == ["eu", "flink", "shop"] for key in specs)
+    assert {spec.group_name for spec in specs.values()} == {"platform"}
+    assert all(spec.tags["tier"] == "gold" for spec in specs.values())
+    assert specs[dg.AssetKey(["eu", "flink", "shop", "restore_audit"])].description == "Ours"
+    # Dependencies, checks, jobs and sensors follow the keys; names of ops do not change.
+    upstream = {key for spec in specs.values() for key in (dep.asset_key for dep in spec.deps)}
+    assert upstream <= specs.keys()
+    inventory = dg.AssetKey(["eu", "flink", "shop", "snapshot_inventory"])
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = defs.resolve_job_def("shop_refresh_inventory").execute_in_process(instance=instance)
+        (event,) = result.asset_materializations_for_node("shop__snapshot_inventory")
+        assert event.asset_key == inventory
+        assert event.metadata["cost"].value == 3
+        assert event.metadata["snapshots"].value == 0
+        assert {each.asset_key for each in result.get_asset_check_evaluations()} == {inventory}
+
+
+def test_a_key_that_depends_on_more_than_the_key_is_refused() -> None:
+    class ByKind(FlinkJobComponent):
+        def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+            return spec.replace_attributes(key=spec.key.with_prefix(sorted(spec.kinds)))
+
+    with pytest.raises(UsageError, match=r"Derive the key from `spec\.key` only"):
+        dg.build_defs_for_component(ByKind(make_job()))
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [("never", None), ("new_snapshot", "a new snapshot"), ("0 3 * * *", "on_cron(0 3 * * *, UTC)"), ("eager", "eager")],
+)
+def test_automation_is_a_field(text: str, label: str | None) -> None:
+    defs = build_flink_job(make_job(automation={"restore_audit": text}))
+    conditions = {spec.key.path[1]: spec.automation_condition for spec in defs.resolve_all_asset_specs()}
+    condition = conditions["restore_audit"]
+    assert (None if condition is None else condition.get_label()) == label
+    assert conditions["snapshot_profile"] is not None
+
+
+def test_every_asset_has_a_name_that_the_fields_know(tmp_path: Path) -> None:
+    whole = make_job(
+        tables="tables",
+        expectations="suites",
+        migrations=str(tmp_path),
+        bootstrap="states.yaml",
+        stream={"definition": "stream.py:sum", "directory": "live"},
+    )
+    assert {spec.key.path[1] for spec in build_flink_job(whole).resolve_all_asset_specs()} == ASSET_NAMES
+
+
+def test_wrong_automation_is_refused() -> None:
+    with pytest.raises(ValidationError, match="'daily' is no automation condition: write a cron expression, or one of"):
+        make_job(automation={"restore_audit": "daily"})
+    with pytest.raises(ValidationError, match="there is no asset restore_audits"):
+        make_job(automation={"restore_audits": "never"})

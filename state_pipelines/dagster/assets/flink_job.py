@@ -52,11 +52,9 @@ def build_flink_job_spec(job: FlinkJob) -> dg.AssetSpec:
         **({"checkpoints retained": flink.num_retained} if flink.num_retained is not None else {}),
         **({"state TTL": str(flink.ttl)} if flink.ttl is not None else {}),
     }
-    return dg.AssetSpec(
-        job.key(NAME),
-        group_name=job.name,
+    return job.specify(
+        NAME,
         description=job.description or f"The Flink job {job.name}, which takes the checkpoints and savepoints.",
-        owners=list(job.owners),
         tags=job.tags,
         kinds={"flink"},
         metadata=metadata,

@@ -87,6 +87,10 @@ attributes:
   # thresholds: {max_imbalance: 2.0, max_hours_without_savepoint: 24}
   # Resources of this job, or keys of those that the code location defines; by default its `spark` and `expectations`.
   # resources: {spark: {memory: 4g}, expectations: {sample_size: 20}}
+  # When assets are materialised automatically, by name: a cron expression, new_snapshot, eager, on_missing or never.
+  # automation: {key_group_balance: never, snapshot_profile: "0 3 * * *"}
+  # Keys, group and descriptions of the assets.
+  # translation: {key_prefix: [flink], group_name: platform, descriptions: {restore_audit: Restorable or not.}}
   # Whether the sensors run at once, and where failed runs are posted.
   # sensors: running
   # webhook: https://chat.example.com/hook
