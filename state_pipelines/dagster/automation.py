@@ -22,6 +22,9 @@ METADATA = 20
 SAMPLE = 10
 """Priority of steps that read samples; that of steps that read all state is 0."""
 
+DATA_VERSION_TAG = "dagster/data_version"
+"""Tag of an event outside of runs with the data version of the asset."""
+
 _MISSING = dg.AutomationCondition.missing()
 
 NEW_SNAPSHOT = (
@@ -41,13 +44,4 @@ NEW_SNAPSHOT = (
 Requested again at the next hour if nothing was materialised and no run failed, for instance because the run was
 canceled while it waited. A failed run is not repeated. Unlike `AutomationCondition.on_missing`, it does not wait for
 upstream assets: these assets read the snapshot itself.
-"""
-
-EVERY_TEN_MINUTES = (
-    (dg.AutomationCondition.cron_tick_passed("*/10 * * * *") | (_MISSING & dg.AutomationCondition.initial_evaluation()))
-    & ~dg.AutomationCondition.in_progress()
-).with_label("every ten minutes")
-"""Every ten minutes, and at the first evaluation.
-
-Unlike `AutomationCondition.on_cron`, it does not wait for an update of the external Flink job upstream.
 """

@@ -31,6 +31,10 @@ NO_CHECKS: Mapping[str, str] = {}
 NO_METADATA: Mapping[str, object] = {}
 
 
+SPARK_POOL = "spark"
+"""Pool of everything that uses Spark, of all jobs of the instance: its limit is the number of sessions at a time."""
+
+
 class AssetStep(StrEnum):
     """Step in the life of a job's state, by which the UI filters assets."""
 
@@ -74,8 +78,9 @@ def flink_asset(
         checks: descriptions of blocking checks by name, per snapshot if it is partitioned. A run omits checks
             that do not apply.
         check_specs: specifications of other checks.
-        writes: whether it writes or deletes files; runs of such an asset do not overlap.
-        pool: name of the asset in whose pool it is; its own by default.
+        writes: whether it writes or deletes files; runs of such an asset do not overlap, unless the pool permits it.
+        pool: name of the asset in whose pool it is; by default `SPARK_POOL` if the function has an argument `spark`,
+            otherwise its own if it writes.
         partitioned: whether it has a partition per snapshot.
         output_required: whether each run must materialise it.
         code_version: version of whatever else determines the result, such as revisions.
@@ -105,7 +110,7 @@ def flink_asset(
             specs=[spec],
             partitions_def=job.partitions if partitioned else None,
             check_specs=specs,
-            pool=job.prefix(pool or name) if writes else None,
+            pool=_choose_pool(job, name, function, writes=writes, pool=pool),
             op_tags={PRIORITY_TAG: str(priority)} if priority else None,
             # No backfill policy: by default each partition has its run, as needed here. With an explicit
             # `multi_run(1)`, Dagster 1.13 omits the tag `dagster/partition`, and splits the assets of a partition.
@@ -195,3 +200,11 @@ def _completing_checks(
             raise
 
     return generate
+
+
+def _choose_pool(
+    job: FlinkJob, name: str, function: Callable[..., object], *, writes: bool, pool: str | None
+) -> str | None:
+    if pool is None and "spark" in inspect.signature(function).parameters:
+        return SPARK_POOL
+    return job.prefix(pool or name) if writes else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -59,13 +60,16 @@ class MigrationRuns:
     Args:
         job: the Flink job.
         instance: the Dagster instance.
-        version: version of the revisions (`Revisions.version`).
     """
 
-    def __init__(self, job: FlinkJob, instance: dg.DagsterInstance, version: str) -> None:
+    def __init__(self, job: FlinkJob, instance: dg.DagsterInstance) -> None:
         self._job = job
         self._instance = instance
-        self._version = version
+
+    @cached_property
+    def _version(self) -> str:
+        """The version of the revisions, which are read only when it is needed."""
+        return self._job.revisions.version
 
     def make_request(self, key: str, attempt: int) -> dg.RunRequest:
         """Return the request of a run without tables, which automation writes later."""

@@ -26,8 +26,19 @@ Kind = Literal["savepoint", "checkpoint"]
 _Age = Annotated[str, parsed_by(partial(parse_duration, field="min_age"))]
 
 
+_Period = Annotated[str, parsed_by(partial(parse_duration, field="checkpoints"))]
+
+
 def _to_tuple(value: object) -> object:
     return tuple(each.strip() for each in value.split(",")) if isinstance(value, str) else value
+
+
+def _to_kinds(value: object) -> object:
+    """Split a text, and accept plurals: `savepoints` is what people write."""
+    found = _to_tuple(value)
+    if not isinstance(found, list | tuple):
+        return found
+    return tuple(each.removesuffix("s") if isinstance(each, str) else each for each in found)
 
 
 class Watch(dg.Model):
@@ -35,10 +46,14 @@ class Watch(dg.Model):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kinds: Annotated[tuple[Kind, ...], BeforeValidator(_to_tuple)] = Field(
+    kinds: Annotated[tuple[Kind, ...], BeforeValidator(_to_kinds)] = Field(
         default=("savepoint", "checkpoint"), description="Kinds of snapshots that get a partition."
     )
-    migrate: Annotated[tuple[Kind, ...], BeforeValidator(_to_tuple)] = Field(
+    checkpoints: _Period = Field(
+        default="1h",
+        description="Of the checkpoints, the newest one in each such time gets a partition; with 0s, all of them.",
+    )
+    migrate: Annotated[tuple[Kind, ...], BeforeValidator(_to_kinds)] = Field(
         default=("savepoint",),
         description="Kinds that are migrated automatically when revisions are pending.",
     )
@@ -76,6 +91,19 @@ class Watch(dg.Model):
     def is_too_young(self, summary: SnapshotSummary, now: datetime) -> bool:
         """Return whether a snapshot has to wait because of `min_age`."""
         return summary.modified is not None and now - summary.modified < parse_duration(self.min_age)
+
+    def samples(self, summary: SnapshotSummary, taken: Iterable[datetime]) -> bool:
+        """Return whether a snapshot gets a partition as far as `checkpoints` says.
+
+        Args:
+            summary: of the snapshot.
+            taken: when checkpoints with a partition were written.
+        """
+        written = summary.modified
+        if summary.kind is not SnapshotKind.CHECKPOINT or written is None:
+            return True
+        period = parse_duration(self.checkpoints)
+        return all(abs(written - each) >= period for each in taken)
 
     def migrates(self, summary: SnapshotSummary) -> bool:
         """Return whether a snapshot is migrated automatically; also if its kind is unknown, as before Flink 1.16."""

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
+import yaml
+from dagster._core.instance.config import PoolGranularity
 
 from assets.definitions import defs
 from state_pipelines.dagster import SparkResource
 from state_pipelines.dagster.assets.migrated_savepoint import list_checks
+from state_pipelines.dagster.flink_asset import SPARK_POOL
 from state_pipelines.dagster.job import Thresholds
 from tests.dagster.conftest import ROOT, build, find_asset, list_executable
 
@@ -110,10 +113,23 @@ def test_the_limit_without_a_savepoint_is_a_freshness_policy(deployment: Deploym
     assert spec.freshness_policy == dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=36))
 
 
-def test_runs_of_a_job_that_write_or_delete_wait_for_each_other() -> None:
-    pools = {each.op.pool for each in list_executable(defs) if each.op.pool}
-    assert pools == {
-        f"{job}_{asset}"
+def test_runs_with_spark_share_a_pool_and_others_that_write_or_delete_wait_for_each_other() -> None:
+    pools = {key.to_user_string(): each.op.pool for each in list_executable(defs) for key in each.keys if each.op.pool}
+    assert {name for name, pool in pools.items() if pool == SPARK_POOL} == {
+        f"{job}/{asset}"
         for job in OWNERS
-        for asset in ("migrated_savepoint", "converted_savepoint", "rescaled_savepoint", "applied_retention")
-    } - {"customers_migrated_savepoint"} | {"orders_bootstrapped_savepoint", "customers_checkpoint"}
+        for asset in ("migrated_savepoint", "converted_savepoint", "rescaled_savepoint", "state_tables")
+    } - {"customers/migrated_savepoint", "customers/state_tables"} | {"orders/bootstrapped_savepoint"}
+    assert set(pools.values()) - {SPARK_POOL} == {f"{job}_applied_retention" for job in OWNERS} | {
+        "customers_checkpoint"
+    }
+
+
+def test_short_runs_do_not_wait_for_spark(tmp_path: Path) -> None:
+    overrides = yaml.safe_load((ROOT / "dagster.yaml").read_text())
+    with dg.DagsterInstance.local_temp(str(tmp_path), overrides=overrides) as instance:
+        queue = instance.get_concurrency_config()
+    assert queue.run_queue_config is not None
+    assert queue.run_queue_config.max_concurrent_runs > 1
+    assert queue.pool_config.pool_granularity is PoolGranularity.RUN
+    assert queue.pool_config.default_pool_limit == 1

@@ -3,9 +3,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import dagster as dg
 import pytest
@@ -13,9 +15,11 @@ from dagster._core.test_utils import create_run_for_test
 
 from state_pipelines.dagster import FlinkJob
 from state_pipelines.dagster.job import Thresholds
+from state_pipelines.dagster.sensors import new_snapshots
 from state_pipelines.dagster.sensors.new_snapshots import MOST_PER_TICK, build_new_snapshots
 from state_pipelines.dagster.watching import Watch
 from state_pipelines.errors import NotFoundError
+from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.operations.inventory import parse_partition_key, update_inventory
 from tests.dagster.conftest import MIGRATIONS, ROOT, SAVEPOINTS, UIDS
 from tests.snapshots import select
@@ -40,6 +44,7 @@ class Watcher:
     skipped: str = ""
     runs: list[str] = field(default_factory=list)
     events: list[dg.AssetMaterialization] = field(default_factory=list)
+    reports: list[Any] = field(default_factory=list)
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     @property
@@ -63,7 +68,9 @@ class Watcher:
         self.skipped = str(result.skip_reason.skip_message) if result.skip_reason else ""
         for request in result.dynamic_partitions_requests or ():
             self.instance.add_dynamic_partitions("shop_snapshots", list(request.partition_keys))
-        self.events += [each for each in result.asset_events if isinstance(each, dg.AssetMaterialization)]
+        happened = [each for each in result.asset_events if isinstance(each, dg.AssetMaterialization)]
+        self.events += [each for each in happened if each.asset_key == self.job.key("flink_job")]
+        self.reports += [each for each in result.asset_events if each not in self.events]
         self.runs += [str(request.run_key) for request in result.run_requests or ()]
         return [str(request.partition_key) for request in result.run_requests or ()]
 
@@ -417,6 +424,94 @@ def test_a_cleared_cursor_evaluates_the_snapshots_with_a_partition_and_newer_one
         os.utime(path / "_metadata", (seconds, seconds))
     watcher.cursor = None
     assert list_names(watcher.tick()) == ["savepoint-2", "savepoint-1", "chk-1"]
+
+
+# --- samples of checkpoints
+
+
+def copy_checkpoints(watcher: Watcher, *minutes: int) -> None:
+    """Checkpoints with distinct metadata, each written at a minute."""
+    (case,) = select("2.2", "heap-checkpoint", "checkpoint")[:1]
+    for number in minutes:
+        path = Path(shutil.copytree(case.path, watcher.root / f"chk-{number}"))
+        metadata = read_metadata((path / "_metadata").read_bytes(), "")
+        (path / "_metadata").write_bytes(write_metadata(replace(metadata, checkpoint_id=number)))
+        os.utime(path / "_metadata", (number * 60,) * 2)
+
+
+def list_partitions(watcher: Watcher) -> list[str]:
+    watcher.tick()
+    return list_names(list(watcher.instance.get_dynamic_partitions("shop_snapshots")))
+
+
+def test_of_checkpoints_one_each_hour_gets_a_partition(watcher: Watcher) -> None:
+    copy_checkpoints(watcher, 100, 158, 159)
+    assert list_partitions(watcher) == ["chk-159"]
+    assert "2 checkpoints get no partition, because of `watch: {checkpoints: 1h}`" in watcher.skipped
+    copy_checkpoints(watcher, 160, 218)
+    assert list_partitions(watcher) == ["chk-159"]
+    copy_checkpoints(watcher, 219, 220)
+    assert list_partitions(watcher) == ["chk-159", "chk-220"]
+    assert len(watcher.job.storage.read_inventory()) == 7
+
+
+def test_all_checkpoints_get_a_partition_without_a_period(watcher: Watcher) -> None:
+    watcher.watch = Watch(since="all", checkpoints="0s")
+    copy_checkpoints(watcher, 1, 2)
+    assert list_partitions(watcher) == ["chk-1", "chk-2"]
+
+
+def test_old_checkpoints_are_sampled_too(watcher: Watcher) -> None:
+    copy_checkpoints(watcher, 1, 2, 61, 62, 122)
+    assert list_partitions(watcher) == ["chk-2", "chk-62", "chk-122"]
+
+
+def test_a_checkpoint_with_a_partition_is_evaluated_again_after_the_cursor_was_cleared(watcher: Watcher) -> None:
+    watcher.watch = Watch(since="all", checkpoints="0s", migrate=("checkpoint",))
+    copy_checkpoints(watcher, 1, 2)
+    assert list_partitions(watcher) == ["chk-1", "chk-2"]
+    watcher.watch = Watch(since="all", migrate=("checkpoint",))
+    watcher.cursor = None
+    watcher.tick()
+    assert all(f"chk-{number}@" in watcher.skipped for number in (1, 2))
+
+
+def test_kinds_may_be_plurals() -> None:
+    assert Watch(kinds=["savepoints"]).kinds == ("savepoint",)  # type: ignore[arg-type]
+
+
+# --- reports of the inventory
+
+
+def test_the_sensor_reports_the_inventory_when_it_has_changed_and_every_hour(
+    watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr(new_snapshots, "datetime", Mock(now=lambda _: now, fromisoformat=datetime.fromisoformat))
+
+    def count_reports(minutes: int) -> int:
+        nonlocal now
+        now += timedelta(minutes=minutes)
+        watcher.reports.clear()
+        watcher.tick()
+        return len(watcher.reports)
+
+    watcher.copy("2.2", "savepoint-1")
+    assert count_reports(0) == 3
+    inventory, *checks = watcher.reports
+    assert inventory.metadata["snapshots"].value == 1
+    assert {each.check_name: each.passed for each in checks} == {"snapshots_are_readable": True, "roots_exist": True}
+    assert [count_reports(minutes) for minutes in (1, 58, 1)] == [0, 0, 3]
+    watcher.copy("1.20", "savepoint-2")
+    assert [count_reports(minutes) for minutes in (1, 9, 1)] == [0, 3, 0]
+    # An outcome of a check does not wait.
+    (watcher.copy("2.2", "savepoint-3") / "_metadata").write_bytes(b"broken")
+    assert count_reports(1) == 3
+    for each in watcher.reports:
+        watcher.instance.report_runless_asset_event(each)
+    (stored,) = watcher.instance.fetch_materializations(watcher.job.key("snapshot_inventory"), limit=9).records
+    assert stored.asset_materialization is not None
+    assert stored.asset_materialization.metadata["unreadable"].value == 1
 
 
 # --- failed migrations

@@ -11,6 +11,7 @@ import dagster as dg
 import pytest
 
 from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
+from state_pipelines.dagster.flink_asset import SPARK_POOL
 from tests.dagster.conftest import SAVEPOINTS, Deployment, build, list_executable
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def list_names(defs: dg.Definitions) -> set[str]:
     names.discard("__ASSET_JOB")
     for asset in list_executable(defs):
         names |= {key.to_user_string() for key in asset.keys} | {asset.op.name}
-        names |= {asset.op.pool} if asset.op.pool else set()
+        names |= {asset.op.pool} if asset.op.pool not in (None, SPARK_POOL) else set()
         if isinstance(asset.partitions_def, dg.DynamicPartitionsDefinition):
             names.add(str(asset.partitions_def.name))
     return names

@@ -68,6 +68,7 @@ def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
         kinds={"flink", "spark"},
         partitioned=False,
         writes=True,
+        pool=NAME,
         checks={name: text for name, (_, text) in CHECKS.items()},
         # Without new input there is no checkpoint.
         output_required=False,

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from state_pipelines.dagster.automation import DATA_VERSION_TAG
+
 if TYPE_CHECKING:
     from state_pipelines.dagster.job import FlinkJob
     from state_pipelines.operations.inventory import SnapshotSummary
 
 NAME = "flink_job"
 
-_SAME_VERSION = {"dagster/data_version": "INITIAL"}
+_SAME_VERSION = {DATA_VERSION_TAG: "INITIAL"}
 """Tag of each event with the data version of an external asset without events.
 
 With a version of its own, each new savepoint would make the results for all older snapshots *Unsynced*.

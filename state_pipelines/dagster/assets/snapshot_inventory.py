@@ -3,14 +3,14 @@
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from state_pipelines.dagster.assets import flink_job
-from state_pipelines.dagster.automation import EVERY_TEN_MINUTES
+from state_pipelines.dagster.automation import DATA_VERSION_TAG
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import Cell, expect_none, make_table
@@ -28,6 +28,12 @@ RECENT = "recent_savepoint"
 
 SAMPLE = 10
 """Number of snapshots in the table and in the samples of checks; the Parquet file holds all of them."""
+
+HEARTBEAT = 3600
+"""Seconds after which the sensor reports an inventory again in which nothing has changed."""
+
+MIN_AGE = 600
+"""Seconds that a report lasts, unless a check has another outcome."""
 
 _TEXT_SIZE = 500
 
@@ -56,39 +62,102 @@ def build_snapshot_inventory(job: FlinkJob) -> dg.AssetsDefinition:
         kinds={"flink", "parquet"},
         deps=[flink_job.NAME],
         partitioned=False,
-        automation=EVERY_TEN_MINUTES,
         check_specs=list(_specify_checks(job, limit)),
     )
     def snapshot_inventory(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         """All checkpoints and savepoints below the roots: a summary in the metadata, a row for each in a Parquet file.
 
-        Reads only the `_metadata` of snapshots that are not in the file yet.
+        Reads only the `_metadata` of snapshots that are not in the file yet. The sensor `new_snapshots`, which lists
+        the roots anyway, reports the inventory without a run.
         """
         partitions = context.instance.get_dynamic_partitions(str(job.partitions.name))
         update = job.storage.update_inventory(partitions=partitions)
         if update.rebuilt:
             context.log.warning("The stored inventory was replaced: %s", update.rebuilt)
-        inventory = update.inventory
-        readable = [each for each in inventory.head(SAMPLE * 10) if not each.unreadable]
         yield dg.MaterializeResult(
-            metadata={
-                **_count(update),
-                **_describe_newest(readable[:1]),
-                "prunable partitions": len(update.find_prunable(partitions)),
-                "newest snapshots": make_table(_COLUMNS, map(_list_cells, readable[:SAMPLE])),
-                "inventory": dg.MetadataValue.path(str(job.storage.inventory)),
-                "roots": "; ".join(job.storage.roots),
-                "dagster/row_count": len(inventory),
-            },
-            data_version=dg.DataVersion(hashlib.sha256("\n".join(sorted(inventory.keys)).encode()).hexdigest()[:16]),
-            check_results=[
-                _check_readable(update),
-                _check_roots(update),
-                *([] if limit is None else [_check_recent(update, limit)]),
-            ],
+            metadata=describe_inventory(job, update, partitions),
+            data_version=dg.DataVersion(_hash_content(update)),
+            check_results=_check(job, update),
         )
 
     return snapshot_inventory
+
+
+def describe_inventory(job: FlinkJob, update: "InventoryUpdate", partitions: Iterable[str]) -> dict[str, Any]:
+    """Return the metadata of the asset."""
+    inventory = update.inventory
+    readable = [each for each in inventory.head(SAMPLE * 10) if not each.unreadable]
+    return {
+        **_count(update),
+        **_describe_newest(readable[:1]),
+        "prunable partitions": len(update.find_prunable(partitions)),
+        "newest snapshots": make_table(_COLUMNS, map(_list_cells, readable[:SAMPLE])),
+        "inventory": dg.MetadataValue.path(str(job.storage.inventory)),
+        "roots": "; ".join(job.storage.roots),
+        "dagster/row_count": len(inventory),
+    }
+
+
+class InventoryReports:
+    """Reports of the inventory by the sensor that lists the roots: when something has changed, and every hour.
+
+    Args:
+        job: the Flink job.
+        stored: what `to_json` returned at the last report; empty before the first one.
+    """
+
+    def __init__(self, job: FlinkJob, stored: Mapping[str, Any]) -> None:
+        self._job = job
+        self._reported: Mapping[str, Any] = stored
+
+    def report(
+        self, update: "InventoryUpdate", partitions: Iterable[str], now: datetime
+    ) -> list[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+        """Return the events to report: none if there is nothing new.
+
+        Args:
+            update: of the inventory.
+            partitions: keys of the partitions of the job.
+            now: time of the evaluation.
+        """
+        checks = _check(self._job, update)
+        content = _hash_content(update)
+        outcomes = "".join("01"[each.passed] for each in checks)
+        age = now.timestamp() - self._reported.get("at", 0)
+        is_due = age >= HEARTBEAT or (age >= MIN_AGE and content != self._reported.get("content"))
+        if not is_due and outcomes == self._reported.get("checks"):
+            return []
+        self._reported = {"at": round(now.timestamp()), "content": content, "checks": outcomes}
+        key = self._job.key(NAME)
+        metadata = describe_inventory(self._job, update, partitions)
+        return [
+            dg.AssetMaterialization(key, metadata=metadata, tags={DATA_VERSION_TAG: content}),
+            *(
+                dg.AssetCheckEvaluation(
+                    key,
+                    str(each.check_name),
+                    each.passed,
+                    each.metadata,
+                    severity=each.severity,
+                    description=each.description,
+                )
+                for each in checks
+            ),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the last report for the cursor."""
+        return dict(self._reported)
+
+
+def _check(job: FlinkJob, update: "InventoryUpdate") -> list[dg.AssetCheckResult]:
+    limit = job.thresholds.savepoint_limit
+    recent = [] if limit is None else [_check_recent(update, limit)]
+    return [_check_readable(update), _check_roots(update), *recent]
+
+
+def _hash_content(update: "InventoryUpdate") -> str:
+    return hashlib.sha256("\n".join(sorted(update.inventory.keys)).encode()).hexdigest()[:16]
 
 
 def _specify_checks(job: FlinkJob, limit: timedelta | None) -> Iterator[dg.AssetCheckSpec]:

@@ -14,6 +14,7 @@ import dagster as dg
 
 from state_pipelines.dagster.assets.flink_job import describe_savepoint, find_reported
 from state_pipelines.dagster.flink_asset import documented
+from state_pipelines.dagster.assets.snapshot_inventory import InventoryReports
 from state_pipelines.dagster.jobs import MIGRATE
 from state_pipelines.dagster.migration_runs import MigrationRuns
 from state_pipelines.dagster.partitions import find_name_conflict
@@ -52,7 +53,8 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
         A directory is a snapshot as soon as it has `_metadata`, which Flink writes last. The newest snapshots come
         first; when the time of a tick is over, the others wait for the next tick. The cursor holds a mark of each known
         snapshot: clear it to evaluate all of them that have a partition again. Of the snapshots that exist at the first
-        tick, those that `watch.since` excludes get no partition. A failed migration is requested again as often as
+        tick, those that `watch.since` excludes get no partition, and of checkpoints only samples. The inventory is
+        reported when it has changed, and every hour. A failed migration is requested again as often as
         `watch.retries` says.
         """
         if conflict := find_name_conflict(context.instance, job):
@@ -64,9 +66,11 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
         for each in [each for each in update.new if each.unreadable][:_SHOWN]:
             context.log.warning("%s cannot be read: %s", each.path, each.unreadable)
         newest_first = [each for each in update.inventory if each.key]
-        tick = _Tick(job, context, MigrationRuns(job, context.instance, job.revisions.version), deadline)
+        tick = _Tick(job, context, MigrationRuns(job, context.instance), deadline, partitions=set(partitions))
+        if "checkpoint" in stored:
+            tick.sampled.append(datetime.fromisoformat(stored["checkpoint"]))
         if not context.cursor or "beginning" in stored:
-            tick.beginning = Beginning(job.watch.since, set(partitions))
+            tick.beginning = Beginning(job.watch.since, tick.partitions)
             if "beginning" in stored:
                 tick.beginning.resume(stored["beginning"])
             else:
@@ -82,6 +86,11 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
         cursor: dict[str, Any] = {"seen": sorted((seen & there.keys()).union(tick.handled))}
         if tick.beginning is not None and (waiting or tick.undecided):
             cursor["beginning"] = tick.beginning.to_json()
+        if tick.sampled:
+            cursor["checkpoint"] = max(tick.sampled).isoformat()
+        reports = InventoryReports(job, stored.get("inventory", {}))
+        events = reports.report(update, partitions, datetime.now(UTC))
+        cursor["inventory"] = reports.to_json()
         cursor["failures"] = tick.request_again({each.key for each in newest_first}, stored.get("failures"))
         return dg.SensorResult(
             run_requests=tick.runs,
@@ -90,7 +99,7 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
             skip_reason=None
             if tick.runs
             else "; ".join(tick.list_reasons()) or f"No new snapshots below {', '.join(job.all_roots)}",
-            asset_events=tick.describe_savepoints(),
+            asset_events=[*tick.describe_savepoints(), *events],
             cursor=json.dumps(cursor),
         )
 
@@ -115,6 +124,10 @@ class _Tick:
         waiting: number of snapshots for which time was short.
         undecided: kinds whose newest snapshot must be decided in a later tick.
         passed: number of snapshots that were passed over.
+        partitions: keys of the partitions that exist.
+        sampled: when the checkpoints with a partition were written, the newest of the ticks before and those of this
+            one.
+        left_out: number of checkpoints that get no partition, because they are too close to one that has.
     """
 
     job: FlinkJob
@@ -130,6 +143,9 @@ class _Tick:
     waiting: int = 0
     undecided: set[SnapshotKind] = field(default_factory=set)
     passed: int = 0
+    partitions: set[str] = field(default_factory=set)
+    sampled: list[datetime] = field(default_factory=list)
+    left_out: int = 0
 
     def look_at_all(self, unseen: Mapping[str, SnapshotSummary]) -> None:
         """Decide what happens with snapshots, as far as time permits.
@@ -151,6 +167,9 @@ class _Tick:
                 continue
             if self.job.watch.is_too_young(summary, now):
                 decided = False
+            elif summary.key not in self.partitions and not self.job.watch.samples(summary, self.sampled):
+                self.left_out += 1
+                decided = True
             elif looked >= MOST_PER_TICK or (looked and time.monotonic() > self.deadline):
                 self.waiting += 1
                 decided = False
@@ -161,8 +180,9 @@ class _Tick:
                 self.handled.append(mark)
             elif is_open:
                 self.undecided.add(summary.kind)
-        if self.passed:
-            self.context.log.info("%s", self._describe_passed())
+        for text in (self._describe_passed(), self._describe_left_out()):
+            if text:
+                self.context.log.info("%s", text)
 
     def request_again(self, keys: set[str], since: float | None) -> float:
         """Request failed migrations again; return the time of the last failure that was looked at.
@@ -192,9 +212,19 @@ class _Tick:
 
     def list_reasons(self) -> Sequence[str]:
         """Return why snapshots are not migrated, the most important first."""
-        return [*([self._describe_passed()] if self.passed else []), *self.reasons][:_SHOWN]
+        return list(filter(None, (self._describe_passed(), *self.reasons, self._describe_left_out())))[:_SHOWN]
+
+    def _describe_left_out(self) -> str:
+        if not self.left_out:
+            return ""
+        return (
+            f"{self.left_out} checkpoints get no partition, because of `watch: {{checkpoints: "
+            f"{self.job.watch.checkpoints}}}`; they are in the inventory"
+        )
 
     def _describe_passed(self) -> str:
+        if not self.passed:
+            return ""
         return (
             f"{self.passed} snapshots that existed before get no partition, because the job begins with "
             f"`watch: {{since: {self.job.watch.since}}}`: for all of them set `since: all` and clear the cursor of the "
@@ -235,6 +265,8 @@ class _Tick:
 
     def _add(self, summary: SnapshotSummary) -> None:
         self.keys.append(summary.key)
+        if summary.kind is SnapshotKind.CHECKPOINT and summary.modified is not None:
+            self.sampled.append(summary.modified)
         if self.beginning is not None:
             self.beginning.accept(summary)
         limit = self.job.thresholds.savepoint_limit

@@ -47,8 +47,9 @@ attributes:
   # protos: [messages.desc]
   # thrifts: [messages.thrift]
   # plans: [plan.json]
-  # Snapshots that the sensor takes up; checkpoints are not migrated by themselves.
-  # watch: {since: newest, kinds: [savepoint, checkpoint], migrate: [savepoint], exclude: ["*/test-*"], retries: 2}
+  # Snapshots that get a partition. With `checkpoint` in kinds, the newest checkpoint of each hour gets one too.
+  watch: {kinds: [savepoint]}
+  # watch: {since: newest, kinds: [savepoint, checkpoint], checkpoints: 1h, migrate: [savepoint], retries: 2}
   # Time to live by OPERATOR/STATE or STATE, which snapshots do not hold; * for all others.
   # ttl: {"*": 30d}
 
