@@ -137,7 +137,11 @@ def test_two_new_snapshots_get_a_run_each_and_no_backfill(job: FlinkJob, defs: d
             )
     assert not any(each.requires_backfill_daemon() for each in requested)
     found = {
-        (str(each.partition_key), each.tags[PRIORITY_TAG], frozenset(key.path[-1] for key in each.asset_selection or ()))
+        (
+            str(each.partition_key),
+            each.tags[PRIORITY_TAG],
+            frozenset(key.path[-1] for key in each.asset_selection or ()),
+        )
         for each in requested
     }
     described = {"snapshot_profile", "snapshot_diff", "key_group_balance", "restore_audit", "compatibility_report"}

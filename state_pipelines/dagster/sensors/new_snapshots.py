@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from state_pipelines.dagster.assets.flink_job import describe_savepoint, find_reported
-from state_pipelines.dagster.flink_asset import documented
 from state_pipelines.dagster.assets.snapshot_inventory import InventoryReports
+from state_pipelines.dagster.flink_asset import documented
 from state_pipelines.dagster.jobs import MIGRATE
 from state_pipelines.dagster.migration_runs import MigrationRuns
 from state_pipelines.dagster.partitions import find_name_conflict
