@@ -45,3 +45,12 @@ Requested again at the next hour if nothing was materialised and no run failed, 
 canceled while it waited. A failed run is not repeated. Unlike `AutomationCondition.on_missing`, it does not wait for
 upstream assets: these assets read the snapshot itself.
 """
+
+EVERY_TEN_MINUTES = (
+    (dg.AutomationCondition.cron_tick_passed("*/10 * * * *") | (_MISSING & dg.AutomationCondition.initial_evaluation()))
+    & ~dg.AutomationCondition.in_progress()
+).with_label("every ten minutes")
+"""Every ten minutes, and at the first evaluation.
+
+Unlike `AutomationCondition.on_cron`, it does not wait for an update of the external Flink job upstream.
+"""
