@@ -1,4 +1,4 @@
-"""The Dagster integration: assets, checks, jobs and sensors for any number of Flink jobs."""
+"""The Dagster integration: assets, checks, jobs, sensors and ops for any number of Flink jobs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,46 @@ from state_pipelines.dagster.builder import build_flink_job
 from state_pipelines.dagster.component import FlinkJobComponent
 from state_pipelines.dagster.expectations import ExpectationsResource
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.ops import (
+    SnapshotPath,
+    apply_retention,
+    bootstrap,
+    check,
+    checkpoint,
+    convert,
+    erase,
+    migrate,
+    pin,
+    plan_retention,
+    register,
+    rescale,
+    restore,
+    savepoint,
+    search,
+    verify,
+)
 from state_pipelines.dagster.resources import SparkResource
 
-__all__ = ["ExpectationsResource", "FlinkJob", "FlinkJobComponent", "SparkResource", "build_flink_job"]
+__all__ = [
+    "ExpectationsResource",
+    "FlinkJob",
+    "FlinkJobComponent",
+    "SnapshotPath",
+    "SparkResource",
+    "apply_retention",
+    "bootstrap",
+    "build_flink_job",
+    "check",
+    "checkpoint",
+    "convert",
+    "erase",
+    "migrate",
+    "pin",
+    "plan_retention",
+    "register",
+    "rescale",
+    "restore",
+    "savepoint",
+    "search",
+    "verify",
+]

@@ -25,8 +25,7 @@ from state_pipelines.dagster.assets.state_expectations import build_state_expect
 from state_pipelines.dagster.assets.state_tables import build_state_tables
 from state_pipelines.dagster.broken_job import build_failing_sensor, leave_out, show_error, warn
 from state_pipelines.dagster.job_resources import build_job_resources
-from state_pipelines.dagster.jobs import build_asset_jobs, build_erase_keys, build_rescale_path
-from state_pipelines.dagster.pinning import build_pin_snapshot
+from state_pipelines.dagster.jobs import build_asset_jobs, build_op_jobs
 from state_pipelines.dagster.pruning import build_prune_partitions
 from state_pipelines.dagster.registering import build_register_snapshot
 from state_pipelines.dagster.retention_settings import PlanApplication
@@ -63,8 +62,8 @@ ASSETS: tuple[Callable[[FlinkJob], dg.AssetsDefinition], ...] = (
 )
 """Functions that build the assets of every Flink job."""
 
-JOBS = (build_register_snapshot, build_rescale_path, build_prune_partitions, build_pin_snapshot, build_erase_keys)
-"""Functions that build the op jobs of every Flink job."""
+JOBS = (build_register_snapshot, build_prune_partitions)
+"""Functions that build further op jobs of every Flink job."""
 
 SCHEDULES = (build_daily_audit, build_retention_schedule)
 """Functions that build the schedules of every Flink job; stopped by default, except with `apply: scheduled`."""
@@ -80,7 +79,7 @@ def build_flink_job(job: FlinkJob) -> dg.Definitions:
     runs fail with it; other jobs of the code location are not affected.
     """
     share_storage_options(job.storage_options)
-    jobs: list[AnyJob] = [*build_asset_jobs(job), *(build(job) for build in JOBS)]
+    jobs: list[AnyJob] = [*build_asset_jobs(job), *build_op_jobs(job), *(build(job) for build in JOBS)]
     resources = build_job_resources(job.name, job.resources)
     try:
         assets: list[dg.AssetsDefinition | dg.AssetSpec] = [build_flink_job_spec(job), *_build_assets(job)]

@@ -1,22 +1,21 @@
-"""The op of the job `erase_keys`: a new snapshot without some keys, and the snapshots that still hold them."""
+"""Erasure of keys: a new snapshot without them, and the snapshots that still hold them."""
 
-# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+# Without the import of `annotations`: Dagster reads those of configurations.
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.dagster.failures import reporting_failures
+from state_pipelines.dagster.assets.rescaled_savepoint import TARGET
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.job_resources import using_resources_of
-from state_pipelines.dagster.metadata_values import make_table
+from state_pipelines.dagster.metadata_values import make_table, round_seconds
 from state_pipelines.dagster.resources import SparkResource
-from state_pipelines.errors import UsageError
 from state_pipelines.keyed.keys.key_values import KeyText
-from state_pipelines.operations.erase.key_erasure import plan_erasure, run_erasure, search_below
+from state_pipelines.operations.erase.key_erasure import plan_erasure, require_searched, run_erasure, search_below
 from state_pipelines.operations.erase.key_search import KeySearch
+from state_pipelines.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from state_pipelines.operations.rescale import RescaleResult
@@ -30,61 +29,79 @@ _COLUMNS = [
 ]
 
 
-class ErasureConfig(dg.Config):
-    """The keys to erase, and the snapshot."""
+class KeysConfig(dg.Config):
+    """The keys to look for."""
 
     keys: list[str] = Field(
-        description="Keys to erase: plain text for String keys, otherwise JSON, as for `state-pipelines erase --key`."
-    )
-    snapshot: str = Field(description="Path or URL of the snapshot.")
-    target: str = Field(
-        default="",
-        description="Directory of the new snapshot, which must not exist; without it, the run only reports the keys.",
+        min_length=1,
+        description="Keys: plain text for String keys, otherwise JSON, as for `state-pipelines erase --key`.",
     )
     root: str = Field(default="", description="Also search all snapshots below this directory for the keys.")
 
 
-def build_erase_op(job: FlinkJob) -> dg.OpDefinition:
-    """Build the op `erase` of a job, which takes any snapshot by its path."""
+class ErasureConfig(KeysConfig):
+    """The keys to erase."""
 
-    @dg.op(name=job.prefix("erase"), pool=job.prefix("erase"))
-    @using_resources_of(job.name)
-    @reporting_failures
-    def erase(context: dg.OpExecutionContext, config: ErasureConfig, spark: SparkResource) -> str:
-        """Erase keys from every operator keyed by them. Returns the path of the new snapshot, or an empty text."""
-        if not config.keys:
-            raise UsageError("`keys` is empty", hint="Give at least one key in `keys`")
-        keys = [KeyText(each) for each in config.keys]
-        plan = plan_erasure(job.storage.open(config.snapshot), keys, config.target or None, run=spark.run_tasks)
-        result = run_erasure(plan, spark.run_tasks) if config.target else None
-        searches = [plan.search]
-        if config.root:
-            searches += search_below(config.root, keys, open_other=job.storage.open, run=spark.run_tasks)
-        for search in searches:
-            for operator, reason in search.unsearched:
-                where = f"{search.path}, operator {operator}" if operator else search.path
-                context.log.warning(f"{where}: not searched: {reason}")
-        if result is None:
-            context.log.info(
-                "No state contains the keys" if config.target else "Nothing was written, because `target` is not set"
-            )
-        context.add_output_metadata(_describe(searches, result))
-        return "" if result is None else result.path
-
-    return erase
+    target: str = Field(default="", description=TARGET)
+    strict: bool = Field(default=True, description="Fail, and write nothing, if some state cannot be searched.")
 
 
-def _describe(searches: Iterable[KeySearch], result: "RescaleResult | None") -> dict[str, Any]:
-    every = list(searches)
+def find_keys(job: FlinkJob, snapshot: Snapshot, config: KeysConfig, spark: SparkResource) -> dict[str, Any]:
+    """Search a snapshot for keys, and perhaps others; return metadata. Nothing is written."""
+    plan = plan_erasure(snapshot, _parse_keys(config), run=spark.run_tasks)
+    return _describe([plan.search, *_search_others(job, config, spark)], None)
+
+
+def erase_keys(
+    job: FlinkJob, snapshot: Snapshot, config: ErasureConfig, spark: SparkResource, target: str
+) -> tuple[str | None, dict[str, Any]]:
+    """Erase keys from every operator keyed by them.
+
+    Args:
+        job: the Flink job.
+        snapshot: the snapshot.
+        config: keys, and the directory whose snapshots are searched too.
+        spark: runs the tasks.
+        target: directory of the new snapshot.
+
+    Returns:
+        the path of the new snapshot, None if no state has the keys; and metadata.
+
+    Raises:
+        StateError: some state cannot be searched, or the target exists.
+    """
+    plan = plan_erasure(snapshot, _parse_keys(config), target, run=spark.run_tasks)
+    if config.strict:
+        require_searched(plan)
+    result = run_erasure(plan, spark.run_tasks)
+    searches = [plan.search, *_search_others(job, config, spark)]
+    return None if result is None else result.path, _describe(searches, result)
+
+
+def _parse_keys(config: KeysConfig) -> list[KeyText]:
+    return [KeyText(each) for each in config.keys]
+
+
+def _search_others(job: FlinkJob, config: KeysConfig, spark: SparkResource) -> list[KeySearch]:
+    if not config.root:
+        return []
+    return list(search_below(config.root, _parse_keys(config), open_other=job.storage.open, run=spark.run_tasks))
+
+
+def _describe(searches: Sequence[KeySearch], result: "RescaleResult | None") -> dict[str, Any]:
     rows = [
         (search.path, found.operator, found.state, found.key, found.entries)
-        for search in every
+        for search in searches
         for found in search.found
     ]
     metadata: dict[str, Any] = {
         "found": make_table(_COLUMNS, rows),
-        "snapshots that hold the keys": [search.path for search in every if search.found],
-        "not searched": [f"{search.path}: {reason}" for search in every for _, reason in search.unsearched],
+        "snapshots that hold the keys": [search.path for search in searches if search.found],
+        "not searched": [
+            f"{search.path}{operator and f', operator {operator}'}: {reason}"
+            for search in searches
+            for operator, reason in search.unsearched
+        ],
     }
     if result is not None:
         metadata |= {
@@ -92,6 +109,6 @@ def _describe(searches: Iterable[KeySearch], result: "RescaleResult | None") -> 
             "files written": result.files_written,
             "files taken over": result.files_taken,
             "bytes": result.bytes,
-            "seconds": result.seconds,
+            "seconds": round_seconds(result.seconds),
         }
     return metadata

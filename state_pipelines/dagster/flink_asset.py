@@ -12,6 +12,7 @@ import dagster as dg
 
 from state_pipelines.dagster.automation import PRIORITY_TAG
 from state_pipelines.dagster.checks import specify_checks
+from state_pipelines.dagster.configurations import validate_early
 from state_pipelines.dagster.failures import reporting_failures, to_tag
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.job_resources import using_resources_of
@@ -105,7 +106,7 @@ def flink_asset(
         specs = [*specify_checks(job, name, checks, partitioned=partitioned), *check_specs]
         hooked = _executing(job, function)
         reporting = reporting_failures(_skipping_removed(job, spec.key, hooked) if is_skippable else hooked)
-        return dg.multi_asset(
+        definition = dg.multi_asset(
             name=job.op(name),
             specs=[spec],
             partitions_def=job.partitions if partitioned else None,
@@ -117,6 +118,8 @@ def flink_asset(
             # Otherwise Dagster requires a result of each check in each run.
             can_subset=bool(checks),
         )(using_resources_of(job.name)(_completing_checks(specs, reporting)))
+        validate_early(definition.op, function)
+        return definition
 
     return decorate
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from state_pipelines.dagster import ops, pinning
 from state_pipelines.dagster.assets import (
     applied_retention,
     bootstrapped_savepoint,
@@ -23,10 +24,8 @@ from state_pipelines.dagster.assets import (
     snapshot_profile,
     state_tables,
 )
-from state_pipelines.dagster.assets.rescaled_savepoint import build_rescale_op
 from state_pipelines.dagster.automation import MIGRATION, PRIORITY_TAG
-from state_pipelines.dagster.erasing import build_erase_op
-from state_pipelines.dagster.op_jobs import make_op_job
+from state_pipelines.dagster.op_jobs import bind_op, make_op_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,9 +45,13 @@ CONVERT = "convert_snapshot"
 RESCALE = "rescale_snapshot"
 RESCALE_PATH = "rescale_path"
 ERASE = "erase_keys"
+SEARCH = "search_keys"
 TAKE_CHECKPOINT = "take_checkpoint"
 TAKE_SAVEPOINT = "take_savepoint"
 BOOTSTRAP = "bootstrap_savepoint"
+
+NUMBERS = {"max_parallelism": None, "parallelism": None}
+"""Configuration of a rescaling with which the launchpad begins. It is empty: no run starts with it."""
 
 
 def build_migrate_snapshot(job: FlinkJob) -> UnresolvedAssetJobDefinition:
@@ -110,15 +113,37 @@ def build_asset_jobs(job: FlinkJob) -> Iterator[UnresolvedAssetJobDefinition]:
         yield _select(job, BOOTSTRAP, (bootstrapped_savepoint.NAME,), text)
 
 
-def build_rescale_path(job: FlinkJob) -> dg.JobDefinition:
-    """Build the job `rescale_path`, whose configuration contains the paths."""
-    return make_op_job(job, RESCALE_PATH, build_rescale_op(job), "Rescales any snapshot, given by its path.")
+def build_op_jobs(job: FlinkJob) -> Iterator[dg.JobDefinition]:
+    """Yield the jobs of a single op, which take any snapshot by its path or name."""
+    for name, op, description, launchpad in _OP_JOBS:
+        yield make_op_job(job, name, bind_op(job, op), description, launchpad)
 
 
-def build_erase_keys(job: FlinkJob) -> dg.JobDefinition:
-    """Build the job `erase_keys`, whose configuration contains keys and paths."""
-    text = "Erases keys from a copy of a snapshot, and reports which snapshots contain them."
-    return make_op_job(job, ERASE, build_erase_op(job), text)
+_INPUT: Mapping[str, str] = {"snapshot": ""}
+
+_OP_JOBS: tuple[tuple[str, dg.OpDefinition, str, Mapping[str, object]], ...] = (
+    (RESCALE_PATH, ops.rescale, "Rescales any snapshot.", {"inputs": _INPUT, "config": NUMBERS}),
+    (ERASE, ops.erase, "Erases keys from a copy of a snapshot.", {"inputs": _INPUT, "config": {"keys": []}}),
+    (
+        SEARCH,
+        ops.search,
+        "Reports which states and snapshots contain keys.",
+        {"inputs": _INPUT, "config": {"keys": []}},
+    ),
+    (
+        pinning.PIN,
+        ops.pin,
+        "Pins a snapshot, so that retention never deletes it, or removes the pin.",
+        {"inputs": _INPUT, "config": {"reason": ""}},
+    ),
+    (
+        pinning.RESTORE,
+        ops.restore,
+        "Moves a snapshot back from quarantine, and pins it, so that the next plan does not take it again.",
+        {"config": {"snapshot": ""}},
+    ),
+)
+"""Name, op and description of the jobs of a single op, and the configuration with which the launchpad begins."""
 
 
 def _select(
@@ -126,4 +151,6 @@ def _select(
 ) -> UnresolvedAssetJobDefinition:
     selection = dg.AssetSelection.assets(*map(job.key, assets))
     tags = {**({PRIORITY_TAG: str(priority)} if priority else {}), **job.tags}
-    return dg.define_asset_job(job.prefix(name), selection, description=description, tags=tags or None)
+    # In the launchpad; without it, the fields that matter come after those of files.
+    config = {"ops": {job.op(rescaled_savepoint.NAME): {"config": NUMBERS}}} if name == RESCALE else None
+    return dg.define_asset_job(job.prefix(name), selection, description=description, tags=tags or None, config=config)

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 Cell: TypeAlias = str | int | float | bool | None
 
+_TEN_SECONDS = 10
+_CENT = 0.01
+
 
 _WIDE = 6
 """Number of columns of a table beyond which the UI cuts it at the right."""
@@ -59,3 +62,15 @@ def expect_none(name: str, observed: int, details: Mapping[str, Any] | None = No
         severity=dg.AssetCheckSeverity.WARN,
         metadata={"expected": 0, "observed": observed, **(details or {})},
     )
+
+
+def round_seconds(seconds: float) -> float:
+    """Round a duration for people: to hundredths of a second, of more than ten seconds to tenths."""
+    return round(seconds, 1 if seconds >= _TEN_SECONDS else 2)
+
+
+def round_money(amount: float) -> float:
+    """Round an amount of money for people: to two decimals, or to two digits where that would be nothing."""
+    if abs(amount) >= _CENT or not amount:
+        return round(amount, 2)
+    return float(f"{amount:.1e}")

@@ -1,19 +1,87 @@
-"""Dagster jobs of a single op."""
+"""Ops, whose Flink job is a resource or fixed, and Dagster jobs of a single op."""
 
-from __future__ import annotations
+# Without the import of `annotations`: Dagster reads those of the decorated functions.
 
-from typing import TYPE_CHECKING
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import dagster as dg
 
-if TYPE_CHECKING:
-    from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.configurations import validate_early
+from state_pipelines.dagster.failures import reporting_failures
+from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.job_resources import using_resources_of
+
+FLINK_JOB = "flink_job"
+"""Key of the resource, and name of the argument, with the `FlinkJob` that an op is about."""
+
+_Function = Callable[..., Any]
+_OPS: dict[str, tuple[_Function, Mapping[str, Any]]] = {}
+"""Function and options of each op, by its name."""
 
 
-def make_op_job(job: FlinkJob, name: str, op: dg.OpDefinition, description: str) -> dg.JobDefinition:
-    """Make the job of an op, with the prefix and the tags of a Flink job."""
+def checked_op(**options: Any) -> Callable[[_Function], dg.OpDefinition]:
+    """Decorate a function as an op with failure handling, whose configuration is validated before a run starts."""
 
-    @dg.job(name=job.prefix(name), description=description, tags=job.tags)
+    def decorate(function: _Function) -> dg.OpDefinition:
+        definition = _define(function, options)
+        _OPS[definition.name] = function, options
+        return definition
+
+    return decorate
+
+
+def _define(function: _Function, options: Mapping[str, Any]) -> dg.OpDefinition:
+    definition: dg.OpDefinition = dg.op(**options)(reporting_failures(function))
+    validate_early(definition, function)
+    return definition
+
+
+def bind_op(job: FlinkJob, op: dg.OpDefinition) -> dg.OpDefinition:
+    """Return an op of `checked_op` that is about one Flink job, with the resources of this job.
+
+    Names of ops are unique in a code location, so that of the job is in front.
+    """
+    function, options = _OPS[op.name]
+    signature = inspect.signature(function)
+    bound: _Function
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def generate(*args: Any, **given: Any) -> Iterator[Any]:
+            yield from function(*args, **given, flink_job=job)
+
+        bound = generate
+    else:
+
+        @functools.wraps(function)
+        def call(*args: Any, **given: Any) -> Any:
+            return function(*args, **given, flink_job=job)
+
+        bound = call
+    parameters = [each for name, each in signature.parameters.items() if name != FLINK_JOB]
+    vars(bound)["__signature__"] = signature.replace(parameters=parameters)
+    bound.__annotations__ = {name: each for name, each in function.__annotations__.items() if name != FLINK_JOB}
+    return _define(using_resources_of(job.name)(bound), {**options, "name": job.prefix(op.name)})
+
+
+def make_op_job(
+    job: FlinkJob, name: str, op: dg.OpDefinition, description: str, launchpad: Mapping[str, object] | None = None
+) -> dg.JobDefinition:
+    """Make the job of an op, with the prefix and the tags of a Flink job.
+
+    Args:
+        job: the Flink job.
+        name: name of the job, without the prefix.
+        op: the op.
+        description: of the job.
+        launchpad: the configuration of the op with which the launchpad begins.
+    """
+    config: Any = None if launchpad is None else {"ops": {op.name: launchpad}}
+
+    @dg.job(name=job.prefix(name), description=description, tags=job.tags, config=config)
     def run() -> None:
         op()
 

@@ -1,57 +1,119 @@
-"""`pin_snapshot`: a job that protects a snapshot from retention, or ends its protection."""
+"""Pins of snapshots, and snapshots that come back from quarantine, which are pinned too."""
 
-# Without the import of `annotations`: Dagster reads those of the decorated functions.
+from __future__ import annotations
 
-import dagster as dg
-from pydantic import Field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from state_pipelines.dagster.failures import reporting_failures
-from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.op_jobs import make_op_job
-from state_pipelines.errors import UsageError
+from state_pipelines.dagster.assets.applied_retention import open_log
+from state_pipelines.dagster.assets.retention_plan import find_roots
+from state_pipelines.errors import UsageError, Where
+from state_pipelines.operations.retention import Outcome, list_quarantine, restore_quarantined
 from state_pipelines.operations.retention.pins import pin_snapshot, unpin_snapshot
-from state_pipelines.storage import Location, resolve
+from state_pipelines.storage import METADATA_FILE, Location, resolve
 
-NAME = "pin_snapshot"
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
+    from state_pipelines.dagster.job import FlinkJob
+    from state_pipelines.operations.retention import AuditRecord
 
-class PinConfig(dg.Config):
-    """The snapshot to pin or unpin."""
+PIN = "pin_snapshot"
+RESTORE = "restore_snapshot"
 
-    snapshot: str = Field(description="Name of its directory, its path or partition key, or `latest`.")
-    reason: str = Field(default="", description="Reason, for readers of the pin file.")
-    unpin: bool = Field(default=False, description="Remove the pin.")
-
-
-def build_pin_snapshot(job: FlinkJob) -> dg.JobDefinition:
-    """Build the job `pin_snapshot` of a Flink job."""
-
-    @dg.op(name=job.op(NAME), tags=job.tags)
-    @reporting_failures
-    def pin(context: dg.OpExecutionContext, config: PinConfig) -> None:
-        """Add the snapshot to the pin file of its root, or remove it."""
-        if config.unpin and config.reason:
-            raise UsageError(
-                "`reason` has no effect with `unpin`: it is why a snapshot is pinned", hint="Leave one out"
-            )
-        _, path = job.storage.find_named(config.snapshot, warn=context.log.warning)
-        root, relative = _split(job, path)
-        if config.unpin:
-            unpin_snapshot(root, relative)
-        else:
-            pin_snapshot(root, relative, reason=config.reason)
-        context.log.info("%s is %s", path, "no longer pinned" if config.unpin else "pinned")
-        context.add_output_metadata({"snapshot": dg.MetadataValue.path(path), "pinned": not config.unpin})
-
-    return make_op_job(job, NAME, pin, "Pins a snapshot, so that retention never deletes it, or removes the pin.")
+_BACK = (Outcome.RESTORED, Outcome.INCOMPLETE)
+_SHOWN = 10
 
 
-def _split(job: FlinkJob, path: str) -> tuple[Location, str]:
+@dataclass(frozen=True)
+class Restored:
+    """The result of a restore.
+
+    Attributes:
+        snapshots: paths of the snapshots that are back, each of which is pinned.
+        files: number of files that are back.
+        bytes: their size.
+        problems: files that could not be moved, and what snapshots lack.
+        doubts: why it cannot be seen whether a snapshot is complete.
+    """
+
+    snapshots: Sequence[str]
+    files: int
+    bytes: int
+    problems: Sequence[str]
+    doubts: Sequence[str]
+
+
+def change_pin(job: FlinkJob, path: str, *, reason: str = "", unpin: bool = False) -> None:
+    """Add a snapshot to the pin file of its root, or remove it.
+
+    Raises:
+        UsageError: the snapshot is not below a root of the job, or is not pinned.
+    """
+    root, relative = _split(path, [resolve(each) for each in (*job.storage.searched_roots, *find_roots(job))])
+    if unpin:
+        unpin_snapshot(root, relative)
+    else:
+        pin_snapshot(root, relative, reason=reason)
+
+
+def restore_snapshots(job: FlinkJob, what: str, *, reason: str) -> Restored:
+    """Move files back from the quarantine, and pin the snapshots that are back, so that the next plan keeps them.
+
+    Args:
+        job: the Flink job.
+        what: name or path of the directory of a snapshot, or the fingerprint of an applied plan.
+        reason: of the pins.
+
+    Raises:
+        NotFoundError: nothing of this name is in quarantine.
+        UsageError: several snapshots have this name.
+    """
+    roots = [resolve(each) for each in find_roots(job)]
+    records = restore_quarantined(roots, _find_quarantined(roots, what), open_log(job), path_mapping=job.reach)
+    back = [each for each in records if each.outcome in _BACK]
+    suffix = f"/{METADATA_FILE}"
+    snapshots = [each.path.removesuffix(suffix) for each in back if each.path.endswith(suffix)]
+    for path in snapshots:
+        root, relative = _split(path, roots)
+        pin_snapshot(root, relative, reason=reason)
+    is_problem = [each.outcome in (Outcome.FAILED, Outcome.INCOMPLETE) for each in records]
+    return Restored(
+        snapshots,
+        len(back),
+        sum(each.bytes for each in back),
+        [_explain(each) for each, wrong in zip(records, is_problem, strict=True) if wrong],
+        [_explain(each) for each, wrong in zip(records, is_problem, strict=True) if each.detail and not wrong],
+    )
+
+
+def _explain(record: AuditRecord) -> str:
+    return f"{record.path}: {record.detail}"
+
+
+def _find_quarantined(roots: Sequence[Location], what: str) -> str:
+    """Return the path of a snapshot that is given by the name of its directory; any other text as it is."""
+    if "/" in what:
+        return what
+    suffix = f"/{what}/{METADATA_FILE}"
+    originals = {str(each.original) for each in list_quarantine(roots)}
+    found = sorted(each.removesuffix(f"/{METADATA_FILE}") for each in originals if each.endswith(suffix))
+    if len(found) > 1:
+        raise UsageError(
+            f"{len(found)} snapshots in quarantine have the name {what}",
+            hint=f"Choose from {', '.join(found[:_SHOWN])}",
+        )
+    return found[0] if found else what
+
+
+def _split(path: str, roots: Sequence[Location]) -> tuple[Location, str]:
     """Return the root of a snapshot, and its path relative to the root."""
-    for root in map(resolve, job.storage.searched_roots):
+    for root in roots:
         start = f"{str(root).rstrip('/')}/"
         if path.startswith(start):
             return root, path[len(start) :]
     raise UsageError(
-        f"{path} is not below a root of the job", hint="It needs no pin: retention deletes nothing outside the roots"
+        "the snapshot is not below a root of the job",
+        where=Where(file=path),
+        hint="It needs no pin: retention deletes nothing outside the roots",
     )

@@ -5,9 +5,8 @@
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.dagster.failures import reporting_failures
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.op_jobs import make_op_job
+from state_pipelines.dagster.op_jobs import checked_op, make_op_job
 from state_pipelines.dagster.partitions import check_name, take_name
 
 NAME = "prune_partitions"
@@ -29,8 +28,7 @@ class PruneConfig(dg.Config):
 def build_prune_partitions(job: FlinkJob) -> dg.JobDefinition:
     """Build the job `prune_partitions` of a Flink job."""
 
-    @dg.op(name=job.op(NAME), tags=job.tags)
-    @reporting_failures
+    @checked_op(name=job.op(NAME), tags=job.tags)
     def prune(context: dg.OpExecutionContext, config: PruneConfig) -> None:
         """List the partitions of deleted snapshots, or remove them."""
         if config.results_moved:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.dagster import pinning
+from state_pipelines.dagster import ops, pinning
 from state_pipelines.dagster.assets import (
     applied_retention,
     compatibility_report,
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     Plan = tuple[str, Mapping[str, Any]]
     """Name of a Dagster job, without the prefix of the Flink job, and its run configuration."""
 
-JOBS = frozenset({APPLY_RETENTION, AUDIT, CONVERT, MIGRATE, PLAN_RETENTION, RESCALE, pinning.NAME})
+JOBS = frozenset({APPLY_RETENTION, AUDIT, CONVERT, MIGRATE, PLAN_RETENTION, RESCALE, pinning.PIN, pinning.RESTORE})
 """Names of the Dagster jobs that requests run, without the prefix of the Flink job."""
 
-UNPARTITIONED = frozenset({Operation.PIN, Operation.UNPIN, Operation.RETAIN})
+UNPARTITIONED = frozenset({Operation.PIN, Operation.UNPIN, Operation.RESTORE, Operation.RETAIN})
 """Operations whose runs have no partition key."""
 
 
@@ -84,8 +84,16 @@ def _plan_retention(job: FlinkJob, request: Request) -> Plan:
 
 
 def _plan_pin(job: FlinkJob, request: Request) -> Plan:
-    config = {"snapshot": request.snapshot, "unpin": request.operation is Operation.UNPIN, **request.options}
-    return pinning.NAME, {"ops": {job.op(pinning.NAME): {"config": config}}}
+    config = {"unpin": request.operation is Operation.UNPIN, **request.options}
+    return pinning.PIN, {
+        "ops": {job.prefix(ops.pin.name): {"inputs": {"snapshot": request.snapshot}, "config": config}}
+    }
+
+
+def _plan_restore(job: FlinkJob, request: Request) -> Plan:
+    return pinning.RESTORE, {
+        "ops": {job.prefix(ops.restore.name): {"config": {"snapshot": request.snapshot, **request.options}}}
+    }
 
 
 _PLANS: Mapping[Operation, Callable[[FlinkJob, Request], Plan]] = {
@@ -96,5 +104,6 @@ _PLANS: Mapping[Operation, Callable[[FlinkJob, Request], Plan]] = {
     Operation.VERIFY: _plan_audit,
     Operation.PIN: _plan_pin,
     Operation.UNPIN: _plan_pin,
+    Operation.RESTORE: _plan_restore,
     Operation.RETAIN: _plan_retention,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,13 @@ from state_pipelines.errors import ProofError
 from state_pipelines.operations.proofs.proof_reports import ProofReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.dagster.expectations import ExpectationsResource
     from state_pipelines.dagster.job import FlinkJob
+
+NameTarget = Callable[[str], str]
+"""Returns the directory of a new savepoint, by its purpose, such as the name of a revision."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +26,14 @@ class WrittenSavepoint:
     """A savepoint that a run has published.
 
     Attributes:
+        path: path or URL of its directory.
         metadata: of the materialisation.
         fingerprint: of the new savepoint.
         notes: what a person should know about it; logged as warnings.
         proof: the proof that it passed; None for copied files, which have none.
     """
 
+    path: str
     metadata: Mapping[str, Any]
     fingerprint: str
     notes: Sequence[str]
@@ -39,7 +45,7 @@ def materialize_savepoint(
     job: FlinkJob,
     asset: str,
     expectations: ExpectationsResource,
-    write: Callable[[], WrittenSavepoint],
+    write: Callable[[], WrittenSavepoint | None],
 ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
     """Write a savepoint; yield its materialisation and the results of its checks.
 
@@ -50,7 +56,7 @@ def materialize_savepoint(
         job: the Flink job.
         asset: name of the asset, without the job.
         expectations: judges the proof.
-        write: writes and proves the savepoint.
+        write: writes and proves the savepoint; None if there is nothing to write.
 
     Raises:
         ProofError: the proof failed, and there is no new savepoint.
@@ -67,6 +73,9 @@ def materialize_savepoint(
         if isinstance(error.report, ProofReport):
             yield from judge(error.report)
         raise
+    if savepoint is None:
+        context.log.info("There is nothing to change: nothing was written.")
+        return
     for note in savepoint.notes:
         context.log.warning(note)
     yield dg.MaterializeResult(
@@ -74,3 +83,12 @@ def materialize_savepoint(
     )
     if savepoint.proof is not None:
         yield from judge(savepoint.proof)
+
+
+def name_results(context: dg.AssetExecutionContext, job: FlinkJob) -> NameTarget:
+    """Return a function that names the savepoint of a run, below the results of the job.
+
+    Each run has its own directory, because a snapshot is never overwritten.
+    """
+    key, run_id = context.partition_key, context.run.run_id
+    return lambda purpose: job.storage.name_result(key, purpose, run_id)

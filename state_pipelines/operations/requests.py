@@ -1,6 +1,6 @@
 """Requests: YAML files in which people ask a deployment for one operation each.
 
-    operation: rescale          # migrate, rescale, convert, copy, pin, unpin, verify or retain
+    operation: rescale          # migrate, rescale, convert, copy, pin, unpin, restore, verify or retain
     snapshot: latest            # name of its directory, key of its partition, path below a root, or latest
     max_parallelism: 1024       # the rest are the fields of that operation
 
@@ -64,6 +64,7 @@ class Operation(StrEnum):
     COPY = "copy"
     PIN = "pin"
     UNPIN = "unpin"
+    RESTORE = "restore"
     VERIFY = "verify"
     RETAIN = "retain"
 
@@ -83,6 +84,7 @@ _FIELDS: Mapping[Operation, Mapping[str, type]] = {
     Operation.COPY: {"target": str, "files": str},
     Operation.PIN: {"reason": str},
     Operation.UNPIN: {},
+    Operation.RESTORE: {"reason": str},
     Operation.VERIFY: {"depth": str},
     Operation.RETAIN: {"policy": dict, "apply": str},
 }

@@ -67,9 +67,3 @@ def test_there_is_no_check_when_files_were_only_copied(deployment: Deployment, k
     result = run(deployment, key, format="keep")
     assert result.success
     assert result.get_asset_check_evaluations() == []
-
-
-def test_a_wrong_word_writes_nothing(deployment: Deployment, key: str, converted: dg.ExecuteInProcessResult) -> None:
-    before = deployment.results
-    assert not run(deployment, key, format="parquet").success
-    assert deployment.results == before

@@ -1,10 +1,8 @@
-"""The job `erase_keys` on real Spark."""
+"""The jobs `erase_keys` and `search_keys` on real Spark."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-
-import pytest
 
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot import open_snapshot
@@ -21,16 +19,17 @@ if TYPE_CHECKING:
     from tests.dagster.conftest import Deployment
 
 KEY = "order-0001"
+OPS = {"erase_keys": "erase", "search_keys": "search"}
 
 
-def run(deployment: Deployment, **config: Any) -> dg.ExecuteInProcessResult:
-    given = {"keys": [KEY], "snapshot": str(SAVEPOINTS["2.2"]), **config}
+def run(deployment: Deployment, name: str, **config: Any) -> dg.ExecuteInProcessResult:
+    op = {"inputs": {"snapshot": str(SAVEPOINTS["2.2"])}, "config": {"keys": [KEY], **config}}
     return (
         build(deployment.job)
-        .resolve_job_def("shop_erase_keys")
+        .resolve_job_def(f"shop_{name}")
         .execute_in_process(
             instance=deployment.instance,
-            run_config={"ops": {"shop_erase": {"config": given}}},
+            run_config={"ops": {f"shop_{OPS[name]}": op}},
             raise_on_error=False,
         )
     )
@@ -44,7 +43,7 @@ def read_metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
 def test_the_new_snapshot_lacks_the_key_and_nothing_else(
     deployment: Deployment, spark: SparkSession, tmp_path: Path
 ) -> None:
-    result = run(deployment, target=str(tmp_path / "erased"), root=str(SAVEPOINTS["2.2"].parent))
+    result = run(deployment, "erase_keys", target=str(tmp_path / "erased"), root=str(SAVEPOINTS["2.2"].parent))
     assert result.output_for_node("shop_erase") == str(tmp_path / "erased")
     kept = [entry for entry in orders().entries() if entry.get("key") != KEY or entry["op"] != "orders"]
     assert len(kept) < len(orders().entries())
@@ -52,14 +51,9 @@ def test_the_new_snapshot_lacks_the_key_and_nothing_else(
     assert read_metadata(result)["snapshots that hold the keys"] == [str(SAVEPOINTS["2.2"])] * 2
 
 
-def test_without_a_target_nothing_is_written(deployment: Deployment, spark: SparkSession, tmp_path: Path) -> None:
-    result = run(deployment)
-    assert result.success
-    assert result.output_for_node("shop_erase") == ""
+def test_a_search_writes_nothing(deployment: Deployment, spark: SparkSession) -> None:
+    result = run(deployment, "search_keys")
+    assert result.output_for_node("shop_search") == str(SAVEPOINTS["2.2"])
+    assert not deployment.results
     found = {(row.data["operator"], row.data["state"]) for row in read_metadata(result)["found"].records}
     assert ("orders", "order") in found
-
-
-@pytest.mark.parametrize("config", [{"keys": []}, {"snapshot": "/nowhere"}])
-def test_wrong_use_is_a_failure(deployment: Deployment, spark: SparkSession, config: dict[str, Any]) -> None:
-    assert not run(deployment, **config).success

@@ -223,7 +223,7 @@ def test_a_snapshot_is_pinned_and_unpinned_by_request(requests: Requests) -> Non
     (pinned,) = read_pins(resolve(root))
     assert (pinned.path, pinned.reason) == (f"flink-2.2/{SAVEPOINTS['2.2'].name}", "before the release")
     requests.tick()
-    assert requests.result("pin.yaml")["results"]["shop__pin_snapshot"]["pinned"] is True
+    assert requests.result("pin.yaml")["results"]["shop_pin"]["pinned"] is True
     assert requests.execute(unpin).success
     assert read_pins(resolve(root)) == ()
 

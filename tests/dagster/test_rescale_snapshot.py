@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.dagster.assets.rescaled_savepoint import RescaleConfig
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.rescale.proof_report import DESCRIPTIONS
-from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import open_snapshot
 from tests.dagster.conftest import SAVEPOINTS, build
 from tests.operations.rescaling.test_rescaling import gather
@@ -81,23 +79,14 @@ def test_what_is_impossible_writes_nothing(
 
 
 def test_any_snapshot_is_rescaled_by_its_path(deployment: Deployment, spark: SparkSession, tmp_path: Path) -> None:
-    config: dict[str, Any] = {
-        "snapshot": str(SAVEPOINTS["1.20"]),
-        "target": str(tmp_path / "new"),
-        "max_parallelism": 256,
-    }
+    config: dict[str, Any] = {"target": str(tmp_path / "new"), "max_parallelism": 256}
+    op = {"inputs": {"snapshot": str(SAVEPOINTS["1.20"])}, "config": config}
     result = (
         build(deployment.job)
         .resolve_job_def("shop_rescale_path")
-        .execute_in_process(instance=deployment.instance, run_config={"ops": {"shop_rescale": {"config": config}}})
+        .execute_in_process(instance=deployment.instance, run_config={"ops": {"shop_rescale": op}})
     )
     assert result.output_for_node("shop_rescale") == str(tmp_path / "new")
     uids = deployment.job.uids
-    old, new = (open_snapshot(path, uids=uids) for path in (config["snapshot"], config["target"]))
+    old, new = (open_snapshot(path, uids=uids) for path in (str(SAVEPOINTS["1.20"]), config["target"]))
     assert gather(dump(new)) == gather(dump(old))
-
-
-@pytest.mark.parametrize("files", list(FileMode))
-def test_the_configuration_takes_every_word_for_files(files: FileMode) -> None:
-    config = RescaleConfig(parallelism=3, files=files.value)
-    assert (config.file_mode, config.parse().parallelism) == (files, 3)

@@ -7,24 +7,32 @@ Spark. Every configuration of the package has a case.
 from __future__ import annotations
 
 import inspect
+import re
 from functools import cache
 from importlib import import_module
 from pkgutil import walk_packages
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import dagster as dg
 import pytest
+from dagster._core.execution.api import create_execution_plan
 from pydantic import ValidationError
 
 import state_pipelines.dagster
 from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
+from state_pipelines.dagster.configurations import DepthName, FileModeName, FormatName, InFlightName, NewFormatName
 from state_pipelines.dagster.retention_settings import PlanApplication, RetentionSettings
 from state_pipelines.dagster.stream_settings import StreamSettings
 from state_pipelines.errors import StateError
+from state_pipelines.operations.auditing import Depth
+from state_pipelines.operations.convert.conversion_plan import InFlight
+from state_pipelines.operations.write.publication import FileMode
+from state_pipelines.operations.write.state_formats import Format
 from tests.dagster.conftest import MIGRATIONS, SAVEPOINTS, Deployment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
+    from enum import Enum
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("no_storages")
@@ -32,6 +40,9 @@ pytestmark = pytest.mark.usefixtures("no_storages")
 SECRET = "wJalrXUtnFEMI"
 UNREACHABLE = f"s3://AKIA:{SECRET}@no-such-bucket/flink/chk-1"
 SNAPSHOT = str(SAVEPOINTS["2.2"])
+OPS = frozenset({"rescale", "erase", "search", "pin", "restore"})
+INPUTS = OPS - {"restore"}
+"""Ops with the prefix of the job, and those of them that take a snapshot."""
 
 
 class NoSpark(SparkResource):
@@ -56,7 +67,17 @@ def _define(text: str) -> dg.Definitions:
 
 
 def name_op(job: FlinkJob, name: str) -> str:
-    return job.prefix(name) if name in ("rescale", "erase") else job.op(name)
+    return job.prefix(name) if name in OPS else job.op(name)
+
+
+def write_config(job: FlinkJob, ops: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The run configuration of ops; `snapshot` is the input of those that take one."""
+    config = {}
+    for name, fields in ops.items():
+        inputs = {"snapshot": fields["snapshot"]} if name in INPUTS and "snapshot" in fields else {}
+        rest = {key: value for key, value in fields.items() if key not in inputs}
+        config[name_op(job, name)] = {**({"inputs": inputs} if inputs else {}), "config": rest}
+    return {"ops": config}
 
 
 def run(job: FlinkJob, instance: dg.DagsterInstance, name: str, key: str | None, config: dict[str, Any]) -> str:
@@ -69,7 +90,7 @@ def run(job: FlinkJob, instance: dg.DagsterInstance, name: str, key: str | None,
             instance=instance,
             raise_on_error=False,
             asset_selection=[job.key(step) for step in config] if key is not None else None,
-            run_config={"ops": {name_op(job, step): {"config": each} for step, each in config.items()}},
+            run_config=write_config(job, config),
         )
     )
     assert not result.success
@@ -98,18 +119,10 @@ def require_short(message: str, *named: str) -> None:
 
 
 PARTITIONED: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
-    ("rescale_snapshot", "rescaled_savepoint", {}, ("parallelism", "request")),
     ("rescale_snapshot", "rescaled_savepoint", {"parallelism": 0}, ("parallelism of 0",)),
     ("rescale_snapshot", "rescaled_savepoint", {"parallelism": 9, "max_parallelism": 8}, ("9", "max parallelism of 8")),
-    ("rescale_snapshot", "rescaled_savepoint", {"parallelism": 2, "request": "parallelism: 3"}, ("parallelism", "req")),
-    ("rescale_snapshot", "rescaled_savepoint", {"request": "paralelism: 3"}, ("paralelism",)),
-    ("rescale_snapshot", "rescaled_savepoint", {"request": "a: [1"}, ("request", "YAML")),
-    ("rescale_snapshot", "rescaled_savepoint", {"parallelism": 2, "files": "cpy"}, ("files", "copy")),
     ("rescale_snapshot", "rescaled_savepoint", {"request": f"merge: {{with: ['{UNREACHABLE}']}}"}, ("no-such-bucket",)),
-    ("convert_snapshot", "converted_savepoint", {"format": "paper"}, ("paper", "canonical")),
     ("convert_snapshot", "converted_savepoint", {"format": "keep", "compress": True}, ("compression", "keep")),
-    ("convert_snapshot", "converted_savepoint", {"in_flight": "lose"}, ("lose", "refuse")),
-    ("convert_snapshot", "converted_savepoint", {"files": "cpy"}, ("cpy", "copy")),
     ("convert_snapshot", "converted_savepoint", {"target": SNAPSHOT}, (SNAPSHOT,)),
     ("convert_snapshot", "converted_savepoint", {"target": UNREACHABLE}, ("no-such-bucket", "credentials")),
     ("migrate_snapshot", "compatibility_report", {"to": "9999"}, ("9999",)),
@@ -127,14 +140,14 @@ OTHERS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
     ("rescale_path", "rescale", {"snapshot": SNAPSHOT, "target": SNAPSHOT, "parallelism": 2}, (SNAPSHOT,)),
     ("rescale_path", "rescale", {"snapshot": SNAPSHOT, "target": f"{SNAPSHOT}/x", "parallelism": 2}, (SNAPSHOT,)),
     ("rescale_path", "rescale", {"snapshot": SNAPSHOT, "target": "nonsense://x", "parallelism": 2}, ("nonsense",)),
-    ("erase_keys", "erase", {"snapshot": SNAPSHOT, "keys": []}, ("keys",)),
     ("erase_keys", "erase", {"snapshot": UNREACHABLE, "keys": ["a"]}, ("no-such-bucket",)),
-    ("pin_snapshot", "pin_snapshot", {"snapshot": "no-such"}, ("no-such",)),
-    ("pin_snapshot", "pin_snapshot", {"snapshot": "latest", "unpin": True, "reason": "x"}, ("unpin", "reason")),
+    ("search_keys", "search", {"snapshot": UNREACHABLE, "keys": ["a"]}, ("no-such-bucket",)),
+    ("pin_snapshot", "pin", {"snapshot": "no-such"}, ("no-such",)),
+    ("pin_snapshot", "pin", {"snapshot": SNAPSHOT}, (SNAPSHOT, "not below a root")),
+    ("restore_snapshot", "restore", {"snapshot": "no-such"}, ("no-such", "quarantine")),
     ("register_snapshot", "register_snapshot", {"paths": ["/no/such"]}, ("/no/such",)),
     ("register_snapshot", "register_snapshot", {"paths": [UNREACHABLE]}, ("no-such-bucket", "credentials")),
     ("apply_retention", "applied_retention", {"fingerprint": "0123"}, ("0123",)),
-    ("bootstrap_savepoint", "bootstrapped_savepoint", {"format": "paper"}, ("paper", "canonical")),
     ("bootstrap_savepoint", "bootstrapped_savepoint", {"base": "/no/such"}, ("/no/such",)),
     ("bootstrap_savepoint", "bootstrapped_savepoint", {}, ("bootstrap.yaml", "operatos")),
     ("take_savepoint", "savepoint", {"format": "canonical"}, ("checkpoints",)),
@@ -146,7 +159,7 @@ UNUSED = {
     "CheckpointConfig": "its only field is a flag",
     "PruneConfig": "its only field is a flag",
     "MigrationRunConfig": "that of compatibility_report, with a directory for temporary files",
-    "RescaleConfig": "of rescaled_savepoint",
+    "VerifyConfig": "its only field is an enum",
 }
 
 
@@ -217,11 +230,12 @@ def test_every_configuration_has_a_case(shop: tuple[Deployment, str]) -> None:
     [
         ("convert_snapshot", "converted_savepoint", {"formatt": "heap"}, "formatt"),
         ("convert_snapshot", "converted_savepoint", {"format": 7}, "format"),
-        ("rescale_path", "rescale", {"target": "x", "parallelism": 2}, "snapshot"),
+        ("rescale_path", "rescale", {"target": "x", "parallelism": 2}, "inputs"),
         ("rescale_snapshot", "rescaled_savepoint", {"parallelism": "two"}, "parallelism"),
         ("erase_keys", "erase", {"snapshot": "x", "keys": "a"}, "keys"),
         ("apply_retention", "applied_retention", {}, "fingerprint"),
-        ("pin_snapshot", "pin_snapshot", {"snapshot": "x", "unpin": "yes"}, "unpin"),
+        ("pin_snapshot", "pin", {"snapshot": "x", "unpin": "yes"}, "unpin"),
+        ("restore_snapshot", "restore", {}, "snapshot"),
         ("audit_snapshot", "restore_audit", {"whole": "yes"}, "whole"),
         ("register_snapshot", "register_snapshot", {"path": "x"}, "path"),
     ],
@@ -230,10 +244,78 @@ def test_fields_that_do_not_exist_and_values_of_other_types_are_named(
     shop: tuple[Deployment, str], name: str, op: str, config: dict[str, Any], named: str
 ) -> None:
     deployment, key = shop
-    partition = key if name.endswith("_snapshot") and name not in ("pin_snapshot", "register_snapshot") else None
+    partition = (
+        key
+        if name.endswith("_snapshot") and name not in ("pin_snapshot", "register_snapshot", "restore_snapshot")
+        else None
+    )
     with pytest.raises(dg.DagsterInvalidConfigError) as caught:
         run(deployment.job, deployment.instance, name, partition, {op: config})
     assert f'"{named}"' in str(caught.value) or f":{named}" in str(caught.value)
+
+
+DOUBLE = {"parallelism": 2, "request": "parallelism: 3"}
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "config", "named"),
+    [
+        ("rescale_snapshot", "rescaled_savepoint", {}, "Set parallelism, max_parallelism or request"),
+        ("rescale_snapshot", "rescaled_savepoint", DOUBLE, "Leave one parallelism out"),
+        ("rescale_snapshot", "rescaled_savepoint", {"request": "paralelism: 3"}, "paralelism"),
+        ("rescale_snapshot", "rescaled_savepoint", {"request": "a: [1"}, "request is not YAML"),
+        ("rescale_snapshot", "rescaled_savepoint", {"parallelism": 2, "files": "cpy"}, "not in enum type"),
+        ("rescale_path", "rescale", {"snapshot": SNAPSHOT}, "Set parallelism, max_parallelism or request"),
+        ("convert_snapshot", "converted_savepoint", {"format": "paper"}, "not in enum type"),
+        ("convert_snapshot", "converted_savepoint", {"in_flight": "lose"}, "not in enum type"),
+        ("convert_snapshot", "converted_savepoint", {"files": "cpy"}, "not in enum type"),
+        ("bootstrap_savepoint", "bootstrapped_savepoint", {"format": "paper"}, "not in enum type"),
+        ("take_savepoint", "savepoint", {"format": "keep"}, "not in enum type"),
+        ("erase_keys", "erase", {"snapshot": SNAPSHOT, "keys": []}, "keys: List should have at least 1 item"),
+        ("search_keys", "search", {"snapshot": SNAPSHOT, "keys": []}, "keys: List should have at least 1 item"),
+        ("register_snapshot", "register_snapshot", {"paths": []}, "paths: List should have at least 1 item"),
+        ("apply_retention", "applied_retention", {"fingerprint": ""}, "fingerprint: String should have at least"),
+        ("pin_snapshot", "pin", {"snapshot": "latest", "unpin": True, "reason": "x"}, "leave one out"),
+        ("restore_snapshot", "restore", {"snapshot": ""}, "snapshot: String should have at least 1 character"),
+    ],
+)
+def test_no_run_starts_with_an_empty_or_contradictory_configuration(
+    shop: tuple[Deployment, str], name: str, op: str, config: dict[str, Any], named: str
+) -> None:
+    job = shop[0].job
+    # As Dagster does it for each way to start a run.
+    with pytest.raises(dg.DagsterInvalidConfigError, match=re.escape(named)):
+        create_execution_plan(define(job).resolve_job_def(job.prefix(name)), write_config(job, {op: config}))
+
+
+@pytest.mark.parametrize("name", ["rescale_path", "erase_keys", "search_keys", "pin_snapshot", "restore_snapshot"])
+def test_no_run_starts_with_what_the_launchpad_begins_with(shop: tuple[Deployment, str], name: str) -> None:
+    definition = define(shop[0].job).resolve_job_def(f"shop_{name}")
+    assert definition.run_config
+    with pytest.raises(dg.DagsterInvalidConfigError):
+        create_execution_plan(definition, definition.run_config)
+
+
+def test_the_launchpad_begins_with_the_numbers_of_a_rescaling(shop: tuple[Deployment, str]) -> None:
+    definition = define(shop[0].job).resolve_job_def("shop_rescale_snapshot")
+    partitioned = definition.partitioned_config
+    assert partitioned is not None
+    config = partitioned.get_run_config_for_partition_key(shop[1])
+    assert config["ops"]["shop__rescaled_savepoint"]["config"] == {"max_parallelism": None, "parallelism": None}
+
+
+@pytest.mark.parametrize(
+    ("names", "values"),
+    [
+        (FormatName, list(Format)),
+        (NewFormatName, [each for each in Format if each is not Format.KEEP]),
+        (FileModeName, list(FileMode)),
+        (InFlightName, list(InFlight)),
+        (DepthName, list(Depth)),
+    ],
+)
+def test_enums_of_the_launchpad_are_those_of_the_operations(names: Any, values: Sequence[Enum]) -> None:
+    assert get_args(names) == tuple(each.value for each in values)
 
 
 @pytest.mark.parametrize("name", ["describe_snapshot", "convert_snapshot", "audit_snapshot", "migrate_snapshot"])

@@ -76,17 +76,18 @@ class FlinkJobCase:
     def config(self) -> dict[str, dict[str, dict[str, Any]]]:
         """The configuration of ops by job, for the jobs that need some, except `apply_retention`."""
         name, snapshot = self.name, f"s3://{self.root}/{self.savepoint.name}"
-        paths = f"s3://flink/{name}/paths"
+        paths, inputs = f"s3://flink/{name}/paths", {"snapshot": snapshot}
         return {
-            f"{name}_rescale_snapshot": {f"{name}__rescaled_savepoint": {"parallelism": 3}},
+            f"{name}_rescale_snapshot": {f"{name}__rescaled_savepoint": {"config": {"parallelism": 3}}},
             f"{name}_rescale_path": {
-                f"{name}_rescale": {"snapshot": snapshot, "target": f"{paths}/rescaled", "parallelism": 3}
+                f"{name}_rescale": {"inputs": inputs, "config": {"target": f"{paths}/rescaled", "parallelism": 3}}
             },
             f"{name}_erase_keys": {
-                f"{name}_erase": {"snapshot": snapshot, "target": f"{paths}/erased", "keys": [self.erased]}
+                f"{name}_erase": {"inputs": inputs, "config": {"target": f"{paths}/erased", "keys": [self.erased]}}
             },
-            f"{name}_pin_snapshot": {f"{name}__pin_snapshot": {"snapshot": "latest"}},
-            f"{name}_register_snapshot": {f"{name}__register_snapshot": {"paths": [snapshot]}},
+            f"{name}_search_keys": {f"{name}_search": {"inputs": inputs, "config": {"keys": [self.erased]}}},
+            f"{name}_pin_snapshot": {f"{name}_pin": {"inputs": {"snapshot": "latest"}}},
+            f"{name}_register_snapshot": {f"{name}__register_snapshot": {"config": {"paths": [snapshot]}}},
         }
 
     def job(self, name: str) -> str:
@@ -128,15 +129,15 @@ DIRECTORIES = {
 }
 """Variables of `assets/defs`."""
 
-MIGRATE, PLAN, APPLY = "migrate_snapshot", "plan_retention", "apply_retention"
+MIGRATE, PLAN, APPLY, RESTORE = "migrate_snapshot", "plan_retention", "apply_retention", "restore_snapshot"
 
 _REPOSITORY = assets.definitions.defs.get_repository_def()
 JOBS = {
     each.name: each.partitions_def is not None
     for each in sorted(_REPOSITORY.get_all_jobs(), key=lambda each: each.name)
-    if not each.name.startswith("__")
+    if not each.name.startswith("__") and each.name.partition("_")[2] != RESTORE
 }
-"""Every Dagster job of the deployment, and whether its runs are of one snapshot."""
+"""Every Dagster job of the deployment, and whether its runs are of one snapshot; nothing is in quarantine here."""
 
 SENSOR = """
 query Sensor($selector: SensorSelector!) {
@@ -185,7 +186,7 @@ class Deployment:
         tags = [{"key": "dagster/partition", "value": partition}] if JOBS[job] else []
         parameters = {
             "selector": {**_LOCATION, "jobName": job},
-            "runConfigData": {"ops": {op: {"config": each} for op, each in config.items()}},
+            "runConfigData": {"ops": config},
             "executionMetadata": {"tags": tags},
         }
         launched = self._post(LAUNCH, parameters=parameters)["launchRun"]
@@ -335,7 +336,8 @@ def runs(deployment: Deployment, cases: list[FlinkJobCase]) -> dict[str, str]:
                 started[job] = deployment.launch(job, case.key, case.config.get(job, {}))
     for case in cases:
         assert deployment.wait(started[case.job(PLAN)]) == "SUCCESS"
-        config = {f"{case.name}__applied_retention": {"fingerprint": deployment.find_fingerprint(case.name)}}
+        fingerprint = deployment.find_fingerprint(case.name)
+        config = {f"{case.name}__applied_retention": {"config": {"fingerprint": fingerprint}}}
         started[case.job(APPLY)] = deployment.launch(case.job(APPLY), case.key, config)
     return started
 

@@ -2,7 +2,9 @@
 
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
+import logging
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -11,9 +13,10 @@ from state_pipelines.dagster.assets import retention_plan
 from state_pipelines.dagster.assets.retention_plan import find_roots, read_planned
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.metadata_values import expect_none, list_texts, make_table
+from state_pipelines.dagster.metadata_values import expect_none, list_texts, make_table, round_seconds
 from state_pipelines.operations.retention import (
     ApplyResult,
+    AuditLog,
     AuditRecord,
     Outcome,
     PathKind,
@@ -35,7 +38,7 @@ _COLUMNS = [dg.TableColumn("path"), dg.TableColumn("outcome"), dg.TableColumn("r
 class ApplyConfig(dg.Config):
     """The plan to apply."""
 
-    fingerprint: str = Field(description="Of the plan, as retention_plan shows it.")
+    fingerprint: str = Field(min_length=1, description="Of the plan, as retention_plan shows it.")
     scheduled: bool = Field(
         default=False, description="A plan that has changed is not an error: the next one is applied when it is stable."
     )
@@ -64,25 +67,8 @@ def build_applied_retention(job: FlinkJob) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, config: ApplyConfig
     ) -> Iterator[dg.MaterializeResult[None]]:
         """Plans again, audits what stays, then deletes or quarantines exactly what the agreed plan names."""
-        settings = job.retention_runs
-        roots = find_roots(job)
-
-        def report(done: int, total: int) -> None:
-            context.log.info("%s of %s paths", f"{done:,}", f"{total:,}")
-
         try:
-            result = apply_plan(
-                roots,
-                job.policy,
-                fingerprint=config.fingerprint,
-                path_mapping=job.reach,
-                audit_log=settings.audit_log,
-                quarantine=settings.quarantine is not None,
-                limits=settings.limits,
-                planned=read_planned(job, config.fingerprint),
-                open_snapshot=job.storage.open,
-                report=report,
-            )
+            result, metadata = apply_fingerprint(job, config.fingerprint, context.log)
         except PlanChangedError as error:
             if not config.scheduled:
                 raise
@@ -101,12 +87,11 @@ def build_applied_retention(job: FlinkJob) -> dg.AssetsDefinition:
                 metadata={"sample": "Nothing was deleted, because the second plan is another one"},
             )
             return
-        purged = _purge(job, roots)
         done = _check_done(result)
         if done.passed:
             retention_plan.report_applied(context.instance, job, config.fingerprint, context.run.run_id)
         yield dg.MaterializeResult(
-            metadata=_describe(result, purged),
+            metadata=metadata,
             check_results=[
                 dg.AssetCheckResult(
                     check_name=AGREED,
@@ -120,21 +105,51 @@ def build_applied_retention(job: FlinkJob) -> dg.AssetsDefinition:
     return applied_retention
 
 
+def apply_fingerprint(job: FlinkJob, fingerprint: str, log: logging.Logger) -> tuple[ApplyResult, dict[str, Any]]:
+    """Plan again, apply the plan of a fingerprint, and purge the quarantine; return the result, and its metadata.
+
+    Raises:
+        PlanChangedError: the plan has another fingerprint now; nothing was deleted.
+        StateError: the audit of what stays found damage, or a root cannot be read; nothing was deleted.
+    """
+    settings = job.retention_runs
+    roots = find_roots(job)
+
+    def report(done: int, total: int) -> None:
+        log.info("%s of %s paths", f"{done:,}", f"{total:,}")
+
+    result = apply_plan(
+        roots,
+        job.policy,
+        fingerprint=fingerprint,
+        path_mapping=job.reach,
+        audit_log=settings.audit_log,
+        quarantine=settings.quarantine is not None,
+        limits=settings.limits,
+        planned=read_planned(job, fingerprint),
+        open_snapshot=job.storage.open,
+        report=report,
+    )
+    return result, _describe(result, _purge(job, roots))
+
+
+def open_log(job: FlinkJob) -> AuditLog:
+    """Return the audit log of a job's retention."""
+    directory = job.retention_runs.audit_log
+    return open_audit_log(resolve(find_roots(job)[0]), None if directory is None else resolve(directory))
+
+
 def _purge(job: FlinkJob, roots: Sequence[str]) -> list[AuditRecord]:
     settings = job.retention_runs
     if settings.quarantine_period is None:
         return []
-    locations = [resolve(root) for root in roots]
-    directory = None if settings.audit_log is None else resolve(settings.audit_log)
-    return purge_quarantine(locations, settings.quarantine_period, open_audit_log(locations[0], directory))
+    return purge_quarantine([resolve(root) for root in roots], settings.quarantine_period, open_log(job))
 
 
-def _describe(
-    result: ApplyResult, purged: Sequence[AuditRecord]
-) -> dict[str, dg.MetadataValue | str | int | float | bool]:
+def _describe(result: ApplyResult, purged: Sequence[AuditRecord]) -> dict[str, Any]:
     gone = [record for record in purged if record.outcome is Outcome.PURGED]
     left = [*result.kept, *result.failed, *(record for record in purged if record.outcome is Outcome.FAILED)]
-    metadata: dict[str, dg.MetadataValue | str | int | float | bool] = {
+    metadata: dict[str, Any] = {
         "fingerprint": result.fingerprint,
         "finished": result.finished,
         "quarantined": result.quarantined,
@@ -151,7 +166,7 @@ def _describe(
             for kind in PathKind
             if kind is not PathKind.DIRECTORY
         },
-        "seconds": round(result.seconds, 3),
+        "seconds": round_seconds(result.seconds),
     }
     if result.stopped:
         metadata["stopped"] = result.stopped

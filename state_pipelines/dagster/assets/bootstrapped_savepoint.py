@@ -3,15 +3,17 @@
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
+from state_pipelines.dagster.configurations import NewFormatName
 from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.metadata_values import list_texts, make_table
+from state_pipelines.dagster.metadata_values import list_texts, make_table, round_seconds
 from state_pipelines.dagster.python_functions import load_function
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materialize_savepoint
@@ -37,7 +39,7 @@ _COLUMNS = [dg.TableColumn("operator"), dg.TableColumn("state"), dg.TableColumn(
 class BootstrapConfig(dg.Config):
     """Format of the new savepoint, and the snapshot on top of which it is written."""
 
-    format: str = Field(default=Format.CANONICAL.value, description="Format of keyed state: canonical, heap, rocksdb.")
+    format: NewFormatName = Field(default="canonical", description="Format of keyed state.")
     base: str | None = Field(
         default=None, description="Path or URL of a snapshot that all other state is taken from; none by default."
     )
@@ -50,8 +52,6 @@ class BootstrapConfig(dg.Config):
 
 def build_bootstrapped_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
     """Build the asset `bootstrapped_savepoint` of a job with the field `bootstrap`."""
-    definition = job.bootstrap
-    assert definition is not None
 
     @flink_asset(
         job, NAME, step=AssetStep.CHANGE, kinds={"flink", "spark"}, checks=DESCRIPTIONS, writes=True, partitioned=False
@@ -63,16 +63,25 @@ def build_bootstrapped_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
         expectations: ExpectationsResource,
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
         """A first savepoint of the job: its states out of tables, published only if they read back equal."""
-        # Each run has its own directory, because a snapshot is never overwritten.
-        target = job.storage.name_result("savepoint", "bootstrapped", context.run.run_id)
-
-        def write() -> WrittenSavepoint:
-            result = _bootstrap(job, definition, target, config, spark)
-            return WrittenSavepoint(_describe(result), result.snapshot.fingerprint, result.notes, result.proof)
-
+        write = partial(write_bootstrapped, job, config, spark, context.run.run_id)
         yield from materialize_savepoint(context, job, NAME, expectations, write)
 
     return bootstrapped_savepoint
+
+
+def write_bootstrapped(job: FlinkJob, config: BootstrapConfig, spark: SparkResource, run_id: str) -> WrittenSavepoint:
+    """Write a savepoint with the states of the field `bootstrap`.
+
+    Raises:
+        ProofError: the proof failed, and there is no new savepoint.
+        UsageError: the job has no field `bootstrap`, or it does not fit.
+    """
+    if job.bootstrap is None:
+        raise UsageError(f"the job {job.name} has no new states", hint="Set the field bootstrap in the YAML of the job")
+    # Each run has its own directory, because a snapshot is never overwritten.
+    target = job.storage.name_result("savepoint", "bootstrapped", run_id)
+    result = _bootstrap(job, job.bootstrap, target, config, spark)
+    return WrittenSavepoint(result.path, _describe(result), result.snapshot.fingerprint, result.notes, result.proof)
 
 
 def _bootstrap(
@@ -127,7 +136,7 @@ def _describe(result: "BootstrapResult") -> dict[str, Any]:
         "states": make_table(_COLUMNS, rows),
         "notes": list_texts(result.notes),
         "bytes": result.bytes,
-        "seconds": result.seconds,
+        "seconds": round_seconds(result.seconds),
         **describe_numbers(result.proof),
         "dagster/row_count": sum(result.entries.values()),
     }

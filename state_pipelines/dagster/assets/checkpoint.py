@@ -2,8 +2,7 @@
 
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -16,8 +15,9 @@ from state_pipelines.dagster.metadata_values import list_texts, make_table
 from state_pipelines.dagster.partitions import make_partition_key
 from state_pipelines.dagster.python_functions import load_function
 from state_pipelines.dagster.resources import SparkResource
+from state_pipelines.dagster.stream_settings import StreamSettings
 from state_pipelines.datastream.metrics import combine_metrics
-from state_pipelines.errors import StateError, Where
+from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
 from state_pipelines.operations.balance.balance import measure_balance
 
@@ -58,8 +58,6 @@ class CheckpointConfig(dg.Config):
 
 def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
     """Build the asset `checkpoint` of a job with a stream."""
-    stream = job.stream
-    assert stream is not None
 
     @flink_asset(
         job,
@@ -81,23 +79,9 @@ def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
         If a batch fails, its checkpoint does too: the step shows Flink's reason, and the next run repeats the batch.
         Failures that the options tolerate are shown beside the checkpoint that follows them.
         """
-        # Importing Spark takes seconds.
-        from state_pipelines.spark.stream_runs import process_available
-        from state_pipelines.spark.tasks import run_tasks
-
-        start = None if stream.from_snapshot is None else job.storage.open(stream.from_snapshot)
         taken: list[KeyedProcessResult] = []
         try:
-            process_available(
-                spark.session,
-                load_function(stream.definition),
-                checkpoints=stream.checkpoints,
-                progress=stream.progress,
-                options=stream.options,
-                on_checkpoint=taken.append,
-                from_snapshot=start,
-                metrics=stream.metrics,
-            )
+            take_checkpoints(job, spark, taken.append)
         except Exception:
             # Those of the batches before are complete.
             yield from _report(job, taken)
@@ -107,18 +91,58 @@ def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
             return
         *earlier, last = taken
         yield from _report(job, earlier)
-        snapshot = _get_snapshot(last)
-        metadata = _describe(last) | {"snapshot": make_partition_key(snapshot)}
-        if config.count:
-            metadata["entries"] = _count_entries(measure_balance(snapshot, run=partial(run_tasks, spark.session)))
+        snapshot = get_snapshot(last)
         yield dg.MaterializeResult(
             asset_key=job.key(NAME),
-            metadata=metadata,
+            metadata=describe_checkpoint(last, config, spark),
             data_version=dg.DataVersion(snapshot.fingerprint),
             check_results=list(_check(audit_snapshot(snapshot, Depth.SAMPLE))),
         )
 
     return checkpoint
+
+
+def require_stream(job: FlinkJob) -> StreamSettings:
+    """Return the stream of a job.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if job.stream is None:
+        raise UsageError(f"the job {job.name} has no stream", hint="Set the field stream in the YAML of the job")
+    return job.stream
+
+
+def take_checkpoints(
+    job: FlinkJob, spark: SparkResource, on_checkpoint: "Callable[[KeyedProcessResult], None]"
+) -> None:
+    """Process the input of the stream that is there, and take a checkpoint after each batch.
+
+    Raises:
+        UsageError: the job has no stream.
+    """
+    from state_pipelines.spark.stream_runs import process_available  # Importing Spark takes seconds.
+
+    stream = require_stream(job)
+    process_available(
+        spark.session,
+        load_function(stream.definition),
+        checkpoints=stream.checkpoints,
+        progress=stream.progress,
+        options=stream.options,
+        on_checkpoint=on_checkpoint,
+        from_snapshot=None if stream.from_snapshot is None else job.storage.open(stream.from_snapshot),
+        metrics=stream.metrics,
+    )
+
+
+def describe_checkpoint(result: "KeyedProcessResult", config: CheckpointConfig, spark: SparkResource) -> dict[str, Any]:
+    """Return the numbers of the newest checkpoint of a run as metadata."""
+    snapshot = get_snapshot(result)
+    metadata = _describe(result) | {"snapshot": make_partition_key(snapshot)}
+    if config.count:
+        metadata["entries"] = _count_entries(measure_balance(snapshot, run=spark.run_tasks))
+    return metadata
 
 
 def _check(report: "AuditReport") -> Iterator[dg.AssetCheckResult]:
@@ -156,7 +180,7 @@ def _report(job: FlinkJob, taken: "list[KeyedProcessResult]") -> Iterator[Any]:
 
 def _describe(result: "KeyedProcessResult") -> dict[str, Any]:
     """Return numbers of a checkpoint, which Dagster plots; none of its run where an earlier run had taken it."""
-    snapshot = _get_snapshot(result)
+    snapshot = get_snapshot(result)
     numbers: dict[str, Any] = {"checkpoint id": snapshot.metadata.checkpoint_id}
     if result.state_size:
         numbers |= {
@@ -190,6 +214,7 @@ def _describe_metrics(result: "KeyedProcessResult") -> dict[str, Any]:
     return {"metrics": make_table(_METRICS, rows), **counts}
 
 
-def _get_snapshot(result: "KeyedProcessResult") -> "Snapshot":
+def get_snapshot(result: "KeyedProcessResult") -> "Snapshot":
+    """Return the snapshot of a checkpoint that was taken."""
     assert result.snapshot is not None
     return result.snapshot

@@ -3,6 +3,7 @@
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -12,9 +13,10 @@ from state_pipelines.dagster.automation import METADATA, NEW_SNAPSHOT
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.partitions import open_partition
-from state_pipelines.operations.check.check import Verdict, check_migration, parse_release
+from state_pipelines.operations.check.check import MigrationCheckReport, Verdict, check_migration, parse_release
 from state_pipelines.operations.jobs.job_state import Job
 from state_pipelines.operations.jobs.new_job import describe_new_job
+from state_pipelines.snapshot import Snapshot
 
 NAME = "compatibility_report"
 
@@ -50,31 +52,49 @@ def build_compatibility_report(job: FlinkJob) -> dg.AssetsDefinition:
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
         """Flink's verdict on the state in the new job, without the pending revisions and with them."""
         snapshot = open_partition(context, job)
-        chain = job.revisions.plan(snapshot, config.from_revision, config.to)
-        report = check_migration(snapshot, chain, target=job.target_release, new=_find_new_job(job))
-        before, after = report.unmigrated.verdict, report.migrated.verdict
+        report = judge_snapshot(job, snapshot, config)
+        after = report.migrated.verdict
         yield dg.MaterializeResult(
             asset_key=job.key(NAME),
-            metadata={
-                "report": dg.MetadataValue.md(report.to_markdown()),
-                "without the migration": str(before),
-                "with the migration": str(after),
-                "result": dg.MetadataValue.json(report.to_json()),
-                "snapshot": dg.MetadataValue.path(snapshot.path),
-            },
+            metadata=describe_report(report, snapshot),
             data_version=dg.DataVersion(snapshot.fingerprint),
         )
-        refused = [str(each.reason or each.error) for each in report.migrated.checks if each.error]
         yield dg.AssetCheckResult(
             asset_key=job.key(NAME),
             check_name="migrated_state_restores",
             passed=report.ok,
             # An undetermined verdict does not block: the proof of the migration decides.
             severity=dg.AssetCheckSeverity.ERROR if after is Verdict.INCOMPATIBLE else dg.AssetCheckSeverity.WARN,
-            metadata={"expected": str(Verdict.FULLY_COMPATIBLE), "observed": str(after), "sample": refused},
+            metadata={
+                "expected": str(Verdict.FULLY_COMPATIBLE),
+                "observed": str(after),
+                "sample": list_reasons(report),
+            },
         )
 
     return compatibility_report
+
+
+def judge_snapshot(job: FlinkJob, snapshot: Snapshot, config: MigrationConfig) -> MigrationCheckReport:
+    """Return Flink's verdict on a snapshot in the new job, without the pending revisions and with them."""
+    chain = job.revisions.plan(snapshot, config.from_revision, config.to)
+    return check_migration(snapshot, chain, target=job.target_release, new=_find_new_job(job))
+
+
+def describe_report(report: MigrationCheckReport, snapshot: Snapshot) -> dict[str, Any]:
+    """Return a report as metadata."""
+    return {
+        "report": dg.MetadataValue.md(report.to_markdown()),
+        "without the migration": str(report.unmigrated.verdict),
+        "with the migration": str(report.migrated.verdict),
+        "result": dg.MetadataValue.json(report.to_json()),
+        "snapshot": dg.MetadataValue.path(snapshot.path),
+    }
+
+
+def list_reasons(report: MigrationCheckReport) -> list[str]:
+    """Return why Flink refuses migrated states, one text for each of them."""
+    return [str(each.reason or each.error) for each in report.migrated.checks if each.error]
 
 
 def _find_new_job(job: FlinkJob) -> Callable[[Job], Job] | None:

@@ -3,26 +3,31 @@
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
 from state_pipelines.dagster.assets import flink_job
+from state_pipelines.dagster.assets.rescaled_savepoint import TARGET
+from state_pipelines.dagster.configurations import FileModeName, FormatName, InFlightName
 from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.metadata_values import list_texts, make_table
+from state_pipelines.dagster.metadata_values import list_texts, make_table, round_seconds
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
-from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materialize_savepoint
+from state_pipelines.dagster.written_savepoints import (
+    NameTarget,
+    WrittenSavepoint,
+    materialize_savepoint,
+    name_results,
+)
 from state_pipelines.operations.convert.conversion import convert
-from state_pipelines.operations.convert.conversion_plan import InFlight
 from state_pipelines.operations.convert.conversion_proof import DESCRIPTION, READS_BACK
 from state_pipelines.operations.proofs.proof_reports import DESCRIPTIONS, SOURCE_WHOLE
-from state_pipelines.operations.write.publication import FileMode
-from state_pipelines.operations.write.state_formats import Format
-from state_pipelines.snapshot import open_snapshot
+from state_pipelines.snapshot import Snapshot, open_snapshot
 
 if TYPE_CHECKING:
     from state_pipelines.operations.convert.conversion import ConversionResult
@@ -43,20 +48,13 @@ _COLUMNS = [
 class ConversionConfig(dg.Config):
     """Format and location of the new savepoint."""
 
-    format: str = Field(
-        default=Format.CANONICAL.value, description="Format of keyed state: canonical, heap, rocksdb or keep."
-    )
+    format: FormatName = Field(default="canonical", description="Format of keyed state.")
     compress: bool | None = Field(
         default=None, description="Snappy compression of canonical and heap files; by default unchanged."
     )
-    in_flight: str = Field(
-        default=InFlight.REFUSE.value, description="In-flight data of unaligned checkpoints: refuse, keep or drop."
-    )
-    files: str = Field(default=FileMode.COPY.value, description="Unchanged files: copy, link or reference.")
-    target: str | None = Field(
-        default=None,
-        description="Directory of the new savepoint, which must not exist; by default one below `results`.",
-    )
+    in_flight: InFlightName = Field(default="refuse", description="In-flight data of unaligned checkpoints.")
+    files: FileModeName = Field(default="copy", description="Treatment of unchanged files.")
+    target: str = Field(default="", description=TARGET)
 
 
 def build_converted_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
@@ -79,25 +77,32 @@ def build_converted_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
         """A savepoint with the same state in another format, published only if it reads back equal."""
         snapshot = open_partition(context, job)
-        # Each run has its own directory, because a snapshot is never overwritten.
-        target = config.target or job.storage.name_result(context.partition_key, config.format, context.run.run_id)
-
-        def write() -> WrittenSavepoint:
-            result = convert(
-                snapshot,
-                target,
-                config.format,
-                compress=config.compress,
-                in_flight=config.in_flight,
-                files=config.files,
-                run=spark.run_tasks,
-            )
-            fingerprint = open_snapshot(result.path).fingerprint
-            return WrittenSavepoint(describe_conversion(result, config.format), fingerprint, result.notes, result.proof)
-
+        write = partial(write_converted, snapshot, config, spark, name_results(context, job))
         yield from materialize_savepoint(context, job, NAME, expectations, write)
 
     return converted_savepoint
+
+
+def write_converted(
+    snapshot: Snapshot, config: ConversionConfig, spark: SparkResource, name_target: NameTarget
+) -> WrittenSavepoint:
+    """Convert a snapshot to another format.
+
+    Raises:
+        ProofError: the proof failed, and there is no new savepoint.
+        UsageError: the options do not fit the snapshot.
+    """
+    result = convert(
+        snapshot,
+        config.target or name_target(config.format),
+        config.format,
+        compress=config.compress,
+        in_flight=config.in_flight,
+        files=config.files,
+        run=spark.run_tasks,
+    )
+    metadata = describe_conversion(result, config.format)
+    return WrittenSavepoint(result.path, metadata, open_snapshot(result.path).fingerprint, result.notes, result.proof)
 
 
 def describe_conversion(result: "ConversionResult", format: str) -> dict[str, Any]:
@@ -111,7 +116,7 @@ def describe_conversion(result: "ConversionResult", format: str) -> dict[str, An
         "subtasks": result.converted,
         "copied files": result.copied,
         "bytes": result.bytes,
-        "seconds": result.seconds,
+        "seconds": round_seconds(result.seconds),
         **describe_numbers(result.proof),
         "dagster/row_count": sum(digest.records for *_, digest in result.states),
     }

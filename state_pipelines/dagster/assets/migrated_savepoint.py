@@ -4,6 +4,7 @@
 
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -15,10 +16,15 @@ from state_pipelines.dagster.assets.rescaled_savepoint import SCRATCH
 from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.metadata_values import list_texts
+from state_pipelines.dagster.metadata_values import list_texts, round_seconds
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
-from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materialize_savepoint
+from state_pipelines.dagster.written_savepoints import (
+    NameTarget,
+    WrittenSavepoint,
+    materialize_savepoint,
+    name_results,
+)
 from state_pipelines.operations.proofs.proof_reports import (
     DESCRIPTIONS,
     KEY_HASHES,
@@ -32,6 +38,7 @@ from state_pipelines.operations.proofs.proof_reports import (
     STATES_AGREE,
     SUITES,
 )
+from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import resolve
 from state_pipelines.storage.locations import is_local
 
@@ -98,43 +105,44 @@ def build_migrated_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
         If the proof fails, nothing is published, and the checks show why. For a snapshot without pending revisions the
         step succeeds without a result.
         """
-        # Importing Spark takes seconds.
-        from state_pipelines.spark import migrate
-        from state_pipelines.spark.suites import Suite, find_project, load_suites
-
         snapshot = open_partition(context, job)
-        chain = job.revisions.plan(snapshot, config.from_revision, config.to)
-        revision = job.revisions.name_target(config.to)
-        if not chain:
-            context.log.info("The snapshot is already at %s: nothing to do, nothing was written.", revision)
-            return
-        # Each run has its own directory, because a snapshot is never overwritten.
-        target = job.storage.name_result(context.partition_key, revision, context.run.run_id)
-        suites: tuple[Suite, ...] = ()
-        project = None
-        if job.expectations is not None:
-            suites = load_suites(job.expectations)
-            project = find_project(job.expectations, job.data_docs)
-
-        def write() -> WrittenSavepoint:
-            result = migrate(
-                snapshot,
-                chain,
-                target,
-                suites=suites,
-                project=project,
-                # The directory of revisions is configured, as the code of the deployment is.
-                allow_sql=True,
-                allow_python=True,
-                spark=spark.session,
-                scratch=config.scratch or None,
-            )
-            metadata = _describe(result, revision, chain)
-            return WrittenSavepoint(metadata, result.snapshot.fingerprint, result.notes, result.proof)
-
+        write = partial(write_migrated, job, snapshot, config, spark, name_results(context, job))
         yield from materialize_savepoint(context, job, NAME, expectations, write)
 
     return migrated_savepoint
+
+
+def write_migrated(
+    job: FlinkJob, snapshot: Snapshot, config: MigrationRunConfig, spark: SparkResource, name_target: NameTarget
+) -> WrittenSavepoint | None:
+    """Apply the pending revisions of a snapshot; None if there are none.
+
+    Raises:
+        ProofError: the proof failed, and there is no new savepoint.
+        MigrationError: the revision of the snapshot cannot be derived from its serializers.
+    """
+    chain = job.revisions.plan(snapshot, config.from_revision, config.to)
+    if not chain:
+        return None
+    # Importing Spark takes seconds.
+    from state_pipelines.spark import migrate
+    from state_pipelines.spark.suites import find_project, load_suites
+
+    revision = job.revisions.name_target(config.to)
+    result = migrate(
+        snapshot,
+        chain,
+        name_target(revision),
+        suites=() if job.expectations is None else load_suites(job.expectations),
+        project=None if job.expectations is None else find_project(job.expectations, job.data_docs),
+        # The directory of revisions is configured, as the code of the deployment is.
+        allow_sql=True,
+        allow_python=True,
+        spark=spark.session,
+        scratch=config.scratch or None,
+    )
+    metadata = _describe(result, revision, chain)
+    return WrittenSavepoint(result.path, metadata, result.snapshot.fingerprint, result.notes, result.proof)
 
 
 def _refer_to_revisions(job: FlinkJob) -> dict[str, object]:
@@ -160,7 +168,7 @@ def _describe(result: "MigrationResult", revision: str, chain: list[tuple["Migra
         "applied": [f"{direction} {each.revision}" for each, direction in chain],
         "notes": list_texts(result.notes),
         "bytes": result.snapshot.file_size,
-        "seconds": result.seconds,
+        "seconds": round_seconds(result.seconds),
         **describe_numbers(proof),
         **({"data docs": dg.MetadataValue.url(proof.data_docs)} if proof and proof.data_docs else {}),
         "dagster/row_count": result.rows,

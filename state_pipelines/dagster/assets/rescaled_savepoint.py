@@ -3,22 +3,27 @@
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
 import yaml
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from state_pipelines.dagster.assets import flink_job
+from state_pipelines.dagster.configurations import FileModeName
 from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
-from state_pipelines.dagster.failures import reporting_failures
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.job_resources import using_resources_of
-from state_pipelines.dagster.metadata_values import list_texts, make_table
+from state_pipelines.dagster.metadata_values import list_texts, make_table, round_seconds
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
-from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materialize_savepoint
+from state_pipelines.dagster.written_savepoints import (
+    NameTarget,
+    WrittenSavepoint,
+    materialize_savepoint,
+    name_results,
+)
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.rescale import plan_rescale, run_rescale
 from state_pipelines.operations.rescale.change_texts import tell_label, tell_number
@@ -26,6 +31,7 @@ from state_pipelines.operations.rescale.proof_report import DESCRIPTIONS
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest, parse_request
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import Snapshot, open_snapshot
+from state_pipelines.storage import resolve
 from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
@@ -37,6 +43,8 @@ SCRATCH = (
     "Directory (path or URL) of temporary files, which every task must reach. Default: beside the target where that is "
     "local or Spark runs on a cluster, else TMPDIR."
 )
+
+TARGET = "Directory of the new savepoint, which must not exist; by default one below the results of the job."
 
 _COLUMNS = [
     dg.TableColumn("operator", description="uid, or the id when the uid is not known"),
@@ -58,16 +66,24 @@ class RescaleConfig(dg.Config):
     request: str = Field(
         default="", description="Further changes in YAML, in the format of `state-pipelines rescale --request`."
     )
-    files: str = Field(default=FileMode.COPY.value, description="Unchanged files: copy, link or reference.")
+    files: FileModeName = Field(default="copy", description="Treatment of unchanged files.")
+    target: str = Field(default="", description=TARGET)
     scratch: str = Field(default="", description=SCRATCH)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        try:
+            self.parse()
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return self
 
     def parse(self) -> RescaleRequest:
         """Return the request.
 
         Raises:
-            UsageError: the request is invalid or empty, or `files` is not one of the choices.
+            UsageError: the request is invalid or empty.
         """
-        _ = self.file_mode
         try:
             content = parse_yaml(self.request) or {}
         except yaml.YAMLError as error:
@@ -83,19 +99,6 @@ class RescaleConfig(dg.Config):
             raise UsageError("the configuration changes nothing", hint="Set parallelism, max_parallelism or request")
         return request
 
-    @property
-    def file_mode(self) -> FileMode:
-        """The choice for files that stay as they are.
-
-        Raises:
-            UsageError: `files` is not one of the choices.
-        """
-        try:
-            return FileMode(self.files)
-        except ValueError:
-            known = ", ".join(each.value for each in FileMode)
-            raise UsageError(f"files is {self.files!r}", hint=f"Choose from {known}") from None
-
 
 def _refuse_key_files(content: object) -> None:
     # The run may be on another machine, which cannot read the file.
@@ -107,13 +110,6 @@ def _refuse_key_files(content: object) -> None:
                     f"{choice} of operators.{name} names a file, which runs do not support",
                     hint=f"Write the keys into the request, such as {choice}: [alice, bob]",
                 )
-
-
-class PathConfig(RescaleConfig):
-    """Any snapshot, also outside the roots."""
-
-    snapshot: str = Field(description="Path or URL of the snapshot.")
-    target: str = Field(description="Directory of the new savepoint, which must not exist.")
 
 
 def build_rescaled_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
@@ -136,46 +132,29 @@ def build_rescaled_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
         """A savepoint with the same state for other subtasks, key groups or operators, published only if proven."""
         snapshot = open_partition(context, job)
-        # Each run has its own directory, because a snapshot is never overwritten.
-        target = job.storage.name_result(context.partition_key, "rescaled", context.run.run_id)
-
-        def write() -> WrittenSavepoint:
-            result = _rescale(snapshot, target, config, job, spark)
-            fingerprint = open_snapshot(result.path).fingerprint
-            return WrittenSavepoint(_describe(result), fingerprint, result.notes, result.proof)
-
+        write = partial(write_rescaled, job, snapshot, config, spark, name_results(context, job))
         yield from materialize_savepoint(context, job, NAME, expectations, write)
 
     return rescaled_savepoint
 
 
-def build_rescale_op(job: FlinkJob) -> dg.OpDefinition:
-    """Build the op `rescale` of a job, which takes any snapshot by its path."""
+def write_rescaled(
+    job: FlinkJob, snapshot: Snapshot, config: RescaleConfig, spark: SparkResource, name_target: NameTarget
+) -> WrittenSavepoint:
+    """Rescale a snapshot.
 
-    @dg.op(name=job.prefix("rescale"))
-    @using_resources_of(job.name)
-    @reporting_failures
-    def rescale(context: dg.OpExecutionContext, config: PathConfig, spark: SparkResource) -> str:
-        """Rescale any snapshot. Returns the path of the new savepoint."""
-        result = _rescale(job.storage.open(config.snapshot), config.target, config, job, spark)
-        for note in result.notes:
-            context.log.warning(note)
-        context.add_output_metadata(_describe(result))
-        return result.path
-
-    return rescale
-
-
-def _rescale(
-    snapshot: Snapshot, target: str, config: RescaleConfig, job: FlinkJob, spark: SparkResource
-) -> "RescaleResult":
+    Raises:
+        ProofError: the proof failed, and there is no new savepoint.
+        UsageError: the request does not fit the snapshot.
+    """
     from state_pipelines.spark.tasks import uses_other_machines
-    from state_pipelines.storage import resolve
 
-    plan = plan_rescale(snapshot, resolve(target), config.parse(), open_other=job.storage.open, files=config.file_mode)
-    return run_rescale(
-        plan, spark.run_tasks, scratch=config.scratch or None, is_shared=uses_other_machines(spark.session)
-    )
+    target = resolve(config.target or name_target("rescaled"))
+    plan = plan_rescale(snapshot, target, config.parse(), open_other=job.storage.open, files=FileMode(config.files))
+    is_shared = uses_other_machines(spark.session)
+    result = run_rescale(plan, spark.run_tasks, scratch=config.scratch or None, is_shared=is_shared)
+    fingerprint = open_snapshot(result.path).fingerprint
+    return WrittenSavepoint(result.path, _describe(result), fingerprint, result.notes, result.proof)
 
 
 def _describe(result: "RescaleResult") -> dict[str, Any]:
@@ -198,7 +177,7 @@ def _describe(result: "RescaleResult") -> dict[str, Any]:
         "files written": result.files_written,
         "files taken over": result.files_taken,
         "bytes": result.bytes,
-        "seconds": result.seconds,
+        "seconds": round_seconds(result.seconds),
         **describe_numbers(result.proof),
         "dagster/row_count": sum(row.after.records for row in result.states),
     }

@@ -13,7 +13,7 @@ from state_pipelines.dagster.assets import flink_job
 from state_pipelines.dagster.automation import NEW_SNAPSHOT, SAMPLE
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.metadata_values import Cell, list_texts, make_table
+from state_pipelines.dagster.metadata_values import Cell, list_texts, make_table, round_seconds
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.storage import AUDIT_REPORT
 from state_pipelines.errors import FormatError, Where
@@ -90,7 +90,7 @@ def build_restore_audit(job: FlinkJob) -> dg.AssetsDefinition:
             context.log.warning("%s: %s", finding.severity, finding)
         file = job.storage.locate_report(NAME, context.partition_key)
         replace_file(file, json.dumps(report.to_json()).encode())
-        metadata = _describe(report) | {"report": dg.MetadataValue.path(str(file))}
+        metadata = describe_audit(report) | {"report": dg.MetadataValue.path(str(file))}
         if report.restorable:
             yield dg.MaterializeResult(
                 asset_key=key, metadata=metadata, data_version=dg.DataVersion(snapshot.fingerprint)
@@ -99,12 +99,12 @@ def build_restore_audit(job: FlinkJob) -> dg.AssetsDefinition:
             yield dg.AssetObservation(key, partition=context.partition_key, metadata=metadata)
         yield from (_check(report, key, each) for each in CHECKS)
         if not report.restorable:
-            raise _make_error(report)
+            raise make_damage_error(report)
 
     return restore_audit
 
 
-def _make_error(report: "AuditReport") -> FormatError:
+def make_damage_error(report: "AuditReport") -> FormatError:
     """Return the error of a damaged snapshot, with the location of the first error that was found."""
     first = next(each for each in report.findings if each.severity is Severity.ERROR)
     count = report.count(Severity.ERROR)
@@ -115,7 +115,8 @@ def _make_error(report: "AuditReport") -> FormatError:
     )
 
 
-def _describe(report: "AuditReport") -> dict[str, Any]:
+def describe_audit(report: "AuditReport") -> dict[str, Any]:
+    """Return an audit as metadata."""
     totals = report.totals
     rows = [_list_cells(each) for each in report.findings[:_SHOWN]]
     return {
@@ -131,7 +132,7 @@ def _describe(report: "AuditReport") -> dict[str, Any]:
         "directories": totals.directories,
         "tables": totals.tables,
         "records read": totals.records,
-        "seconds": round(report.seconds, 3),
+        "seconds": round_seconds(report.seconds),
         "snapshot": dg.MetadataValue.path(report.path),
     }
 

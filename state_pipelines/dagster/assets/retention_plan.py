@@ -3,15 +3,17 @@
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import Any
 
 import dagster as dg
 
 from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.metadata_values import expect_none, list_texts, make_table
+from state_pipelines.dagster.metadata_values import expect_none, list_texts, make_table, round_money
 from state_pipelines.dagster.retention_settings import PlanApplication
 from state_pipelines.errors import MissingFileError, NotFoundError, Where
 from state_pipelines.operations.retention import (
@@ -63,16 +65,9 @@ def build_retention_plan(job: FlinkJob) -> dg.AssetsDefinition:
     )
     def retention_plan(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         """Snapshots by policy and orphans: what goes, what stays, and why. Nothing is deleted."""
-        plan = make_plan(job)
-        for reason in plan.stopped:
-            context.log.warning("Shared files stay: %s", reason)
-        for note in plan.notes:
-            context.log.info("%s", note)
-        file = locate_plan(job)
-        replace_file(file, json.dumps(plan.to_json(), indent=1).encode())
-        quarantined = list_quarantine([resolve(root) for root in plan.roots])
+        plan, metadata = store_plan(job, context.log)
         yield dg.MaterializeResult(
-            metadata=_describe(plan, quarantined, file),
+            metadata=metadata,
             check_results=[_check_applied(job, plan), _check_references(plan)],
         )
 
@@ -110,6 +105,18 @@ def make_plan(job: FlinkJob) -> RetentionPlan:
         # The application reads everything again.
         references=join(resolve(find_roots(job)[0]), RETENTION_DIRECTORY, f"references-{job.name}.parquet"),
     )
+
+
+def store_plan(job: FlinkJob, log: logging.Logger) -> tuple[RetentionPlan, dict[str, Any]]:
+    """Plan the retention of a job, and store the plan as its newest one; return it, and its metadata."""
+    plan = make_plan(job)
+    for reason in plan.stopped:
+        log.warning("Shared files stay: %s", reason)
+    for note in plan.notes:
+        log.info("%s", note)
+    file = locate_plan(job)
+    replace_file(file, json.dumps(plan.to_json(), indent=1).encode())
+    return plan, _describe(plan, list_quarantine([resolve(root) for root in plan.roots]), file)
 
 
 def locate_plan(job: FlinkJob) -> Location:
@@ -155,11 +162,9 @@ def make_path_table(paths: Sequence[PlannedPath]) -> dg.TableMetadataValue:
     return make_table(_COLUMNS, [(each.path, each.bytes, each.kind.value, each.reason) for each in largest])
 
 
-def _describe(
-    plan: RetentionPlan, quarantined: Sequence[QuarantinedFile], file: Location
-) -> dict[str, dg.MetadataValue | str | int | float]:
+def _describe(plan: RetentionPlan, quarantined: Sequence[QuarantinedFile], file: Location) -> dict[str, Any]:
     counts = plan.count_by_kind()
-    metadata: dict[str, dg.MetadataValue | str | int | float] = {
+    metadata: dict[str, Any] = {
         FINGERPRINT: plan.fingerprint,
         # Numbers under the same names in every plan, so that they chart over time.
         PATHS: len(plan.delete),
@@ -178,7 +183,7 @@ def _describe(
         "plan": dg.MetadataValue.path(str(file)),
     }
     if plan.monthly_saving is not None:
-        metadata["saved per month"] = plan.monthly_saving
+        metadata["saved per month"] = round_money(plan.monthly_saving)
         metadata["currency"] = plan.currency
     if plan.delete:
         metadata["largest paths"] = make_path_table(plan.delete)

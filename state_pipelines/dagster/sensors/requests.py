@@ -19,7 +19,7 @@ from state_pipelines.dagster.partitions import find_name_conflict
 from state_pipelines.dagster.request_runs import JOBS, UNPARTITIONED, plan_run
 from state_pipelines.dagster.run_outcomes import read_outcome
 from state_pipelines.errors import StateError, StorageError, UsageError
-from state_pipelines.operations.requests import RequestFile, RequestStatus, describe_result, list_requests
+from state_pipelines.operations.requests import Operation, RequestFile, RequestStatus, describe_result, list_requests
 from state_pipelines.storage import resolve
 from state_pipelines.storage.files import replace_file
 
@@ -182,7 +182,8 @@ class _Tick:
             self._refuse(file, error)
             return
         key, passed_over = None, ""
-        if request.snapshot is not None:
+        # What is in quarantine is not in the inventory.
+        if request.snapshot is not None and request.operation is not Operation.RESTORE:
             key, passed_over = self._find(request.snapshot)
             self.keys.append(key)
             if passed_over:

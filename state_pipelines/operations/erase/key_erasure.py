@@ -111,16 +111,26 @@ def erase(
     """
     with choose_runner(None, processes) as run:
         plan = plan_erasure(ensure_open(snapshot), keys, target, run=run)
-        unsearched = plan.search.unsearched
-        if unsearched and (strict or plan.rescaling is None):
-            operator, reason = unsearched[0]
-            more = f", and {len(unsearched) - 1} more" if len(unsearched) > 1 else ""
-            raise StateError(
-                f"nobody can say that the keys are gone: some state cannot be searched ({reason}{more})",
-                where=Where(file=plan.search.path, operator=operator or None),
-                hint="`state-pipelines erase` lists all of it" if more else "",
-            )
+        if strict or plan.rescaling is None:
+            require_searched(plan)
         return run_erasure(plan, run)
+
+
+def require_searched(plan: ErasurePlan) -> None:
+    """Refuse a plan if some state cannot be searched for the keys.
+
+    Raises:
+        StateError: it cannot; the message names the first such operator.
+    """
+    unsearched = plan.search.unsearched
+    if unsearched:
+        operator, reason = unsearched[0]
+        more = f", and {len(unsearched) - 1} more" if len(unsearched) > 1 else ""
+        raise StateError(
+            f"nobody can say that the keys are gone: some state cannot be searched ({reason}{more})",
+            where=Where(file=plan.search.path, operator=operator or None),
+            hint="`state-pipelines erase` lists all of it" if more else "",
+        )
 
 
 def search_below(
