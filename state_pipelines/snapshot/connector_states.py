@@ -30,10 +30,12 @@ class Detected:
     Attributes:
         state: the decoded state; None when it is that of no known connector, or of one of several.
         candidates: the connectors that it could be that of, when there are several and nobody says which.
+        is_foreign: it has elements, and no known connector wrote them.
     """
 
     state: ConnectorState | None = None
     candidates: tuple[str, ...] = ()
+    is_foreign: bool = False
 
     @property
     def ambiguity(self) -> str:
@@ -108,7 +110,7 @@ def find_connector(
             return Detected(state)
         case AmbiguousState() as state:
             return _decide(state, chosen)
-    return Detected()
+    return Detected(is_foreign=bool(elements))
 
 
 def may_be_known(state_name: str, serializers: Sequence[Serializer]) -> bool:
@@ -127,19 +129,18 @@ def _decide(state: AmbiguousState, chosen: str | None) -> Detected:
     )
 
 
-def choose_enumerator(candidates: Iterable[str], splits: Iterable[Detected]) -> str | None:
-    """The connector of an enumerator that several fit, if the splits of the readers are those of only one of them.
+def narrow_enumerator(candidates: Iterable[str], splits: Iterable[Detected]) -> tuple[str, ...]:
+    """Return the connectors that an enumerator can still be that of, after the splits of the readers.
 
     Args:
         candidates: the connectors that fit the enumerator.
         splits: what the list states of the same operator are.
     """
+    left = tuple(candidates)
     for detected in splits:
-        state = detected.state
         names = detected.candidates
-        if state is not None and state.kind is ConnectorStateKind.SPLIT:
-            names = (state.connector,)
-        common = set(candidates) & set(names)
-        if len(common) == 1:
-            return common.pop()
-    return None
+        if detected.state is not None and detected.state.kind is ConnectorStateKind.SPLIT:
+            names = (detected.state.connector,)
+        if names or detected.is_foreign:
+            left = tuple(each for each in left if each in names)
+    return left

@@ -293,6 +293,15 @@ def test_the_coordinator_of_a_known_source_is_decoded(tmp_path: Path) -> None:
     assert coordinator.connector.first_rows[0]["status"] == "assigned"
 
 
+def test_splits_of_no_known_connector_leave_none_for_the_enumerator(tmp_path: Path) -> None:
+    # A source of one's own, whose splits are eight bytes: neither those of Kafka nor those of a number sequence.
+    own = element(1, bytes(8))
+    operator = list_operator("source", "SourceReaderState", [own], coordinator=i32(1) + versioned(1, bytes(4)))
+    (found,) = inspect(build_snapshot(tmp_path, operator)).operators
+    assert found.coordinator is not None
+    assert (found.coordinator.enumerator_version, found.coordinator.connector) == (1, None)
+
+
 def test_an_ambiguous_coordinator_names_its_candidates(tmp_path: Path) -> None:
     # Splits of the readers would settle it.
     operator = list_operator("source", "SourceReaderState", [], coordinator=i32(1) + versioned(1, bytes(4)))

@@ -11,7 +11,7 @@ import pyarrow as pa
 from state_pipelines.connectors import AmbiguousState, ConnectorState, read_coordinator
 from state_pipelines.connectors.connector_state import LIST_INDEX, ConnectorStateKind
 from state_pipelines.operations.json_rows import to_rows
-from state_pipelines.snapshot.connector_states import choose_enumerator
+from state_pipelines.snapshot.connector_states import narrow_enumerator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,16 +89,15 @@ def report_coordinator(data: bytes, chosen: str | None = None, splits: Iterable[
         case ConnectorState() as known:
             connector = _report_state(known)
         case AmbiguousState() as open_question:
-            names = list(open_question.connectors)
-            chosen = chosen or choose_enumerator(names, splits)
-            named = [each for each in open_question.candidates if each.connector == chosen]
-            connector = (
-                _report_state(named[0])
-                if named
-                else ConnectorReport(
+            names = list(narrow_enumerator(open_question.connectors, splits))
+            names = [chosen] if chosen in open_question.connectors else names
+            named = [each for each in open_question.candidates if each.connector in names]
+            if len(named) == 1:
+                connector = _report_state(named[0])
+            elif named:
+                connector = ConnectorReport(
                     None, ConnectorStateKind.ENUMERATOR, f"could be that of {' or '.join(names)}", names
                 )
-            )
     return CoordinatorReport(state.size, state.version, state.enumerator.version, len(state.enumerator.data), connector)
 
 

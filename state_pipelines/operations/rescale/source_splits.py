@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from state_pipelines.connectors import AmbiguousState, ConnectorState, read_coordinator
 from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.errors import StateError
-from state_pipelines.snapshot.connector_states import Detected, choose_enumerator
+from state_pipelines.snapshot.connector_states import Detected, narrow_enumerator
 from state_pipelines.snapshot.list_state import OperatorListState
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def _find_states(operator: Operator) -> Iterator[ConnectorState]:
     coordinator = operator.metadata.coordinator_state
     enumerator = None if coordinator is None else read_coordinator(coordinator.data).state
     if isinstance(enumerator, AmbiguousState):
-        chosen = choose_enumerator(enumerator.connectors, map(Detected, readers))
-        enumerator = next((each for each in enumerator.candidates if each.connector == chosen), None)
+        left = narrow_enumerator(enumerator.connectors, map(Detected, readers))
+        enumerator = next((each for each in enumerator.candidates if left == (each.connector,)), None)
     if readers and isinstance(enumerator, ConnectorState):
         yield enumerator
 
