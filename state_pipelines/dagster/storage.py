@@ -83,6 +83,11 @@ class JobStorage:
         return join(resolve(self.results), REPORTS, self.job, "inventory.parquet")
 
     @property
+    def marker(self) -> Location:
+        """The file that says which code location runs the job."""
+        return join(resolve(self.results), REPORTS, self.job, "owner.json")
+
+    @property
     def searched_roots(self) -> tuple[str, ...]:
         """All roots; of `own_roots` those that exist."""
         return (*self.roots, *(each for each in self.own_roots if is_directory(resolve(each))))

@@ -40,7 +40,7 @@ class Watcher:
     instance: dg.DagsterInstance
     migrations: Path = MIGRATIONS
     cursor: str | None = None
-    watch: Watch = field(default_factory=lambda: Watch(since="all"))
+    watch: Watch = field(default_factory=lambda: Watch(since="all", seconds=600))
     skipped: str = ""
     runs: list[str] = field(default_factory=list)
     events: list[dg.AssetMaterialization] = field(default_factory=list)

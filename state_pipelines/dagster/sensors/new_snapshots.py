@@ -17,6 +17,7 @@ from state_pipelines.dagster.assets.snapshot_inventory import InventoryReports
 from state_pipelines.dagster.flink_asset import documented
 from state_pipelines.dagster.jobs import MIGRATE
 from state_pipelines.dagster.migration_runs import MigrationRuns
+from state_pipelines.dagster.ownership import describe_owner, is_due, take_marker
 from state_pipelines.dagster.partitions import find_name_conflict
 from state_pipelines.dagster.registering import NAME as REGISTER
 from state_pipelines.dagster.watching import Beginning, find_stranger
@@ -60,6 +61,13 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
         if conflict := find_name_conflict(context.instance, job):
             return dg.SkipReason(conflict)
         stored: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
+        owned = stored.get("owned")
+        if is_due(owned, now := datetime.now(UTC)):
+            origin = context.code_location_origin
+            owner = describe_owner(context.instance, "" if origin is None else origin.location_name)
+            if conflict := take_marker(job.storage.marker, owner, now):
+                return dg.SkipReason(conflict)
+            owned = now.isoformat()
         deadline = time.monotonic() + job.watch.seconds
         partitions = context.instance.get_dynamic_partitions(str(job.partitions.name))
         update = job.storage.update_inventory(partitions=partitions, budget=job.watch.seconds)
@@ -89,7 +97,8 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
         if tick.sampled:
             cursor["checkpoint"] = max(tick.sampled).isoformat()
         reports = InventoryReports(job, stored.get("inventory", {}))
-        events = reports.report(update, partitions, datetime.now(UTC))
+        events = reports.report(update, partitions, now)
+        cursor["owned"] = owned
         cursor["inventory"] = reports.to_json()
         cursor["failures"] = tick.request_again({each.key for each in newest_first}, stored.get("failures"))
         return dg.SensorResult(

@@ -1,0 +1,152 @@
+"""An idle Dagster instance with 30 Flink jobs of 200 snapshots each: what it costs to load, and to watch.
+
+python -m benchmarks.many_jobs DIRECTORY [MINUTES]
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import dagster as dg
+
+from benchmarks.inventory import make_snapshot
+from benchmarks.processes import measure_descendants
+from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.watching import Watch
+
+JOBS = 30
+SNAPSHOTS = 200
+SAVEPOINTS = SNAPSHOTS // 3
+"""Of three snapshots one is a savepoint, see `make_snapshot`: they are those that get a partition."""
+
+DERIVED = ("snapshot_profile", "snapshot_diff", "key_group_balance", "restore_audit", "compatibility_report")
+MINUTES = 10
+WARM_UP = 120
+"""Seconds for the first ticks, which open and report everything."""
+
+_ROOT = Path(__file__).resolve().parents[1]
+_DEFINITIONS = """
+import dagster as dg
+
+from benchmarks.many_jobs import describe_jobs
+from state_pipelines.dagster import ExpectationsResource, SparkResource, build_flink_job
+from pathlib import Path
+
+resources = {"spark": SparkResource(), "expectations": ExpectationsResource()}
+jobs = describe_jobs(Path(__file__).parent)
+defs = dg.Definitions.merge(*map(build_flink_job, jobs), dg.Definitions(resources=resources))
+"""
+
+
+def describe_jobs(directory: Path) -> list[FlinkJob]:
+    """Return the jobs, with the settings of the scaffold, except that all old savepoints have a partition."""
+    return [
+        FlinkJob(
+            name=f"job_{number}",
+            roots=(str(directory / f"snapshots-{number}"),),
+            results=str(directory / f"results-{number}"),
+            watch=Watch(kinds=("savepoint",), since="all"),
+        )
+        for number in range(JOBS)
+    ]
+
+
+def prepare(directory: Path) -> None:
+    """Make the snapshots, the partitions, and the materialisations that runs of all of them would have left."""
+    home = directory / "home"
+    if home.exists():
+        return
+    home.mkdir(parents=True)
+    (home / "dagster.yaml").write_text((_ROOT / "dagster.yaml").read_text(), encoding="utf-8")
+    (directory / "definitions.py").write_text(_DEFINITIONS, encoding="utf-8")
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        for job in describe_jobs(directory):
+            for number in range(SNAPSHOTS):
+                make_snapshot(Path(job.roots[0]), number)
+            inventory = job.storage.update_inventory().inventory
+            keys = [each.key for each in inventory if each.kind == "savepoint"][::-1]
+            instance.add_dynamic_partitions(str(job.partitions.name), keys)
+            for asset in DERIVED:
+                for key in keys:
+                    instance.report_runless_asset_event(dg.AssetMaterialization(job.key(asset), partition=key))
+
+
+def measure_events(home: Path) -> int:
+    """Return the bytes of all events of the instance, those of runs and those outside of runs."""
+    total = 0
+    for file in (home / "history").rglob("*.db"):
+        with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as connection:
+            tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
+            if "event_logs" in tables:
+                total += connection.execute("select coalesce(sum(length(event)), 0) from event_logs").fetchone()[0]
+    return total
+
+
+def measure_load(directory: Path) -> float:
+    """Return the CPU seconds of a process that loads the definitions, imports included."""
+    code = "import definitions; definitions.defs.get_repository_def().load_all_definitions()"
+    environment = os.environ | {"PYTHONPATH": f"{directory}:{_ROOT}", "DAGSTER_HOME": str(directory / "home")}
+    before = measure_descendants()
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    return (measure_descendants() - before).total
+
+
+def measure_idle(directory: Path, minutes: float) -> tuple[float, float]:
+    """Return CPU seconds per second of the daemon and its code location, and the events in bytes per hour and job."""
+    home = directory / "home"
+    environment = os.environ | {"PYTHONPATH": f"{directory}:{_ROOT}", "DAGSTER_HOME": str(home)}
+    command = [str(Path(sys.executable).parent / "dagster-daemon"), "run", "-f", str(directory / "definitions.py")]
+    with (directory / "daemon.log").open("w") as log:
+        daemon = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=directory)
+        try:
+            time.sleep(WARM_UP)
+            cpu, events, begin = measure_descendants(), measure_events(home), time.monotonic()
+            time.sleep(minutes * 60)
+            assert daemon.poll() is None, "the daemon has ended"
+            seconds = time.monotonic() - begin
+            used = (measure_descendants() - cpu).total
+            # Each job has one report an hour, which may fall outside of the time measured.
+            written = (measure_events(home) - events) * 3600 / seconds / JOBS
+        finally:
+            daemon.send_signal(signal.SIGINT)
+            daemon.wait(60)
+    return used / seconds, written
+
+
+def measure_report(directory: Path) -> int:
+    """Return the bytes of the events of one hourly report of a job."""
+    home = directory / "home"
+    job = describe_jobs(directory)[0]
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        found = instance.fetch_materializations(job.key("snapshot_inventory"), limit=1).records
+        assert found, "the sensor has not reported the inventory"
+        since = found[0].timestamp
+    total = 0
+    for file in (home / "history").rglob("index.db"):
+        with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as connection:
+            query = "select coalesce(sum(length(event)), 0) from event_logs where event like ? and timestamp >= ?"
+            moment = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(since))
+            total += connection.execute(query, (f'%"{job.name}"%', moment)).fetchone()[0]
+    return total
+
+
+def main(directory: Path, minutes: float) -> None:
+    """Prepare the instance where it is not there yet, and print a table."""
+    prepare(directory)
+    click.echo(f"| {JOBS} jobs, {SNAPSHOTS} snapshots each | |\n| --- | --- |")
+    click.echo(f"| load all definitions, CPU s | {measure_load(directory):.1f} |")
+    share, written = measure_idle(directory, minutes)
+    click.echo(f"| idle for {minutes:g} minutes, CPUs of one core | {share:.3f} |")
+    click.echo(f"| events in that time, bytes per hour and job | {written:,.0f} |")
+    click.echo(f"| events of one hourly report of an inventory, bytes | {measure_report(directory):,} |")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve(), float(sys.argv[2]) if len(sys.argv) > 2 else MINUTES)
