@@ -1,4 +1,4 @@
-"""The code location of this repository: the Flink jobs below `assets/defs`, and their shared resources."""
+"""The code location: everything below `assets/defs`, loaded by Dagster, with the resources of `resources/`."""
 
 from __future__ import annotations
 

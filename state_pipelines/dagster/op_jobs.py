@@ -11,6 +11,7 @@ import dagster as dg
 
 from state_pipelines.dagster.configurations import validate_early
 from state_pipelines.dagster.failures import reporting_failures
+from state_pipelines.dagster.flink_asset import SPARK_POOL
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.job_resources import using_resources_of
 
@@ -34,7 +35,8 @@ def checked_op(**options: Any) -> Callable[[_Function], dg.OpDefinition]:
 
 
 def _define(function: _Function, options: Mapping[str, Any]) -> dg.OpDefinition:
-    definition: dg.OpDefinition = dg.op(**options)(reporting_failures(function))
+    pool = SPARK_POOL if "spark" in inspect.signature(function).parameters else None
+    definition: dg.OpDefinition = dg.op(**{"pool": pool, **options})(reporting_failures(function))
     validate_early(definition, function)
     return definition
 
@@ -64,7 +66,7 @@ def bind_op(job: FlinkJob, op: dg.OpDefinition) -> dg.OpDefinition:
     parameters = [each for name, each in signature.parameters.items() if name != FLINK_JOB]
     vars(bound)["__signature__"] = signature.replace(parameters=parameters)
     bound.__annotations__ = {name: each for name, each in function.__annotations__.items() if name != FLINK_JOB}
-    return _define(using_resources_of(job.name)(bound), {**options, "name": job.prefix(op.name)})
+    return _define(using_resources_of(job.name)(bound), {**options, "name": job.prefix(op.name), "pool": op.pool})
 
 
 def make_op_job(

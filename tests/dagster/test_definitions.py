@@ -102,7 +102,9 @@ def test_without_a_way_back_the_round_trip_is_no_check(deployment: Deployment, t
 @pytest.mark.essential
 def test_assets_have_the_owner_the_group_and_a_description() -> None:
     for spec in defs.resolve_all_asset_specs():
-        assert spec.owners == [OWNERS[spec.key.path[0]]]
+        # An asset of another team downstream.
+        owner = "team:sales" if spec.key.path[1] == "largest_orders" else OWNERS[spec.key.path[0]]
+        assert spec.owners == [owner]
         assert spec.group_name == spec.key.path[0]
         assert spec.description
 
