@@ -25,16 +25,22 @@ from state_pipelines.dagster.ops import (
     verify,
 )
 from state_pipelines.dagster.resources import SparkResource
+from state_pipelines.dagster.snapshots_resource import SnapshotsResource, StateTablesIOManager
+from state_pipelines.dagster.testing import TestJob, build_test_job
 
 __all__ = [
     "ExpectationsResource",
     "FlinkJob",
     "FlinkJobComponent",
     "SnapshotPath",
+    "SnapshotsResource",
     "SparkResource",
+    "StateTablesIOManager",
+    "TestJob",
     "apply_retention",
     "bootstrap",
     "build_flink_job",
+    "build_test_job",
     "check",
     "checkpoint",
     "convert",

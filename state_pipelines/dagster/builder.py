@@ -22,7 +22,7 @@ from state_pipelines.dagster.assets.snapshot_diff import build_snapshot_diff
 from state_pipelines.dagster.assets.snapshot_inventory import build_snapshot_inventory
 from state_pipelines.dagster.assets.snapshot_profile import build_snapshot_profile
 from state_pipelines.dagster.assets.state_expectations import build_state_expectations
-from state_pipelines.dagster.assets.state_tables import build_state_tables
+from state_pipelines.dagster.assets.state_tables import build_state_specs, build_state_tables
 from state_pipelines.dagster.broken_job import build_failing_sensor, leave_out, show_error, warn
 from state_pipelines.dagster.job_resources import build_job_resources
 from state_pipelines.dagster.jobs import build_asset_jobs, build_op_jobs
@@ -39,6 +39,7 @@ from state_pipelines.dagster.sensors.failed_runs import build_failed_runs
 from state_pipelines.dagster.sensors.new_input import build_new_input
 from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
 from state_pipelines.dagster.sensors.requests import build_requests
+from state_pipelines.dagster.snapshots_resource import SnapshotsResource, StateTablesIOManager
 from state_pipelines.errors import StateError
 from state_pipelines.storage.options import share_storage_options
 
@@ -80,15 +81,19 @@ def build_flink_job(job: FlinkJob) -> dg.Definitions:
     """
     share_storage_options(job.storage_options)
     jobs: list[AnyJob] = [*build_asset_jobs(job), *build_op_jobs(job), *(build(job) for build in JOBS)]
-    resources = build_job_resources(job.name, job.resources)
+    resources: dict[str, object] = {
+        **build_job_resources(job.name, job.resources),
+        job.prefix("snapshots"): SnapshotsResource.of(job),
+        **({} if job.tables is None else {job.prefix("tables"): StateTablesIOManager.of(job)}),
+    }
     try:
-        assets: list[dg.AssetsDefinition | dg.AssetSpec] = [build_flink_job_spec(job), *_build_assets(job)]
+        assets: list[dg.AssetsDefinition | dg.AssetSpec] = [*build_external(job), *_build_assets(job)]
         schedules = list(_build_schedules(job))
         sensors = list(_build_sensors(job, jobs, assets))
     except StateError as error:
         warn(job, error)
         readable = leave_out(job)
-        assets = [build_flink_job_spec(readable), *_build_assets(readable)]
+        assets = [*build_external(readable), *_build_assets(readable)]
         assets += [build_migrated_savepoint(readable)] if job.migrations is not None else []
         failed = build_failed_runs(job, jobs=[each.name for each in jobs], assets=list_keys(assets))
         return dg.Definitions(
@@ -98,6 +103,11 @@ def build_flink_job(job: FlinkJob) -> dg.Definitions:
             resources=resources,
         )
     return dg.Definitions(assets=assets, jobs=jobs, schedules=schedules, sensors=sensors, resources=resources)
+
+
+def build_external(job: FlinkJob) -> list[dg.AssetSpec]:
+    """Build the assets that no run of their own materialises."""
+    return [build_flink_job_spec(job), *build_state_specs(job)]
 
 
 def list_keys(assets: Sequence[dg.AssetsDefinition | dg.AssetSpec]) -> list[dg.AssetKey]:

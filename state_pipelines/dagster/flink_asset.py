@@ -63,6 +63,7 @@ def flink_asset(
     automation: dg.AutomationCondition[Any] | None = None,
     metadata: Mapping[str, object] = NO_METADATA,
     priority: int = 0,
+    freshness: dg.FreshnessPolicy | None = None,
 ) -> Callable[[Callable[..., Iterator[object]]], dg.AssetsDefinition]:
     """Decorate a function as an asset of a Flink job, with its prefix, group, owners, tags and failure handling.
 
@@ -88,6 +89,7 @@ def flink_asset(
         automation: when Dagster materialises it automatically.
         metadata: metadata of the definition.
         priority: of its step among those of a run that can start; the highest is first.
+        freshness: time after which it is stale without a materialisation.
     """
 
     def decorate(function: Callable[..., Iterator[object]]) -> dg.AssetsDefinition:
@@ -102,6 +104,7 @@ def flink_asset(
             code_version=code_version,
             automation_condition=automation,
             metadata=metadata,
+            freshness_policy=freshness,
         )
         specs = [*specify_checks(job, name, checks, partitioned=partitioned), *check_specs]
         hooked = _executing(job, function)

@@ -84,11 +84,39 @@ class Thresholds(dg.Model):
         default=None, gt=0, description="Maximal age in hours of the newest savepoint that can be read."
     )
 
+    max_hours_without_inventory: float | None = Field(
+        default=None, gt=0, description="Maximal age in hours of the inventory, its freshness policy."
+    )
+
     @property
     def savepoint_limit(self) -> timedelta | None:
         """`max_hours_without_savepoint` as a duration."""
         hours = self.max_hours_without_savepoint
         return None if hours is None else timedelta(hours=hours)
+
+
+class TableSettings(dg.Model):
+    """Tables of states, with an asset for each state."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    directory: str = Field(description="Directory of the tables.")
+    per: Literal["snapshot", "state"] = Field(
+        default="snapshot", description="`state`: an asset for each state, downstream of `state_tables`."
+    )
+    states: _Names = Field(
+        default=(),
+        description="States that have an asset, as OPERATOR/STATE; by default those of the newest snapshot of the "
+        "inventory when the code location is loaded.",
+    )
+
+    @field_validator("states")
+    @classmethod
+    def _check_states(cls, states: tuple[str, ...]) -> tuple[str, ...]:
+        for each in states:
+            if not all(each.rpartition("/")):
+                raise ValueError(f"{each!r} names no state: write OPERATOR/STATE, such as orders/order")
+        return states
 
 
 class FlinkJob(dg.Model):
@@ -119,7 +147,10 @@ class FlinkJob(dg.Model):
         description="Flink's config.yaml (or flink-conf.yaml): directories, num-retained, interval and TTL.",
     )
     results: str = Field(description="Directory for new savepoints and reports.")
-    tables: _Optional = Field(default=None, description="Directory for the tables of states; no tables by default.")
+    tables: Annotated[str | TableSettings | None, BeforeValidator(_empty_to_none)] = Field(
+        default=None,
+        description="Directory for the tables of states, or {directory: …, per: state}; no tables by default.",
+    )
     requests: _Optional = Field(default=None, description="Directory of request files; none by default.")
     path_mapping: _Names = Field(
         default=(), description="`FROM=TO` for moved directories that snapshots refer to by absolute paths."
@@ -323,7 +354,7 @@ class FlinkJob(dg.Model):
             roots=self._given_roots,
             own_roots=self._own_roots,
             results=self.results,
-            tables=self.tables,
+            tables=self.tables.directory if isinstance(self.tables, TableSettings) else self.tables,
             requests=self.requests,
             job=self.name,
             path_mapping=self.reach,
@@ -347,6 +378,9 @@ class FlinkJob(dg.Model):
             value = getattr(self, name)
             if isinstance(value, str):
                 changed[name] = _resolve_against(directory, value)
+            elif isinstance(value, TableSettings):
+                directory_of_tables = _resolve_against(directory, value.directory)
+                changed[name] = value.model_copy(update={"directory": directory_of_tables})
             elif value is not None:
                 changed[name] = tuple(_resolve_against(directory, each) for each in value)
         if self.stream is not None:

@@ -246,10 +246,25 @@ class JobStorage:
         Raises:
             UsageError: the job has no directory for tables.
         """
+        return self.name_table_of(key, state.operator.label, state.name)
+
+    def name_table_of(self, key: str, operator: str, state: str) -> str:
+        """Return the path of the table of a state, by the label of its operator and its name.
+
+        Raises:
+            UsageError: the job has no directory for tables.
+        """
+        return str(join(resolve(self.name_tables(key)), _to_file_name(operator), _to_file_name(state)))
+
+    def name_tables(self, key: str) -> str:
+        """Return the directory of the tables of the snapshot `key`.
+
+        Raises:
+            UsageError: the job has no directory for tables.
+        """
         if self.tables is None:
             raise UsageError("the job has no directory for tables", hint="Set the field tables in the YAML of the job")
-        names = (key.replace("@", "-"), state.operator.label, state.name)
-        return str(join(resolve(self.tables), *map(_to_file_name, names)))
+        return str(join(resolve(self.tables), _to_file_name(key.replace("@", "-"))))
 
 
 def _to_file_name(name: str) -> str:

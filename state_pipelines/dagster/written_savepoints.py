@@ -79,7 +79,9 @@ def materialize_savepoint(
     for note in savepoint.notes:
         context.log.warning(note)
     yield dg.MaterializeResult(
-        asset_key=key, metadata=savepoint.metadata, data_version=dg.DataVersion(savepoint.fingerprint)
+        asset_key=key,
+        metadata={**savepoint.metadata, **_locate(context, savepoint)},
+        data_version=dg.DataVersion(savepoint.fingerprint),
     )
     if savepoint.proof is not None:
         yield from judge(savepoint.proof)
@@ -92,3 +94,9 @@ def name_results(context: dg.AssetExecutionContext, job: FlinkJob) -> NameTarget
     """
     key, run_id = context.partition_key, context.run.run_id
     return lambda purpose: job.storage.name_result(key, purpose, run_id)
+
+
+def _locate(context: dg.AssetExecutionContext, savepoint: WrittenSavepoint) -> dict[str, Any]:
+    """Return where the savepoint is, and the snapshot that it is derived from."""
+    derived = {"derived from": context.partition_key} if context.has_partition_key else {}
+    return {"dagster/uri": savepoint.path, **derived}

@@ -66,6 +66,21 @@ def test_every_asset_is_materialized(run: Run) -> None:
     assert {name for name in ASSETS if run.materialization(name)} == ASSETS
 
 
+def test_columns_have_their_origin_and_savepoints_their_place(run: Run) -> None:
+    metadata = run.metadata("migrated_savepoint")
+    assert metadata["dagster/uri"] == metadata["path"]
+    assert metadata["derived from"] == run.key
+    lineage = metadata["dagster/column_lineage"].deps_by_column
+    found = {name: [(each.asset_key.path[-1], each.column_name) for each in lineage[name]] for name in lineage}
+    assert found["orders.order.value.customerId"] == [("state_tables", "orders.order.value.customer")]
+    assert found["orders.order.value.priority"] == [("state_tables", "orders.order.value.quantity")]
+    assert found["orders.last-seen.value"] == [("state_tables", "orders.last-seen.value")]
+    before = {each.name for each in run.metadata("state_tables")["dagster/column_schema"].columns}
+    after = {each.name for each in metadata["dagster/column_schema"].columns}
+    assert {name for _, name in (each for old in found.values() for each in old)} <= before
+    assert found.keys() <= after
+
+
 def test_every_check_passes(run: Run) -> None:
     passed = {name: each.passed for name, each in run.evaluations().items()}
     assert passed == dict.fromkeys(PROOF | {"migrated_state_restores"}, True)

@@ -13,6 +13,7 @@ from pydantic import Field
 from state_pipelines.dagster.assets import compatibility_report
 from state_pipelines.dagster.assets.compatibility_report import MigrationConfig
 from state_pipelines.dagster.assets.rescaled_savepoint import SCRATCH
+from state_pipelines.dagster.columns import describe_columns
 from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
@@ -141,7 +142,7 @@ def write_migrated(
         spark=spark.session,
         scratch=config.scratch or None,
     )
-    metadata = _describe(result, revision, chain)
+    metadata = _describe(result, revision, chain) | describe_columns(job, result)
     return WrittenSavepoint(result.path, metadata, result.snapshot.fingerprint, result.notes, result.proof)
 
 

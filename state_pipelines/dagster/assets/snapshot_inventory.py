@@ -62,6 +62,7 @@ def build_snapshot_inventory(job: FlinkJob) -> dg.AssetsDefinition:
         kinds={"flink", "parquet"},
         deps=[flink_job.NAME],
         partitioned=False,
+        freshness=_build_freshness(job),
         check_specs=list(_specify_checks(job, limit)),
     )
     def snapshot_inventory(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
@@ -158,6 +159,11 @@ def _check(job: FlinkJob, update: "InventoryUpdate") -> list[dg.AssetCheckResult
 
 def _hash_content(update: "InventoryUpdate") -> str:
     return hashlib.sha256("\n".join(sorted(update.inventory.keys)).encode()).hexdigest()[:16]
+
+
+def _build_freshness(job: FlinkJob) -> dg.FreshnessPolicy | None:
+    hours = job.thresholds.max_hours_without_inventory
+    return None if hours is None else dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=hours))
 
 
 def _specify_checks(job: FlinkJob, limit: timedelta | None) -> Iterator[dg.AssetCheckSpec]:

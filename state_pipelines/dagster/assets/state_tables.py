@@ -2,26 +2,28 @@
 
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import dagster as dg
+import pyarrow as pa
 
 from state_pipelines.dagster.assets import flink_job
 from state_pipelines.dagster.automation import NEW_SNAPSHOT, TABLES
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
-from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.job import FlinkJob, TableSettings
 from state_pipelines.dagster.metadata_values import make_table
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
-from state_pipelines.errors import UnsupportedError
+from state_pipelines.errors import StateError, UnsupportedError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from state_pipelines.snapshot import State
+    from pyspark.sql.types import StructType
 
 NAME = "state_tables"
+
+DATA_VERSION_TAG = "dagster/data_version"
 
 _COLUMNS = [
     dg.TableColumn("operator"),
@@ -45,13 +47,16 @@ def build_state_tables(job: FlinkJob) -> dg.AssetsDefinition:
         automation=NEW_SNAPSHOT,
         priority=TABLES,
     )
-    def state_tables(context: dg.AssetExecutionContext, spark: SparkResource) -> Iterator[dg.MaterializeResult[None]]:
+    def state_tables(
+        context: dg.AssetExecutionContext, spark: SparkResource
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetMaterialization]:
         """Each state of a snapshot as a Parquet table, with one row per entry or timer."""
         # Importing Spark takes seconds.
         from state_pipelines.spark.failures import translate_failures
         from state_pipelines.spark.tables import write_parquet
 
         snapshot = open_partition(context, job)
+        own = {each.key for each in build_state_specs(job)}
         tables: list[tuple[str, str, str, int, str, str]] = []
         columns: list[dg.TableColumn] = []
         unread: list[str] = []
@@ -72,7 +77,21 @@ def build_state_tables(job: FlinkJob) -> dg.AssetsDefinition:
                     rows = write_parquet(frame, path)
                 context.log.info("%s, %s: %d rows in %s", operator.label, state.name, rows, path)
                 tables.append((operator.label, state.name, str(state.kind), rows, path, undecoded))
-                columns += _name_columns(state, frame)
+                columns += name_columns(f"{operator.label}.{state.name}", frame.schema)
+                key = name_state(job, operator.label, state.name)
+                if key in own:
+                    yield dg.AssetMaterialization(
+                        key,
+                        partition=context.partition_key,
+                        metadata={
+                            "dagster/uri": str(path),
+                            "dagster/table_name": f"{job.name}.{operator.label}.{state.name}",
+                            "dagster/row_count": rows,
+                            "dagster/column_schema": dg.TableSchema(name_columns("", frame.schema)),
+                            "undecoded": undecoded,
+                        },
+                        tags={DATA_VERSION_TAG: snapshot.fingerprint},
+                    )
         yield dg.MaterializeResult(
             metadata={
                 "tables": make_table(_COLUMNS, tables),
@@ -82,6 +101,7 @@ def build_state_tables(job: FlinkJob) -> dg.AssetsDefinition:
                 "unread": unread,
                 "dagster/row_count": sum(rows for _, _, _, rows, _, _ in tables),
                 "dagster/column_schema": dg.TableSchema(columns),
+                "dagster/uri": job.storage.name_tables(context.partition_key),
             },
             data_version=dg.DataVersion(snapshot.fingerprint),
         )
@@ -89,9 +109,65 @@ def build_state_tables(job: FlinkJob) -> dg.AssetsDefinition:
     return state_tables
 
 
-def _name_columns(state: "State", frame: "DataFrame") -> list[dg.TableColumn]:
-    return [dg.TableColumn(_full_name(state, name), kind) for name, kind in frame.dtypes]
+def build_state_specs(job: FlinkJob) -> list[dg.AssetSpec]:
+    """Build an external asset for each state, which the runs of `state_tables` materialise.
+
+    Its states are those of the field `tables`, or else those of the newest snapshot of the stored inventory: none
+    before there is an inventory.
+    """
+    if not isinstance(job.tables, TableSettings) or job.tables.per != "state":
+        return []
+    states = [each.rpartition("/")[::2] for each in job.tables.states] or list(_find_states(job))
+    return [
+        job.specify(
+            NAME,
+            description=f"The table of the state {state} of the operator {operator}.",
+            kinds={"flink", "parquet"},
+            tags=job.tags,
+            deps=[job.key(NAME)],
+            partitions_def=job.partitions,
+            metadata={"state-pipelines/operator": operator, "state-pipelines/state": state},
+            automation_condition=None,
+        ).replace_attributes(key=name_state(job, operator, state), automation_condition=None)
+        for operator, state in states
+    ]
 
 
-def _full_name(state: "State", column: str) -> str:
-    return f"{state.operator.label}.{state.name}.{column}"
+def _find_states(job: FlinkJob) -> Iterator[tuple[str, str]]:
+    newest = next((each for each in job.storage.read_inventory() if each.key), None)
+    if newest is None:
+        return
+    try:
+        snapshot = job.storage.open(newest.path)
+        for operator in snapshot.operators:
+            for state in operator.survey().states:
+                yield operator.label, state.name
+    except StateError as error:
+        text = "The states of the job %s are not known, so that they have no assets: %s"
+        dg.get_dagster_logger().warning(text, job.name, error)
+
+
+def name_state(job: FlinkJob, operator: str, state: str) -> dg.AssetKey:
+    """Return the key of the asset of a state; its operator is given by its label."""
+    return dg.AssetKey([*job.key(NAME).path, *(re.sub(r"[^\w.-]", "_", each) for each in (operator, state))])
+
+
+def name_columns(prefix: str, schema: "StructType | pa.Schema") -> list[dg.TableColumn]:
+    """Return the columns of a table, and the fields of those that are structs, such as `value.amount`."""
+    columns = []
+    for name, kind, fields in _list_fields(schema):
+        full = f"{prefix}.{name}" if prefix else name
+        columns.append(dg.TableColumn(full, kind))
+        columns += [dg.TableColumn(f"{full}.{field}", inner) for field, inner in fields]
+    return columns
+
+
+def _list_fields(schema: "StructType | pa.Schema") -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    if isinstance(schema, pa.Schema):
+        for each in schema:
+            inner = list(each.type) if pa.types.is_struct(each.type) else []
+            yield each.name, str(each.type), [(field.name, str(field.type)) for field in inner]
+        return
+    for each in schema.fields:
+        inner = getattr(each.dataType, "fields", [])
+        yield each.name, each.dataType.simpleString(), [(one.name, one.dataType.simpleString()) for one in inner]

@@ -1,0 +1,125 @@
+"""A Flink job in a temporary directory, for tests of assets, checks and jobs of one's own."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from state_pipelines.dagster.builder import build_flink_job
+from state_pipelines.dagster.job import FlinkJob
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from state_pipelines.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class TestJob:
+    """A Flink job with directories and an instance of its own.
+
+    Attributes:
+        job: the Flink job.
+        instance: an ephemeral instance, in which each snapshot has its partition.
+        keys: partition keys of the snapshots, in the order in which they were given.
+        others: further definitions of the code location, such as the assets that are tested.
+    """
+
+    # Not a test, for pytest.
+    __test__ = False
+
+    job: FlinkJob
+    instance: dg.DagsterInstance
+    keys: tuple[str, ...]
+    others: tuple[dg.Definitions, ...] = field(default=())
+
+    @property
+    def defs(self) -> dg.Definitions:
+        """The definitions of the job and the others; runs are in the current process."""
+        return dg.Definitions.merge(
+            build_flink_job(self.job), *self.others, dg.Definitions(executor=dg.in_process_executor)
+        )
+
+    def having(self, *others: dg.Definitions) -> TestJob:
+        """Return the job with further definitions in its code location."""
+        return TestJob(self.job, self.instance, self.keys, (*self.others, *others))
+
+    def open(self, key: str) -> Snapshot:
+        """Open the snapshot of a partition."""
+        return self.job.storage.find(key)
+
+    def run(self, job: str, key: str | None = None, **config: Mapping[str, Any]) -> dg.ExecuteInProcessResult:
+        """Run a job of the Flink job, such as `migrate_snapshot`; failures are in the result.
+
+        Args:
+            job: its name, without that of the Flink job.
+            key: the partition, for jobs that run for a snapshot.
+            config: configuration by name of the asset.
+        """
+        return self.defs.resolve_job_def(self.job.prefix(job)).execute_in_process(
+            partition_key=key,
+            instance=self.instance,
+            raise_on_error=False,
+            run_config={"ops": {self.job.op(name): {"config": dict(each)} for name, each in config.items()}},
+        )
+
+    def materialize(
+        self, assets: Sequence[str | dg.AssetKey], key: str | None = None, **config: Mapping[str, Any]
+    ) -> dg.ExecuteInProcessResult:
+        """Materialise assets: those of the job by name, others by key; failures are in the result.
+
+        Args:
+            assets: names of assets of the Flink job, keys of others.
+            key: the partition, for assets per snapshot.
+            config: configuration by name of the asset.
+        """
+        keys = [self.job.key(each) if isinstance(each, str) else each for each in assets]
+        defs = dg.Definitions.merge(self.defs, dg.Definitions(jobs=[dg.define_asset_job("materialize", keys)]))
+        return defs.resolve_job_def("materialize").execute_in_process(
+            partition_key=key,
+            instance=self.instance,
+            raise_on_error=False,
+            run_config={"ops": {self.job.op(name): {"config": dict(each)} for name, each in config.items()}},
+        )
+
+
+def build_test_job(
+    directory: str | Path,
+    *snapshots: str | Path,
+    name: str = "test",
+    instance: dg.DagsterInstance | None = None,
+    **fields: Any,
+) -> TestJob:
+    """Build a Flink job whose directories are below a temporary one, such as `tmp_path` of pytest.
+
+    Args:
+        directory: an existing directory; `snapshots`, `results` and `tables` are made in it.
+        snapshots: directories of savepoints and checkpoints, which are copied below the root of the job.
+        name: of the job.
+        instance: by default an ephemeral instance.
+        fields: further fields of the Flink job, such as `migrations`.
+    """
+    home = Path(directory)
+    root = home / "snapshots"
+    root.mkdir(exist_ok=True)
+    found = FlinkJob(
+        **{
+            "name": name,
+            "roots": (str(root),),
+            "results": str(home / "results"),
+            "tables": str(home / "tables"),
+            **fields,
+        }
+    )
+    for each in snapshots:
+        shutil.copytree(each, root / Path(each).name, dirs_exist_ok=True)
+    inventory = found.storage.update_inventory().inventory
+    by_name = {each.path.rpartition("/")[2]: each.key for each in inventory}
+    keys = tuple(by_name[Path(each).name] for each in snapshots)
+    own = instance or dg.DagsterInstance.ephemeral()
+    own.add_dynamic_partitions(str(found.partitions.name), list(keys))
+    return TestJob(found, own, keys)
