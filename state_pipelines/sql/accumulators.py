@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import StateError
+from state_pipelines.serializers.sql_types import MAX_LENGTH
 from state_pipelines.serializers.tree import LogicalType
 from state_pipelines.sql.compiled_plans import read_type
 from state_pipelines.sql.expressions import find_column, find_function, render_aggregate
@@ -29,6 +30,8 @@ UNRESOLVED = LogicalType(root="?")
 MOST_FILTERS = 64
 """Filters of one set of distinct arguments of which a view keeps bits in one long; with retraction 1."""
 
+_AGGREGATES = "org.apache.flink.table.runtime.functions.aggregate."
+_STRING = LogicalType(root="VARCHAR", length=MAX_LENGTH)
 _PLAIN_COLUMN = re.compile(r"(?:[^\s().,`]+\.)*([^\s().,`]+)")
 _CAST = re.compile(r"CAST\((.+) AS [^()]+(?:\([\d, ]+\))?[^()]*\)")
 _OTHER_CHARACTERS = re.compile(r"\W+")
@@ -72,10 +75,13 @@ class Accumulator:
     Attributes:
         columns: of the buffers, without those of the views.
         views: views of distinct arguments.
+        extremes: type of the values by position of the call, of MAX and MIN that have to take back rows: they keep all
+            values, in a state of their own.
     """
 
     columns: tuple[PlannedColumn, ...]
     views: tuple[DistinctView, ...]
+    extremes: tuple[tuple[int, LogicalType], ...] = ()
 
     @property
     def row(self) -> tuple[PlannedColumn, ...]:
@@ -116,7 +122,12 @@ def derive_accumulator(
         name = "_".join(["distinct", *map(name_column, texts)])
         column = PlannedColumn(name, MAP_VIEW, f"distinct values of {', '.join(texts)}")
         views.append(DistinctView(column, tuple(_find_type(types, each) for each in arguments), len(found)))
-    return Accumulator(tuple(columns), tuple(views))
+    extremes = (
+        (index, _result_type(call))
+        for index, (call, retracts) in enumerate(zip(calls, retractions, strict=True))
+        if retracts and find_function(call) in ("MAX", "MIN")
+    )
+    return Accumulator(tuple(columns), tuple(views), tuple(extremes))
 
 
 def name_column(text: str) -> str:
@@ -167,6 +178,21 @@ def _derive_buffers(
             yield PlannedColumn(name, result, text)
         case "MAX" | "MIN" if not retracts:
             yield PlannedColumn(name, result, text)
+        case "MAX" | "MIN":
+            word = function.title()
+            yield PlannedColumn(
+                name,
+                LogicalType(
+                    root="STRUCTURED_TYPE",
+                    class_name=f"{_AGGREGATES}{word}WithRetractAggFunction${word}WithRetractAccumulator",
+                    names=(function.lower(), "mapSize", "map"),
+                    children=(result, BIGINT, MAP_VIEW),
+                ),
+                text,
+            )
+        case "LISTAGG" if not retracts:
+            yield PlannedColumn(f"{name}_delimiter", _STRING, f"delimiter of {text}")
+            yield PlannedColumn(name, _STRING, text)
         case "AVG":
             yield PlannedColumn(f"{name}_sum", _sum_type(argument), f"sum of {text}")
             yield PlannedColumn(f"{name}_count", BIGINT, f"number of values in {text}")

@@ -17,12 +17,11 @@ from state_pipelines.sql.accumulators import (
     MOST_FILTERS,
     UNRESOLVED,
     Accumulator,
-    DistinctView,
     PlannedColumn,
     derive_accumulator,
     make_unique,
 )
-from state_pipelines.sql.compiled_plans import Plan, PlanNode, list_mappings
+from state_pipelines.sql.compiled_plans import Plan, PlanNode, list_mappings, read_type
 from state_pipelines.sql.lineage import (
     FIRST_PHASES,
     INCREMENTAL,
@@ -100,7 +99,7 @@ class PlannedOperator:
         meaning: what the rows of the node are, in columns of tables.
         columns: text of each column that the node emits.
         key: columns of the key of its keyed state; None where it is not known.
-        states: its keyed states, without timers; an operator may have only some of them, as its options say.
+        states: its keyed states, without timers.
     """
 
     uid: str
@@ -288,8 +287,12 @@ def _counts_windows(node: PlanNode) -> bool:
     return isinstance(window, Mapping) and window.get("type") == "HoppingWindow"
 
 
-def _views(views: Sequence[DistinctView], namespace: str, ttl: str | None, *, retracts: bool) -> Iterator[PlannedState]:
-    for number, each in enumerate(views):
+def _views(found: Accumulator, namespace: str, ttl: str | None, *, retracts: bool) -> Iterator[PlannedState]:
+    for index, of in found.extremes:
+        if internal := _internal_name(of):
+            kept = f"Map<External<{internal}>, External<Long>>"
+            yield PlannedState(f"agg{index}$map", StateKind.MAP, namespace, kept, (), ttl)
+    for number, each in enumerate(found.views):
         value = "External<Long>" if each.filters <= (1 if retracts else MOST_FILTERS) else None
         key = _internal_name(each.arguments[0]) if len(each.arguments) == 1 else None
         if key is None:
@@ -298,10 +301,10 @@ def _views(views: Sequence[DistinctView], namespace: str, ttl: str | None, *, re
         if key == "{0}":
             columns = tuple(PlannedColumn(f"f{n}", of, "") for n, of in enumerate(each.arguments))
             rows = (PlannedRow(columns),)
-        found = value or "External<?>"
+        counts = value or "External<?>"
         name = f"distinctAcc_{number}"
-        yield PlannedState(name, StateKind.MAP, namespace, f"Map<External<{key}>, {found}>", rows, ttl)
-        yield PlannedState(f"{name}_null_state", StateKind.VALUE, namespace, found, (), ttl)
+        yield PlannedState(name, StateKind.MAP, namespace, f"Map<External<{key}>, {counts}>", rows, ttl)
+        yield PlannedState(f"{name}_null_state", StateKind.VALUE, namespace, counts, (), ttl)
 
 
 def _internal_name(of: LogicalType) -> str | None:
@@ -338,7 +341,7 @@ def _group_aggregate(view: _NodeView) -> _Derived:
         return key, ()
     retracts = bool(view.node.content.get("needRetraction"))
     accumulator = _value("accState", PlannedRow(make_unique(found.row)), VOID, view.ttl())
-    return key, (accumulator, *_views(found.views, VOID, view.ttl(), retracts=retracts))
+    return key, (accumulator, *_views(found, VOID, view.ttl(), retracts=retracts))
 
 
 def _incremental_aggregate(view: _NodeView) -> _Derived:
@@ -348,7 +351,7 @@ def _incremental_aggregate(view: _NodeView) -> _Derived:
     if found is None:
         return key, ()
     retracts = bool(view.node.content.get("partialAggNeedRetraction"))
-    return key, tuple(_views(found.views, VOID, view.ttl(), retracts=retracts))
+    return key, tuple(_views(found, VOID, view.ttl(), retracts=retracts))
 
 
 def _window_aggregate(view: _NodeView) -> _Derived:
@@ -364,7 +367,7 @@ def _window_aggregate(view: _NodeView) -> _Derived:
     retracts = bool(node.content.get("needRetraction"))
     states = (
         _value("window-aggs", PlannedRow(make_unique(found.row)), namespace),
-        *_views(found.views, namespace, None, retracts=retracts),
+        *_views(found, namespace, None, retracts=retracts),
     )
     return key, (*states, *mapping)
 
@@ -384,7 +387,7 @@ def _group_window_aggregate(view: _NodeView) -> _Derived:
     retracts = bool(node.content.get("needRetraction"))
     states = (
         _value("window-aggs", PlannedRow(make_unique(found.row)), namespace),
-        *_views(found.views, namespace, None, retracts=retracts),
+        *_views(found, namespace, None, retracts=retracts),
     )
     return key, (*states, *mapping)
 
@@ -405,15 +408,16 @@ def _over_aggregate(view: _NodeView) -> _Derived:
     found = derive_accumulator(calls, base, types, [bounded] * len(calls), count_rows=bounded)
     accumulator = _value("accState", PlannedRow(make_unique(found.row)))
     kept = PlannedState("inputState", StateKind.MAP, VOID, "Map<Long, List<{0}>>", (view.input,))
-    views = tuple(_views(found.views, VOID, None, retracts=bounded))
+    views = tuple(_views(found, VOID, None, retracts=bounded))
     sorts = list_mappings(groups[0].get("orderBy", {}).get("fields"))
     by_processing_time = not sorts or _find_time(view, sorts[0].get("index")) == "PROCTIME"
     if not bounded:
         return key, (accumulator, *(() if by_processing_time else (kept,)), *views)
-    if not by_processing_time:
-        times = ("lastTriggeringTsState", *(() if groups[0].get("isRows") else ("cleanupTsState",)))
+    in_rows = groups[0].get("isRows")
+    if by_processing_time:
+        times = ["processedCountState", "smallestTSState"] if in_rows else ["cleanupTsState"]
     else:
-        times = ("processingTimeState",) if groups[0].get("isRows") else ("cleanupTsState",)
+        times = ["lastTriggeringTsState", "processedCountState" if in_rows else "cleanupTsState"]
     return key, (accumulator, kept, *map(_scalar, times), *views)
 
 
@@ -528,9 +532,13 @@ def _rank(view: _NodeView) -> _Derived:
     sorted_by = _select(row, [each.get("index") for each in list_mappings(order.get("fields"))])
     strategy = node.mapping("rankStrategy")
     limits = node.mapping("rankRange")
-    if limits.get("type") == "Constant" and limits.get("end") == 1 and strategy.get("type") != "Retract":
+    is_first = limits.get("type") == "Constant" and limits.get("end") == 1
+    if is_first and strategy.get("type") != "Retract" and not _sorts_by_arrival(view, order):
         return key, (_value("Top1-Rank-State", row, VOID, ttl),)
     match strategy.get("type"):
+        case "AppendFast" if _sorts_by_arrival(view, order):
+            # The rows have been emitted: their number is enough.
+            return key, (PlannedState("counterState", StateKind.VALUE, VOID, "Int", (), ttl),)
         case "AppendFast":
             template = "Map<{0}, List<{1}>>"
             state = PlannedState("data-state-with-append", StateKind.MAP, VOID, template, (sorted_by, row), ttl)
@@ -546,6 +554,14 @@ def _rank(view: _NodeView) -> _Derived:
         case _:
             return key, ()
     return key, (state,)
+
+
+def _sorts_by_arrival(view: _NodeView, order: Mapping[str, Any]) -> bool:
+    """Return whether an order is that of processing time, ascending."""
+    fields = list_mappings(order.get("fields"))
+    if len(fields) != 1 or not fields[0].get("isAscending"):
+        return False
+    return _find_time(view, fields[0].get("index")) == "PROCTIME"
 
 
 def _window_deduplicate(view: _NodeView) -> _Derived:
@@ -592,17 +608,25 @@ def _materialize(view: _NodeView) -> _Derived:
     resolved = table.get("resolvedTable") if isinstance(table, Mapping) else None
     schema = resolved.get("schema") if isinstance(resolved, Mapping) else None
     primary = schema.get("primaryKey") if isinstance(schema, Mapping) else None
-    if not isinstance(primary, Mapping) or not isinstance(schema, Mapping):
+    needed = view.node.content.get("requireUpsertMaterialize")
+    if not needed or not isinstance(primary, Mapping) or not isinstance(schema, Mapping):
         return None, ()
-    names = [each.get("name") for each in list_mappings(schema.get("columns")) if each.get("kind") != "COMPUTED"]
-    key = _select(view.input, [names.index(each) for each in primary.get("columns") or () if each in names])
+    columns = [each for each in list_mappings(schema.get("columns")) if each.get("kind", "PHYSICAL") == "PHYSICAL"]
     row, ttl = view.input, view.ttl()
-    return key, (
-        PlannedState("values", StateKind.VALUE, VOID, "List<{0}>", (row,), ttl),
-        PlannedState("watermark-buffer", StateKind.MAP, VOID, "Map<SortedLong, List<{0}>>", (row,)),
-        _value("current-value", row),
-        _scalar("consolidated-checkpoint-id"),
-    )
+    if len(columns) == len(row.columns):
+        # The sink has required its own types, such as NOT NULL of the key.
+        row = PlannedRow(
+            tuple(
+                PlannedColumn(str(column.get("name")), read_type(column.get("dataType")), each.meaning)
+                for column, each in zip(columns, row.columns, strict=True)
+            )
+        )
+    names = [each.get("name") for each in columns]
+    key = _select(row, [names.index(each) for each in primary.get("columns") or () if each in names])
+    if view.node.mapping("conflictStrategy").get("behavior") not in (None, "DEDUPLICATE"):
+        kept = PlannedState("watermark-buffer", StateKind.MAP, VOID, "Map<SortedLong, List<{0}>>", (row,))
+        return key, (kept, _value("current-value", row), _scalar("consolidated-checkpoint-id"))
+    return key, (PlannedState("values", StateKind.VALUE, VOID, "List<{0}>", (row,), ttl),)
 
 
 _STATES: Mapping[tuple[str, str], Callable[[_NodeView], _Derived]] = {

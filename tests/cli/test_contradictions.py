@@ -120,6 +120,7 @@ FREE = {
     "erase": {"--root", "--also"},
     "retain": {"--policy", "--equal-scheme", "--equal-authority"},
     "verify": {"--depth", "--search", "--drill"},
+    "sql": set(),
     "init": {"--root", "--results", "--out"},
     "prepare": {"--again"},
     "demo": {"--target", "--keep"},

@@ -33,3 +33,18 @@ def test_a_file_that_is_no_plan_is_named(call: Callable[..., Called], tmp_path: 
     assert "no compiled plan" in result.err
     assert str(plan) in result.err
     assert "COMPILE PLAN" in result.err
+
+
+def test_sql_plan_refuses_before_it_starts_java(call: Callable[..., Called], tmp_path: Path) -> None:
+    script, plan = tmp_path / "job.sql", tmp_path / "plan.json"
+    script.write_text("INSERT INTO t SELECT 1")
+    plan.write_text("{}")
+    result = call("sql", "plan", script, "-o", plan)
+    assert (result.code, plan.read_text()) == (2, "{}")
+    assert "the file exists" in result.err
+    result = call("sql", "plan", script, "--flink-home", tmp_path)
+    assert result.code == 2
+    assert "it is no Flink" in result.err
+    result = call("inspect", CONFLICT.open().path, "--plan", tmp_path / "none.sql")
+    assert result.code == 2
+    assert "none.sql" in result.err

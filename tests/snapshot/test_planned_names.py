@@ -37,6 +37,8 @@ def make_sink(number: int, row: str = ROW) -> dict[str, Any]:
     return {
         "id": number,
         "type": "stream-exec-sink_2",
+        "requireUpsertMaterialize": True,
+        "conflictStrategy": {"behavior": "NOTHING"},
         "dynamicTableSink": {
             "table": {
                 "identifier": "`cities`",

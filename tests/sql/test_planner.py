@@ -1,0 +1,77 @@
+"""Finding the Flink whose planner compiles, without one; `tests/flink/test_planned_states.py` runs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines import sql
+from state_pipelines.errors import MissingFileError, UsageError
+from state_pipelines.sql import planner
+from state_pipelines.sql.planner import find_flink
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+JARS = ("flink-dist-2.2.1.jar", "flink-table-planner-loader-2.2.1.jar", "flink-table-api-java-uber-2.2.1.jar")
+
+
+def make_home(directory: Path, *names: str) -> str:
+    (directory / "lib").mkdir()
+    for name in names:
+        (directory / "lib" / name).touch()
+    return str(directory)
+
+
+def test_an_installed_flink(tmp_path: Path) -> None:
+    found = find_flink(make_home(tmp_path, *JARS, "flink-table-runtime-2.2.1.jar"), "2.2")
+    assert found.line == "2.2"
+    assert len(found.paths) == 4
+
+
+def test_an_older_dist_names_its_scala(tmp_path: Path) -> None:
+    names = [each.replace("2.2.1", "1.20.5") for each in (*JARS, "flink-table-runtime-2.2.1.jar")]
+    assert find_flink(make_home(tmp_path, *names)).line == "1.20"
+
+
+def test_the_variable_names_a_flink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLINK_HOME", make_home(tmp_path, *JARS, "flink-table-runtime-2.2.1.jar"))
+    assert find_flink().line == "2.2"
+
+
+@pytest.mark.parametrize(
+    ("names", "line", "message"),
+    [
+        ((), None, "has no flink-dist"),
+        (JARS, None, "has no flink-table-runtime….jar"),
+        ((*JARS, "flink-table-runtime-2.2.1.jar"), "1.20", "the Flink found is 2.2, not 1.20"),
+        (("flink-dist_2.12-1.14.6.jar",), None, "Flink 1.14 is not one of 1.20"),
+    ],
+)
+def test_a_flink_that_does_not_do(tmp_path: Path, names: tuple[str, ...], line: str | None, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        find_flink(make_home(tmp_path, *names), line)
+
+
+def test_without_a_flink_the_error_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLINK_HOME", raising=False)
+    monkeypatch.setattr(planner, "find_spec", lambda _: None)
+    with pytest.raises(UsageError, match="there is no Flink") as error:
+        find_flink()
+    assert "--flink-home" in error.value.hint
+    with pytest.raises(UsageError, match="no such directory"):
+        find_flink(str(tmp_path / "none"))
+
+
+def test_files_are_checked_before_java_starts(tmp_path: Path) -> None:
+    home = make_home(tmp_path, *JARS, "flink-table-runtime-2.2.1.jar")
+    (tmp_path / "job.sql").write_text("INSERT INTO t SELECT 1")
+    with pytest.raises(MissingFileError) as error:
+        sql.plan(str(tmp_path / "job.sql"), flink_home=home, jars=[str(tmp_path / "connector.jar")])
+    assert error.value.where.file == str(tmp_path / "connector.jar")
+    (tmp_path / "job.sql").write_text("SELECT 1")
+    with pytest.raises(UsageError, match="SELECT is no part of a job") as refused:
+        sql.plan(str(tmp_path / "job.sql"), flink_home=home)
+    assert refused.value.where.file == str(tmp_path / "job.sql")
