@@ -79,9 +79,13 @@ class Watch(dg.Model):
         default=10, gt=0, description="Time limit of one tick in seconds; the rest waits for the next tick."
     )
 
+    def matches_kind(self, kind: str) -> bool:
+        """Return whether snapshots of a kind get a partition; also those of an unknown kind, as before Flink 1.16."""
+        return kind in (*self.kinds, SnapshotKind.UNKNOWN)
+
     def matches(self, summary: SnapshotSummary) -> bool:
         """Return whether a snapshot passes the filters, apart from `min_age`."""
-        if summary.kind not in (*self.kinds, SnapshotKind.UNKNOWN):
+        if not self.matches_kind(summary.kind):
             return False
         path = summary.path
         return any(fnmatchcase(path, each) for each in self.include) and not any(

@@ -21,6 +21,7 @@ def test_it_writes_a_file_with_the_roots(call: Callable[..., Called], tmp_path: 
         "roots": ["s3://b/a", "/mnt/b"],
         "results": "s3://b/r",
         "target_release": "2.2",
+        "watch": {"kinds": ["savepoint"]},
     }
 
 

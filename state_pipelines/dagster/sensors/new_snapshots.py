@@ -73,7 +73,7 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
         update = job.storage.update_inventory(partitions=partitions, budget=job.watch.seconds)
         for each in [each for each in update.new if each.unreadable][:_SHOWN]:
             context.log.warning("%s cannot be read: %s", each.path, each.unreadable)
-        newest_first = [each for each in update.inventory if each.key]
+        keys = update.inventory.table["key"].to_pylist()
         tick = _Tick(job, context, MigrationRuns(job, context.instance), deadline, partitions=set(partitions))
         if "checkpoint" in stored:
             tick.sampled.append(datetime.fromisoformat(stored["checkpoint"]))
@@ -82,11 +82,16 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
             if "beginning" in stored:
                 tick.beginning.resume(stored["beginning"])
             else:
-                tick.beginning.start(newest_first)
-        # The last of several copies has the mark.
-        there = {_mark(each): each for each in reversed(newest_first)}
+                tick.beginning.start(each for each in update.inventory if each.key)
+        # Rows by mark; the newest of several copies has the mark.
+        there = {_mark(key): row for row, key in reversed(list(enumerate(keys))) if key}
         seen = set(stored.get("seen", ()))
-        tick.look_at_all({mark: there[mark] for mark in reversed(there) if mark not in seen})
+        unseen = [mark for mark in reversed(there) if mark not in seen]
+        if tick.beginning is None:
+            # Without the rows of kinds that get no partition, which may be many.
+            kinds = update.inventory.table["kind"].to_pylist()
+            unseen = [mark for mark in unseen if job.watch.matches_kind(kinds[there[mark]])]
+        tick.look_at_all(dict(zip(unseen, update.inventory.take(there[mark] for mark in unseen), strict=True)))
         waiting = tick.waiting + update.pending
         if waiting:
             context.log.info("%d snapshots wait for the next tick", waiting)
@@ -100,7 +105,7 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
         events = reports.report(update, partitions, now)
         cursor["owned"] = owned
         cursor["inventory"] = reports.to_json()
-        cursor["failures"] = tick.request_again({each.key for each in newest_first}, stored.get("failures"))
+        cursor["failures"] = tick.request_again(set(keys), stored.get("failures"))
         return dg.SensorResult(
             run_requests=tick.runs,
             # The UI lists partitions in this order: the oldest first.
@@ -285,6 +290,6 @@ class _Tick:
             self.savepoints.append(summary)
 
 
-def _mark(summary: SnapshotSummary) -> str:
-    """A short hash of the partition key, so that copies of a snapshot have the same mark."""
-    return hashlib.sha256(summary.key.encode()).hexdigest()[:12]
+def _mark(key: str) -> str:
+    """A short hash of a partition key, so that copies of a snapshot have the same mark."""
+    return hashlib.sha256(key.encode()).hexdigest()[:12]

@@ -77,6 +77,10 @@ class Inventory:
         """The newest snapshots."""
         return list(Inventory(self.table.slice(0, count)))
 
+    def take(self, rows: Iterable[int]) -> list[SnapshotSummary]:
+        """The snapshots of some rows, in the order of these."""
+        return list(Inventory(self.table.take(pa.array(rows, pa.int64()))))
+
     @cached_property
     def keys(self) -> tuple[str, ...]:
         """Partition keys of the readable snapshots, newest first, each once."""

@@ -129,8 +129,10 @@ def update_inventory(
     index = rows.schema.get_field_index("root")
     rows = rows.set_column(index, rows.schema.field("root"), pa.array(roots_of_kept, pa.string()))
     new = _assign_keys(found, rows, (*known.keys, *known.deleted, *partitions) if found else ())
-    inventory = make_inventory(new, rows)
-    changed = store is not None and (is_new or inventory.table != known.table)
+    # Sorting and comparing costs more than the listing, and mostly nothing has changed.
+    same = not new and len(kept) == len(known) and roots_of_kept == known.table["root"].to_pylist()
+    inventory = known if same else make_inventory(new, rows)
+    changed = store is not None and (is_new or (not same and inventory.table != known.table))
     if store is not None and changed:
         inventory = _keep_registered(store, known, inventory)
     held = set(inventory.keys)
