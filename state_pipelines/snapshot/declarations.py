@@ -85,6 +85,11 @@ class Declarations:
             selected[name] = {format_operator_id(new): value for value in values}
         return Declarations(**selected)
 
+    def of_all_operators(self) -> Declarations:
+        """The declarations that are about no operator of their own: classes, serializers, messages, uids."""
+        empty: dict[str, Any] = {name: {} for name, _ in self._per_operator()}
+        return replace(self, texts={}, **empty)
+
     def merge(self, *others: Declarations) -> Declarations:
         """These declarations, with the uids of `others` and what they declare about operators."""
         every = (self, *others)

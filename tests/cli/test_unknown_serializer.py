@@ -164,6 +164,17 @@ def test_another_parallelism_keeps_all_entries(
 
 
 @each_case
+def test_other_key_groups_are_written_once_it_is_declared(
+    run: Callable[..., Called], call: Callable[..., Called], case: Case, tmp_path: Path
+) -> None:
+    options = ("--max-parallelism", 256, "--serializer", UNKNOWN_SERIALIZER, "--out", tmp_path / "rescaled")
+    assert run("rescale", case, *options).code == 0
+    again = call("dump", tmp_path / "rescaled", "--serializer", UNKNOWN_SERIALIZER)
+    old, new = ([each for each in found if each["kind"] == "keyed"] for found in (expected(case), entries(again)))
+    assert not diff_entries(old, new, ("subtask", "kg"))
+
+
+@each_case
 def test_the_balance_counts_what_can_be_told_apart(run: Callable[..., Called], case: Case) -> None:
     called = run("inspect", case, "--balance", "--json")
     assert called.code == 0

@@ -346,5 +346,4 @@ def _follow(
         for take in request.take
     ]
     uids = (*(each.uid for each in request.operators if each.uid), *(each.uid for each in request.take))
-    start = Declarations(uids=(*declared.uids, *uids), classes=declared.classes)
-    return start.merge(*own, *taken)
+    return declared.of_all_operators().merge(Declarations(uids=uids), *own, *taken)
