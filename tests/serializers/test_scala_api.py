@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,16 @@ from state_pipelines.codecs.java.typed_values import Undecoded
 from state_pipelines.codecs.json.json_lines import to_json
 from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.datastream import (
+    KeyedProcessFunction,
+    KeyedProcessOperator,
+    Types,
+    ValueStateDescriptor,
+    write_savepoint,
+)
 from state_pipelines.errors import FormatError, UnsupportedError
+from state_pipelines.keyed.hashing import parse_hash_expression
+from state_pipelines.operations.rescale import rescale
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome, resolve
 from state_pipelines.serializers.registry import read_nested, write_nested
@@ -33,6 +42,8 @@ from state_pipelines.serializers.tree import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from state_pipelines.datastream import RuntimeContext
 
 STRING, INT, LONG, BYTES = map(build.basic, ("String", "Int", "Long", "BytePrimitiveArray"))
 CASH = CaseClass(
@@ -211,3 +222,30 @@ def test_a_snapshot_and_a_value_that_the_library_wrote(wild2: Path) -> None:
     reader.expect_end("the value")
     uuid = bytes.fromhex("4daf2791abbe420f9594f57ded1fee8c")
     assert value == {"f0": [(uuid, [{"case": "SimpleClass2", "value": {"f0": "a", "f1": 1}}])]}
+
+
+class KeepNumber(KeyedProcessFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.number = runtime_context.get_state(ValueStateDescriptor("number", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        self.number.update(value["f1"])
+
+
+@pytest.mark.parametrize("scheme", ["scala212", "scala213"])
+def test_the_hash_of_case_classes_in_keys_is_found_in_the_snapshot(tmp_path: Path, scheme: str) -> None:
+    # The release of Scala decides, and only the key groups say which one it was.
+    operator = KeyedProcessOperator(
+        KeepNumber(),
+        lambda value: value,
+        Types.of(CASH, stored=True),
+        hashes={"acme.Pay$Cash": parse_hash_expression(f"{scheme}(f0, f1)")},
+    )
+    with operator:
+        for number in range(40):
+            operator.process({"f0": f"key-{number}", "f1": number * 7 - 3})
+        snapshot = write_savepoint(str(tmp_path / "old"), {"payments": [operator]})
+    result = rescale(snapshot, str(tmp_path / "new"), max_parallelism=96)
+    assert [text for each in result.plan.changes for text in each.hashes if f"{scheme}(f0, f1)" in text]
+    assert result.proof is not None
+    assert result.proof.ok

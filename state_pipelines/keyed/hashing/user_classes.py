@@ -20,7 +20,7 @@ FLINK_TUPLES = "org.apache.flink.api.java.tuple."
 def class_name(node: tree.Serializer) -> str | None:
     """The class whose `hashCode` may be of the user's making; None for those that Java, Scala or Flink define."""
     match node:
-        case tree.Pojo(pojo_class=name) | tree.Avro(runtime_class=name):
+        case tree.Pojo(pojo_class=name) | tree.Avro(runtime_class=name) | tree.CaseClass(case_class=name):
             return name
         case tree.Tuple(tuple_class=name) if not name.startswith(FLINK_TUPLES):
             return name
@@ -31,7 +31,8 @@ def class_name(node: tree.Serializer) -> str | None:
 def is_unknown(node: tree.Serializer) -> bool:
     """Whether the hash of the class must be found or given."""
     match node:
-        case tree.Pojo():
+        case tree.Pojo() | tree.CaseClass():
+            # A case class of flink-scala-api has the hash of its release of Scala, which no snapshot names.
             return True
         case tree.Avro():
             return not avro.is_settled(node)
@@ -67,7 +68,7 @@ def field_nodes(node: tree.Serializer) -> dict[str, tree.Serializer]:
                     raise UnsupportedError(f"the type of field {each.name} of {node.pojo_class} is not in the snapshot")
                 found[each.name] = each.serializer
             return found
-        case tree.Tuple(fields=nested):
+        case tree.Tuple(fields=nested) | tree.CaseClass(fields=nested):
             return {f"f{index}": serializer for index, serializer in enumerate(nested)}
         case tree.Avro(schema_json=schema):
             return dict.fromkeys(avro.field_names(parse_avro_schema(schema)), node)
