@@ -133,8 +133,8 @@ def test_an_empty_root_has_an_inventory(empty: Deployment) -> None:
     assert all(each.passed for each in checks.values())
 
 
-def test_the_inventory_is_brought_up_to_date_by_itself(empty: Deployment) -> None:
-    defs = build(empty.job)
+def test_the_field_automation_brings_the_inventory_up_to_date_by_runs(empty: Deployment) -> None:
+    defs = build(empty.change(automation={"snapshot_inventory": "every_ten_minutes"}).job)
     selection = dg.AssetSelection.assets(empty.job.key("snapshot_inventory"))
 
     def evaluate(minute: int, cursor: Any = None) -> Any:
