@@ -21,6 +21,7 @@ from state_pipelines.serializers.python_types import PythonDeclaration, parse_py
 from state_pipelines.serializers.registry import is_registered
 from state_pipelines.serializers.text import parse
 from state_pipelines.sql.compiled_plans import Plan, load_plan
+from state_pipelines.sql.node_states import list_operators
 from state_pipelines.sql.planner import compile_script
 from state_pipelines.storage import read_file, resolve
 from state_pipelines.storage.given_files import MOST_TEXT
@@ -270,7 +271,14 @@ def _read_python_types(path: str) -> dict[str, dict[str, PythonDeclaration]]:
 
 def parse_plans(texts: Iterable[str]) -> tuple[Plan, ...]:
     """Read compiled plans of SQL jobs, and compile SQL scripts; errors as of `load_plan` and `compile_script`."""
-    return tuple(compile_script(text).plan if text.endswith(".sql") else load_plan(text) for text in texts)
+    found = []
+    for text in texts:
+        plan = compile_script(text).plan if text.endswith(".sql") else load_plan(text)
+        with at(file=text):
+            # Reports a node whose fields are damaged with the name of the file.
+            list_operators(plan)
+        found.append(plan)
+    return tuple(found)
 
 
 _PYTHON_SYNTAX = "OPERATOR.STATE=TYPE"

@@ -6,7 +6,8 @@ Source: `ExecNodeGraphJsonSerializer`, `ExecNodeBase`, `LogicalTypeJsonSerialize
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -187,6 +188,22 @@ def _check_graph(nodes: Sequence[PlanNode]) -> None:
             if each not in seen:
                 raise FormatError(f"node {node.id} of the plan comes before node {each}, whose rows it reads")
         seen.add(node.id)
+
+
+@contextmanager
+def reading_fields(node: PlanNode) -> Iterator[None]:
+    """Turn errors about fields of a node that are missing or of another type into one that names the node.
+
+    Raises:
+        FormatError: the node has not the inputs or the fields of its kind.
+    """
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"node {node.id} ({node.kind}) of the plan has not the inputs or the fields of its kind: {error}",
+            hint=_HINT,
+        ) from error
 
 
 def list_mappings(value: object) -> tuple[Mapping[str, Any], ...]:

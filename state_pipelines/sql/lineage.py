@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from state_pipelines.sql.compiled_plans import Plan, PlanNode, list_mappings
+from state_pipelines.sql.compiled_plans import Plan, PlanNode, list_mappings, reading_fields
 from state_pipelines.sql.expressions import (
     digest,
     find_column,
@@ -44,16 +44,21 @@ class Lineage:
 
 
 def trace_lineage(plan: Plan) -> Mapping[int, Lineage]:
-    """Trace the columns of all nodes of a plan to the columns of its tables."""
+    """Trace the columns of all nodes of a plan to the columns of its tables.
+
+    Raises:
+        FormatError: a node has not the inputs or the fields of its kind.
+    """
     found: dict[int, Lineage] = {}
     for node in plan.nodes:
         inputs = [found[each] for each in node.inputs]
         traced = None
-        if node.kind in AGGREGATES:
-            base = find_arguments(plan, node, found)
-            traced = None if base is None else _trace_aggregate(plan, node, base, inputs[0])
-        elif node.kind in _TRACES:
-            traced = _TRACES[node.kind](node, inputs)
+        with reading_fields(node):
+            if node.kind in AGGREGATES:
+                base = find_arguments(plan, node, found)
+                traced = None if base is None else _trace_aggregate(plan, node, base, inputs[0])
+            elif node.kind in _TRACES:
+                traced = _TRACES[node.kind](node, inputs)
         if traced is None or (len(traced.columns) != len(node.columns) and node.row is not None):
             traced = _trace_unknown(node, inputs)
         found[node.id] = Lineage(tuple(map(shorten, traced.columns)), shorten(traced.rows))

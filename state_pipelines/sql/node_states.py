@@ -21,7 +21,7 @@ from state_pipelines.sql.accumulators import (
     derive_accumulator,
     make_unique,
 )
-from state_pipelines.sql.compiled_plans import Plan, PlanNode, list_mappings, read_type
+from state_pipelines.sql.compiled_plans import Plan, PlanNode, list_mappings, read_type, reading_fields
 from state_pipelines.sql.lineage import (
     FIRST_PHASES,
     INCREMENTAL,
@@ -120,6 +120,9 @@ def list_operators(plan: Plan) -> tuple[PlannedOperator, ...]:
     """List the operators that the nodes of a plan may have, each with its states.
 
     A node may have fewer: constraints of a sink, for example, are only checked where it has some.
+
+    Raises:
+        FormatError: a node has not the inputs or the fields of its kind.
     """
     lineage = trace_lineage(plan)
     return tuple(operator for node in plan.nodes for operator in _list_of_node(plan, node, lineage))
@@ -140,7 +143,8 @@ def _list_of_node(plan: Plan, node: PlanNode, lineage: Mapping[int, Lineage]) ->
         states: tuple[PlannedState, ...] = ()
         derive = _STATES.get((node.kind, name))
         if derive is not None:
-            key, states = derive(_NodeView(plan, node, lineage))
+            with reading_fields(node):
+                key, states = derive(_NodeView(plan, node, lineage))
         yield PlannedOperator(
             uid, node.id, node.kind, node.description, own.rows, own.columns, key, tuple(map(_apply_ttl, states))
         )

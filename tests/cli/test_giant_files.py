@@ -41,6 +41,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "proto": ("inspect", "SNAPSHOT", "--proto", "FILE.proto"),
     "thrift": ("inspect", "SNAPSHOT", "--thrift", "FILE"),
     "python types": ("inspect", "SNAPSHOT", "--python-types", "FILE"),
+    "compiled plan": ("inspect", "SNAPSHOT", "--plan", "FILE"),
+    "script": ("sql", "plan", "FILE"),
     "storage options": ("inspect", "SNAPSHOT", "--storage-options", "FILE"),
     "bootstrap": ("bootstrap", "FILE", "--out", "OUT"),
     "metadata": ("inspect", "FILE"),
