@@ -6,7 +6,6 @@ Source: `RocksDBIncrementalRestoreOperation`, `RocksDBStateDownloader`, `RocksDB
 from __future__ import annotations
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from state_pipelines.metadata.streams import copy_stream, locate_file
 from state_pipelines.storage import join, resolve
 from state_pipelines.storage.links import can_link, link_file
 from state_pipelines.storage.locations import is_plain_name
+from state_pipelines.storage.options import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,7 +136,7 @@ def _take_files(
     restored.mkdir()
     directory = resolve(str(restored))
     files = (*handle.shared_state, *handle.private_state)
-    with ThreadPoolExecutor(max(1, store.options.transfer_threads)) as pool:
+    with Threads(max(1, store.options.transfer_threads)) as pool:
         for _ in pool.map(lambda each: _take_file(each, directory, reader), files):
             pass
     store.adopt(restored, [info.name for info in file.header.states])

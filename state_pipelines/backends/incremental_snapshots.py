@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
@@ -23,6 +22,7 @@ from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFil
 from state_pipelines.rocksdb.writer import list_files
 from state_pipelines.storage import join, resolve
 from state_pipelines.storage.files import copy_file, remove_file
+from state_pipelines.storage.options import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -159,7 +159,7 @@ class IncrementalSnapshots:
             self._uploaded.pop(checkpoint_id, None)
 
     def _upload(self, paths: Sequence[Path], targets: Sequence[Location]) -> list[int]:
-        with ThreadPoolExecutor(max(1, self._store.options.transfer_threads)) as pool:
+        with Threads(max(1, self._store.options.transfer_threads)) as pool:
             # In the context of this thread, which notes the files that are written (`storage.written_files`).
             # Names are random, so that nothing is there: a store is not asked first.
             upload = partial(copy_file, replace=True)

@@ -41,7 +41,7 @@ from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
 from state_pipelines.dagster.sensors.requests import build_requests
 from state_pipelines.dagster.snapshots_resource import SnapshotsResource, StateTablesIOManager
 from state_pipelines.errors import StateError
-from state_pipelines.storage.options import share_storage_options
+from state_pipelines.storage.options import scoped_storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -79,7 +79,11 @@ def build_flink_job(job: FlinkJob) -> dg.Definitions:
     If the revisions or the configuration of Flink cannot be read, the assets of the job show the error, and their
     runs fail with it; other jobs of the code location are not affected.
     """
-    share_storage_options(job.storage_options)
+    with scoped_storage_options(job.storage_options):
+        return _build_definitions(job)
+
+
+def _build_definitions(job: FlinkJob) -> dg.Definitions:
     jobs: list[AnyJob] = [*build_asset_jobs(job), *build_op_jobs(job), *(build(job) for build in JOBS)]
     resources: dict[str, object] = {
         **build_job_resources(job.name, job.resources),

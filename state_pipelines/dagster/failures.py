@@ -4,12 +4,13 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
 import dagster as dg
 
+from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.errors import StateError, StorageError
 
 STORAGE_RETRIES = 3
@@ -29,6 +30,7 @@ PARENT_TAG = "dagster/parent_run_id"
 _TAGS = (ERROR_TAG, OPERATOR_TAG, STATE_TAG)
 
 _TAG_SIZE = 255
+_END = object()
 
 _Context = dg.OpExecutionContext | dg.AssetExecutionContext | dg.AssetCheckExecutionContext
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -51,6 +53,47 @@ def reporting_failures(function: _Function) -> _Function:
             return function(context, *args, **others)
 
     return cast("_Function", call)
+
+
+def using_storage_of(job: FlinkJob | None) -> Callable[[_Function], _Function]:
+    """Decorate the function of an asset or op, so that it uses the storage options of a job, and no other does.
+
+    Args:
+        job: the Flink job; None for that of the argument `flink_job`.
+    """
+
+    def find(arguments: Mapping[str, object]) -> FlinkJob:
+        return cast("FlinkJob", arguments["flink_job"]) if job is None else job
+
+    def decorate(function: _Function) -> _Function:
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def generate(*args: object, **others: object) -> Iterator[object]:
+                storage = find(others).using_storage
+                events = cast("Generator[object]", function(*args, **others))
+                # While Dagster handles an event, the options do not hold.
+                try:
+                    while True:
+                        with storage():
+                            event = next(events, _END)
+                        if event is _END:
+                            return
+                        yield event
+                finally:
+                    with storage():
+                        events.close()
+
+            return cast("_Function", generate)
+
+        @functools.wraps(function)
+        def call(*args: object, **others: object) -> object:
+            with find(others).using_storage():
+                return function(*args, **others)
+
+        return cast("_Function", call)
+
+    return decorate
 
 
 @contextmanager

@@ -13,13 +13,14 @@ import dagster as dg
 from state_pipelines.dagster.automation import PRIORITY_TAG
 from state_pipelines.dagster.checks import specify_checks
 from state_pipelines.dagster.configurations import validate_early
-from state_pipelines.dagster.failures import reporting_failures, to_tag
+from state_pipelines.dagster.failures import reporting_failures, to_tag, using_storage_of
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.job_resources import using_resources_of
 from state_pipelines.dagster.partitions import explain_removal
 from state_pipelines.dagster.run_outcomes import NOT_EVALUATED
 from state_pipelines.errors import StateError
 from state_pipelines.redaction import redact
+from state_pipelines.storage.options import scoped_storage_options
 
 SKIPPED_TAG = "state-pipelines/skipped"
 """Run tag with the reason why a step was skipped: Flink had removed the checkpoint."""
@@ -120,7 +121,7 @@ def flink_asset(
             # `multi_run(1)`, Dagster 1.13 omits the tag `dagster/partition`, and splits the assets of a partition.
             # Otherwise Dagster requires a result of each check in each run.
             can_subset=bool(checks),
-        )(using_resources_of(job.name)(_completing_checks(specs, reporting)))
+        )(using_resources_of(job.name)(using_storage_of(job)(_completing_checks(specs, reporting))))
         validate_early(definition.op, function)
         return definition
 
@@ -128,17 +129,26 @@ def flink_asset(
 
 
 def documented(
-    decorator: Callable[..., Callable[[Callable[..., Any]], _Definition]], **options: Any
+    job: FlinkJob, decorator: Callable[..., Callable[[Callable[..., Any]], _Definition]], **options: Any
 ) -> Callable[[Callable[..., Any]], _Definition]:
-    """Decorate a function with `dg.sensor` or `dg.schedule`, and show its docstring in the UI.
+    """Decorate a function of a job with `dg.sensor` or `dg.schedule`, and show its docstring in the UI.
 
     Args:
+        job: the Flink job, whose storage options the function uses.
         decorator: the decorator of Dagster.
         options: its arguments.
     """
 
     def decorate(function: Callable[..., Any]) -> _Definition:
-        return decorator(description=inspect.getdoc(function), **options)(function)
+        description = inspect.getdoc(function)
+
+        @functools.wraps(function)
+        def call(*args: object, **others: object) -> object:
+            # Not for other processes: one of Dagster evaluates the sensors of several jobs at a time.
+            with scoped_storage_options(job.storage_options):
+                return function(*args, **others)
+
+        return decorator(**{"description": description, **options})(call)
 
     return decorate
 

@@ -27,6 +27,10 @@ from state_pipelines.operations.migration.history import HEAD
 from state_pipelines.operations.retention.policy import RetentionPolicy, parse_duration, parse_policy
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.storage import PathMapping, parse_path_mapping
+from state_pipelines.storage.options import scoped_storage_options
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -370,6 +374,10 @@ class FlinkJob(dg.Model):
     def partitions(self) -> dg.DynamicPartitionsDefinition:
         """The partitions of the job: one per snapshot."""
         return dg.DynamicPartitionsDefinition(name=f"{self.name}_snapshots")
+
+    def using_storage(self) -> AbstractContextManager[None]:
+        """Return a block in which the storage options of the job are used, as in its assets, ops and sensors."""
+        return scoped_storage_options(self.storage_options, processes=True)
 
     def beside(self, directory: Path) -> FlinkJob:
         """Return the job with its relative paths resolved against a directory, that of the YAML file."""

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from state_pipelines.dagster.configurations import validate_early
-from state_pipelines.dagster.failures import reporting_failures
+from state_pipelines.dagster.failures import reporting_failures, using_storage_of
 from state_pipelines.dagster.flink_asset import SPARK_POOL
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.job_resources import using_resources_of
@@ -23,12 +23,18 @@ _OPS: dict[str, tuple[_Function, Mapping[str, Any]]] = {}
 """Function and options of each op, by its name."""
 
 
-def checked_op(**options: Any) -> Callable[[_Function], dg.OpDefinition]:
-    """Decorate a function as an op with failure handling, whose configuration is validated before a run starts."""
+def checked_op(job: FlinkJob | None = None, **options: Any) -> Callable[[_Function], dg.OpDefinition]:
+    """Decorate a function as an op with failure handling, whose configuration is validated before a run starts.
+
+    Args:
+        job: the Flink job whose storage options it uses; by default that of its argument `flink_job`.
+        options: arguments of `dg.op`.
+    """
 
     def decorate(function: _Function) -> dg.OpDefinition:
-        definition = _define(function, options)
-        _OPS[definition.name] = function, options
+        scoped = using_storage_of(job)(function)
+        definition = _define(scoped, options)
+        _OPS[definition.name] = scoped, options
         return definition
 
     return decorate

@@ -28,7 +28,7 @@ class PruneConfig(dg.Config):
 def build_prune_partitions(job: FlinkJob) -> dg.JobDefinition:
     """Build the job `prune_partitions` of a Flink job."""
 
-    @checked_op(name=job.op(NAME), tags=job.tags)
+    @checked_op(job, name=job.op(NAME), tags=job.tags)
     def prune(context: dg.OpExecutionContext, config: PruneConfig) -> None:
         """List the partitions of deleted snapshots, or remove them."""
         if config.results_moved:

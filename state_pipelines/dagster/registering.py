@@ -47,7 +47,7 @@ def register_paths(job: FlinkJob, instance: dg.DagsterInstance, paths: Sequence[
 def build_register_snapshot(job: FlinkJob) -> dg.JobDefinition:
     """Build the job `register_snapshot` of a Flink job."""
 
-    @checked_op(name=job.op(NAME), tags=job.tags)
+    @checked_op(job, name=job.op(NAME), tags=job.tags)
     def register(context: dg.OpExecutionContext, config: RegisterConfig) -> list[str]:
         """Add partitions for snapshots. Fails, and adds none, if one cannot be opened."""
         keys = register_paths(job, context.instance, config.paths)

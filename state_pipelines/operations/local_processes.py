@@ -7,16 +7,17 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 from state_pipelines.errors import StateError
+from state_pipelines.storage.options import Threads, list_storage_options, use_storage_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from state_pipelines.keyed.keyed_file import KeyedFile
@@ -98,7 +99,7 @@ class Processes:
         count = min(self._count, len(tasks))
         in_flight = min((getattr(task, "in_flight", 1) for task in tasks), default=1)
         if in_flight > max(1, count) and len(tasks) > 1:
-            with ThreadPoolExecutor(min(in_flight, len(tasks))) as threads:
+            with Threads(min(in_flight, len(tasks))) as threads:
                 return _share(threads, tasks, report)
         if count <= 1:
             results = []
@@ -108,7 +109,7 @@ class Processes:
                     report(len(results), len(tasks))
             return results
         if count <= min(getattr(task, "threads", 1) for task in tasks):
-            with ThreadPoolExecutor(count) as threads:
+            with Threads(count) as threads:
                 return _share(threads, tasks, report)
         pool = self._pool
         if pool is None:
@@ -116,7 +117,10 @@ class Processes:
             resource_tracker.ensure_running()
             # Forked processes would share the threads of Arrow and of storage clients, which do not survive that.
             pool = ProcessPoolExecutor(
-                self._count, mp_context=multiprocessing.get_context("spawn"), initializer=_follow_parent
+                self._count,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_begin,
+                initargs=(list_storage_options(),),
             )
         # A pool of which a task has failed is no longer there.
         self._pool = None
@@ -194,7 +198,8 @@ def _hold_interrupts() -> Iterator[None]:
         cast("Callable[[int, FrameType | None], object]", handler)(*call)
 
 
-def _follow_parent() -> None:
+def _begin(storage_options: Mapping[str, Mapping[str, Any]]) -> None:
+    use_storage_options(storage_options)
     # A terminal interrupts every process of a command; the one that has started the others ends them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Where that is killed, nothing tells the others: each holds both ends of the pipe that its work comes from.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from state_pipelines.metadata import list_references
@@ -11,6 +10,7 @@ from state_pipelines.metadata.streams import copy_stream, open_stream
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.storage import join
 from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.options import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -60,7 +60,7 @@ def copy_operators(snapshot: Snapshot, operators: Collection[bytes], scratch: Lo
         if stream.size > known.size:
             wanted[stream.location.url] = stream
     copies = {url: join(scratch, make_file_name()) for url in wanted}
-    with ThreadPoolExecutor(_FILES) as pool:
+    with Threads(_FILES) as pool:
         for done in [pool.submit(copy_stream, stream, copies[url]) for url, stream in wanted.items()]:
             done.result()
     return copies

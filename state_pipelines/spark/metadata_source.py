@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from state_pipelines.spark.splits import METADATA_OPTIONS, check_options, open_w
 from state_pipelines.spark.task_requests import log_requests
 from state_pipelines.spark.types import spark_schema
 from state_pipelines.storage import is_directory, resolve, resolve_snapshot
+from state_pipelines.storage.options import Threads
 from state_pipelines.storage.snapshot_listing import find_snapshots
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class MetadataReader(DataSourceReader):
             rows = list(describe_snapshot(path, self._options, count=self._is_counting))
             return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
-        with log_requests(), ThreadPoolExecutor(min(IN_FLIGHT, len(partition.paths))) as pool:
+        with log_requests(), Threads(min(IN_FLIGHT, len(partition.paths))) as pool:
             yield from pool.map(describe, partition.paths)
 
     @property

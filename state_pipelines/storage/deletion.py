@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +15,7 @@ from state_pipelines.storage.faults import request, translating
 from state_pipelines.storage.files import FileEntry, copy_inside, list_directory, make_directory, to_entry
 from state_pipelines.storage.local_directories import open_parent
 from state_pipelines.storage.locations import Location, has_directories, is_local, parent
+from state_pipelines.storage.options import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -243,7 +243,7 @@ def _deletes_in_bulk(location: Location) -> bool:
 def _map(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
     if len(items) < 2 or is_local(_location_of(items[0])):
         return [function(item) for item in items]
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with Threads(_THREADS) as pool:
         return list(pool.map(function, items))
 
 

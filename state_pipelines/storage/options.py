@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
@@ -20,7 +23,9 @@ from state_pipelines.storage.option_secrets import remember_secrets
 from state_pipelines.storage.yaml_documents import RepeatedKeyError, parse_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+_Result = TypeVar("_Result")
 
 VARIABLE = "STATE_PIPELINES_STORAGE_OPTIONS"
 """Environment variable with storage options for the whole process: a file, or the options themselves (YAML, JSON)."""
@@ -43,6 +48,7 @@ _OPTIONS_TEXT = re.compile(r"[{}\r\n]|:\s|:$")
 _NAMED = re.compile(r"\$\{(\w+)\}")
 
 _registered: dict[str, dict[str, Any]] = {}
+_scoped: ContextVar[Mapping[str, dict[str, Any]] | None] = ContextVar("storage options", default=None)
 
 
 def use_storage_options(options: Mapping[str, Mapping[str, Any]]) -> None:
@@ -59,20 +65,42 @@ def use_storage_options(options: Mapping[str, Mapping[str, Any]]) -> None:
     _registered.update(checked)
 
 
-def share_storage_options(options: Mapping[str, Mapping[str, Any]]) -> None:
-    """Use options in this process, and in the processes that it starts from now on, by the variable `VARIABLE`.
+@contextmanager
+def scoped_storage_options(options: Mapping[str, Mapping[str, Any]], *, processes: bool = False) -> Iterator[None]:
+    """Use options in a block of this thread and in the `Threads` that it starts; they precede those of the process.
+
+    Args:
+        options: by root, see `use_storage_options`.
+        processes: also use them in other processes that the block starts, such as those of Spark. They get them by the
+            variable `VARIABLE`, which other threads of this process see too.
 
     Raises:
         UsageError: see `use_storage_options`.
     """
-    if options:
-        use_storage_options(options)
-        os.environ[VARIABLE] = json.dumps({**_from_environment(os.environ.get(VARIABLE, "")), **options})
+    checked = {canonicalize(root): dict(each) for root, each in _check(options, "the storage options").items()}
+    before = os.environ.get(VARIABLE)
+    token = _scoped.set(checked)
+    if processes and checked:
+        os.environ[VARIABLE] = json.dumps({**_from_environment(before or ""), **checked})
+    try:
+        yield
+    finally:
+        _scoped.reset(token)
+        if processes and checked:
+            os.environ.pop(VARIABLE) if before is None else os.environ.update({VARIABLE: before})
+
+
+class Threads(ThreadPoolExecutor):
+    """Threads that use the storage options of who gives them work."""
+
+    def submit(self, work: Callable[..., _Result], /, *args: Any, **others: Any) -> Future[_Result]:
+        """Begin a work, in the context of the caller."""
+        return super().submit(copy_context().run, work, *args, **others)
 
 
 def list_storage_options() -> dict[str, dict[str, Any]]:
-    """List the options of this process by root, as they were given: for `use_storage_options` in another process."""
-    return _from_environment(os.environ.get(VARIABLE, "")) | _registered
+    """List the options that hold here by root, as they were given: for `use_storage_options` in another process."""
+    return _from_environment(os.environ.get(VARIABLE, "")) | _registered | dict(_scoped.get() or {})
 
 
 def load_storage_options(text: str) -> dict[str, dict[str, Any]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from state_pipelines.errors import MissingFileError, StateError
+from state_pipelines.storage.options import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,7 +79,7 @@ class PartUpload(ABC):
         self._location = location
         self._parts: list[Future[str]] = []
         self._waiting: deque[Future[str]] = deque()
-        self._pool = ThreadPoolExecutor(_IN_FLIGHT)
+        self._pool = Threads(_IN_FLIGHT)
 
     def __enter__(self) -> Self:
         self._begin()

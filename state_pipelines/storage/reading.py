@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from functools import partial
 from itertools import islice
 from threading import Lock
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from state_pipelines.errors import StateError
 from state_pipelines.storage.arenas import limit_arenas
 from state_pipelines.storage.locations import Location, is_local
+from state_pipelines.storage.options import Threads
 from state_pipelines.storage.ranges import (
     REQUEST_SIZE,
     REQUESTS,
@@ -220,12 +221,12 @@ def scan_ahead(
                 results.close()
 
 
-def _start_threads(count: int) -> ThreadPoolExecutor:
+def _start_threads(count: int) -> Threads:
     limit_arenas()
-    return ThreadPoolExecutor(count)
+    return Threads(count)
 
 
-def _end(pool: ThreadPoolExecutor, futures: Sequence[Future[Any]]) -> None:
+def _end(pool: Threads, futures: Sequence[Future[Any]]) -> None:
     """End the threads of a generator once the works that have begun are done.
 
     The threads are not joined. A generator in a reference cycle may be ended by the garbage collection of a thread that

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.storage.faults import request
+from state_pipelines.storage.options import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -208,7 +208,7 @@ def _share(
         put(index, None)
 
     # Ranges begin in order, so that the one that is read is never one that has not begun.
-    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+    with Threads(IN_FLIGHT) as pool:
         futures = [pool.submit(work, index) for index in range(len(ranges))]
         try:
             for each in waiting:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from state_pipelines.storage.faults import translating
 from state_pipelines.storage.file_times import make_time
 from state_pipelines.storage.files import is_directory, list_directory
 from state_pipelines.storage.locations import Location, is_local, is_s3
+from state_pipelines.storage.options import Threads
 from state_pipelines.storage.s3_listing import list_objects
 from state_pipelines.storage.snapshot_location import METADATA_FILE, SnapshotLocation
 from state_pipelines.storage.trees import LIST_THREADS
@@ -71,7 +71,7 @@ def find_snapshots(root: Location, *, skip: Collection[str] = (), depth: int = 4
 def _find_listed(root: Location, skip: frozenset[str], depth: int) -> Iterator[SnapshotEntry]:
     found: list[SnapshotEntry] = []
     level = [root]
-    with ThreadPoolExecutor(LIST_THREADS) as pool:
+    with Threads(LIST_THREADS) as pool:
         while level:
             inner: list[Location] = []
             for directory, entries in zip(level, pool.map(list_directory, level), strict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from state_pipelines.storage.faults import request, translate
 from state_pipelines.storage.file_times import make_time
 from state_pipelines.storage.files import is_directory, modified_time
 from state_pipelines.storage.locations import Location, has_directories, is_local, is_s3
+from state_pipelines.storage.options import Threads
 from state_pipelines.storage.s3_listing import list_objects
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _list_remote(root: Location) -> list[TreeEntry]:
             raise
 
     directories = [root.path]
-    with ThreadPoolExecutor(LIST_THREADS) as threads:
+    with Threads(LIST_THREADS) as threads:
         while directories:
             found = [info for infos in threads.map(list_one, directories) for info in infos]
             level = _to_entries(root, found)

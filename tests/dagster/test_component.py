@@ -154,10 +154,13 @@ def test_storage_options_reach_the_storage_with_secrets_of_the_environment(
     monkeypatch.setenv("SHOP_SECRET", "hunter2")
     monkeypatch.delenv(VARIABLE, raising=False)
     job = project.load(WHOLE + "  storage_options: {'s3://shop-bucket': {key: shop, secret: '${SHOP_SECRET}'}}\n")
-    monkeypatch.setenv(VARIABLE, "{}")  # restored at the end of the test
     build_flink_job(job)
-    assert find_storage_options("s3a://shop-bucket/checkpoints") == {"key": "shop", "secret": "hunter2"}
-    assert "hunter2" not in os.environ[VARIABLE]
+    # They are those of the job, not of the process.
+    assert find_storage_options("s3a://shop-bucket/checkpoints") == {}
+    with job.using_storage():
+        assert find_storage_options("s3a://shop-bucket/checkpoints") == {"key": "shop", "secret": "hunter2"}
+        assert "hunter2" not in os.environ[VARIABLE]
+    assert VARIABLE not in os.environ
     assert "hunter2" not in repr(job)
 
 

@@ -2,11 +2,18 @@
 
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
+import json
+import os
+from collections.abc import Iterator
+
 import dagster as dg
 import pytest
 
-from state_pipelines.dagster.failures import reporting_failures, to_failure
+from state_pipelines.dagster import FlinkJob, build_flink_job
+from state_pipelines.dagster.failures import reporting_failures, to_failure, using_storage_of
+from state_pipelines.dagster.flink_asset import AssetStep, documented, flink_asset
 from state_pipelines.errors import FormatError, StorageError, Where
+from state_pipelines.storage.options import VARIABLE, find_storage_options
 from tests.dagster.failing_jobs import execute_failing
 
 ERROR = FormatError(
@@ -73,3 +80,46 @@ def test_only_transient_errors_are_tried_again(monkeypatch: pytest.MonkeyPatch) 
 
     assert not job.execute_in_process(raise_on_error=False).success
     assert attempts == [0, 1]
+
+
+def test_two_jobs_with_one_root_have_their_own_options_in_assets_ops_and_sensors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    found: list[tuple[str, str, object]] = []
+
+    def look(kind: str, job: FlinkJob) -> None:
+        inherited = json.loads(os.environ.get(VARIABLE, "{}")).get("s3://shared", {})
+        found.append((kind, job.name, find_storage_options("s3://shared/checkpoints").get("key")))
+        assert inherited == ({} if kind == "sensor" else {"key": job.name})
+
+    def run(job: FlinkJob) -> None:
+        @flink_asset(job, "proof", step=AssetStep.SEE, kinds={"flink"}, partitioned=False)
+        def proof(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+            look("asset", job)
+            yield dg.MaterializeResult()
+            look("asset", job)
+
+        @dg.op
+        @using_storage_of(job)
+        def read(context: dg.OpExecutionContext) -> None:
+            look("op", job)
+
+        @documented(job, dg.sensor, name="watch")
+        def watch(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+            """Watch."""
+            look("sensor", job)
+            return dg.SkipReason()
+
+        assert dg.materialize([proof], resources=build_flink_job(job).resources).success
+        read(dg.build_op_context())
+        watch(dg.build_sensor_context())
+
+    jobs = [
+        FlinkJob(name=name, roots=("s3://shared",), results="/none", storage_options={"s3a://shared/": {"key": name}})
+        for name in ("one", "other")
+    ]
+    for job in jobs:
+        run(job)
+    assert find_storage_options("s3://shared/checkpoints") == {}
+    assert found == [(kind, job.name, job.name) for job in jobs for kind in ("asset", "asset", "op", "sensor")]

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from fsspec.registry import _registry as registry
 
 from state_pipelines.errors import UsageError
+from state_pipelines.operations.local_processes import Processes
 from state_pipelines.storage import load_storage_options, options, resolve, use_storage_options
 from state_pipelines.storage.options import VARIABLE, find_storage_options
 
@@ -129,3 +131,35 @@ def test_options_of_one_root_twice() -> None:
     with pytest.raises(UsageError, match="a key is there twice, in lines 1 and 2") as error:
         load_storage_options('{"s3://b": {"key": "first"},\n "s3://b": {"key": "other"}}')
     assert "first" not in str(error.value)
+
+
+def test_options_of_a_block_precede_those_of_the_process_also_in_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    use_storage_options({"s3://scoped": {"key": "process"}, "s3://other": {"key": "process"}})
+
+    def find(root: str) -> object:
+        return find_storage_options(f"{root}/a").get("key")
+
+    with options.scoped_storage_options({"s3a://scoped/": {"key": "block"}}), options.Threads(1) as threads:
+        assert threads.submit(find, "s3://scoped").result() == "block"
+        assert list(threads.map(find, ["s3://scoped", "s3://other"])) == ["block", "process"]
+        with options.scoped_storage_options({"s3://scoped/deep": {"key": "inner"}}, processes=True):
+            # Those of another job do not hold.
+            assert (find("s3://scoped"), find("s3://scoped/deep")) == ("process", "inner")
+            assert load_storage_options(os.environ[VARIABLE]) == {"s3://scoped/deep": {"key": "inner"}}
+        assert VARIABLE not in os.environ
+        assert find("s3://scoped") == "block"
+        assert options.list_storage_options()["s3://scoped"] == {"key": "block"}
+    assert find("s3://scoped") == "process"
+    with pytest.raises(UsageError, match="are not a mapping"), options.scoped_storage_options({"s3://b": "key"}):  # type: ignore[dict-item]
+        pass
+
+
+class _Find:
+    def run(self) -> object:
+        return find_storage_options("s3://scoped-there/a").get("key")
+
+
+def test_options_of_a_block_reach_local_processes() -> None:
+    with options.scoped_storage_options({"s3://scoped-there": {"key": "block"}}), Processes(2) as processes:
+        assert processes.run([_Find(), _Find()], "finding options") == ["block", "block"]

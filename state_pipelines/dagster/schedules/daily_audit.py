@@ -23,6 +23,7 @@ def build_daily_audit(job: FlinkJob) -> dg.ScheduleDefinition:
     """Build the schedule `daily_audit` of a job."""
 
     @documented(
+        job,
         dg.schedule,
         name=job.prefix(NAME),
         job_name=job.prefix(AUDIT),

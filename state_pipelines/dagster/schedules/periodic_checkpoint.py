@@ -25,6 +25,7 @@ def build_periodic_checkpoint(job: FlinkJob, cron: str) -> dg.ScheduleDefinition
     """
 
     @documented(
+        job,
         dg.schedule,
         name=job.prefix(NAME),
         job_name=job.prefix(TAKE_CHECKPOINT),

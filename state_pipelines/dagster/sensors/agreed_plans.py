@@ -21,6 +21,7 @@ def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
     """The sensor `agreed_plans` of a job with `apply: scheduled`."""
 
     @documented(
+        job,
         dg.sensor,
         name=job.prefix(NAME),
         job_name=job.prefix(APPLY_RETENTION),

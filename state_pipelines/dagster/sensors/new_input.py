@@ -30,6 +30,7 @@ def build_new_input(job: FlinkJob, pattern: str) -> dg.SensorDefinition:
     """
 
     @documented(
+        job,
         dg.sensor,
         name=job.prefix(NAME),
         job_name=job.prefix(TAKE_CHECKPOINT),

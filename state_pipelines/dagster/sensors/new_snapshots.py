@@ -42,6 +42,7 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
     """Build the sensor `new_snapshots` of a job."""
 
     @documented(
+        job,
         dg.sensor,
         name=job.prefix(NAME),
         job_name=job.prefix(MIGRATE),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from state_pipelines.dagster.failures import to_tag
-from state_pipelines.dagster.flink_asset import SKIPPED_TAG
+from state_pipelines.dagster.flink_asset import SKIPPED_TAG, documented
 from state_pipelines.dagster.migration_runs import PARTITION_TAG
 from state_pipelines.dagster.partitions import find_name_conflict
 from state_pipelines.dagster.request_runs import JOBS, UNPARTITIONED, plan_run
@@ -71,15 +71,17 @@ def build_requests(job: FlinkJob, jobs: Sequence[AnyJob]) -> dg.SensorDefinition
         raise UsageError("the job has no directory for requests", hint="Set the field requests in the YAML of the job")
     directory = job.requests
 
-    @dg.sensor(
+    @documented(
+        job,
+        dg.sensor,
         name=job.prefix(NAME),
         # None that needs resources: Dagster copies sensors of such jobs, and logs a beta warning for each.
         jobs=[each for each in jobs if each.name in {job.prefix(name) for name in JOBS}],
         minimum_interval_seconds=30,
         default_status=job.sensor_status,
-        description="Runs each request file once, and writes its result beside it.",
     )
     def requests(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        """Runs each request file once, and writes its result beside it."""
         if conflict := find_name_conflict(context.instance, job):
             return dg.SkipReason(conflict)
         tick = _Tick(job, context, json.loads(context.cursor) if context.cursor else {})

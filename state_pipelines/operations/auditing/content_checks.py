@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -26,6 +25,7 @@ from state_pipelines.snapshot.database_keys import check_database_keys
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.list_state import NonKeyedState
 from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.options import Threads
 from state_pipelines.storage.reading import count_together
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def audit_contents(snapshot: Snapshot, depth: Depth, findings: Findings) -> Read
     tasks: list[Task] = []
     for operator in snapshot.operators:
         tasks += _plan_operator(operator, amounts, findings, known, whole=whole)
-    with ThreadPoolExecutor(_count_threads(snapshot, tasks, whole=whole)) as pool:
+    with Threads(_count_threads(snapshot, tasks, whole=whole)) as pool:
         for found in pool.map(_run, tasks):
             for finding in found:
                 if finding.file is None or finding.file not in known:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import MissingFileError, StateError
 from state_pipelines.storage import Location, file_size
 from state_pipelines.storage.files import exists
 from state_pipelines.storage.listing import list_sizes
+from state_pipelines.storage.options import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -48,7 +48,7 @@ class Listings:
         if len(few) + len(many) <= 1:
             sizes, listings = list(map(_measure, few)), list(map(_list, many))
         else:
-            with ThreadPoolExecutor(THREADS) as pool:
+            with Threads(THREADS) as pool:
                 measured, listed = pool.map(_measure, few), pool.map(_list, many)
                 sizes, listings = list(measured), list(listed)
         self._files.update(zip(map(_key, few), sizes, strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from state_pipelines.storage import METADATA_FILE, file_size, join
 from state_pipelines.storage.files import COPY_SIZE
 from state_pipelines.storage.locations import is_local, parent
 from state_pipelines.storage.manifest import find_manifest
+from state_pipelines.storage.options import Threads
 from state_pipelines.storage.reach import locate_named
 from state_pipelines.storage.reading import count_together, read_ranges
 from state_pipelines.storage.written_files import compute_checksum
@@ -77,7 +77,7 @@ def audit_manifest(
             wanted.setdefault(parent(file), []).append(file.name)
         listings.load(wanted)
     compare = partial(_compare, location.directory, path_mapping, listings)
-    with ThreadPoolExecutor(threads) as pool:
+    with Threads(threads) as pool:
         for found in pool.map(compare, compared):
             if found is not None:
                 findings.add(found)

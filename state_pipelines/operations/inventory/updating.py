@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from state_pipelines.operations.inventory.keys import LONG, SHORT, find_key, mak
 from state_pipelines.operations.inventory.summary import SnapshotSummary, summarise_entry
 from state_pipelines.operations.inventory.table import Inventory, make_inventory, read_inventory, write_inventory
 from state_pipelines.storage import METADATA_FILE, is_directory, join, resolve, resolve_beside
+from state_pipelines.storage.options import Threads
 from state_pipelines.storage.snapshot_listing import find_snapshots
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def _open(entries: Sequence[tuple[SnapshotEntry, str]], threads: int, deadline: 
     if not entries:
         return []
     found: list[SnapshotSummary] = []
-    with ThreadPoolExecutor(min(threads, len(entries))) as pool:
+    with Threads(min(threads, len(entries))) as pool:
         for start in range(0, len(entries), threads):
             if deadline is not None and time.monotonic() > deadline:
                 break

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
@@ -19,6 +18,7 @@ from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import Location, SnapshotLocation, exists
 from state_pipelines.storage.local_directories import follow_path
 from state_pipelines.storage.locations import parent
+from state_pipelines.storage.options import Threads
 from state_pipelines.storage.snapshot_location import read_metadata_bytes
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class ReferenceReader:
         self._last = files
         if self.keys.refresh():
             self._known.clear()
-        with ThreadPoolExecutor(READ_THREADS) as threads:
+        with Threads(READ_THREADS) as threads:
             readings = list(threads.map(lambda file: self._read_known(file, sizes), files))
         regular = {} if sizes is None else sizes.sizes
         followed: dict[str, FollowedPath | None] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISREG
@@ -24,6 +23,7 @@ from state_pipelines.operations.retention.references import (
 from state_pipelines.operations.retention.surveyed_sizes import SurveyedSizes
 from state_pipelines.storage import METADATA_FILE, Location, join, list_directory, resolve
 from state_pipelines.storage.locations import is_below, is_local, parent
+from state_pipelines.storage.options import Threads
 from state_pipelines.storage.reach import COMMON
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
 from state_pipelines.storage.trees import list_tree
@@ -240,7 +240,7 @@ def survey(
     for _ in range(ATTEMPTS):
         # The clock is read before the listing: files that appear meanwhile have a time in its future.
         result = Survey(roots, clock(), notes=list(notes))
-        with ThreadPoolExecutor(max(1, min(len(roots), 8))) as threads:
+        with Threads(max(1, min(len(roots), 8))) as threads:
             trees = list(threads.map(lambda root: list_tree(root.location), roots))
         for root, entries in zip(roots, trees, strict=True):
             _add_entries(result, root, entries)
@@ -447,7 +447,7 @@ def list_beside(
         inner = [each.location for each in entries if _may_hold_snapshots(each, only_named=is_last)]
         inner = [each for each in inner if join(each, METADATA_FILE) not in known]
         inner = [each for each in inner if keys.directory_key(each.url) not in skipped]
-        with ThreadPoolExecutor(READ_THREADS) as threads:
+        with Threads(READ_THREADS) as threads:
             entries = [entry for listed in threads.map(list_one, inner) for entry in listed]
         metadata += [each for each in entries if _is_metadata(each)]
     return metadata, errors

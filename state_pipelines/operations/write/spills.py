@@ -14,7 +14,6 @@ spill (`create_merged_spill`), and spills on other machines are downloaded once 
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -45,6 +44,7 @@ from state_pipelines.operations.write.spilled_blocks import (
 from state_pipelines.storage import Location, create_file, join, read_range, resolve
 from state_pipelines.storage.faults import translating
 from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.options import Threads
 from state_pipelines.storage.scratch import open_local_scratch
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def open_spills(
         yield [(source, each) for source, each in map(find, blocks) if each is not None]
         return
     with _make_scratch() as scratch:
-        with ThreadPoolExecutor(_READERS) as pool:
+        with Threads(_READERS) as pool:
             found = [(source, each) for source, each in pool.map(find, blocks) if each is not None]
             ends = np.cumsum([each.size for _, each in found], dtype=np.int64)
             starts = [0, *ends[:-1].tolist()]
