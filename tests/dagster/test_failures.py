@@ -12,6 +12,7 @@ import pytest
 from state_pipelines.dagster import FlinkJob, build_flink_job
 from state_pipelines.dagster.failures import reporting_failures, to_failure, using_storage_of
 from state_pipelines.dagster.flink_asset import AssetStep, documented, flink_asset
+from state_pipelines.dagster.op_jobs import bind_op, checked_op
 from state_pipelines.errors import FormatError, StorageError, Where
 from state_pipelines.storage.options import VARIABLE, find_storage_options
 from tests.dagster.failing_jobs import execute_failing
@@ -93,6 +94,10 @@ def test_two_jobs_with_one_root_have_their_own_options_in_assets_ops_and_sensors
         found.append((kind, job.name, find_storage_options("s3://shared/checkpoints").get("key")))
         assert inherited == ({} if kind == "sensor" else {"key": job.name})
 
+    @checked_op()
+    def look_at_storage(context: dg.OpExecutionContext, flink_job: FlinkJob) -> None:
+        look("bound op", flink_job)
+
     def run(job: FlinkJob) -> None:
         @flink_asset(job, "proof", step=AssetStep.SEE, kinds={"flink"}, partitioned=False)
         def proof(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
@@ -104,6 +109,8 @@ def test_two_jobs_with_one_root_have_their_own_options_in_assets_ops_and_sensors
         @using_storage_of(job)
         def read(context: dg.OpExecutionContext) -> None:
             look("op", job)
+
+        bind_op(job, look_at_storage)(dg.build_op_context())
 
         @documented(job, dg.sensor, name="watch")
         def watch(context: dg.SensorEvaluationContext) -> dg.SkipReason:
@@ -122,4 +129,5 @@ def test_two_jobs_with_one_root_have_their_own_options_in_assets_ops_and_sensors
     for job in jobs:
         run(job)
     assert find_storage_options("s3://shared/checkpoints") == {}
-    assert found == [(kind, job.name, job.name) for job in jobs for kind in ("asset", "asset", "op", "sensor")]
+    kinds = ("asset", "asset", "op", "bound op", "sensor")
+    assert found == [(kind, job.name, job.name) for job in jobs for kind in kinds]

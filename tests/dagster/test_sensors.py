@@ -126,6 +126,18 @@ def test_a_savepoint_beyond_the_limit_does_not_make_the_flink_job_fresh(watcher:
     assert [each.metadata["path"].value for each in watcher.events] == [str(new)]
 
 
+def test_an_idle_tick_stores_the_digest_of_a_long_cursor(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("state_pipelines.dagster.stored_cursors._LONGEST", 0)
+    watcher.copy("2.2", "job/savepoint-1")
+    assert len(watcher.tick()) == 1
+    first = watcher.cursor
+    assert watcher.tick() == []
+    assert watcher.cursor == first
+    assert len(first or "") < 60
+    watcher.copy("1.20", "job/savepoint-2")
+    assert len(watcher.tick()) == 1
+
+
 def test_a_new_snapshot_gets_one_run(watcher: Watcher) -> None:
     assert watcher.tick() == []
     watcher.copy("2.2", "job/savepoint-1")

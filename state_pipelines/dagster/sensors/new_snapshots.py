@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from state_pipelines.dagster.migration_runs import MigrationRuns
 from state_pipelines.dagster.ownership import describe_owner, is_due, take_marker
 from state_pipelines.dagster.partitions import find_name_conflict
 from state_pipelines.dagster.registering import NAME as REGISTER
+from state_pipelines.dagster.stored_cursors import load_cursor, store_cursor
 from state_pipelines.dagster.watching import Beginning, find_stranger
 from state_pipelines.errors import StateError, StorageError
 from state_pipelines.metadata.properties import SnapshotKind
@@ -61,7 +61,7 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
         """
         if conflict := find_name_conflict(context.instance, job):
             return dg.SkipReason(conflict)
-        stored: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
+        stored = load_cursor(job, NAME, context)
         owned = stored.get("owned")
         if is_due(owned, now := datetime.now(UTC)):
             origin = context.code_location_origin
@@ -78,7 +78,7 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
         tick = _Tick(job, context, MigrationRuns(job, context.instance), deadline, partitions=set(partitions))
         if "checkpoint" in stored:
             tick.sampled.append(datetime.fromisoformat(stored["checkpoint"]))
-        if not context.cursor or "beginning" in stored:
+        if not stored or "beginning" in stored:
             tick.beginning = Beginning(job.watch.since, tick.partitions)
             if "beginning" in stored:
                 tick.beginning.resume(stored["beginning"])
@@ -115,7 +115,7 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
             if tick.runs
             else "; ".join(tick.list_reasons()) or f"No new snapshots below {', '.join(job.all_roots)}",
             asset_events=[*tick.describe_savepoints(), *events],
-            cursor=json.dumps(cursor),
+            cursor=store_cursor(job, NAME, context, cursor),
         )
 
     return new_snapshots

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from state_pipelines.dagster.migration_runs import PARTITION_TAG
 from state_pipelines.dagster.partitions import find_name_conflict
 from state_pipelines.dagster.request_runs import JOBS, UNPARTITIONED, plan_run
 from state_pipelines.dagster.run_outcomes import read_outcome
+from state_pipelines.dagster.stored_cursors import load_cursor, store_cursor
 from state_pipelines.errors import StateError, StorageError, UsageError
 from state_pipelines.operations.requests import Operation, RequestFile, RequestStatus, describe_result, list_requests
 from state_pipelines.storage import resolve
@@ -84,7 +84,7 @@ def build_requests(job: FlinkJob, jobs: Sequence[AnyJob]) -> dg.SensorDefinition
         """Runs each request file once, and writes its result beside it."""
         if conflict := find_name_conflict(context.instance, job):
             return dg.SkipReason(conflict)
-        tick = _Tick(job, context, json.loads(context.cursor) if context.cursor else {})
+        tick = _Tick(job, context, load_cursor(job, NAME, context))
         tick.evaluate(resolve(directory))
         return tick.finish(directory)
 
@@ -136,7 +136,7 @@ class _Tick:
             run_requests=self.runs,
             dynamic_partitions_requests=[self.job.partitions.build_add_request(keys)] if keys else [],
             skip_reason=None if self.runs else reason,
-            cursor=json.dumps(self.cursor),
+            cursor=store_cursor(self.job, NAME, self.context, self.cursor),
         )
 
     def _order(self, files: Sequence[RequestFile]) -> list[RequestFile]:
