@@ -76,6 +76,13 @@ def test_a_missing_file_fails_its_check_with_the_file(deployment: Deployment) ->
     run = deployment.instance.get_run_by_id(result.run_id)
     assert run is not None
     assert run.tags["state-pipelines/error"] == "FormatError"
+    # As *Materialize* and automation run it: reported as well, by the sensor of the deployment.
+    assert not deployment.materialize([NAME], key).success
+    sensor = build(deployment.job).resolve_sensor_def("shop_failed_runs")
+    with dg.build_sensor_context(instance=deployment.instance, cursor='{"after": 0}') as context:
+        reported = str(sensor(context))
+    assert f"shop_audit_snapshot failed for {key}: shop__restore_audit: the snapshot is damaged" in reported
+    assert f"shop/restore_audit failed for {key}: shop__restore_audit: the snapshot is damaged" in reported
 
 
 def test_the_schedule_audits_the_newest_snapshots_once_a_day(deployment: Deployment, tmp_path: Path) -> None:
