@@ -104,7 +104,9 @@ def report_failures(context: _Context) -> Iterator[None]:
         dg.Failure: the step failed; the parts of the error are its metadata.
         dg.RetryRequested: the storage had a transient error, and retries are left.
     """
-    _clear_inherited_tags(context)
+    run = _find_run(context)
+    if run is not None:
+        _clear_inherited_tags(context.instance, run)
     try:
         yield
     except StateError as error:
@@ -112,7 +114,8 @@ def report_failures(context: _Context) -> Iterator[None]:
             wait = FIRST_WAIT * 2**context.retry_number
             context.log.warning("%s; retrying in %d s", error, wait)
             raise dg.RetryRequested(max_retries=STORAGE_RETRIES, seconds_to_wait=wait) from error
-        context.instance.add_run_tags(context.run.run_id, dict(_list_tags(error)))
+        if run is not None:
+            context.instance.add_run_tags(run.run_id, dict(_list_tags(error)))
         raise to_failure(error) from error
 
 
@@ -134,16 +137,23 @@ def to_failure(error: StateError) -> dg.Failure:
     return dg.Failure(str(error), metadata=metadata, allow_retries=False)
 
 
-def _clear_inherited_tags(context: _Context) -> None:
+def _find_run(context: _Context) -> dg.DagsterRun | None:
+    """Return the run of a step; None if the function was called directly, as in a test of an op."""
+    try:
+        return context.run
+    except dg.DagsterError:
+        return None
+
+
+def _clear_inherited_tags(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
     """Empty the tags about an error that a re-execution has from the run before; Dagster cannot remove tags."""
-    run = context.run
     inherited = {name: "" for name in _TAGS if run.tags.get(name)}
     # An error of this run itself stays.
-    if PARENT_TAG in run.tags and inherited and not has_failed_step(context.instance, run.run_id):
-        context.instance.add_run_tags(run.run_id, inherited)
+    if PARENT_TAG in run.tags and inherited and not _has_failed_step(instance, run.run_id):
+        instance.add_run_tags(run.run_id, inherited)
 
 
-def has_failed_step(instance: dg.DagsterInstance, run_id: str) -> bool:
+def _has_failed_step(instance: dg.DagsterInstance, run_id: str) -> bool:
     """Return whether a step of a run has failed so far."""
     return bool(instance.all_logs(run_id, of_type={dg.DagsterEventType.STEP_FAILURE}))
 

@@ -53,6 +53,16 @@ def test_step_and_run_show_the_error() -> None:
     }
 
 
+def test_an_op_that_is_called_directly_needs_no_run() -> None:
+    @dg.op
+    @reporting_failures
+    def fails(context: dg.OpExecutionContext) -> None:
+        raise ERROR
+
+    with dg.build_op_context() as context, pytest.raises(dg.Failure, match="the magic number is wrong"):
+        fails(context)
+
+
 def test_a_name_that_no_database_stores_does_not_hide_the_error() -> None:
     @reporting_failures
     def fails(context: dg.OpExecutionContext) -> None:
