@@ -139,5 +139,5 @@ def test_two_jobs_with_one_root_have_their_own_options_in_assets_ops_and_sensors
     for job in jobs:
         run(job)
     assert find_storage_options("s3://shared/checkpoints") == {}
-    kinds = ("asset", "asset", "op", "bound op", "sensor")
+    kinds = ("bound op", "asset", "asset", "op", "sensor")
     assert found == [(kind, job.name, job.name) for job in jobs for kind in kinds]
