@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import dagster as dg
 from pydantic import ConfigDict, Field
@@ -14,6 +15,8 @@ from state_pipelines.errors import MissingFileError, NotFoundError, UsageError, 
 from state_pipelines.operations.auditing import AuditReport, Depth, audit_snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
     import polars as pl
     import pyarrow as pa
@@ -22,6 +25,20 @@ if TYPE_CHECKING:
     from state_pipelines.operations.check.check import MigrationCheckReport
     from state_pipelines.snapshot import Snapshot, State
     from state_pipelines.spark import MigrationResult
+
+
+_Method = TypeVar("_Method", bound="Callable[..., Any]")
+
+
+def _using_storage(method: _Method) -> _Method:
+    """Decorate a method of the resource, so that it uses the storage options of the Flink job."""
+
+    @functools.wraps(method)
+    def call(self: SnapshotsResource, *args: object, **others: object) -> object:
+        with self.job.using_storage():
+            return method(self, *args, **others)
+
+    return cast("_Method", call)
 
 
 class SnapshotsResource(dg.ConfigurableResource["SnapshotsResource"]):
@@ -42,6 +59,7 @@ class SnapshotsResource(dg.ConfigurableResource["SnapshotsResource"]):
         """The Flink job."""
         return FlinkJob.model_validate_json(self.description)
 
+    @_using_storage
     def open(self, name: str) -> Snapshot:
         """Open a snapshot: a partition key, the name of its directory, its path, or `latest`.
 
@@ -56,6 +74,7 @@ class SnapshotsResource(dg.ConfigurableResource["SnapshotsResource"]):
         _, path = self.job.storage.find_named(name)
         return self.job.storage.open(path)
 
+    @_using_storage
     def find_state(self, snapshot: Snapshot | str, operator: str, state: str) -> State:
         """Return a state of a snapshot, by uid (or id) of the operator and name of the state.
 
@@ -65,6 +84,7 @@ class SnapshotsResource(dg.ConfigurableResource["SnapshotsResource"]):
         opened = self.open(snapshot) if isinstance(snapshot, str) else snapshot
         return opened.operator(operator).state(state)
 
+    @_using_storage
     def read_arrow(self, snapshot: Snapshot | str, operator: str, state: str) -> pa.Table:
         """Read a state as an Arrow table; the columns are those of `State.schema`."""
         return self.find_state(snapshot, operator, state).to_arrow()
@@ -80,6 +100,7 @@ class SnapshotsResource(dg.ConfigurableResource["SnapshotsResource"]):
 
         return pl.DataFrame(self.read_arrow(snapshot, operator, state))
 
+    @_using_storage
     def read_spark(
         self, snapshot: Snapshot | str, operator: str, state: str, spark: SparkResource | None = None
     ) -> DataFrame:
@@ -94,13 +115,14 @@ class SnapshotsResource(dg.ConfigurableResource["SnapshotsResource"]):
         opened = self.open(snapshot) if isinstance(snapshot, str) else snapshot
         frame: DataFrame = (spark or SparkResource()).read_state(opened, self.find_state(opened, operator, state))
         return frame
-        return frame
 
+    @_using_storage
     def audit(self, snapshot: Snapshot | str, *, whole: bool = False) -> AuditReport:
         """Return whether a snapshot can be restored: from samples, or with `whole` from all of its state."""
         opened = self.open(snapshot) if isinstance(snapshot, str) else snapshot
         return audit_snapshot(opened, Depth.WHOLE if whole else Depth.SAMPLE)
 
+    @_using_storage
     def check(self, snapshot: Snapshot | str, to: str | None = None) -> MigrationCheckReport:
         """Return Flink's verdict on a snapshot in the new job, without the pending revisions and with them.
 
@@ -113,6 +135,7 @@ class SnapshotsResource(dg.ConfigurableResource["SnapshotsResource"]):
         opened = self.open(snapshot) if isinstance(snapshot, str) else snapshot
         return judge_snapshot(self.job, opened, MigrationConfig(to=to))
 
+    @_using_storage
     def migrate(
         self, snapshot: Snapshot | str, target: str, spark: SparkResource | None = None, to: str | None = None
     ) -> MigrationResult:
@@ -180,7 +203,8 @@ class StateTablesIOManager(dg.ConfigurableIOManager):
                 hint="Give it metadata, such as dg.AssetIn(…, metadata={'operator': 'orders', 'state': 'order'})",
             )
         path = job.storage.name_table_of(context.partition_key, operator, state)
-        return _read_table(path, context.dagster_type.typing_type, context.name)
+        with job.using_storage():
+            return _read_table(path, context.dagster_type.typing_type, context.name)
 
 
 def _get_upstream(context: dg.InputContext) -> dict[str, object]:

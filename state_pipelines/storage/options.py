@@ -65,6 +65,17 @@ def use_storage_options(options: Mapping[str, Mapping[str, Any]]) -> None:
     _registered.update(checked)
 
 
+def share_storage_options(options: Mapping[str, Mapping[str, Any]]) -> None:
+    """Use options in this process, and in the processes that it starts from now on, by the variable `VARIABLE`.
+
+    Raises:
+        UsageError: see `use_storage_options`.
+    """
+    if options:
+        use_storage_options(options)
+        os.environ[VARIABLE] = json.dumps({**_from_environment(os.environ.get(VARIABLE, "")), **options})
+
+
 @contextmanager
 def scoped_storage_options(options: Mapping[str, Mapping[str, Any]], *, processes: bool = False) -> Iterator[None]:
     """Use options in a block of this thread and in the `Threads` that it starts; they precede those of the process.
