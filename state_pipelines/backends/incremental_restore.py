@@ -16,7 +16,7 @@ from state_pipelines.metadata.streams import copy_stream, locate_file
 from state_pipelines.storage import join, resolve
 from state_pipelines.storage.links import can_link, link_file
 from state_pipelines.storage.locations import is_plain_name
-from state_pipelines.storage.options import Threads
+from state_pipelines.storage.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,7 @@ from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFil
 from state_pipelines.rocksdb.writer import list_files
 from state_pipelines.storage import join, resolve
 from state_pipelines.storage.files import copy_file, remove_file
-from state_pipelines.storage.options import Threads
+from state_pipelines.storage.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from state_pipelines.storage.faults import request, translating
 from state_pipelines.storage.files import FileEntry, copy_inside, list_directory, make_directory, to_entry
 from state_pipelines.storage.local_directories import open_parent
 from state_pipelines.storage.locations import Location, has_directories, is_local, parent
-from state_pipelines.storage.options import Threads
+from state_pipelines.storage.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -23,9 +22,8 @@ from state_pipelines.storage.option_secrets import remember_secrets
 from state_pipelines.storage.yaml_documents import RepeatedKeyError, parse_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-_Result = TypeVar("_Result")
 
 VARIABLE = "STATE_PIPELINES_STORAGE_OPTIONS"
 """Environment variable with storage options for the whole process: a file, or the options themselves (YAML, JSON)."""
@@ -78,7 +76,7 @@ def share_storage_options(options: Mapping[str, Mapping[str, Any]]) -> None:
 
 @contextmanager
 def scoped_storage_options(options: Mapping[str, Mapping[str, Any]], *, processes: bool = False) -> Iterator[None]:
-    """Use options in a block of this thread and in the `Threads` that it starts; they precede those of the process.
+    """Use options in a block of this thread and its `threads.Threads`; they precede those of the process.
 
     Args:
         options: by root, see `use_storage_options`.
@@ -99,14 +97,6 @@ def scoped_storage_options(options: Mapping[str, Mapping[str, Any]], *, processe
         _scoped.reset(token)
         if processes and checked:
             os.environ.pop(VARIABLE) if before is None else os.environ.update({VARIABLE: before})
-
-
-class Threads(ThreadPoolExecutor):
-    """Threads that use the storage options of who gives them work."""
-
-    def submit(self, work: Callable[..., _Result], /, *args: Any, **others: Any) -> Future[_Result]:
-        """Begin a work, in the context of the caller."""
-        return super().submit(copy_context().run, work, *args, **others)
 
 
 def list_storage_options() -> dict[str, dict[str, Any]]:

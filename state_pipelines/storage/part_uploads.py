@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from state_pipelines.errors import MissingFileError, StateError
-from state_pipelines.storage.options import Threads
+from state_pipelines.storage.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

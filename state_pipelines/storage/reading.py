@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from state_pipelines.errors import StateError
 from state_pipelines.storage.arenas import limit_arenas
 from state_pipelines.storage.locations import Location, is_local
-from state_pipelines.storage.options import Threads
 from state_pipelines.storage.ranges import (
     REQUEST_SIZE,
     REQUESTS,
@@ -23,6 +22,7 @@ from state_pipelines.storage.ranges import (
     read_range,
     read_setting,
 )
+from state_pipelines.storage.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.storage.faults import request
-from state_pipelines.storage.options import Threads
+from state_pipelines.storage.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -10,9 +10,9 @@ from state_pipelines.storage.faults import translating
 from state_pipelines.storage.file_times import make_time
 from state_pipelines.storage.files import is_directory, list_directory
 from state_pipelines.storage.locations import Location, is_local, is_s3
-from state_pipelines.storage.options import Threads
 from state_pipelines.storage.s3_listing import list_objects
 from state_pipelines.storage.snapshot_location import METADATA_FILE, SnapshotLocation
+from state_pipelines.storage.threads import Threads
 from state_pipelines.storage.trees import LIST_THREADS
 
 if TYPE_CHECKING:

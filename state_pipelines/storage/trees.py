@@ -12,8 +12,8 @@ from state_pipelines.storage.faults import request, translate
 from state_pipelines.storage.file_times import make_time
 from state_pipelines.storage.files import is_directory, modified_time
 from state_pipelines.storage.locations import Location, has_directories, is_local, is_s3
-from state_pipelines.storage.options import Threads
 from state_pipelines.storage.s3_listing import list_objects
+from state_pipelines.storage.threads import Threads
 
 if TYPE_CHECKING:
     from datetime import datetime

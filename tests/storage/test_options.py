@@ -10,6 +10,7 @@ from state_pipelines.errors import UsageError
 from state_pipelines.operations.local_processes import Processes
 from state_pipelines.storage import load_storage_options, options, resolve, use_storage_options
 from state_pipelines.storage.options import VARIABLE, find_storage_options
+from state_pipelines.storage.threads import Threads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,7 +141,7 @@ def test_options_of_a_block_precede_those_of_the_process_also_in_its_threads(mon
     def find(root: str) -> object:
         return find_storage_options(f"{root}/a").get("key")
 
-    with options.scoped_storage_options({"s3a://scoped/": {"key": "block"}}), options.Threads(1) as threads:
+    with options.scoped_storage_options({"s3a://scoped/": {"key": "block"}}), Threads(1) as threads:
         assert threads.submit(find, "s3://scoped").result() == "block"
         assert list(threads.map(find, ["s3://scoped", "s3://other"])) == ["block", "process"]
         with options.scoped_storage_options({"s3://scoped/deep": {"key": "inner"}}, processes=True):

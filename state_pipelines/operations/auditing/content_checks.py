@@ -25,8 +25,8 @@ from state_pipelines.snapshot.database_keys import check_database_keys
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.list_state import NonKeyedState
 from state_pipelines.storage.locations import is_local
-from state_pipelines.storage.options import Threads
 from state_pipelines.storage.reading import count_together
+from state_pipelines.storage.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

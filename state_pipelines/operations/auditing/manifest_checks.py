@@ -12,9 +12,9 @@ from state_pipelines.storage import METADATA_FILE, file_size, join
 from state_pipelines.storage.files import COPY_SIZE
 from state_pipelines.storage.locations import is_local, parent
 from state_pipelines.storage.manifest import find_manifest
-from state_pipelines.storage.options import Threads
 from state_pipelines.storage.reach import locate_named
 from state_pipelines.storage.reading import count_together, read_ranges
+from state_pipelines.storage.threads import Threads
 from state_pipelines.storage.written_files import compute_checksum
 from state_pipelines.storage.written_names import MANIFEST_FILE
 

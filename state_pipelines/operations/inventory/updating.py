@@ -17,8 +17,8 @@ from state_pipelines.operations.inventory.keys import LONG, SHORT, find_key, mak
 from state_pipelines.operations.inventory.summary import SnapshotSummary, summarise_entry
 from state_pipelines.operations.inventory.table import Inventory, make_inventory, read_inventory, write_inventory
 from state_pipelines.storage import METADATA_FILE, is_directory, join, resolve, resolve_beside
-from state_pipelines.storage.options import Threads
 from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -18,8 +18,8 @@ from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import Location, SnapshotLocation, exists
 from state_pipelines.storage.local_directories import follow_path
 from state_pipelines.storage.locations import parent
-from state_pipelines.storage.options import Threads
 from state_pipelines.storage.snapshot_location import read_metadata_bytes
+from state_pipelines.storage.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

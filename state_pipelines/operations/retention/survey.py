@@ -23,9 +23,9 @@ from state_pipelines.operations.retention.references import (
 from state_pipelines.operations.retention.surveyed_sizes import SurveyedSizes
 from state_pipelines.storage import METADATA_FILE, Location, join, list_directory, resolve
 from state_pipelines.storage.locations import is_below, is_local, parent
-from state_pipelines.storage.options import Threads
 from state_pipelines.storage.reach import COMMON
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
+from state_pipelines.storage.threads import Threads
 from state_pipelines.storage.trees import list_tree
 from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY, SAVEPOINT_DIRECTORY
 

@@ -44,8 +44,8 @@ from state_pipelines.operations.write.spilled_blocks import (
 from state_pipelines.storage import Location, create_file, join, read_range, resolve
 from state_pipelines.storage.faults import translating
 from state_pipelines.storage.locations import is_local
-from state_pipelines.storage.options import Threads
 from state_pipelines.storage.scratch import open_local_scratch
+from state_pipelines.storage.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
