@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -28,8 +29,8 @@ SAVEPOINTS = SNAPSHOTS // 3
 
 DERIVED = ("snapshot_profile", "snapshot_diff", "key_group_balance", "restore_audit", "compatibility_report")
 MINUTES = 10
-WARM_UP = 120
-"""Seconds for the first ticks, which open and report everything."""
+QUIET = 60
+"""Seconds without an event, after which the first ticks, which open and report everything, are over."""
 
 _ROOT = Path(__file__).resolve().parents[1]
 _DEFINITIONS = """
@@ -98,43 +99,58 @@ def measure_load(directory: Path) -> float:
     return (measure_descendants() - before).total
 
 
+def wait_until_quiet(home: Path) -> None:
+    """Wait until the instance has got no event for a while."""
+    size, since = -1, time.monotonic()
+    while time.monotonic() - since < QUIET:
+        time.sleep(5)
+        if (now := measure_events(home)) != size:
+            size, since = now, time.monotonic()
+
+
 def measure_idle(directory: Path, minutes: float) -> tuple[float, float]:
     """Return CPU seconds per second of the daemon and its code location, and the events in bytes per hour and job."""
     home = directory / "home"
     environment = os.environ | {"PYTHONPATH": f"{directory}:{_ROOT}", "DAGSTER_HOME": str(home)}
-    command = [str(Path(sys.executable).parent / "dagster-daemon"), "run", "-f", str(directory / "definitions.py")]
+    programs = Path(sys.executable).parent
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    # As in a deployment: the code location is a service of its own.
+    server = [str(programs / "dagster"), "api", "grpc", "-f", str(directory / "definitions.py"), "-p", port]
+    workspace = directory / "workspace.yaml"
+    workspace.write_text(f"load_from: [{{grpc_server: {{host: 127.0.0.1, port: {port}, location_name: jobs}}}}]\n")
+    daemon = [str(programs / "dagster-daemon"), "run", "-w", str(workspace)]
     with (directory / "daemon.log").open("w") as log:
-        daemon = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=directory)
+        started = [
+            subprocess.Popen(each, env=environment, stdout=log, stderr=log, cwd=directory) for each in (server, daemon)
+        ]
         try:
-            time.sleep(WARM_UP)
+            wait_until_quiet(home)
             cpu, events, begin = measure_descendants(), measure_events(home), time.monotonic()
             time.sleep(minutes * 60)
-            assert daemon.poll() is None, "the daemon has ended"
+            assert all(each.poll() is None for each in started), "a process has ended"
             seconds = time.monotonic() - begin
             used = (measure_descendants() - cpu).total
             # Each job has one report an hour, which may fall outside of the time measured.
             written = (measure_events(home) - events) * 3600 / seconds / JOBS
         finally:
-            daemon.send_signal(signal.SIGINT)
-            daemon.wait(60)
+            for each in reversed(started):
+                each.send_signal(signal.SIGINT)
+                each.wait(60)
     return used / seconds, written
 
 
 def measure_report(directory: Path) -> int:
-    """Return the bytes of the events of one hourly report of a job."""
-    home = directory / "home"
-    job = describe_jobs(directory)[0]
-    with dg.DagsterInstance.from_config(str(home)) as instance:
-        found = instance.fetch_materializations(job.key("snapshot_inventory"), limit=1).records
-        assert found, "the sensor has not reported the inventory"
-        since = found[0].timestamp
-    total = 0
-    for file in (home / "history").rglob("index.db"):
-        with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as connection:
-            query = "select coalesce(sum(length(event)), 0) from event_logs where event like ? and timestamp >= ?"
-            moment = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(since))
-            total += connection.execute(query, (f'%"{job.name}"%', moment)).fetchone()[0]
-    return total
+    """Return the bytes of the events of one hourly report of a job: its inventory and two checks."""
+    with sqlite3.connect(f"file:{directory}/home/history/runs/index.db?mode=ro", uri=True) as connection:
+        query = (
+            "select length(event), dagster_event_type from event_logs where event like '%job_0%snapshot_inventory%' "
+            "and dagster_event_type in ('ASSET_MATERIALIZATION', 'ASSET_CHECK_EVALUATION') order by id desc limit 3"
+        )
+        rows = connection.execute(query).fetchall()
+    assert sorted(kind for _, kind in rows) == [*2 * ["ASSET_CHECK_EVALUATION"], "ASSET_MATERIALIZATION"], rows
+    return sum(size for size, _ in rows)
 
 
 def main(directory: Path, minutes: float) -> None:

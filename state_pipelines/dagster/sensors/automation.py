@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 NAME = "automation"
 TABLES_NAME = "table_automation"
 
+INTERVAL = 180
+"""Seconds between two evaluations, which cost more than a tick of other sensors; nothing urgent waits for them."""
+
 
 def build_automation(job: FlinkJob, keys: Sequence[dg.AssetKey]) -> Iterator[dg.AutomationConditionSensorDefinition]:
     """Yield the sensors of a job, so that the automation of each job can be switched separately.
@@ -43,7 +46,7 @@ def _build(
         job.prefix(name),
         target=selection,
         run_tags={PRIORITY_TAG: str(priority), **job.tags},
-        minimum_interval_seconds=30,
+        minimum_interval_seconds=INTERVAL,
         default_status=job.sensor_status,
         description=description,
         # A backfill submits its runs in the order of the graph, so that a canceled or failed one takes others with it.

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 NAME = "failed_runs"
 
+INTERVAL = 60
+"""Seconds between two ticks."""
+
 JOB_TAG = "state-pipelines/flink-job"
 """Tag of runs of other Dagster jobs that this sensor reports too; its value is the name of the Flink job."""
 
@@ -55,7 +58,7 @@ def build_failed_runs(job: FlinkJob, *, jobs: Collection[str], assets: Collectio
 
     @dg.sensor(
         name=job.prefix(NAME),
-        minimum_interval_seconds=30,
+        minimum_interval_seconds=INTERVAL,
         default_status=job.sensor_status,
         description=_DESCRIPTION,
     )
