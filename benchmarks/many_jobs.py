@@ -29,7 +29,7 @@ SAVEPOINTS = SNAPSHOTS // 3
 
 DERIVED = ("snapshot_profile", "snapshot_diff", "key_group_balance", "restore_audit", "compatibility_report")
 MINUTES = 10
-QUIET = 60
+QUIET = 120
 """Seconds without an event, after which the first ticks, which open and report everything, are over."""
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -99,12 +99,24 @@ def measure_load(directory: Path) -> float:
     return (measure_descendants() - before).total
 
 
-def wait_until_quiet(home: Path) -> None:
-    """Wait until the instance has got no event for a while."""
+def count_ticks(home: Path) -> int:
+    """Return the number of sensor ticks that have ended."""
+    with sqlite3.connect(f"file:{home}/schedules/schedules.db?mode=ro", uri=True) as connection:
+        query = "select count(*) from job_ticks where status != 'STARTED'"
+        return int(connection.execute(query).fetchone()[0])
+
+
+def wait_until_quiet(home: Path, ticks: int) -> None:
+    """Wait until each sensor has ticked twice, and the instance has got no event for a while.
+
+    Args:
+        home: directory of the instance.
+        ticks: number of ticks before the daemon was started.
+    """
     size, since = -1, time.monotonic()
     while time.monotonic() - since < QUIET:
         time.sleep(5)
-        if (now := measure_events(home)) != size:
+        if (now := measure_events(home)) != size or count_ticks(home) - ticks < 2 * 3 * JOBS:
             size, since = now, time.monotonic()
 
 
@@ -121,12 +133,13 @@ def measure_idle(directory: Path, minutes: float) -> tuple[float, float]:
     workspace = directory / "workspace.yaml"
     workspace.write_text(f"load_from: [{{grpc_server: {{host: 127.0.0.1, port: {port}, location_name: jobs}}}}]\n")
     daemon = [str(programs / "dagster-daemon"), "run", "-w", str(workspace)]
+    ticks = count_ticks(home) if (home / "schedules").exists() else 0
     with (directory / "daemon.log").open("w") as log:
         started = [
             subprocess.Popen(each, env=environment, stdout=log, stderr=log, cwd=directory) for each in (server, daemon)
         ]
         try:
-            wait_until_quiet(home)
+            wait_until_quiet(home, ticks)
             cpu, events, begin = measure_descendants(), measure_events(home), time.monotonic()
             time.sleep(minutes * 60)
             assert all(each.poll() is None for each in started), "a process has ended"
