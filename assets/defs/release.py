@@ -16,7 +16,8 @@ def release(context: dg.ComponentLoadContext) -> dg.Definitions:
     @dg.job(
         resource_defs={"flink_job": orders, "spark": SPARK},
         config={"ops": {"verify": {"inputs": {"snapshot": "latest"}}, "rescale": {"config": {"parallelism": 4}}}},
-        tags=orders.tags,
+        # `orders_failed_runs` watches its runs, too.
+        tags={"state-pipelines/flink-job": orders.name, **orders.tags},
     )
     def release_orders() -> None:
         """Verifies a savepoint, migrates it for the new code, rescales it, and adds a partition for the result."""

@@ -54,7 +54,14 @@ JOBS: dict[str, dict[str, Any]] = {
 }
 """Fields of the jobs besides their directories."""
 
+ARCHIVE = "archive"
+OWN_FILES = (ROOT / "assets/defs/release.py", ROOT / "assets/defs/largest_orders.py")
+"""A composed job and an asset downstream of the deployment of this repository, which are about the job `orders`."""
+
 _RUN_SECONDS = 1_800
+_LAUNCH = """mutation Launch($parameters: ExecutionParams!) { launchRun(executionParams: $parameters) {
+    __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
+    ... on RunConfigValidationInvalid { errors { message } } } }"""
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,9 @@ class Project:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"DAGSTER_HOME": str(self.home), "DAGSTER_DISABLE_TELEMETRY": "1"}
+        # The composed job uses the resources of this repository.
+        paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        return {"DAGSTER_HOME": str(self.home), "DAGSTER_DISABLE_TELEMETRY": "1", "PYTHONPATH": paths}
 
     def describe_job(self, name: str) -> dict[str, Any]:
         """The fields of a job."""
@@ -82,6 +91,18 @@ class Project:
         checkpoint = CHECKPOINTS[name]
         moved = f"{checkpoint.written}={self.find(name, 'checkpoints')}"
         return {"name": name, "roots": roots, **directories, "path_mapping": [moved], **JOBS[name]}
+
+    def describe_archive(self) -> dict[str, Any]:
+        """The fields of a job of old savepoints, whose runs are launched by the tests only."""
+        return {
+            "name": ARCHIVE,
+            "roots": [str(self.find(ARCHIVE, "savepoints"))],
+            "results": str(self.find(ARCHIVE, "results")),
+            "uids": JOBS["orders"]["uids"],
+            "retention": {"savepoints": {"last": 1}, "min-age": "0s", "price": 0.023},
+            "retention_runs": {"quarantine": "7d"},
+            "sensors": "stopped",
+        }
 
     def write_job(self, name: str, fields: dict[str, Any]) -> None:
         """Write the YAML file of a job."""
@@ -119,6 +140,10 @@ def make_project(root: Path) -> Project:
         for directory in ("checkpoints", "savepoints", "requests"):
             project.find(name, directory).mkdir(parents=True)
         project.write_job(name, project.describe_job(name))
+    project.find(ARCHIVE, "savepoints").mkdir(parents=True)
+    project.write_job(ARCHIVE, project.describe_archive())
+    for file in OWN_FILES:
+        shutil.copy(file, root / "shop" / "defs")
     return project
 
 
@@ -136,9 +161,9 @@ class Deployment:
     project: Project
     url: str
 
-    def query(self, text: str) -> Any:
+    def query(self, text: str, **variables: Any) -> Any:
         """The data that GraphQL answers."""
-        answer = post_json(f"{self.url}/graphql", {"query": text})
+        answer = post_json(f"{self.url}/graphql", {"query": text, "variables": variables})
         assert "errors" not in answer, answer
         return answer["data"]
 
@@ -174,6 +199,13 @@ class Deployment:
             for node in self.query(f"{{assetNodes {{ {text} }}}}")["assetNodes"]
         }
 
+    def count_failed_partitions(self, asset: str) -> int:
+        """The number of partitions of an asset whose newest run has failed."""
+        path = json.dumps(asset.split("/"))
+        stats = "... on AssetNode { partitionStats { numFailed } }"
+        node = self.query(f"{{assetNodeOrError(assetKey: {{path: {path}}}) {{ {stats} }} }}")["assetNodeOrError"]
+        return int(node["partitionStats"]["numFailed"])
+
     def list_checks(self, asset: str) -> dict[str, str]:
         """The status of the newest execution of each check of an asset, when none is in progress."""
         found: dict[str, str] = {}
@@ -202,6 +234,37 @@ class Deployment:
         """The status of each run, by its id."""
         runs = self.query("{runsOrError { ... on Runs { results { runId status } } }}")["runsOrError"]["results"]
         return {each["runId"]: each["status"] for each in runs}
+
+    @property
+    def location(self) -> dict[str, str]:
+        """Names of the code location and of its repository."""
+        text = "{repositoriesOrError { ... on RepositoryConnection { nodes { name location { name } } } }}"
+        (node,) = self.query(text)["repositoriesOrError"]["nodes"]
+        return {"repositoryName": node["name"], "repositoryLocationName": node["location"]["name"]}
+
+    def launch(
+        self, job: str, ops: dict[str, Any] | None = None, *, key: str | None = None, asset: str | None = None
+    ) -> tuple[str, str]:
+        """Launch a job as the launchpad does; return the id of the run, and its final status.
+
+        Args:
+            job: the job.
+            ops: configuration of its ops.
+            key: partition key.
+            asset: the only asset to materialise.
+        """
+        selected = {} if asset is None else {"assetSelection": [{"path": asset.split("/")}]}
+        parameters = {
+            "selector": {**self.location, "jobName": job, **selected},
+            "runConfigData": {"ops": ops or {}},
+            "executionMetadata": {"tags": [] if key is None else [{"key": "dagster/partition", "value": key}]},
+        }
+        launched = self.query(_LAUNCH, parameters=parameters)["launchRun"]
+        assert launched["__typename"] == "LaunchRunSuccess", launched
+        run = str(launched["run"]["runId"])
+        ended = {"SUCCESS", "FAILURE", "CANCELED"}
+        wait_for(lambda: self.list_runs()[run] in ended, f"the run {run} of {job}", seconds=_RUN_SECONDS)
+        return run, self.list_runs()[run]
 
     def request(self, job: str, name: str, text: str) -> dict[str, Any]:
         """Write a request; return its result when the run has succeeded."""
