@@ -220,7 +220,8 @@ def test_every_configuration_has_a_case(shop: tuple[Deployment, str]) -> None:
         schema: Any = node.definition.config_schema
         fields = set(schema.config_type.fields)
         used |= {name for name, each in _configurations().items() if set(each.model_fields) == fields}
-    missing = {name for name, each in _configurations().items() if not issubclass(each, dg.ConfigurableResource)}
+    resources = (dg.ConfigurableResource, dg.ConfigurableIOManager)
+    missing = {name for name, each in _configurations().items() if not issubclass(each, resources)}
     assert missing - used - UNUSED.keys() == set()
     assert UNUSED.keys() <= _configurations().keys()
 
