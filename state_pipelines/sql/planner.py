@@ -40,9 +40,10 @@ VERSIONS = ("1.20", "2.0", "2.1", "2.2", "2.3")
 """Release lines whose planner is driven."""
 
 _INSTALL = (
-    "Give the directory of the Flink that runs the job (--flink-home, FLINK_HOME), or install its jars, such as: "
-    "pip install apache-flink-libraries==2.2.1"
+    "Set FLINK_HOME to the directory of the Flink that runs the job (sql plan --flink-home), or install its jars, "
+    "such as: pip install apache-flink-libraries==2.2.1"
 )
+_JARS = "(ADD JAR in the script, or state-pipelines sql plan --jars JAR)"
 _OPENED_PACKAGES = (
     *("java.io", "java.lang", "java.lang.invoke", "java.lang.reflect", "java.math", "java.net", "java.nio"),
     *("java.nio.charset", "java.text", "java.time", "java.util", "java.util.concurrent", "java.util.concurrent.atomic"),
@@ -143,7 +144,9 @@ def find_flink(home: str | None = None, line: str | None = None) -> FlinkJars:
         raise UsageError(f"Flink {found} is not one of {', '.join(VERSIONS)}", where=where, hint=_INSTALL)
     if line is not None and found != ".".join(line.split(".")[:2]):
         raise UsageError(
-            f"the Flink found is {found}, not {line}", where=where, hint=f"Give one of {line} with --flink-home"
+            f"the Flink found is {found}, not {line}",
+            where=where,
+            hint=f"Set FLINK_HOME to one of {line} (state-pipelines sql plan --flink-home)",
         )
     missing = [
         name
@@ -199,7 +202,7 @@ def _compile(script: Script, flink: FlinkJars, jars: Sequence[str]) -> CompiledS
             except UsageError as error:
                 if replaced:
                     error.hint = (
-                        f"A stub stands for {', '.join(replaced)}, whose connector may do more: give its jar (--jars)"
+                        f"A stub stands for {', '.join(replaced)}, whose connector may do more: give its jar {_JARS}"
                     )
                 raise
             except _MissingFactoryError as missing:
@@ -208,7 +211,7 @@ def _compile(script: Script, flink: FlinkJars, jars: Sequence[str]) -> CompiledS
                 script, replaced[missing.table] = _stub(script, missing)
                 notes.append(
                     f"table {missing.table}: no jar has {missing.identifier}, so that a stub with its schema stands "
-                    "for it; numbers of nodes may differ from those of a plan with the connector (--jars)"
+                    f"for it; numbers of nodes may differ from those of a plan with the connector {_JARS}"
                 )
     text = _restore_options(text, replaced)
     return CompiledScript(text, read_plan(text), tuple(notes))
@@ -242,7 +245,7 @@ class _MissingFactoryError(Exception):
         """The error for users."""
         return UnsupportedError(
             f"table {self.table} needs the connector or format {self.identifier}, which no jar has{why}",
-            hint="Give its jar with --jars",
+            hint=f"Give its jar {_JARS}",
         )
 
 
@@ -340,9 +343,9 @@ def _explain(chain: Sequence[tuple[str, str]]) -> str:
 def _hint(chain: Sequence[tuple[str, str]]) -> str:
     names = {name for name, _ in chain}
     if names & {"ClassNotFoundException", "NoClassDefFoundError"}:
-        return "Give the jar with the class with --jars"
+        return f"Give the jar with the class {_JARS}"
     if any(_NO_FACTORY.search(text) for _, text in chain):
-        return "Give the jar of the connector, format or catalog with --jars"
+        return f"Give the jar of the connector, format or catalog {_JARS}"
     return "Run the script in Flink's SQL client, which refuses it too"
 
 

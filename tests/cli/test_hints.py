@@ -26,9 +26,12 @@ def _find_options() -> dict[str, set[str]]:
     found = {}
     for name, (module, _) in COMMANDS.items():
         command = import_module(f"state_pipelines.cli.{module}").command
+        parameters = [*command.params]
+        if isinstance(command, click.Group):
+            parameters += [parameter for each in command.commands.values() for parameter in each.params]
         found[name] = {
             text
-            for parameter in command.params
+            for parameter in parameters
             if isinstance(parameter, click.Option)
             for text in (*parameter.opts, *parameter.secondary_opts)
         }

@@ -57,6 +57,8 @@ def test_json_tells_of_a_state(call: Callable[..., Called], savepoint: Path) -> 
         "damaged": False,
         "undetermined": False,
         "unreachable": False,
+        "columns": [],
+        "ttl": None,
     }
 
 
