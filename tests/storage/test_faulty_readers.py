@@ -45,6 +45,7 @@ OTHERS = {
     "bootstrap": "`tests.robustness.faulty_writers`",
     "migrate": "`tests.spark.test_s3_requests` and `tests.robustness.faulty_migration`",
     "revision": "local files",
+    "sql": "a script, which is read at once, and local files",
     "init": "local files",
     "prepare": "local files",
     "demo": "local files",
