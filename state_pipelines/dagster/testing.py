@@ -97,10 +97,10 @@ def build_test_job(
     """Build a Flink job whose directories are below a temporary one, such as `tmp_path` of pytest.
 
     Args:
-        directory: an existing directory; `snapshots`, `results` and `tables` are made in it.
+        directory: an existing directory; `snapshots`, `results`, `tables` and `dagster` are made in it.
         snapshots: directories of savepoints and checkpoints, which are copied below the root of the job.
         name: of the job.
-        instance: by default an ephemeral instance.
+        instance: by default an ephemeral instance, whose logs are in `dagster`.
         fields: further fields of the Flink job, such as `migrations`.
     """
     home = Path(directory)
@@ -120,6 +120,10 @@ def build_test_job(
     inventory = found.storage.update_inventory().inventory
     by_name = {each.path.rpartition("/")[2]: each.key for each in inventory}
     keys = tuple(by_name[Path(each).name] for each in snapshots)
-    own = instance or dg.DagsterInstance.ephemeral()
-    own.add_dynamic_partitions(str(found.partitions.name), list(keys))
-    return TestJob(found, own, keys)
+    if instance is None:
+        # In a directory that the caller removes: nobody disposes of the instance.
+        artifacts = home / "dagster"
+        artifacts.mkdir(exist_ok=True)
+        instance = dg.DagsterInstance.ephemeral(tempdir=str(artifacts))
+    instance.add_dynamic_partitions(str(found.partitions.name), list(keys))
+    return TestJob(found, instance, keys)

@@ -120,7 +120,8 @@ def test_two_jobs_with_one_root_have_their_own_options_in_assets_ops_and_sensors
         def read(context: dg.OpExecutionContext) -> None:
             look("op", job)
 
-        bind_op(job, look_at_storage)(dg.build_op_context())
+        with dg.build_op_context() as context:
+            bind_op(job, look_at_storage)(context)
 
         @documented(job, dg.sensor, name="watch")
         def watch(context: dg.SensorEvaluationContext) -> dg.SkipReason:
@@ -129,8 +130,9 @@ def test_two_jobs_with_one_root_have_their_own_options_in_assets_ops_and_sensors
             return dg.SkipReason()
 
         assert dg.materialize([proof], resources=build_flink_job(job).resources).success
-        read(dg.build_op_context())
-        watch(dg.build_sensor_context())
+        with dg.build_op_context() as op_context, dg.build_sensor_context() as sensor_context:
+            read(op_context)
+            watch(sensor_context)
 
     jobs = [
         FlinkJob(name=name, roots=("s3://shared",), results="/none", storage_options={"s3a://shared/": {"key": name}})
