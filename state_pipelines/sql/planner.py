@@ -353,9 +353,23 @@ def _hint(chain: Sequence[tuple[str, str]]) -> str:
 def start_java(jars: Sequence[Path]) -> Iterator[Any]:
     """Start a Java process with some jars; gives its classes (`JVMView` of Py4J)."""
     try:
-        from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+        from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway, JavaObject, launch_gateway
+        from py4j.protocol import REFERENCE_TYPE, Py4JJavaError, is_error
     except ImportError:
         raise UsageError("Flink's planner needs the package py4j", hint="pip install 'state-pipelines[sql]'") from None
+
+    class Client(GatewayClient):  # type: ignore[misc]
+        """Raises errors of this process before a Spark session of this Python process can ask its own JVM about them.
+
+        Source: `pyspark.errors.exceptions.captured.install_exception_handler`, which replaces a function of Py4J.
+        """
+
+        def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:
+            answer = super().send_command(command, retry, binary)
+            if not binary and is_error(answer)[0] and answer[1:2] == REFERENCE_TYPE:
+                raise Py4JJavaError("Java fails", JavaObject(answer[2:], self))
+            return answer
+
     options = [f"--add-opens=java.base/{each}=ALL-UNNAMED" for each in _OPENED_PACKAGES]
     # The planner unpacks its jar there.
     with tempfile.TemporaryDirectory(prefix="state-pipelines-") as scratch:
@@ -372,7 +386,9 @@ def start_java(jars: Sequence[Path]) -> Iterator[Any]:
             )
         except (OSError, ValueError) as error:
             raise UsageError(f"Java does not start: {error}", where=Where(file=java)) from None
-        gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
+        parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
+        gateway = JavaGateway(gateway_parameters=parameters)
+        gateway.set_gateway_client(Client(gateway_parameters=parameters))
         try:
             yield gateway.jvm
         finally:

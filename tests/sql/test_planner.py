@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from py4j.protocol import Py4JJavaError, get_return_value
+from pyspark.errors.exceptions.captured import capture_sql_exception
 
 from state_pipelines import sql
 from state_pipelines.errors import MissingFileError, UsageError
 from state_pipelines.sql import planner
-from state_pipelines.sql.planner import find_flink
+from state_pipelines.sql.planner import find_flink, start_java
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,3 +77,11 @@ def test_files_are_checked_before_java_starts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="SELECT is no part of a job") as refused:
         sql.plan(str(tmp_path / "job.sql"), flink_home=home)
     assert refused.value.where.file == str(tmp_path / "job.sql")
+
+
+def test_errors_of_java_arrive_beside_a_spark_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("py4j.java_gateway.get_return_value", capture_sql_exception(get_return_value))
+    with start_java([]) as java:
+        with pytest.raises(Py4JJavaError) as error:
+            java.java.lang.Integer.parseInt("x")
+        assert error.value.java_exception.getMessage() == 'For input string: "x"'
