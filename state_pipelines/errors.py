@@ -159,6 +159,29 @@ class StorageError(StateError):
         return restore, arguments, {"details": self.details, "transient": self.transient}
 
 
+class ClusterError(StateError):
+    """A running Flink cannot be reached, refuses or fails.
+
+    `details["flink"]` has Flink's own words, where it gave any.
+
+    Attributes:
+        transient: the same request may succeed later.
+        is_in_doubt: the request changes something, and may have been carried out although its answer was lost.
+    """
+
+    def __init__(
+        self, what: str, *, where: Where | None = None, hint: str = "", transient: bool = False, in_doubt: bool = False
+    ) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.transient = transient
+        self.is_in_doubt = in_doubt
+
+    def __reduce__(self) -> tuple[object, ...]:
+        restore, arguments, _ = super().__reduce__()
+        state = {"details": self.details, "transient": self.transient, "is_in_doubt": self.is_in_doubt}
+        return restore, arguments, state
+
+
 class SnapshotGoneError(StorageError):
     """A snapshot was removed while it was read, as Flink removes a checkpoint that newer ones replace."""
 
