@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,7 +76,7 @@ def _to_json(found: CompiledScript, operators: list[PlannedOperator]) -> dict[st
                         "value": state.describe(),
                         "ttl": state.ttl,
                         "columns": [
-                            {**asdict(column), "type": describe_type(column.type)}
+                            {"name": column.name, "type": describe_type(column.type), "meaning": column.meaning}
                             for row in state.rows
                             for column in row.columns
                         ],

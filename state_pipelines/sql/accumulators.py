@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import StateError
@@ -38,6 +39,42 @@ _OTHER_CHARACTERS = re.compile(r"\W+")
 _COUNTS = ("BIGINT", "INTEGER", "SMALLINT", "TINYINT")
 
 
+class Role(StrEnum):
+    """Purpose of a buffer of an aggregate call."""
+
+    VALUE = "value"
+    SUM = "sum"
+    COUNT = "count"
+    DELIMITER = "delimiter"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A buffer of an aggregate call.
+
+    Attributes:
+        function: of the call, such as SUM.
+        role: VALUE of the result itself, SUM and COUNT of what the function adds up beside it.
+        argument: text of the arguments; empty for COUNT(*).
+        distinct: whether the call is DISTINCT.
+        filter: text of the column of FILTER; empty without.
+        retracts: whether the call takes back rows.
+        not_null: whether no argument can be NULL.
+    """
+
+    function: str
+    role: Role
+    argument: str
+    distinct: bool = False
+    filter: str = ""
+    retracts: bool = False
+    not_null: bool = False
+
+
+COUNT_ROWS = Buffer("COUNT", Role.VALUE, "", not_null=True)
+"""The number of input rows: COUNT(*)."""
+
+
 @dataclass(frozen=True)
 class PlannedColumn:
     """A column of a row that a state holds.
@@ -46,11 +83,13 @@ class PlannedColumn:
         name: as tables of the state show it.
         type: SQL type; `UNRESOLVED` where the plan does not say it.
         meaning: what it holds, in columns of tables.
+        buffer: of which aggregate call it is a buffer; None of other columns, and of functions that are not known.
     """
 
     name: str
     type: LogicalType
     meaning: str
+    buffer: Buffer | None = None
 
 
 @dataclass(frozen=True)
@@ -60,12 +99,12 @@ class DistinctView:
     Attributes:
         column: its column in the accumulator, which holds nothing in a savepoint.
         arguments: types of the arguments.
-        filters: how many filters of calls it serves.
+        calls: texts of the calls that it serves, in order. Their positions are the bits of its values.
     """
 
     column: PlannedColumn
     arguments: tuple[LogicalType, ...]
-    filters: int
+    calls: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -75,13 +114,13 @@ class Accumulator:
     Attributes:
         columns: of the buffers, without those of the views.
         views: views of distinct arguments.
-        extremes: type of the values by position of the call, of MAX and MIN that have to take back rows: they keep all
-            values, in a state of their own.
+        extremes: position of the call, type of the values and text, of MAX and MIN that have to take back rows: they
+            keep all values, in a state of their own.
     """
 
     columns: tuple[PlannedColumn, ...]
     views: tuple[DistinctView, ...]
-    extremes: tuple[tuple[int, LogicalType], ...] = ()
+    extremes: tuple[tuple[int, LogicalType, str], ...] = ()
 
     @property
     def row(self) -> tuple[PlannedColumn, ...]:
@@ -110,7 +149,7 @@ def derive_accumulator(
     for call, retracts in zip(calls, retractions, strict=True):
         columns += _derive_buffers(call, base, types, retracts=retracts)
     if count_rows and not any(map(_is_count_star, calls)):
-        columns.append(PlannedColumn("count", BIGINT, "COUNT(*)"))
+        columns.append(PlannedColumn("count", BIGINT, "COUNT(*)", COUNT_ROWS))
     groups: dict[tuple[int, ...], list[Mapping[str, Any]]] = {}
     for call in calls:
         arguments = _arguments(call)
@@ -121,9 +160,10 @@ def derive_accumulator(
         texts = [find_column(base.columns, each) for each in arguments]
         name = "_".join(["distinct", *map(name_column, texts)])
         column = PlannedColumn(name, MAP_VIEW, f"distinct values of {', '.join(texts)}")
-        views.append(DistinctView(column, tuple(_find_type(types, each) for each in arguments), len(found)))
+        served = tuple(render_aggregate(each, base.columns) for each in found)
+        views.append(DistinctView(column, tuple(_find_type(types, each) for each in arguments), served))
     extremes = (
-        (index, _result_type(call))
+        (index, _result_type(call), render_aggregate(call, base.columns))
         for index, (call, retracts) in enumerate(zip(calls, retractions, strict=True))
         if retracts and find_function(call) in ("MAX", "MIN")
     )
@@ -154,7 +194,7 @@ def make_unique(columns: Sequence[PlannedColumn]) -> tuple[PlannedColumn, ...]:
             number += 1
             name = f"{each.name}_{number}"
         taken.add(name)
-        found.append(PlannedColumn(name, each.type, each.meaning))
+        found.append(replace(each, name=name))
     return tuple(found)
 
 
@@ -167,20 +207,35 @@ def _derive_buffers(
     result = _result_type(call)
     arguments = [_find_type(types, each) for each in _arguments(call)]
     argument = arguments[0] if arguments else UNRESOLVED
+
+    def make(name: str, of: LogicalType, meaning: str, role: Role = Role.VALUE) -> PlannedColumn:
+        texts = [find_column(base.columns, each) for each in _arguments(call)]
+        buffer = Buffer(
+            function=function,
+            role=role,
+            argument=", ".join(texts),
+            distinct=bool(call.get("distinct")),
+            filter=_render_filter(call, base),
+            retracts=retracts,
+            not_null=all(not each.nullable for each in arguments),
+        )
+        plain = not call.get("approximate") and not call.get("ignoreNulls")
+        return PlannedColumn(name, of, meaning, buffer if plain else None)
+
     match function:
         case "COUNT":
-            yield PlannedColumn(name, BIGINT, text)
+            yield make(name, BIGINT, text)
         case "SUM":
-            yield PlannedColumn(name, result, text)
+            yield make(name, result, text)
             if retracts:
-                yield PlannedColumn(f"{name}_count", BIGINT, f"number of values in {text}")
+                yield make(f"{name}_count", BIGINT, f"number of values in {text}", Role.COUNT)
         case "$SUM0":
-            yield PlannedColumn(name, result, text)
+            yield make(name, result, text)
         case "MAX" | "MIN" if not retracts:
-            yield PlannedColumn(name, result, text)
+            yield make(name, result, text)
         case "MAX" | "MIN":
             word = function.title()
-            yield PlannedColumn(
+            yield make(
                 name,
                 LogicalType(
                     root="STRUCTURED_TYPE",
@@ -191,18 +246,23 @@ def _derive_buffers(
                 text,
             )
         case "LISTAGG" if not retracts:
-            yield PlannedColumn(f"{name}_delimiter", _STRING, f"delimiter of {text}")
-            yield PlannedColumn(name, _STRING, text)
+            yield make(f"{name}_delimiter", _STRING, f"delimiter of {text}", Role.DELIMITER)
+            yield make(name, _STRING, text)
         case "AVG":
-            yield PlannedColumn(f"{name}_sum", _sum_type(argument), f"sum of {text}")
-            yield PlannedColumn(f"{name}_count", BIGINT, f"number of values in {text}")
+            yield make(f"{name}_sum", _sum_type(argument), f"sum of {text}", Role.SUM)
+            yield make(f"{name}_count", BIGINT, f"number of values in {text}", Role.COUNT)
         case "FIRST_VALUE" | "LAST_VALUE" if not retracts and argument != UNRESOLVED:
             word = function.partition("_")[0].lower()
             fields = (f"{word}Value", f"{word}Order")
             row = LogicalType(root="ROW", names=fields, children=(_nullable(argument), BIGINT))
-            yield PlannedColumn(name, row, text)
+            yield make(name, row, text)
         case _:
             yield PlannedColumn(name, UNRESOLVED, text)
+
+
+def _render_filter(call: Mapping[str, Any], base: Lineage) -> str:
+    filtered = call.get("filterArg", -1)
+    return find_column(base.columns, filtered) if isinstance(filtered, int) and filtered >= 0 else ""
 
 
 def _name_call(call: Mapping[str, Any], base: Lineage) -> str:

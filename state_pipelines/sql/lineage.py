@@ -8,8 +8,8 @@ of all that the plan says of it, so that a change of anything is a change of the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from state_pipelines.sql.compiled_plans import Plan, PlanNode, list_mappings, reading_fields
@@ -62,6 +62,66 @@ def trace_lineage(plan: Plan) -> Mapping[int, Lineage]:
         if traced is None or (len(traced.columns) != len(node.columns) and node.row is not None):
             traced = _trace_unknown(node, inputs)
         found[node.id] = Lineage(tuple(map(shorten, traced.columns)), shorten(traced.rows))
+    return found
+
+
+def describe_node(plan: Plan, node: PlanNode, found: Mapping[int, Lineage]) -> str:
+    """Return what a node does with its inputs: the text of its rows, with `#0`, `#1` … for those of the inputs.
+
+    Args:
+        plan: of the node.
+        node: the node.
+        found: texts of all nodes of the plan.
+    """
+    inputs = [replace(found[each], rows=f"#{index}") for index, each in enumerate(node.inputs)]
+    with reading_fields(node):
+        if node.kind in AGGREGATES:
+            base = find_arguments(plan, node, found)
+            if base is not None:
+                return _trace_aggregate(plan, node, replace(base, rows="#0"), inputs[0]).rows
+        elif node.kind == "over-aggregate":
+            return "; ".join(text for text, _ in _list_over(node, inputs[0]))
+        elif (trace := _TRACES.get(node.kind)) is not None and (traced := trace(node, inputs)) is not None:
+            return traced.rows
+    return _trace_unknown(node, inputs).rows
+
+
+def without_filters(plan: Plan) -> Plan:
+    """Return the plan with the conditions of its nodes left out, so that its texts say which columns rows come from."""
+    return replace(plan, nodes=tuple(replace(each, content=_drop_conditions(each)) for each in plan.nodes))
+
+
+def find_conditions(node: PlanNode, inputs: Sequence[Lineage]) -> tuple[str, ...]:
+    """Return the conditions of a node that `without_filters` leaves out, as texts."""
+    columns = [text for each in inputs for text in each.columns]
+    found = [node.content.get(name) for name in _CONDITIONS]
+    found += [_below(node.mapping("intervalJoinSpec"), "joinSpec").get("nonEquiCondition")]
+    found += [node.mapping("joinSpec").get("nonEquiCondition")]
+    texts = [render_expression(each, columns) for each in found if each is not None]
+    if node.kind == "table-source-scan":
+        rows = _trace_source(node, ()).rows
+        texts += [rows.partition(" where ")[2]] if " where " in rows else []
+    return tuple(texts)
+
+
+_CONDITIONS = ("condition", "filterCondition")
+
+
+def _drop_conditions(node: PlanNode) -> Mapping[str, Any]:
+    content = {key: value for key, value in node.content.items() if key not in _CONDITIONS}
+    for name in ("joinSpec", "intervalJoinSpec", "scanTableSource"):
+        if isinstance(content.get(name), Mapping):
+            content[name] = _drop_inner(content[name])
+    return content
+
+
+def _drop_inner(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = {key: value for key, value in spec.items() if key != "nonEquiCondition"}
+    if isinstance(found.get("joinSpec"), Mapping):
+        found["joinSpec"] = _drop_inner(found["joinSpec"])
+    if "abilities" in found:
+        kept = list_mappings(found["abilities"])
+        found["abilities"] = [each for each in kept if each.get("type") != "FilterPushDown"]
     return found
 
 
@@ -275,22 +335,34 @@ def _trace_join(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
 
 def _trace_over(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
     (source,) = inputs
-    spec = node.mapping("overSpec")
-    constants = [render_expression(each, ()) for each in spec.get("constants") or ()]
-    columns = (*source.columns, *constants)
-    keys = [find_column(columns, each) for each in _below(spec, "partition").get("fields") or ()]
-    texts = []
-    for group in list_mappings(spec.get("groups")):
-        order = render_sort(_below(group, "orderBy"), columns)
-        bounds = [_render_bound(group.get(name), columns) for name in ("lowerBound", "upperBound")]
-        unit = "rows" if group.get("isRows") else "range"
-        over = f" over ({', '.join(keys)}; {order}; {unit} {' to '.join(bounds)})"
-        texts += [render_aggregate(each, columns) + over for each in list_mappings(group.get("aggCalls"))]
+    columns = _list_over_columns(node, source)
+    texts = [
+        f"{render_aggregate(each, columns)} {over}"
+        for over, group in _list_over(node, source)
+        for each in list_mappings(group.get("aggCalls"))
+    ]
     kept = source.columns
     if len(kept) + len(texts) < len(node.columns):
         # Before 2.0 the constants are columns of the result.
         kept = columns
     return Lineage((*kept, *texts), source.rows)
+
+
+def _list_over_columns(node: PlanNode, source: Lineage) -> tuple[str, ...]:
+    constants = node.mapping("overSpec").get("constants") or ()
+    return (*source.columns, *(render_expression(each, ()) for each in constants))
+
+
+def _list_over(node: PlanNode, source: Lineage) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the windows of an OVER as texts, each with its group."""
+    spec = node.mapping("overSpec")
+    columns = _list_over_columns(node, source)
+    keys = [find_column(columns, each) for each in _below(spec, "partition").get("fields") or ()]
+    for group in list_mappings(spec.get("groups")):
+        order = render_sort(_below(group, "orderBy"), columns)
+        bounds = [_render_bound(group.get(name), columns) for name in ("lowerBound", "upperBound")]
+        unit = "rows" if group.get("isRows") else "range"
+        yield f"over ({', '.join(keys)}; {order}; {unit} {' to '.join(bounds)})", group
 
 
 def _render_bound(bound: object, columns: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from state_pipelines.sql.accumulators import (
     make_unique,
 )
 from state_pipelines.sql.compiled_plans import Plan, PlanNode, list_mappings, read_type, reading_fields
+from state_pipelines.sql.expressions import digest
 from state_pipelines.sql.lineage import (
     FIRST_PHASES,
     INCREMENTAL,
@@ -73,6 +74,9 @@ class PlannedState:
         template: serializer of the value as text, `{0}`, `{1}` … for the rows.
         rows: the rows inside the value, in order.
         ttl: time to live as the plan says it; None without.
+        meaning: of a view of an accumulator, what values it holds; empty of other states.
+        calls: of a view of distinct values, texts of the calls that it serves; their positions are bits of its values,
+            or with retraction counts.
     """
 
     name: str
@@ -81,6 +85,9 @@ class PlannedState:
     template: str
     rows: tuple[PlannedRow, ...] = ()
     ttl: str | None = None
+    meaning: str = ""
+    calls: tuple[str, ...] = ()
+    plain_template: str = ""
 
     def describe(self) -> str:
         """The serializer of the value as text, without names of columns."""
@@ -100,6 +107,7 @@ class PlannedOperator:
         columns: text of each column that the node emits.
         key: columns of the key of its keyed state; None where it is not known.
         states: its keyed states, without timers.
+        transformation: name of the operator in its node, the last word of its uid by default.
     """
 
     uid: str
@@ -110,6 +118,7 @@ class PlannedOperator:
     columns: tuple[str, ...]
     key: PlannedRow | None
     states: tuple[PlannedState, ...]
+    transformation: str = ""
 
     def find_state(self, name: str) -> PlannedState | None:
         """A state by name; None when it is not known."""
@@ -146,7 +155,15 @@ def _list_of_node(plan: Plan, node: PlanNode, lineage: Mapping[int, Lineage]) ->
             with reading_fields(node):
                 key, states = derive(_NodeView(plan, node, lineage))
         yield PlannedOperator(
-            uid, node.id, node.kind, node.description, own.rows, own.columns, key, tuple(map(_apply_ttl, states))
+            uid=uid,
+            node=node.id,
+            kind=node.kind,
+            description=node.description,
+            meaning=own.rows,
+            columns=own.columns,
+            key=key,
+            states=tuple(map(_apply_ttl, states)),
+            transformation=name,
         )
 
 
@@ -198,7 +215,7 @@ def _missing(index: object) -> PlannedColumn:
 def _apply_ttl(state: PlannedState) -> PlannedState:
     """Wrap the template of a state with time to live: elements and map values have it, not the whole."""
     if state.ttl is None:
-        return state
+        return replace(state, plain_template=state.template)
     template = state.template
     match state.kind:
         case StateKind.VALUE:
@@ -208,7 +225,7 @@ def _apply_ttl(state: PlannedState) -> PlannedState:
         case StateKind.MAP:
             key, _, value = template.removeprefix("Map<")[:-1].partition(", ")
             template = f"Map<{key}, Ttl<{value}>>"
-    return replace(state, template=template)
+    return replace(state, template=template, plain_template=state.template)
 
 
 def _value(name: str, row: PlannedRow, namespace: str = VOID, ttl: str | None = None) -> PlannedState:
@@ -247,7 +264,8 @@ def _derive_accumulator(view: _NodeView) -> Accumulator | None:
     if emitted is None or incremental:
         return found
     if len(emitted) != len(found.columns):
-        return replace(found, columns=emitted)
+        calls_text = digest([each.meaning for each in found.columns])
+        return replace(found, columns=tuple(replace(each, meaning=f"{each.name} of {calls_text}") for each in emitted))
     columns = (
         replace(column, type=of.type) if column.type == UNRESOLVED else column
         for column, of in zip(found.columns, emitted, strict=True)
@@ -292,12 +310,12 @@ def _counts_windows(node: PlanNode) -> bool:
 
 
 def _views(found: Accumulator, namespace: str, ttl: str | None, *, retracts: bool) -> Iterator[PlannedState]:
-    for index, of in found.extremes:
+    for index, of, text in found.extremes:
         if internal := _internal_name(of):
             kept = f"Map<External<{internal}>, External<Long>>"
-            yield PlannedState(f"agg{index}$map", StateKind.MAP, namespace, kept, (), ttl)
+            yield PlannedState(f"agg{index}$map", StateKind.MAP, namespace, kept, (), ttl, f"values of {text}")
     for number, each in enumerate(found.views):
-        value = "External<Long>" if each.filters <= (1 if retracts else MOST_FILTERS) else None
+        value = "External<Long>" if len(each.calls) <= (1 if retracts else MOST_FILTERS) else None
         key = _internal_name(each.arguments[0]) if len(each.arguments) == 1 else None
         if key is None:
             key = "{0}"
@@ -307,8 +325,11 @@ def _views(found: Accumulator, namespace: str, ttl: str | None, *, retracts: boo
             rows = (PlannedRow(columns),)
         counts = value or "External<?>"
         name = f"distinctAcc_{number}"
-        yield PlannedState(name, StateKind.MAP, namespace, f"Map<External<{key}>, {counts}>", rows, ttl)
-        yield PlannedState(f"{name}_null_state", StateKind.VALUE, namespace, counts, (), ttl)
+        kept = f"Map<External<{key}>, {counts}>"
+        text, calls = each.column.meaning, each.calls
+        yield PlannedState(name, StateKind.MAP, namespace, kept, rows, ttl, text, calls)
+        null = f"NULL among {text}"
+        yield PlannedState(f"{name}_null_state", StateKind.VALUE, namespace, counts, (), ttl, null, calls)
 
 
 def _internal_name(of: LogicalType) -> str | None:

@@ -1,0 +1,321 @@
+"""Verdicts on the columns of the rows in a state: buffers of accumulators, and rows that are kept as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.serializers.text import describe_type
+from state_pipelines.sql.accumulators import MAP_VIEW, UNRESOLVED, PlannedColumn, Role
+from state_pipelines.sql.derivations import (
+    UNCHANGED,
+    Derivation,
+    compare_types,
+    derive_column,
+    is_bookkeeping,
+    strip_casts,
+)
+from state_pipelines.sql.verdict import ColumnVerdict, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from state_pipelines.sql.compiled_plans import PlanNode
+    from state_pipelines.sql.matching import NodeSignature
+    from state_pipelines.sql.node_states import PlannedRow, PlannedState
+
+
+@dataclass(frozen=True)
+class StatePair:
+    """A state of a pair of nodes, with texts of its columns without filters."""
+
+    old: PlannedState
+    new: PlannedState
+    bare_old: PlannedState
+    bare_new: PlannedState
+
+
+def describe_end(state: PlannedState) -> str:
+    """Return in words until when a state that starts empty is partial."""
+    if state.namespace != "VoidNamespace":
+        return "partial until the windows that are open now have ended"
+    if state.ttl is not None:
+        return f"partial until rows from before are older than the time to live ({state.ttl})"
+    return "partial for keys that had rows before, until a backfill"
+
+
+def compare_rows(
+    old: NodeSignature, new: NodeSignature, pair: StatePair, views: Sequence[PlannedState]
+) -> Iterator[ColumnVerdict]:
+    """Yield the verdicts on the columns of the rows in a state.
+
+    Args:
+        old: node of the old plan.
+        new: node of the new plan.
+        pair: the state in both plans.
+        views: old states of distinct values.
+    """
+    rows, bare_rows = pair.new.rows, pair.bare_new.rows
+    found = pair.bare_old.rows
+    for number, (row, bare) in enumerate(zip(rows, bare_rows, strict=True)):
+        if len(found) == len(rows):
+            source: PlannedRow | None = found[number]
+        else:
+            # One layout has the row alone, the other one a key of it too, which is computed from the row.
+            source = found[-1] if found else None
+        if source is None:
+            continue
+        is_key = number < len(rows) - 1 or _is_map_key(pair.new)
+        if any(each.buffer is not None or each.type == MAP_VIEW for each in bare.columns):
+            yield from _compare_accumulators(old, new, pair, number, row, bare, source, views)
+        else:
+            yield from _compare_kept_rows(pair, number, row, bare, source, is_key=is_key)
+
+
+def _is_map_key(state: PlannedState) -> bool:
+    """Return whether the only row of a state is the key of its map."""
+    return len(state.rows) == 1 and state.plain_template.startswith("Map<{0},")
+
+
+def _compare_kept_rows(
+    pair: StatePair, number: int, row: PlannedRow, bare: PlannedRow, old: PlannedRow, *, is_key: bool
+) -> Iterator[ColumnVerdict]:
+    taken: set[int] = set()
+    pending: list[tuple[int, PlannedColumn]] = []
+    verdicts: dict[int, ColumnVerdict] = {}
+    for index, column in enumerate(bare.columns):
+        same = [n for n, each in enumerate(old.columns) if each.meaning == column.meaning and n not in taken]
+        if not same:
+            pending.append((index, column))
+            continue
+        taken.add(same[0])
+        verdicts[index] = _convert(row.columns[index], number, same[0], index, old.columns[same[0]])
+    for index, column in pending:
+        shown = row.columns[index]
+        cast = next(
+            (
+                n
+                for n, each in enumerate(old.columns)
+                if n not in taken
+                and strip_casts(each.meaning) == strip_casts(column.meaning)
+                and compare_types(each.type, column.type) is Derivation.WIDEN
+            ),
+            None,
+        )
+        if cast is not None:
+            taken.add(cast)
+            verdicts[index] = _convert(shown, number, cast, index, old.columns[cast])
+        elif is_key:
+            verdicts[index] = _verdict(
+                shown,
+                Verdict.REFUSED,
+                number,
+                new=index,
+                exact=False,
+                reason="rows are kept under it as a key, so that later changes of rows from before would not find "
+                "them; declare a primary key, give a table with the column, or start from empty",
+            )
+        else:
+            where = " (NULL is not allowed: give a default or a table)" if not shown.type.nullable else ""
+            verdicts[index] = _verdict(
+                shown,
+                Verdict.EMPTY,
+                number,
+                new=index,
+                derivation=Derivation.NULL,
+                exact=False,
+                reason=f"rows from before do not have it{where}; {describe_end(pair.new)}",
+            )
+    yield from (verdicts[index] for index in sorted(verdicts))
+    reason = "rows that are equal without it are counted together" if is_key and _is_map_key(pair.new) else ""
+    for index, column in enumerate(old.columns):
+        if index not in taken:
+            yield _verdict(column, Verdict.DROPPED, number, old=index, reason=reason)
+
+
+def _convert(shown: PlannedColumn, row: int, old: int, new: int, column: PlannedColumn) -> ColumnVerdict:
+    """The verdict of a column that has the same content in another type, perhaps."""
+    how = Derivation.COPY if column.type == shown.type == UNRESOLVED else compare_types(column.type, shown.type)
+    types = f"from {describe_type(column.type)} to {describe_type(shown.type)}"
+    if how is None:
+        reason = f"the type changes {types}; cast the column to its old type in the query, or start from empty"
+        return _verdict(shown, Verdict.REFUSED, row, old=old, new=new, exact=False, reason=reason)
+    if how in UNCHANGED:
+        return _verdict(shown, Verdict.CARRIED, row, old=old, new=new, derivation=how, sources=(old,))
+    checked = ", if all values fit" if how is Derivation.CHECK else ""
+    return _verdict(
+        shown, Verdict.COMPUTED, row, old=old, new=new, derivation=how, sources=(old,), reason=f"{types}{checked}"
+    )
+
+
+def _verdict(
+    column: PlannedColumn,
+    verdict: Verdict,
+    row: int,
+    *,
+    old: int | None = None,
+    new: int | None = None,
+    derivation: Derivation | None = None,
+    sources: tuple[int, ...] = (),
+    view: str | None = None,
+    exact: bool = True,
+    reason: str = "",
+) -> ColumnVerdict:
+    return ColumnVerdict(
+        column.name,
+        column.meaning,
+        describe_type(column.type),
+        verdict,
+        row,
+        old,
+        new,
+        derivation,
+        sources,
+        view,
+        exact,
+        reason,
+    )
+
+
+def _compare_accumulators(
+    old: NodeSignature,
+    new: NodeSignature,
+    pair: StatePair,
+    number: int,
+    row: PlannedRow,
+    bare: PlannedRow,
+    source: PlannedRow,
+    views: Sequence[PlannedState],
+) -> Iterator[ColumnVerdict]:
+    taken: set[int] = set()
+    derived = [
+        derive_column(column, source.columns, views, taken) if column.type != MAP_VIEW else None
+        for column in bare.columns
+    ]
+    begins_to_retract = retracts(new.node) and not retracts(old.node)
+    folds_rows = new.kind == "over-aggregate" and any(each.name == "inputState" for each in new.operators[0].states)
+    used: set[int] = set(taken)
+    for index, (shown, column) in enumerate(zip(row.columns, bare.columns, strict=True)):
+        if column.type == MAP_VIEW:
+            same = [n for n, each in enumerate(source.columns) if each.meaning == column.meaning]
+            if same:
+                used.add(same[0])
+                yield _verdict(
+                    shown,
+                    Verdict.CARRIED,
+                    number,
+                    old=same[0],
+                    new=index,
+                    derivation=Derivation.COPY,
+                    sources=(same[0],),
+                )
+            else:
+                yield _verdict(
+                    shown,
+                    Verdict.EMPTY,
+                    number,
+                    new=index,
+                    derivation=Derivation.INITIAL,
+                    exact=False,
+                    reason=describe_end(pair.new),
+                )
+            continue
+        together = [n for n, each in enumerate(bare.columns) if _is_same_call(each, column)]
+        missing = [n for n in together if derived[n] is None]
+        found = derived[index]
+        if found is not None and not missing:
+            used |= {*found.indices}
+            same_value = found.derivation in UNCHANGED and found.view is None and not found.reason
+            yield _verdict(
+                shown,
+                Verdict.CARRIED if same_value else Verdict.COMPUTED,
+                number,
+                old=found.indices[0] if len(found.indices) == 1 else None,
+                new=index,
+                derivation=found.derivation,
+                sources=found.indices,
+                view=found.view,
+                reason=found.reason,
+            )
+        elif (
+            begins_to_retract
+            and (is_bookkeeping(column) or len(missing) < len(together))
+            and (column.buffer is None or not column.buffer.argument or len(missing) < len(together))
+        ):
+            yield _verdict(
+                shown,
+                Verdict.REFUSED,
+                number,
+                new=index,
+                exact=False,
+                reason="the input takes back rows now, which needs numbers of rows that the old query did not keep; "
+                "add COUNT(*) or COUNT of the column to the old query first, or start from empty",
+            )
+        elif column.buffer is None and column.type == UNRESOLVED and _has_same_function(column, source):
+            yield _verdict(
+                shown,
+                Verdict.REFUSED,
+                number,
+                new=index,
+                exact=False,
+                reason="the function is one of the user, whose accumulator no plan describes; start from empty, or "
+                "keep the call as it is",
+            )
+        elif folds_rows and column.buffer is not None:
+            yield _verdict(
+                shown,
+                Verdict.COMPUTED,
+                number,
+                new=index,
+                derivation=Derivation.FOLD_ROWS,
+                view="inputState",
+                reason="from the rows of the window, where they have the column",
+            )
+        else:
+            yield _verdict(
+                shown,
+                Verdict.EMPTY,
+                number,
+                new=index,
+                derivation=Derivation.INITIAL,
+                exact=False,
+                reason=_explain_empty(column, source, pair.new),
+            )
+    for index in range(len(source.columns)):
+        if index not in used:
+            yield _verdict(pair.old.rows[number].columns[index], Verdict.DROPPED, number, old=index)
+
+
+def retracts(node: PlanNode) -> bool:
+    """Return whether an aggregate takes back rows."""
+    return bool(node.content.get("needRetraction"))
+
+
+def _is_same_call(one: PlannedColumn, other: PlannedColumn) -> bool:
+    if one.buffer is None or other.buffer is None:
+        return one is other
+    return replace(one.buffer, role=Role.VALUE) == replace(other.buffer, role=Role.VALUE)
+
+
+def _has_same_function(column: PlannedColumn, source: PlannedRow) -> bool:
+    function = column.meaning.partition("(")[0]
+    return any(each.buffer is None and each.meaning.partition("(")[0] == function for each in source.columns)
+
+
+def _explain_empty(column: PlannedColumn, source: PlannedRow, state: PlannedState) -> str:
+    """Words for a buffer that starts empty, with the call whose argument has changed perhaps."""
+    end = describe_end(state)
+    if column.buffer is None:
+        return end
+    mine = column.buffer
+    for each in source.columns:
+        found = each.buffer
+        if found is None or (found.function, found.role) != (mine.function, mine.role) or not mine.argument:
+            continue
+        if (
+            mine.argument != found.argument
+            and found.argument
+            and (found.argument in mine.argument or mine.argument in found.argument)
+        ):
+            return f"{each.meaning} is another expression; {end}"
+    return end

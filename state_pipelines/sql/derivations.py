@@ -1,0 +1,287 @@
+"""Columns of an accumulator out of those of another: the same buffers, AVG from SUM and COUNT, functions of a view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from state_pipelines.serializers.text import describe_type
+from state_pipelines.sql.accumulators import COUNT_ROWS, UNRESOLVED, Buffer, PlannedColumn, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from state_pipelines.serializers.tree import LogicalType
+    from state_pipelines.sql.node_states import PlannedState
+
+
+class Derivation(StrEnum):
+    """Derivation of a column of a state from columns of the old one.
+
+    Attributes:
+        COPY: the value as it is.
+        RETYPE: the value as it is; the serializer describes another length or nullability.
+        WIDEN: a number in a wider type.
+        CHECK: the value as it is, after a check that it fits a narrower type or is not NULL.
+        SUM_OR_ZERO: a sum, zero instead of NULL.
+        SUM_OR_NULL: a sum and a count; NULL instead of the sum where the count is zero.
+        FOLD_COUNT: the number of values of a view.
+        FOLD_SUM: the sum of the values of a view, NULL where it has none.
+        FOLD_SUM_OR_ZERO: the same, zero where it has none.
+        FOLD_MIN: the least value of a view, NULL where it has none.
+        FOLD_MAX: the greatest value of a view, NULL where it has none.
+        FOLD_ROWS: the function over the rows that another state of the operator keeps.
+        COUNT_MATCHES: the number of rows of the other side of a join.
+        INITIAL: the value that the accumulator begins with: NULL, for counts and `$SUM0` zero.
+        NULL: no value, in a row that did not have the column.
+    """
+
+    COPY = "copy"
+    RETYPE = "retype"
+    WIDEN = "widen"
+    CHECK = "check"
+    SUM_OR_ZERO = "sum or zero"
+    SUM_OR_NULL = "sum or null"
+    FOLD_COUNT = "fold count"
+    FOLD_SUM = "fold sum"
+    FOLD_SUM_OR_ZERO = "fold sum or zero"
+    FOLD_MIN = "fold min"
+    FOLD_MAX = "fold max"
+    FOLD_ROWS = "fold rows"
+    COUNT_MATCHES = "count matches"
+    INITIAL = "initial"
+    NULL = "null"
+
+
+UNCHANGED = (Derivation.COPY, Derivation.RETYPE)
+"""Derivations that leave the value as it is."""
+
+
+@dataclass(frozen=True)
+class DerivedColumn:
+    """The source of a column.
+
+    Attributes:
+        derivation: how it results.
+        indices: of the columns of the old row, as the derivation wants them.
+        view: name of the old state whose values are folded; None without.
+        reason: words for people, where the value is not simply the same; empty otherwise.
+    """
+
+    derivation: Derivation
+    indices: tuple[int, ...] = ()
+    view: str | None = None
+    reason: str = ""
+
+
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
+_FLOATS = ("FLOAT", "DOUBLE")
+_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INTEGER": 10, "BIGINT": 19}
+_STRINGS = ("CHAR", "VARCHAR")
+_BYTES = ("BINARY", "VARBINARY")
+
+
+def compare_types(old: LogicalType, new: LogicalType) -> Derivation | None:
+    """Return how a value of one SQL type becomes one of another; None where it does not."""
+    if old == new or replace(old, class_name=None) == replace(new, class_name=None):
+        return Derivation.COPY
+    loosened = new.nullable or not old.nullable
+    if replace(old, nullable=new.nullable) == new:
+        return Derivation.RETYPE if loosened else Derivation.CHECK
+    found = _compare_roots(old, new)
+    return Derivation.CHECK if found is not None and not loosened else found
+
+
+def _compare_roots(old: LogicalType, new: LogicalType) -> Derivation | None:
+    if old.root == new.root:
+        if old.root in (*_STRINGS, *_BYTES):
+            longer = (new.length or 0) >= (old.length or 0)
+            return Derivation.RETYPE if longer else Derivation.CHECK
+        if old.root == "DECIMAL":
+            return _compare_decimals(old.length or 0, old.scale or 0, new)
+        if len(old.children) == len(new.children) > 0 and old.names == new.names:
+            found = {compare_types(one, other) for one, other in zip(old.children, new.children, strict=True)}
+            return Derivation.RETYPE if found <= set(UNCHANGED) else None
+        return None
+    if {old.root, new.root} in ({*_STRINGS}, {*_BYTES}):
+        return Derivation.RETYPE if (new.length or 0) >= (old.length or 0) else Derivation.CHECK
+    for order in (_INTEGERS, _FLOATS):
+        if old.root in order and new.root in order:
+            return Derivation.WIDEN if order.index(old.root) < order.index(new.root) else Derivation.CHECK
+    if old.root in _INTEGERS and new.root == "DECIMAL":
+        return _compare_decimals(_DIGITS[old.root], 0, new)
+    if old.root in _INTEGERS[:3] and new.root == "DOUBLE":
+        return Derivation.WIDEN
+    return None
+
+
+def _compare_decimals(precision: int, scale: int, new: LogicalType) -> Derivation | None:
+    if (new.scale or 0) < scale:
+        return None
+    fits = (new.length or 0) - (new.scale or 0) >= precision - scale
+    return Derivation.WIDEN if fits else Derivation.CHECK
+
+
+def derive_column(
+    new: PlannedColumn, old: Sequence[PlannedColumn], views: Sequence[PlannedState], used: set[int]
+) -> DerivedColumn | None:
+    """Find the source of a column of an accumulator; None where the old one has none.
+
+    Args:
+        new: the column.
+        old: columns of the old accumulator.
+        views: old states of distinct values.
+        used: indices of old columns that are the same column as an earlier one; the found one is added.
+    """
+    same = [index for index, each in enumerate(old) if each.meaning == new.meaning]
+    for index in (*(each for each in same if each not in used), *same):
+        how = _compare_buffers(old[index].type, new.type)
+        if how is not None:
+            used.add(index)
+            return DerivedColumn(how, (index,), None, _describe_cast(old[index].type, new.type, how))
+    if new.buffer is None:
+        return None
+    for index, each in enumerate(old):
+        if each.buffer is not None and _is_widened(each, new):
+            return DerivedColumn(Derivation.WIDEN, (index,), None, f"from {each.meaning}, unless that has overflowed")
+    return _derive_buffer(new.buffer, new, old) or _fold_view(new.buffer, new, views)
+
+
+def _compare_buffers(old: LogicalType, new: LogicalType) -> Derivation | None:
+    # The type of a buffer that the plan does not say is that of the same function of the same arguments.
+    return Derivation.COPY if old == new == UNRESOLVED else compare_types(old, new)
+
+
+def _describe_cast(old: LogicalType, new: LogicalType, how: Derivation) -> str:
+    if how in (Derivation.WIDEN, Derivation.CHECK):
+        checked = ", if all values fit" if how is Derivation.CHECK else ""
+        return f"from {describe_type(old)} to {describe_type(new)}{checked}"
+    return ""
+
+
+def strip_casts(text: str, of: str = "") -> str:
+    """Return the argument of casts to numbers around a text, or the text; of `SUM(…)` that of the argument."""
+    prefix = "CAST("
+    while text.startswith(prefix):
+        inner, _, target = text[len(prefix) : -1].rpartition(" AS ")
+        if not text.endswith(")") or not inner or target.split("(")[0].split(" ")[0] not in _CAST_TARGETS:
+            break
+        text = inner
+    return text + of
+
+
+_CAST_TARGETS = ("TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "DECIMAL", "FLOAT", "DOUBLE")
+
+
+def _is_widened(old: PlannedColumn, new: PlannedColumn) -> bool:
+    """Return whether a buffer is that of the same call over a column that is cast to a wider number."""
+    one, other = old.buffer, new.buffer
+    if one is None or other is None or compare_types(old.type, new.type) not in (Derivation.WIDEN, *UNCHANGED):
+        return False
+    if strip_casts(other.argument) != strip_casts(one.argument):
+        return False
+    return replace(other, argument="", not_null=False) == replace(one, argument="", not_null=False)
+
+
+def _derive_buffer(buffer: Buffer, new: PlannedColumn, old: Sequence[PlannedColumn]) -> DerivedColumn | None:
+    """Find a buffer in buffers of other calls over the same values."""
+    if buffer.function in ("COUNT",) or buffer.role is Role.COUNT:
+        index = _find_count(buffer, old)
+        return None if index is None else _derived(Derivation.COPY, (index,), old)
+    sum_of = _find(old, buffer, (("SUM", Role.VALUE), ("$SUM0", Role.VALUE), ("AVG", Role.SUM)))
+    if sum_of is None or buffer.function not in ("SUM", "$SUM0", "AVG"):
+        return None
+    cast = compare_types(replace(old[sum_of].type, nullable=True), replace(new.type, nullable=True))
+    is_float = old[sum_of].type.root in _FLOATS
+    if cast not in (*UNCHANGED, Derivation.WIDEN, Derivation.CHECK) or (is_float and cast not in UNCHANGED):
+        # A sum of FLOAT has other roundings than one of DOUBLE.
+        return None
+    if buffer.function != "SUM" or buffer.role is not Role.VALUE:
+        return _derived(Derivation.SUM_OR_ZERO, (sum_of,), old)
+    found = old[sum_of].buffer
+    if found is not None and found.function == "SUM":
+        return _derived(Derivation.COPY if cast in UNCHANGED else cast, (sum_of,), old)
+    count = _find_count(replace(buffer, function="COUNT"), old)
+    return None if count is None else _derived(Derivation.SUM_OR_NULL, (sum_of, count), old)
+
+
+def _derived(how: Derivation, indices: tuple[int, ...], old: Sequence[PlannedColumn]) -> DerivedColumn:
+    return DerivedColumn(how, indices, None, f"from {' and '.join(old[each].meaning for each in indices)}")
+
+
+def _find(old: Sequence[PlannedColumn], buffer: Buffer, wanted: Sequence[tuple[str, Role]]) -> int | None:
+    for function, role in wanted:
+        for index, each in enumerate(old):
+            found = each.buffer
+            if (
+                found is not None
+                and (found.function, found.role) == (function, role)
+                and (found.argument, found.distinct, found.filter) == (buffer.argument, buffer.distinct, buffer.filter)
+            ):
+                return index
+    return None
+
+
+def _find_count(buffer: Buffer, old: Sequence[PlannedColumn]) -> int | None:
+    """Find the number of values that are not NULL, or of rows where no value is."""
+    counts = (("COUNT", Role.VALUE), ("AVG", Role.COUNT), ("SUM", Role.COUNT))
+    found = _find(old, buffer, counts)
+    if found is not None or buffer.distinct:
+        return found
+    if buffer.argument and buffer.not_null:
+        rows = replace(buffer, argument="")
+        return _find(old, rows, (("COUNT", Role.VALUE),)) if (found := _find_not_null(old, buffer)) is None else found
+    return _find_not_null(old, buffer) if not buffer.argument else None
+
+
+def _find_not_null(old: Sequence[PlannedColumn], buffer: Buffer) -> int | None:
+    """Find the number of values of any column that cannot be NULL: that is the number of rows."""
+    for index, each in enumerate(old):
+        found = each.buffer
+        if found is None or not found.not_null or found.distinct or found.filter != buffer.filter:
+            continue
+        if (found.function, found.role) == ("COUNT", Role.VALUE) or found.role is Role.COUNT:
+            return index
+    return None
+
+
+_FOLDS: Mapping[tuple[str, Role], Derivation] = {
+    ("COUNT", Role.VALUE): Derivation.FOLD_COUNT,
+    ("AVG", Role.COUNT): Derivation.FOLD_COUNT,
+    ("SUM", Role.COUNT): Derivation.FOLD_COUNT,
+    ("SUM", Role.VALUE): Derivation.FOLD_SUM,
+    ("$SUM0", Role.VALUE): Derivation.FOLD_SUM_OR_ZERO,
+    ("AVG", Role.SUM): Derivation.FOLD_SUM_OR_ZERO,
+    ("MAX", Role.VALUE): Derivation.FOLD_MAX,
+    ("MIN", Role.VALUE): Derivation.FOLD_MIN,
+}
+
+
+def _fold_view(buffer: Buffer, new: PlannedColumn, views: Sequence[PlannedState]) -> DerivedColumn | None:
+    """Find the view with all values of the arguments of a call."""
+    how = _FOLDS.get((buffer.function, buffer.role))
+    extreme = how in (Derivation.FOLD_MAX, Derivation.FOLD_MIN)
+    if how is None or buffer.filter or not (buffer.distinct or extreme) or (extreme and buffer.retracts):
+        return None
+    if how is not Derivation.FOLD_COUNT and new.type.root in _FLOATS and not extreme:
+        # The order of the values in a view is another one than that of the rows.
+        return None
+    for each in views:
+        unfiltered = any(is_unfiltered(call) for call in each.calls)
+        if each.meaning == f"distinct values of {buffer.argument}" and unfiltered:
+            return DerivedColumn(how, (), each.name, f"from the {each.meaning}")
+    return None
+
+
+def is_unfiltered(call: str) -> bool:
+    """Return whether the text of an aggregate call has no FILTER."""
+    return " FILTER (" not in call
+
+
+def is_bookkeeping(column: PlannedColumn) -> bool:
+    """Return whether a column is what retraction needs beside the values: numbers of rows, or of values of a sum."""
+    buffer = column.buffer
+    if buffer is None:
+        return False
+    return buffer == COUNT_ROWS or (buffer.function, buffer.role) == ("SUM", Role.COUNT)

@@ -1,0 +1,239 @@
+"""Verdicts on the states of an operator: which old state each one was, its layout, views of distinct values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.sql.column_verdicts import StatePair, compare_rows, describe_end
+from state_pipelines.sql.derivations import Derivation, is_unfiltered
+from state_pipelines.sql.matching import JOINS, NodeSignature, find_join_spec
+from state_pipelines.sql.verdict import ColumnVerdict, StateVerdict, Verdict, find_worst
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from state_pipelines.sql.node_states import PlannedOperator, PlannedState
+
+
+# States and their columns.
+
+
+def compare_states(
+    old: NodeSignature,
+    new: NodeSignature,
+    bare_old: PlannedOperator,
+    bare_new: PlannedOperator,
+    before: PlannedOperator,
+    after: PlannedOperator,
+) -> Iterator[StateVerdict]:
+    """Yield the verdicts on the states of an operator.
+
+    Args:
+        old: node of the old plan.
+        new: node of the new plan.
+        bare_old: old operator, with texts without filters.
+        bare_new: new operator, with texts without filters.
+        before: old operator.
+        after: new operator.
+    """
+    names = _pair_names(old, new, bare_old, bare_new)
+    views = tuple(each for each in bare_old.states if each.calls and not each.name.endswith("_null_state"))
+    accumulator: StateVerdict | None = None
+    for state, bare in zip(after.states, bare_new.states, strict=True):
+        name = names.get(state.name)
+        found = None if name is None else before.find_state(name)
+        bare_found = None if name is None else bare_old.find_state(name)
+        swap = _find_swap(before.find_state(state.name), state, bare_old.find_state(state.name), bare)
+        if found is None or bare_found is None:
+            yield replace(_add_state(old, new, state, bare, accumulator), swap=swap)
+            continue
+        pair = StatePair(found, state, bare_found, bare)
+        verdict = replace(_compare_state(old, new, pair, views), swap=swap)
+        if any(each.buffer is not None for row in state.rows for each in row.columns):
+            accumulator = verdict
+        yield verdict
+    for state in before.states:
+        if state.name not in names.values():
+            yield StateVerdict(state, None, Verdict.DROPPED)
+
+
+def _pair_names(
+    old: NodeSignature, new: NodeSignature, before: PlannedOperator, after: PlannedOperator
+) -> Mapping[str, str]:
+    """Return the name of the old state for that of each new one: views by what they hold, others by name."""
+    if new.kind in JOINS and _sides_are_exchanged(old, new):
+        return {
+            each.name: _other_side(each.name)
+            for each in after.states
+            if before.find_state(_other_side(each.name)) is not None
+        }
+    found: dict[str, str] = {}
+    for each in after.states:
+        if each.meaning:
+            same = (one.name for one in before.states if one.meaning == each.meaning and one.name not in found.values())
+            name = next(same, None)
+        else:
+            name = each.name if (one := before.find_state(each.name)) is not None and not one.meaning else None
+        if name is None and new.kind == "rank":
+            name = next((one.name for one in before.states if one.name in _RANKS and each.name in _RANKS), None)
+        if name is not None:
+            found[each.name] = name
+    return found
+
+
+_RANKS = ("Top1-Rank-State", "data-state-with-append", "data-state-with-update", "data-state")
+_SIDE_WORDS = (("left", "right"), ("Left", "Right"))
+
+
+def _other_side(name: str) -> str:
+    for one, other in _SIDE_WORDS:
+        if one in name:
+            return name.replace(one, other)
+        if other in name:
+            return name.replace(other, one)
+    return name
+
+
+def _sides_are_exchanged(old: NodeSignature, new: NodeSignature) -> bool:
+    """Return whether the left side of a join is the right one of another."""
+    return old.sides != new.sides and old.sides == new.sides[::-1]
+
+
+def _add_state(
+    old: NodeSignature,
+    new: NodeSignature,
+    state: PlannedState,
+    bare: PlannedState,
+    accumulator: StateVerdict | None,
+) -> StateVerdict:
+    """The verdict of a state that the old operator does not have."""
+    if bare.meaning.startswith("values of "):
+        # The view of MIN or MAX that have to take back rows.
+        text = bare.meaning.removeprefix("values of ")
+        carried = accumulator is not None and any(
+            each.meaning == text and each.verdict is not Verdict.EMPTY for each in accumulator.columns
+        )
+        if carried:
+            reason = "the old query did not keep the values, and takes back none; start from empty, or keep an input "
+            return StateVerdict(None, state, Verdict.REFUSED, exact=False, reason=f"{reason}that only inserts")
+    if new.kind == "deduplicate" or (new.kind == "rank" and state.name != "sorted-map"):
+        reason = "the old query did not keep rows in this way; start from empty, or keep the old operator"
+        return StateVerdict(None, state, Verdict.REFUSED, exact=False, reason=reason)
+    if not state.rows and not state.meaning:
+        return StateVerdict(None, state, Verdict.EMPTY, reason="begins as in a new job")
+    return StateVerdict(None, state, Verdict.EMPTY, exact=False, reason=describe_end(state))
+
+
+def _compare_state(
+    old: NodeSignature, new: NodeSignature, pair: StatePair, views: Sequence[PlannedState]
+) -> StateVerdict:
+    if pair.new.calls and not pair.new.rows:
+        return _compare_view(pair)
+    derivation: Derivation | None = None
+    exact, reasons = True, []
+    if pair.old.plain_template != pair.new.plain_template:
+        found = _compare_layouts(old, new, pair)
+        if isinstance(found, str):
+            return StateVerdict(pair.old, pair.new, Verdict.REFUSED, exact=False, reason=found)
+        derivation, exact, reason = found
+        reasons.append(reason)
+    columns = tuple(compare_rows(old, new, pair, views))
+    ttl = pair.new.ttl or pair.old.ttl
+    if ttl is not None:
+        columns = tuple(_limit_by_ttl(each, ttl) for each in columns)
+    if pair.old.ttl != pair.new.ttl:
+        reasons.append(f"time to live changes from {pair.old.ttl or 'none'} to {pair.new.ttl or 'none'}")
+    verdicts = [each.verdict for each in columns]
+    if derivation is not None:
+        verdicts.append(Verdict.COMPUTED)
+        exact = exact and ttl is None
+    if pair.new.calls:
+        view = _compare_view(pair)
+        return replace(view, columns=columns)
+    exact = exact and all(each.exact for each in columns)
+    return StateVerdict(
+        pair.old, pair.new, find_worst(verdicts), columns, derivation, None, exact, "; ".join(filter(None, reasons))
+    )
+
+
+def _limit_by_ttl(column: ColumnVerdict, ttl: str) -> ColumnVerdict:
+    """State with time to live lacks what has expired: nothing that is computed from it is exact."""
+    if column.verdict is not Verdict.COMPUTED:
+        return column
+    note = f"not exact, since the state has a time to live ({ttl})"
+    return replace(column, exact=False, reason=f"{column.reason}; {note}".removeprefix("; "))
+
+
+def _compare_view(pair: StatePair) -> StateVerdict:
+    """The verdict of a view of distinct values, whose bits are the calls that it serves."""
+    old, new = pair.bare_old.calls, pair.bare_new.calls
+    if old == new:
+        return StateVerdict(pair.old, pair.new, Verdict.CARRIED)
+    unfiltered = next((index for index, each in enumerate(old) if is_unfiltered(each)), None)
+    bits = tuple(old.index(each) if each in old else unfiltered if is_unfiltered(each) else None for each in new)
+    exact = None not in bits and pair.new.ttl is None
+    return StateVerdict(
+        pair.old,
+        pair.new,
+        Verdict.COMPUTED,
+        bits=bits,
+        exact=exact,
+        reason=f"its values mark {', '.join(new)} instead of {', '.join(old)}",
+    )
+
+
+def _compare_layouts(
+    old: NodeSignature, new: NodeSignature, pair: StatePair
+) -> tuple[Derivation | None, bool, str] | str:
+    """Return derivation, exactness and words for a state that gets another layout; a text where it cannot."""
+    before, after = pair.old.plain_template, pair.new.plain_template
+    if new.kind == "join":
+        counted, plain = "Tuple2<{row}, Int>", "{row}"
+        one, other = (_mark_row(each) for each in (before, after))
+        if one == other.replace(counted, plain) or (one, other) == ("Map<{row}, Int>", "Map<{row}, Tuple2<Int, Int>>"):
+            if find_join_spec(new.node).get("nonEquiCondition") is not None:
+                return "match counts cannot be computed for a join with a condition beside its keys; start from empty"
+            reason = "numbers of matching rows of the other side are counted; rows without one were never emitted"
+            return Derivation.COUNT_MATCHES, False, reason
+        if other == one.replace(counted, plain) or (one, other) == ("Map<{row}, Tuple2<Int, Int>>", "Map<{row}, Int>"):
+            return Derivation.COPY, True, "numbers of matching rows are left out"
+        return (
+            f"the unique key of a side changes, and with it the layout ({before} becomes {after}); give both queries "
+            "the same primary keys, or start from empty"
+        )
+    if new.kind == "rank" and {pair.old.name, pair.new.name} == {"Top1-Rank-State", "data-state-with-append"}:
+        exact = pair.new.name == "Top1-Rank-State"
+        others = "" if exact else "; rows after the first are not known"
+        return Derivation.COPY, exact, f"rows are kept under another layout{others}"
+    return (
+        f"the layout changes from {before} to {after}: the old operator kept other things; start from empty, or keep "
+        "the old operator"
+    )
+
+
+def _mark_row(template: str) -> str:
+    """A template with one mark for the row, whatever its number is."""
+    for mark in ("{1}", "{0}"):
+        if mark in template:
+            return template.replace(mark, "{row}", 1)
+    return template
+
+
+def _find_swap(
+    old: PlannedState | None, new: PlannedState, bare_old: PlannedState | None, bare_new: PlannedState
+) -> str:
+    """Return what a restore without migration takes for what, since types and names are equal; empty without."""
+    if old is None or bare_old is None or old.describe() != new.describe():
+        return ""
+    if bare_old.meaning != bare_new.meaning:
+        return f"the {bare_old.meaning} would be taken for the {bare_new.meaning}"
+    found = [
+        f"{one.meaning} would be taken for {other.meaning}"
+        for row, other_row in zip(bare_old.rows, bare_new.rows, strict=True)
+        for one, other in zip(row.columns, other_row.columns, strict=True)
+        if one.meaning != other.meaning
+    ]
+    if bare_old.calls != bare_new.calls and not found:
+        return f"marks of {', '.join(bare_old.calls)} would be taken for those of {', '.join(bare_new.calls)}"
+    return ", ".join(found)

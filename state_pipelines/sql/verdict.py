@@ -1,0 +1,208 @@
+"""Verdicts on the state of a SQL query that changes, for each operator, state and column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from state_pipelines.sql.derivations import Derivation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from state_pipelines.sql.matching import Tie
+    from state_pipelines.sql.node_states import PlannedOperator, PlannedState
+
+
+class Verdict(StrEnum):
+    """Verdict on a column, a state or an operator.
+
+    Attributes:
+        CARRIED: it holds what it held, exactly; operators and states may have other names.
+        COMPUTED: it is computed from columns that the old state has.
+        EMPTY: it begins with nothing, so that it is partial.
+        DROPPED: the new query does not have it.
+        REFUSED: the new query needs it, and it can be had in no right way.
+        UNDETERMINED: it is not known what it was.
+    """
+
+    CARRIED = "carried"
+    COMPUTED = "computed"
+    EMPTY = "starts empty"
+    DROPPED = "dropped"
+    REFUSED = "refused"
+    UNDETERMINED = "to be determined"
+
+
+_ORDER = (
+    Verdict.CARRIED,
+    Verdict.COMPUTED,
+    Verdict.DROPPED,
+    Verdict.EMPTY,
+    Verdict.UNDETERMINED,
+    Verdict.REFUSED,
+)
+
+
+def find_worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the verdict of a whole from those of its columns or states."""
+    return max(verdicts, key=_ORDER.index, default=Verdict.CARRIED)
+
+
+@dataclass(frozen=True)
+class ColumnVerdict:
+    """Verdict on a column of a row in a state.
+
+    Attributes:
+        name: of the column in the new row; in the old one if it is dropped.
+        meaning: what it holds, in columns of tables.
+        type: SQL type as text.
+        verdict: carried, computed, empty, dropped or refused.
+        row: index of the row in the state.
+        old: index in the old row, if one column is the source.
+        new: index in the new row; None if it is dropped.
+        derivation: how it results; None if it is dropped or refused.
+        sources: indices in the old row of all columns that it is computed from.
+        view: name of the old state that it is folded from; None without.
+        exact: whether it is what a run of the new query over all rows would hold.
+        reason: in words; empty where it is simply carried.
+    """
+
+    name: str
+    meaning: str
+    type: str
+    verdict: Verdict
+    row: int
+    old: int | None = None
+    new: int | None = None
+    derivation: Derivation | None = None
+    sources: tuple[int, ...] = ()
+    view: str | None = None
+    exact: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class StateVerdict:
+    """Verdict on a state.
+
+    Attributes:
+        old: the state in the old plan; None if it is new.
+        new: the state in the new plan; None if it is dropped.
+        verdict: of the whole.
+        columns: of its rows, those of the new ones first.
+        derivation: how its layout becomes the new one, if it is another one; None otherwise.
+        bits: of a view of distinct values whose calls change: for each call of the new one its position in the old one,
+            None where there is none. None where the values stay as they are.
+        exact: whether it is what a run of the new query over all rows would hold.
+        reason: in words.
+        swap: what a restore without a migration would take for what, without an error; empty where it would not.
+    """
+
+    old: PlannedState | None
+    new: PlannedState | None
+    verdict: Verdict
+    columns: tuple[ColumnVerdict, ...] = ()
+    derivation: Derivation | None = None
+    bits: tuple[int | None, ...] | None = None
+    exact: bool = True
+    reason: str = ""
+    swap: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the new state, or of the old one if it is dropped."""
+        found = self.new or self.old
+        return "" if found is None else found.name
+
+
+@dataclass(frozen=True)
+class OperatorVerdict:
+    """Verdict on an operator.
+
+    Attributes:
+        old: in the old plan; None if it is new.
+        new: in the new plan; None if it is dropped.
+        verdict: of the whole.
+        states: its keyed states that are known.
+        exact: whether all of it is what a run of the new query over all rows would hold.
+        reasons: in words, of the operator as a whole.
+    """
+
+    old: PlannedOperator | None
+    new: PlannedOperator | None
+    verdict: Verdict
+    states: tuple[StateVerdict, ...] = ()
+    exact: bool = True
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def renamed(self) -> bool:
+        """Whether the operator has another uid."""
+        return self.old is not None and self.new is not None and self.old.uid != self.new.uid
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the state can stay as it is, but for the uid."""
+        return (
+            self.verdict is Verdict.CARRIED
+            and self.exact
+            and not self.reasons
+            and all(is_unchanged(each) for each in self.states)
+        )
+
+
+@dataclass(frozen=True)
+class SinkChange:
+    """A column of a sink with another content; rows that are there keep the old one until their key changes.
+
+    Attributes:
+        table: of the sink.
+        column: its name.
+        old: text of what it held; empty where it is new.
+        new: text of what it holds.
+    """
+
+    table: str
+    column: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class PlanComparison:
+    """The verdicts of a change of a plan.
+
+    Attributes:
+        operators: with state that is known, and sources and sinks; those of the new plan in its order, then dropped
+            ones.
+        ties: operators that are not in it, since several would do: `match` names them.
+        sinks: columns of sinks with another content.
+    """
+
+    operators: tuple[OperatorVerdict, ...]
+    ties: tuple[Tie, ...]
+    sinks: tuple[SinkChange, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the whole."""
+        found = [each.verdict for each in self.operators]
+        return find_worst([*found, Verdict.UNDETERMINED] if self.ties else found)
+
+    @property
+    def exact(self) -> bool:
+        """Whether all state is what a run of the new query over all rows would hold."""
+        return not self.ties and all(each.exact for each in self.operators)
+
+
+def is_unchanged(state: StateVerdict) -> bool:
+    """Return whether the bytes of a state stay as they are, its name too."""
+    return (
+        state.old is not None
+        and state.new is not None
+        and state.verdict is Verdict.CARRIED
+        and (state.old.name, state.old.describe()) == (state.new.name, state.new.describe())
+        and all(each.old == each.new and each.derivation is Derivation.COPY for each in state.columns)
+    )
