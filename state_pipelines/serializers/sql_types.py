@@ -20,7 +20,7 @@ MAX_LENGTH = 2147483647
 """Length of STRING and BYTES."""
 
 _MAX_DEPTH = 64
-_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)*)`|'((?:[^']|'')*)'|([A-Za-z_$][\w$.]*)|(\d{1,10})|([<>(),*]))")
+_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)*)`|'((?:[^']|'')*)'|([A-Za-z_$][\w$.]*)|(\d{1,10})|([<>(),*:]))")
 _WORDS: Mapping[str, tuple[str, int | None, int | None]] = {
     "BIGINT": ("BIGINT", None, None),
     "BINARY": ("BINARY", 1, None),
@@ -60,7 +60,7 @@ def parse_sql_type(text: str) -> LogicalType:
     Raises:
         UsageError: the text is not a type; the message names the character.
     """
-    parser = _TypeParser(text)
+    parser = SqlTypeParser(text)
     found = parser.type()
     parser.expect_end()
     return found
@@ -71,12 +71,12 @@ def is_sql_word(word: str) -> bool:
     return word in _WORDS or word in _NESTED or word in ("ROW", "INTERVAL", "RAW")
 
 
-class _TypeParser:
-    """A cursor over the tokens of a text."""
+class SqlTypeParser:
+    """A cursor over the tokens of a text, which may begin and end inside a larger one."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, position: int = 0) -> None:
         self.text = text
-        self.position = 0
+        self.position = position
         self.depth = 0
 
     def error(self, what: str) -> UsageError:
@@ -108,6 +108,37 @@ class _TypeParser:
     def expect_end(self) -> None:
         if self.text[self.position :].strip():
             raise self.error("the end expected")
+
+    def columns(self) -> list[tuple[str | None, LogicalType]]:
+        """Take names and types in parentheses: `(id: BIGINT, name VARCHAR(20))`, `(BIGINT, INT NOT NULL)`."""
+        self.expect("(")
+        found: list[tuple[str | None, LogicalType]] = []
+        while not self.accept(")"):
+            if found:
+                self.expect(",")
+            name = self.name() if self._sees_name() else None
+            self.accept(":")
+            found.append((name, self.type()))
+        return found
+
+    def _sees_name(self) -> bool:
+        """Return whether a name is next, not a type: a colon or the word of a type follows it."""
+        first = _TOKEN.match(self.text, self.position)
+        if first is None or (first[1] is None and first[3] is None):
+            return False
+        if first[1] is not None:
+            return True
+        second = _TOKEN.match(self.text, first.end())
+        if second is None:
+            return False
+        if second[5] == ":":
+            return True
+        word = (second[3] or "").upper()
+        if word in ("ARRAY", "MULTISET"):
+            # After a type they are a suffix of it: INT ARRAY.
+            third = _TOKEN.match(self.text, second.end())
+            return third is not None and third[5] == "<"
+        return word != "NULL" and is_sql_word(word)
 
     def _next(self) -> re.Match[str]:
         match = _TOKEN.match(self.text, self.position)

@@ -2,7 +2,8 @@
 
 serializer := word | word "<" argument, … ">" | word ["<" class ">"] "(" entry, … ")"
 
-A serializer of a family of one's own is `Snapshot<class>(version, 0xBODY)`: its snapshot, with the body in hexadecimal.
+Rows of the table runtime have SQL types: `RowData(id: BIGINT, name: VARCHAR(20) NOT NULL)`, with names or without. A bare
+SQL type is the serializer that the table runtime has for its values. A serializer of a family of one's own is `Snapshot<class>(version, 0xBODY)`: its snapshot, with the body in hexadecimal.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
 from state_pipelines.serializers.registry import CURRENT_SIMPLE, MAX_DEPTH, is_registered, is_simple, read_nested
 from state_pipelines.serializers.snapshot_frames import write_head
+from state_pipelines.serializers.sql_serializers import make_column, make_row
+from state_pipelines.serializers.sql_types import SqlTypeParser, is_sql_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,6 +154,8 @@ class _Parser:
             return _PARSERS[word](self)
         if word == "Kryo" and self.make_kryo is not None:
             return self.make_kryo(self.class_name())
+        if is_sql_word(word):
+            return self.sql_value(start)
         known = [*basics.SNAPSHOT_CLASSES, *_ELEMENTS, *_PARSERS, "Tuple2"]
         close = get_close_matches(word, known, 3)
         if word in _NOT_FROM_TEXT:
@@ -250,6 +255,30 @@ class _Parser:
             raise self.error(f"no snapshot of {name}: {error.what}", start, error.hint) from None
         return node
 
+    def row_data(self) -> Serializer:
+        start = self.position
+        cursor = SqlTypeParser(self.text, start)
+        columns = cursor.columns()
+        self.position = cursor.position
+        named = [name for name, _ in columns if name is not None]
+        if named and len(named) < len(columns):
+            raise self.error("some columns of the row have names, some have none", start)
+        if len(set(named)) < len(named):
+            raise self.error("two columns of the row have one name", start)
+        try:
+            return make_row([of for _, of in columns], tuple(named) or None)
+        except UsageError as error:
+            raise self.error(error.what, start, error.hint) from None
+
+    def sql_value(self, start: int) -> Serializer:
+        cursor = SqlTypeParser(self.text, start)
+        of = cursor.type()
+        self.position = cursor.position
+        try:
+            return make_column(of)[1]
+        except UsageError as error:
+            raise self.error(error.what, start, error.hint) from None
+
     def pojo(self) -> Serializer:
         pojo_class = self.class_name()
         groups: dict[str, dict[str, Serializer]] = {"": {}, "registered": {}, "subclass": {}}
@@ -292,6 +321,7 @@ _ELEMENTS: dict[str, tuple[Callable[..., Serializer], int]] = {
 
 _PARSERS: dict[str, Callable[[_Parser], Serializer]] = {
     "Row": _Parser.row,
+    "RowData": _Parser.row_data,
     "RowWithoutKind": _Parser.row_without_kind,
     "Nullable": _Parser.nullable,
     "TtlAware": _Parser.ttl_aware,
@@ -306,5 +336,4 @@ _NOT_FROM_TEXT = {
     "Avro": "The text does not contain its schema; use state_pipelines.serializers.build.avro",
     "Kryo": "The text does not contain its registrations; take it from a snapshot",
     "Opaque": "The text does not contain its bytes; take it from a snapshot",
-    "RowData": "The text does not contain its Java streams; take it from a snapshot",
 }

@@ -20,6 +20,7 @@ from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
 from state_pipelines.serializers.python_types import PythonType, PythonValue, parse_python_declaration
 from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.sql_types import is_sql_word
 from state_pipelines.serializers.text_parsing import parse
 from state_pipelines.serializers.tree import (
     Avro,
@@ -196,7 +197,8 @@ def read_type(text: str, extraction: TypeExtraction) -> Serializer:
         UsageError: it is neither.
     """
     text = text.strip()
-    if "(" in text or text.startswith("Snapshot<"):
+    head, _, _ = text.partition("<")
+    if "(" in text or head == "Snapshot" or is_sql_word(head.split(" ")[0]):
         return parse(text)
     head, arguments = _split_arguments(text)
     word = JAVA_TYPES.get(head, head)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from state_pipelines.codecs.avro.avro_records import parse_avro_schema
 from state_pipelines.errors import MigrationError, StateError, Where
@@ -17,6 +18,7 @@ from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import avro
 from state_pipelines.serializers.python_types import parse_python_type
 from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.sql_types import is_sql_word, parse_sql_type
 from state_pipelines.serializers.text import parse
 from state_pipelines.serializers.tree import BasicKind
 from state_pipelines.storage.given_files import read_given_text
@@ -372,9 +374,28 @@ def parse_field_type(text: str, where: str) -> st.FieldType:
     """The type of a field: a serializer, or a SQL type in capitals."""
     if text.startswith("Types."):
         return _parse_python(text, where)
-    if _SQL_WORD.fullmatch(text):
+    if _SQL_WORD.fullmatch(text) or _names_sql_type(text):
         return st.SqlType(text)
     return parse_type(text, where)
+
+
+def _names_sql_type(text: str) -> bool:
+    try:
+        parse_sql_type(text)
+    except StateError:
+        return False
+    return text.lstrip()[:1].isupper() and is_sql_word(re.split(r"\W", text.strip(), maxsplit=1)[0])
+
+
+def _drop_labels(node: Any) -> Any:
+    """The serializer without names of columns, which migrations number."""
+    if isinstance(node, tree.RowData):
+        node = replace(node, labels=None)
+    if isinstance(node, tuple):
+        return tuple(map(_drop_labels, node))
+    if not isinstance(node, tree.Serializer) or isinstance(node, tree.Pojo):
+        return node
+    return replace(node, **{each.name: _drop_labels(getattr(node, each.name)) for each in fields(node) if each.init})
 
 
 def parse_type(text: str, where: str, *, collections: bool = False) -> tree.Serializer:
@@ -405,7 +426,9 @@ def parse_type(text: str, where: str, *, collections: bool = False) -> tree.Seri
     word = re.compile(rf"(?<![\w.#`$])({'|'.join(JAVA_TYPES)})(?![\w.:#`$])")
     try:
         if not collections:
-            return parse(JAVA_TYPES.get(plain, plain))
+            if _PYTHON_TYPE.match(plain):
+                return _parse_python(plain, where)
+            return cast("tree.Serializer", _drop_labels(parse(JAVA_TYPES.get(plain, plain))))
         plain = word.sub(lambda found: JAVA_TYPES[found[1]], plain)
         if re.match(r"(List|Set|Map)<", plain):
             return parse(plain)

@@ -11,7 +11,7 @@ from state_pipelines.binary.strings import java_order
 from state_pipelines.codecs.programs.column_declarations import variant_fields
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.codecs.subclasses import find_subclasses
-from state_pipelines.errors import MigrationError
+from state_pipelines.errors import MigrationError, UsageError
 from state_pipelines.operations.migration.avro_schema import (
     AvroType,
     expand_schema,
@@ -37,7 +37,9 @@ from state_pipelines.operations.migration.structs import (
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import tuple_of
 from state_pipelines.serializers.python_types import PythonType, PythonValue
-from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.sql_serializers import make_column
+from state_pipelines.serializers.sql_types import parse_sql_type
+from state_pipelines.serializers.text import describe, describe_type
 from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
@@ -303,12 +305,14 @@ class _RowData(Struct):
     @override
     def adopt(self, of: FieldType, *, nullable: bool) -> SlotType:
         text = of.text if isinstance(of, SqlType) else describe(of)
-        if text not in self._known:
+        if text in self._known:
+            return self._known[text]
+        try:
+            kind = parse_sql_type(text)
+            return self._known.get(describe_type(kind)) or SqlColumn(kind, *make_column(kind))
+        except UsageError as error:
             known = ", ".join(sorted(self._known)) or "none"
-            raise MigrationError(
-                f"the snapshot holds no SQL type {text}, whose Java stream would be needed", hint=f"It holds {known}"
-            )
-        return self._known[text]
+            raise MigrationError(f"{text} is no type of a column: {error.what}", hint=f"The snapshot holds {known}") from None
 
     @override
     def rebuild(self, slots: Iterable[Slot]) -> tuple[Node, Columns]:

@@ -1,0 +1,82 @@
+"""Makes `state_pipelines/serializers/sql_types.tsv`: serializer snapshots of rows with one column, of each SQL type.
+
+`python -m tests.flink.make_sql_types` writes the table, and `tests/data/sql/types.tsv` with types that are made of those;
+`test_sql_types` holds that every Flink writes these bytes.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.serializers.sql_serializers import RECORDED_FILE, format_recorded
+from state_pipelines.sql.planner import start_java
+from tests.flink.harness import ROOT, VERSIONS, install_libraries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+TYPES = (
+    *("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "DECIMAL(10, 2)"),
+    *("CHAR(3)", "VARCHAR(20)", "BINARY(3)", "VARBINARY(20)", "TIME(3)", "TIMESTAMP(3)", "TIMESTAMP(6)"),
+    *("TIMESTAMP_LTZ(3)", "TIMESTAMP_LTZ(6)", "INTERVAL YEAR(2) TO MONTH", "INTERVAL DAY(2) TO SECOND(6)"),
+    "ROW<`a` INT>",
+)
+"""A type of each kind, whose numbers and fields other types of the kind replace."""
+ELEMENTS = (
+    *("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "DECIMAL(10, 2)"),
+    *("VARCHAR(20)", "VARBINARY(20)", "TIME(3)", "TIMESTAMP(3)", "TIMESTAMP_LTZ(3)"),
+)
+COLLECTIONS = (*(f"ARRAY<{each}>" for each in ELEMENTS), "MAP<INT, INT>", "MULTISET<INT>")
+MAP_VIEW = "RAW('org.apache.flink.table.api.dataview.MapView', ?)"
+"""The column of a view of distinct values in an accumulator."""
+OTHERS = (
+    *("DECIMAL(38, 18)", "CHAR(20) NOT NULL", "STRING", "STRING NOT NULL", "BYTES", "BIGINT NOT NULL", "TIMESTAMP(9)"),
+    *("TIMESTAMP_LTZ(0) NOT NULL", "TIME(0)", "INTERVAL YEAR(4) TO MONTH", "INTERVAL DAY(3) TO SECOND(3)"),
+    *("ROW<`id` BIGINT NOT NULL, `name` VARCHAR(30), `id2` BIGINT>", "ROW<`a` ROW<`b` INT, `c` DECIMAL(5, 1)> NOT NULL>"),
+    *("ARRAY<BIGINT NOT NULL> NOT NULL", "ARRAY<DECIMAL(20, 4)>", "MAP<VARCHAR(7) NOT NULL, TIMESTAMP(9)>", "MAP<INT, DOUBLE>"),
+    *("ARRAY<VARCHAR(2147483647)>", "MULTISET<VARCHAR(2147483647)> NOT NULL", "ROW<`a` ARRAY<INT>, `b` MAP<INT, DATE>>"),
+)
+"""Types that are made of the recorded ones; tests compare their snapshots with those of Flink."""
+OTHERS_FILE = ROOT / "tests/data/sql/types.tsv"
+
+
+@contextmanager
+def open_flink(version: str) -> Iterator[Callable[[Sequence[str]], dict[str, bytes]]]:
+    """Give a function that returns by type the serializer snapshot of a row with one column, as a Flink writes it."""
+    with start_java(install_libraries(version).jars) as java:
+
+        def write(texts: Sequence[str]) -> dict[str, bytes]:
+            return {each: _write_row(java, each) for each in texts}
+
+        yield write
+
+
+def _write_row(java: Any, text: str) -> bytes:
+    flink = java.org.apache.flink
+    if text == MAP_VIEW:
+        view = java.java.lang.Class.forName("org.apache.flink.table.api.dataview.MapView")
+        of = flink.table.types.logical.RawType(view, flink.table.dataview.NullSerializer.INSTANCE)
+    else:
+        of = flink.table.types.logical.utils.LogicalTypeParser.parse(
+            text, java.java.lang.Thread.currentThread().getContextClassLoader()
+        )
+    fields = java.java.util.ArrayList()
+    fields.add(flink.table.types.logical.RowType.RowField("f0", of))
+    row = flink.table.types.logical.RowType(fields)
+    serializer = flink.table.runtime.typeutils.InternalSerializers.create(row)
+    out = flink.core.memory.DataOutputSerializer(1024)
+    utilities = flink.api.common.typeutils.TypeSerializerSnapshot
+    utilities.writeVersionedSnapshot(out, serializer.snapshotConfiguration())
+    return bytes(out.getCopyOfBuffer())
+
+
+def main() -> None:
+    """Record all types, as the last release writes them."""
+    with open_flink(VERSIONS[-1]) as write:
+        RECORDED_FILE.write_text(format_recorded(write((*TYPES, *COLLECTIONS, MAP_VIEW))), encoding="utf-8")
+        OTHERS_FILE.write_text(format_recorded(write(OTHERS)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
