@@ -1,14 +1,13 @@
 """Serializers of SQL types that no snapshot holds: made of recorded snapshots of a type of each kind.
 
 `RowDataSerializer` stores the Java stream of each type. The table beside this module has the snapshots of rows with one
-column, as Flink 1.20, 2.2 and 2.3 write them, byte for byte the same; numbers, names and inner types are replaced in them.
+column, as Flink 1.20, 2.2 and 2.3 write them, byte for byte the same; numbers, names and inner types are replaced.
 Source: `LogicalType` and its subclasses, `InternalSerializers`.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -38,14 +37,13 @@ from state_pipelines.serializers.tree import (
     Decimal,
     LogicalType,
     MapData,
-    RawValue,
     RowData,
     Serializer,
     TimestampData,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 RECORDED_FILE = Path(__file__).with_name("sql_types.tsv")
 
@@ -109,8 +107,6 @@ def _make_serializer(of: LogicalType) -> Serializer:
             return replace(found, precision=_default(of.length, 10), scale=of.scale or 0)
         case TimestampData():
             return replace(found, precision=_default(of.length, 6))
-        case RawValue():
-            return found
     return found
 
 
@@ -121,7 +117,9 @@ def _default(given: int | None, otherwise: int) -> int:
 def _make_collection(of: LogicalType) -> Serializer:
     """Serializer of a list or map, whose inner serializers are Java objects: known of values without inner types."""
     key = of.children[0]
-    if key.root in (*_COLLECTIONS, "ROW", "RAW") or (of.root == "MAP" and of.children[1].root in (*_COLLECTIONS, "ROW")):
+    if key.root in (*_COLLECTIONS, "ROW", "RAW") or (
+        of.root == "MAP" and of.children[1].root in (*_COLLECTIONS, "ROW")
+    ):
         raise _unknown(of)
     if of.root == "ARRAY":
         (recorded,) = _recorded_row(f"ARRAY {key.root}").fields
@@ -207,18 +205,16 @@ def _find_key(of: LogicalType) -> str:
     if of.root in ("ARRAY", "MAP", "MULTISET"):
         # The object of the inner type is replaced: any one of the kind does.
         return f"{of.root} INTEGER"
-    if of.root not in _recorded():
-        raise _unknown(of)
-    if of.root == "RAW":
+    if of.root == "RAW" or of.root not in _recorded():
         raise _unknown(of)
     return of.root
 
 
 def _unknown(of: LogicalType) -> UsageError:
-    from state_pipelines.serializers.text import describe_type
-
+    inner = ", ".join(each.root for each in of.children)
+    name = f"{of.root} {of.class_name}" if of.class_name else f"{of.root}<{inner}>" if inner else of.root
     return UsageError(
-        f"the serializer of the SQL type {describe_type(of)} cannot be built from text",
+        f"the serializer of the SQL type {name} cannot be built from text",
         hint="Its Java stream is only in the snapshots that have it",
     )
 

@@ -60,10 +60,32 @@ def parse_sql_type(text: str) -> LogicalType:
     Raises:
         UsageError: the text is not a type; the message names the character.
     """
-    parser = SqlTypeParser(text)
+    parser = _TypeParser(text)
     found = parser.type()
     parser.expect_end()
     return found
+
+
+def take_sql_type(text: str, position: int) -> tuple[LogicalType, int]:
+    """Return the SQL type at a position of a text, and the position after it.
+
+    Raises:
+        UsageError: there is none.
+    """
+    parser = _TypeParser(text, position)
+    return parser.type(), parser.position
+
+
+def take_columns(text: str, position: int) -> tuple[list[tuple[str | None, LogicalType]], int]:
+    """Return names and types in parentheses at a position of a text, and the position after them.
+
+    Such as `(id: BIGINT, name VARCHAR(20))` or `(BIGINT, INT NOT NULL)`; None for a column without a name.
+
+    Raises:
+        UsageError: there are none.
+    """
+    parser = _TypeParser(text, position)
+    return parser.columns(), parser.position
 
 
 def is_sql_word(word: str) -> bool:
@@ -71,7 +93,7 @@ def is_sql_word(word: str) -> bool:
     return word in _WORDS or word in _NESTED or word in ("ROW", "INTERVAL", "RAW")
 
 
-class SqlTypeParser:
+class _TypeParser:
     """A cursor over the tokens of a text, which may begin and end inside a larger one."""
 
     def __init__(self, text: str, position: int = 0) -> None:
@@ -110,7 +132,6 @@ class SqlTypeParser:
             raise self.error("the end expected")
 
     def columns(self) -> list[tuple[str | None, LogicalType]]:
-        """Take names and types in parentheses: `(id: BIGINT, name VARCHAR(20))`, `(BIGINT, INT NOT NULL)`."""
         self.expect("(")
         found: list[tuple[str | None, LogicalType]] = []
         while not self.accept(")"):

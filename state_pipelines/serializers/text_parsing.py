@@ -2,8 +2,10 @@
 
 serializer := word | word "<" argument, … ">" | word ["<" class ">"] "(" entry, … ")"
 
-Rows of the table runtime have SQL types: `RowData(id: BIGINT, name: VARCHAR(20) NOT NULL)`, with names or without. A bare
-SQL type is the serializer that the table runtime has for its values. A serializer of a family of one's own is `Snapshot<class>(version, 0xBODY)`: its snapshot, with the body in hexadecimal.
+Rows of the table runtime have SQL types, with names or without: `RowData(id: BIGINT, name: VARCHAR(20) NOT NULL)`. A
+bare SQL type is the serializer that the table runtime has for its values.
+
+A serializer of a family of one's own is `Snapshot<class>(version, 0xBODY)`: its snapshot, with the body in hexadecimal.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from state_pipelines.serializers import build
 from state_pipelines.serializers.registry import CURRENT_SIMPLE, MAX_DEPTH, is_registered, is_simple, read_nested
 from state_pipelines.serializers.snapshot_frames import write_head
 from state_pipelines.serializers.sql_serializers import make_column, make_row
-from state_pipelines.serializers.sql_types import SqlTypeParser, is_sql_word
+from state_pipelines.serializers.sql_types import is_sql_word, take_columns, take_sql_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -257,9 +259,7 @@ class _Parser:
 
     def row_data(self) -> Serializer:
         start = self.position
-        cursor = SqlTypeParser(self.text, start)
-        columns = cursor.columns()
-        self.position = cursor.position
+        columns, self.position = take_columns(self.text, start)
         named = [name for name, _ in columns if name is not None]
         if named and len(named) < len(columns):
             raise self.error("some columns of the row have names, some have none", start)
@@ -271,9 +271,7 @@ class _Parser:
             raise self.error(error.what, start, error.hint) from None
 
     def sql_value(self, start: int) -> Serializer:
-        cursor = SqlTypeParser(self.text, start)
-        of = cursor.type()
-        self.position = cursor.position
+        of, self.position = take_sql_type(self.text, start)
         try:
             return make_column(of)[1]
         except UsageError as error:

@@ -319,7 +319,8 @@ class Stage:
             return frame
         keys = [name for name in map(hidden, ("key_group", *KEYS)) if name in frame.columns]
         ordered = frame.withColumn(hidden("order"), F.lit(0))
-        return self._unite(keys, ordered, flows.EqualKeys.ERROR, "user key", "map_key")
+        united = self._unite(keys, ordered, stage.rule, "user key", "map_key")
+        return united if stage.rule == flows.EqualKeys.ERROR else self._conform_payload(united)
 
     def _to_value(self, stage: flows.Regroup) -> DataFrame:
         is_map = self.before.kind == StateKind.MAP

@@ -1,7 +1,7 @@
 """Makes `state_pipelines/serializers/sql_types.tsv`: serializer snapshots of rows with one column, of each SQL type.
 
-`python -m tests.flink.make_sql_types` writes the table, and `tests/data/sql/types.tsv` with types that are made of those;
-`test_sql_types` holds that every Flink writes these bytes.
+`python -m tests.flink.make_sql_types` writes the table, and `tests/data/sql/types.tsv` with types that are made of
+those; `test_sql_types` holds that every Flink writes these bytes.
 """
 
 from __future__ import annotations
@@ -33,9 +33,21 @@ MAP_VIEW = "RAW('org.apache.flink.table.api.dataview.MapView', ?)"
 OTHERS = (
     *("DECIMAL(38, 18)", "CHAR(20) NOT NULL", "STRING", "STRING NOT NULL", "BYTES", "BIGINT NOT NULL", "TIMESTAMP(9)"),
     *("TIMESTAMP_LTZ(0) NOT NULL", "TIME(0)", "INTERVAL YEAR(4) TO MONTH", "INTERVAL DAY(3) TO SECOND(3)"),
-    *("ROW<`id` BIGINT NOT NULL, `name` VARCHAR(30), `id2` BIGINT>", "ROW<`a` ROW<`b` INT, `c` DECIMAL(5, 1)> NOT NULL>"),
-    *("ARRAY<BIGINT NOT NULL> NOT NULL", "ARRAY<DECIMAL(20, 4)>", "MAP<VARCHAR(7) NOT NULL, TIMESTAMP(9)>", "MAP<INT, DOUBLE>"),
-    *("ARRAY<VARCHAR(2147483647)>", "MULTISET<VARCHAR(2147483647)> NOT NULL", "ROW<`a` ARRAY<INT>, `b` MAP<INT, DATE>>"),
+    *(
+        "ROW<`id` BIGINT NOT NULL, `name` VARCHAR(30), `id2` BIGINT>",
+        "ROW<`a` ROW<`b` INT, `c` DECIMAL(5, 1)> NOT NULL>",
+    ),
+    *(
+        "ARRAY<BIGINT NOT NULL> NOT NULL",
+        "ARRAY<DECIMAL(20, 4)>",
+        "MAP<VARCHAR(7) NOT NULL, TIMESTAMP(9)>",
+        "MAP<INT, DOUBLE>",
+    ),
+    *(
+        "ARRAY<VARCHAR(2147483647)>",
+        "MULTISET<VARCHAR(2147483647)> NOT NULL",
+        "ROW<`a` ARRAY<INT>, `b` MAP<INT, DATE>>",
+    ),
 )
 """Types that are made of the recorded ones; tests compare their snapshots with those of Flink."""
 OTHERS_FILE = ROOT / "tests/data/sql/types.tsv"

@@ -139,7 +139,6 @@ def test_types_may_be_written_as_in_java(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message", "place"),
     [
-        ({"revision": None}, "`revision` is missing", None),
         ({"operator": None}, "`operator` is missing", None),
         ({"state": None}, "`state` is missing", None),
         ({"state": ["order"]}, "`state` is missing", None),

@@ -563,8 +563,11 @@ def test_fields_of_row_data_take_sql_types_that_the_snapshot_holds() -> None:
     step = {"add": {"field": "f2", "type": "BIGINT", "default": 1}}
     made = plan_migrations({"s": shape(rows)}, [(migration(step), Direction.UPGRADE)], context=PlanContext())
     assert describe(made.states["s"].shape.payload) == "RowData(BIGINT, BIGINT, BIGINT)"
-    with pytest.raises(MigrationError, match="no SQL type INT"):
-        plan(shape(rows), steps=[{"add": {"field": "f2", "type": "INT", "default": 1}}])
+    payload = made.states["s"].shape.payload
+    assert isinstance(payload, tree.RowData)
+    assert payload.java_types == (b"1", b"1", b"1")
+    with pytest.raises(MigrationError, match="is no type of a column"):
+        plan(shape(rows), steps=[{"add": {"field": "f2", "type": "ARRAY<RAW('a.B', '')>", "default": 1}}])
 
 
 def test_fields_of_row_data_go_by_their_names() -> None:

@@ -174,7 +174,7 @@ def test_a_schema_is_read_beside_the_file(tmp_path: Path) -> None:
         ({"merge": {"into": "t", "type": "Long", "expression": "1"}}, "`with` names no state"),
         ({"python": {"function": "abc"}}, "not of the form module:name"),
         ({"key": {"type": "Long", "expression": "1"}}, "change a whole operator"),
-        ({"rename_state": {"a": "b"}}, "`rename_state` takes a name"),
+        ({"rename_state": {"a": "b"}}, "change a whole operator"),
     ],
 )
 def test_a_step_that_lacks_what_it_needs_is_refused(step: dict[str, Any], message: str) -> None:

@@ -89,11 +89,15 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Regroup:
-    """Another kind of state, see `steps.Kind`; the kinds are those of the shapes before and after."""
+    """Another kind of state, see `steps.Kind`; the kinds are those of the shapes before and after.
+
+    `rule` says what happens to values of a map that get the same user key.
+    """
 
     sql: str | None
     key_sql: str | None = None
     nondeterministic: bool = False
+    rule: EqualKeys | str = EqualKeys.ERROR
 
 
 class SessionRole(StrEnum):
@@ -308,8 +312,10 @@ def list_sqls(flow: Flow) -> Iterator[str]:
     match flow.stage:
         case Project(columns=columns):
             yield from (sql for _, sql in columns)
-        case Regroup(sql=sql, key_sql=key_sql):
+        case Regroup(sql=sql, key_sql=key_sql, rule=rule):
             yield from filter(None, (sql, key_sql))
+            if rule not in tuple(EqualKeys):
+                yield rule
         case Rekey(sql=sql, rule=rule):
             yield sql
             if rule not in tuple(EqualKeys):

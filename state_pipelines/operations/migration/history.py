@@ -210,7 +210,7 @@ def _load(directory: Location, *, allow_python: bool) -> list[Migration]:
     entries.sort(key=lambda each: each.location.name)
     if isinstance(directory.filesystem, LocalFileSystem):
         revisions = (str(each.location) for each in filter(_is_revision, entries))
-        return [load_migration(each, allow_python=allow_python) for each in revisions]
+        return [load_migration(each, allow_python=allow_python, named=True) for each in revisions]
     # Schemas and Python modules that revisions name are files of the same directory, on this machine.
     with open_local_scratch() as local:
         for each in entries:
@@ -223,7 +223,7 @@ def _load(directory: Location, *, allow_python: bool) -> list[Migration]:
 
 def _load_copy(copy: Path, entry: FileEntry, *, allow_python: bool) -> Migration:
     try:
-        return replace(load_migration(copy, allow_python=allow_python), path=str(entry.location))
+        return replace(load_migration(copy, allow_python=allow_python, named=True), path=str(entry.location))
     except StateError as error:
         error.where = replace(error.where, file=str(entry.location))
         raise

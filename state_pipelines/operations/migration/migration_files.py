@@ -16,7 +16,7 @@ import yaml
 from state_pipelines.errors import MigrationError, StateError, UsageError, Where
 from state_pipelines.operations.migration.step_parser import parse_step, take_text
 from state_pipelines.operations.migration.step_texts import dump_step
-from state_pipelines.operations.migration.steps import Direction, Filter, Key, Step
+from state_pipelines.operations.migration.steps import Direction, Filter, Key, RenameStates, Step
 from state_pipelines.operations.python_files import run_python_file
 from state_pipelines.storage.given_files import read_given_file
 from state_pipelines.storage.yaml_documents import parse_yaml
@@ -141,8 +141,13 @@ class Migration:
         return self.change.steps(direction)
 
 
-def load_migration(path: str | Path, *, allow_python: bool = False) -> Migration:
+def load_migration(path: str | Path, *, allow_python: bool = False, named: bool = False) -> Migration:
     """Read a migration file; a file that ends in `.py` is run, where that is allowed.
+
+    Args:
+        path: of the file, whose name is the revision where it names none.
+        allow_python: whether Python is run.
+        named: whether the file has to name its revision, as in a directory of revisions.
 
     Raises:
         MigrationError: the file is not a migration, or it is Python and that is not allowed; names the file and the
@@ -161,6 +166,8 @@ def load_migration(path: str | Path, *, allow_python: bool = False) -> Migration
     if not isinstance(content, dict):
         raise MigrationError("the migration file is not a mapping", where=where)
     try:
+        if named:
+            take_text(content, "revision", "the file")
         return parse_migration(content, fingerprint=hashlib.sha256(raw).hexdigest()[:16], path=str(path))
     except StateError as error:
         if error.where.file is None:
@@ -181,7 +188,8 @@ def parse_migration(content: dict[str, Any], *, fingerprint: str = "", path: str
     """
     several = "changes" in content
     _allow(content, _FILE if several else (*_FILE, *_CHANGE), "")
-    revision = take_text(content, "revision", "the file")
+    given = content.get("revision")
+    revision = (Path(path).stem or "migration") if given is None else take_text(content, "revision", "the file")
     directory = Path(path).parent
     if several:
         listed = content["changes"]
@@ -217,7 +225,7 @@ def _parse_change(content: dict[str, Any], directory: Path, where: str) -> Chang
     of_operator = any(map(_changes_operator, upgrade))
     if of_operator and "state" in content:
         raise MigrationError(
-            "`key`, and `filter` with `by`, change a whole operator",
+            "`key`, `filter` with `by`, and `rename_state` of several change a whole operator",
             where=Where(path=where or None),
             hint="Leave `state` out of this change",
         )
@@ -232,7 +240,7 @@ def _parse_change(content: dict[str, Any], directory: Path, where: str) -> Chang
     for step in (*upgrade, *downgrade):
         if of_operator != _changes_operator(step):
             raise MigrationError(
-                "a change of the operator has only steps `key`, and `filter` with `by`",
+                "a change of the operator has only steps `key`, `filter` with `by`, and `rename_state` of several",
                 where=Where(path=where or None),
                 hint="Put the steps on states into changes of their own (`changes`)",
             )
@@ -240,7 +248,7 @@ def _parse_change(content: dict[str, Any], directory: Path, where: str) -> Chang
 
 
 def _changes_operator(step: Step) -> bool:
-    return isinstance(step, Key) or (isinstance(step, Filter) and step.by is not None)
+    return isinstance(step, Key | RenameStates) or (isinstance(step, Filter) and step.by is not None)
 
 
 def _parse_expectations(content: dict[str, Any], where: str) -> tuple[RowExpectation, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.codecs.subclasses import complete
 from state_pipelines.errors import MigrationError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.hashing import hash_codes
@@ -257,6 +258,9 @@ class _Planner:
         if isinstance(step, st.Filter) and step.by is not None:
             self._filter_keys(step, step.by)
             return subject
+        if isinstance(step, st.RenameStates):
+            self._rename_states(dict(step.names))
+            return subject
         flow = self._find(subject)
         require_meaning(step, flow.shape)
         if not isinstance(step, st.RenameState | st.DropState):
@@ -296,6 +300,22 @@ class _Planner:
             case _:
                 self.states[subject] = self._apply(subject, flow, step)
                 return subject
+
+    def _rename_states(self, names: Mapping[str, str]) -> None:
+        """Give several states other names at once."""
+        found = {find_java_name(old, self.states): new for old, new in names.items()}
+        for old in found:
+            self._find(old)
+        news = {old: make_java_name(new, self.states[old].shape) for old, new in found.items()}
+        for new in news.values():
+            if new not in news:
+                self._require_free(new)
+        self.states = {
+            news.get(name, name): replace(flow, shape=flow.shape.with_name(news[name])) if name in news else flow
+            for name, flow in self.states.items()
+        }
+        self.losses = {news.get(name, name): each for name, each in self.losses.items()}
+        self.expectations = {news.get(name, name): each for name, each in self.expectations.items()}
 
     def _refuse_nulls(self, name: str, old: Flow, computed: str | None) -> None:
         """Refuse nulls that Flink cannot restore in a new state; values that are carried over may have them."""
@@ -357,7 +377,9 @@ class _Planner:
         shape = flow.shape
         new = adopt_python_payload(shape.payload, resolve_type(step.type, self.context))
         extracted = extract_like(step.type)
-        if extracted != step.type:
+        # The table runtime extracts nothing from Java's types.
+        is_row = any(isinstance(each, tree.RowData) for each in walk(step.type))
+        if extracted != step.type and not is_row:
             self.notes.append(
                 f"state {subject} becomes {describe(new)}; from Java's types Flink 2.x makes {describe(extracted)}, "
                 "which does not restore it: convert to that, or let the job name the type (`Types.LIST`, `Types.MAP`)"

@@ -34,6 +34,8 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
     if step.to == shape.kind != StateKind.MAP:
         raise MigrationError(f"the state is {step.to} state already")
     _require_user_keys(step, before)
+    if step.on_equal != flows.EqualKeys.ERROR and (before, step.to) != (StateKind.MAP, StateKind.MAP):
+        raise MigrationError("`on_equal` is about user keys of a map that become the same")
     payload = shape.payload
     if step.type is not None:
         payload = adopt_python_payload(payload, resolve_type(step.type, context))
@@ -54,7 +56,7 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
         return Apply(flow, flows.Replace("value"), new)
     if before == step.to == StateKind.VALUE:
         return Apply(flow, flows.Replace(sql or "value", False, step.nondeterministic), new)
-    return Apply(flow, flows.Regroup(sql, step.key_expression, step.nondeterministic), new)
+    return Apply(flow, flows.Regroup(sql, step.key_expression, step.nondeterministic, step.on_equal), new)
 
 
 def _require_user_keys(step: st.Kind, before: StateKind) -> None:

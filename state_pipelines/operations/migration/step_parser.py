@@ -256,7 +256,7 @@ def _kind(body: _Body) -> st.Step:
         return st.Kind(to, of, expression, None, None, body.flag(_ALWAYS), body.names("discard"))
     body.allow("to", "map_key", "value", _ALWAYS)
     key = body.inner("map_key", body.content.get("map_key"))
-    key.allow("type", "expression")
+    key.allow("type", "expression", "on_equal")
     value = body.inner("value", body.content.get("value") or {})
     value.allow("type", "expression")
     return st.Kind(
@@ -266,11 +266,17 @@ def _kind(body: _Body) -> st.Step:
         key.serializer("type"),
         key.text("expression"),
         body.flag(_ALWAYS),
+        on_equal=key.maybe("on_equal") or "error",
     )
 
 
 def _rename_state(body: _Body) -> st.Step:
-    return st.RenameState(body.content)
+    if not isinstance(body.content, dict):
+        return st.RenameState(body.content)
+    names = tuple((str(old), str(new)) for old, new in body.content.items())
+    if not names or len({new for _, new in names}) < len(names):
+        raise body.error("`rename_state` takes other names by old name, each once")
+    return st.RenameStates(names)
 
 
 def _drop_state(body: _Body) -> st.Step:
@@ -342,7 +348,7 @@ _STEPS: dict[str, tuple[Callable[[_Body], st.Step], tuple[type, ...]]] = {
     "filter": (_filter, (dict,)),
     "ttl": (_ttl, (dict,)),
     "kind": (_kind, (dict,)),
-    "rename_state": (_rename_state, (str,)),
+    "rename_state": (_rename_state, (str, dict)),
     "drop_state": (_drop_state, (dict,)),
     "split": (_split, (dict,)),
     "merge": (_merge, (dict,)),

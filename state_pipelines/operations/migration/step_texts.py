@@ -47,6 +47,8 @@ def dump_step(step: st.Step) -> dict[str, Any]:
             return {"kind": _dump_kind(step)}
         case st.RenameState(name=name):
             return {"rename_state": name}
+        case st.RenameStates(names=names):
+            return {"rename_state": dict(names)}
         case st.DropState(reason=reason):
             return {"drop_state": {"reason": reason}}
         case st.Split(into=into, discard=discard):
@@ -70,6 +72,8 @@ def _dump_kind(step: st.Kind) -> dict[str, Any]:
         given = _given(type=of, expression=step.expression, discard=list(step.discard))
         return body | given | _flag(step)
     body["map_key"] = {"type": _type(step.key_type), "expression": step.key_expression}
+    if step.on_equal != "error":
+        body["map_key"]["on_equal"] = step.on_equal
     return body | _given(value=_given(type=of, expression=step.expression)) | _flag(step)
 
 

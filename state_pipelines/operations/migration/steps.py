@@ -195,6 +195,7 @@ class Kind:
         key_type: of the user keys, to MAP.
         key_expression: the user key, to MAP.
         discard: `map_key` where a list of a map is to have its values alone.
+        on_equal: of a map to MAP, what happens to values that get the same user key: error, or a SQL aggregate.
     """
 
     to: StateKind
@@ -204,6 +205,7 @@ class Kind:
     key_expression: str | None = None
     nondeterministic: bool = False
     discard: tuple[str, ...] = ()
+    on_equal: str = "error"
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,13 @@ class RenameState:
     """The state gets another name."""
 
     name: str
+
+
+@dataclass(frozen=True)
+class RenameStates:
+    """Several states of an operator get other names at once, and may exchange them. Pairs of old and new name."""
+
+    names: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -300,7 +309,7 @@ class Python:
 FieldStep = Rename | Add | Cast | Drop | Set | Reorder
 PayloadStep = FieldStep | Convert | RenameClass | Collections
 StateStep = Filter | TtlStep | Kind | RenameState | DropState | Split | Merge | Python
-Step = PayloadStep | StateStep | Key
+Step = PayloadStep | StateStep | Key | RenameStates
 
 
 def list_expressions(step: Step) -> Iterator[str]:
@@ -314,3 +323,5 @@ def list_expressions(step: Step) -> Iterator[str]:
             yield from (each.expression for each in targets if each.expression)
         case Key(on_equal=rules):
             yield from (rule for _, rule in rules)
+        case Kind(on_equal=rule) if rule != "error":
+            yield rule

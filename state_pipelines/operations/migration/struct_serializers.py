@@ -312,7 +312,9 @@ class _RowData(Struct):
             return self._known.get(describe_type(kind)) or SqlColumn(kind, *make_column(kind))
         except UsageError as error:
             known = ", ".join(sorted(self._known)) or "none"
-            raise MigrationError(f"{text} is no type of a column: {error.what}", hint=f"The snapshot holds {known}") from None
+            raise MigrationError(
+                f"{text} is no type of a column: {error.what}", hint=f"The snapshot holds {known}"
+            ) from None
 
     @override
     def rebuild(self, slots: Iterable[Slot]) -> tuple[Node, Columns]:
