@@ -241,7 +241,11 @@ def compile_job(home: FlinkHome, job: Job) -> Path:
 
 
 def _compile(home: FlinkHome, folders: list[str]) -> Path:
-    folders = ["tests/flink/java/worker", *folders]
+    return compile_folders(home, ["tests/flink/java/worker", *folders])
+
+
+def compile_folders(home: FlinkHome, folders: list[str]) -> Path:
+    """Directory with the classes of source folders alone; compiled once per content of the sources."""
     files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.java"))
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:16]
     classes = home.path / "classes" / digest
@@ -288,6 +292,12 @@ def _run(
     arguments += [word for key, value in settings.items() for word in ("-D", f"{key}={value}")]
     mapped = "\n".join(f"{written}={local}" for written, local in mapping.items())
     return WORKERS.run(command, program, arguments, mapped, own_jvm=own_jvm)
+
+
+def java_command(home: FlinkHome, options: Iterable[str]) -> list[str]:
+    """Java for a program of Flink itself, up to its main class."""
+    opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED_PACKAGES]
+    return [*_java(), "-Duser.timezone=UTC", *opened, *options, "-cp", _class_path(home.jars)]
 
 
 def _java() -> list[str]:
