@@ -72,7 +72,7 @@ def await_running(cluster: RestCluster, job_id: str) -> None:
     until(lambda: all(each.status == "RUNNING" for each in cluster.read_job(job_id).vertices))
 
 
-def until(get: Callable[[], T]) -> T:
+def until(get: Callable[[], T | None]) -> T:
     deadline = time.monotonic() + SECONDS
     while not (found := get()):
         assert time.monotonic() < deadline
