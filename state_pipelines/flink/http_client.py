@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 ATTEMPTS = 4
-"""How often a request is sent that may be repeated."""
+"""Most attempts of a request that may be repeated."""
 
 PAUSE_SECONDS = 0.25
 """Pause before the second attempt; each further one is twice as long."""
@@ -51,7 +51,7 @@ _FORBIDDEN = re.compile(r"[\r\n\0]")
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a cluster asks for; texts may name environment variables as `${NAME}`, which are read at each request.
+    """Credentials of a cluster; texts may name environment variables as `${NAME}`, which are read at each request.
 
     Attributes:
         user: of basic authentication.
