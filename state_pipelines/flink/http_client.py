@@ -255,7 +255,7 @@ class HttpClient:
         headers = {"Accept": "application/json", **self._credentials.make_headers()}
         content: Any = None
         if upload is not None:
-            content, more = _make_form(*upload)
+            content, more = _make_upload(*upload)
             headers |= more
         elif body is not None:
             content = json.dumps(body).encode()
@@ -425,7 +425,7 @@ def _check_endpoint(endpoint: str) -> str:
     return f"{parsed.scheme}://{parsed.netloc}{parsed.path.rstrip('/')}"
 
 
-def _make_form(name: str, path: Path) -> tuple[Iterator[bytes], dict[str, str]]:
+def _make_upload(name: str, path: Path) -> tuple[Iterator[bytes], dict[str, str]]:
     """A form with one file, read while it is sent."""
     boundary = os.urandom(16).hex()
     head = (
