@@ -26,7 +26,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     whole, sample = config.getoption("flink_release"), config.getoption("flink_sample")
     if not whole and not sample:
         return
-    tests = ((name, name.partition("[")[0], release) for name, release in releases.items())
+    quick = {name for name, item in marked.items() if not item.get_closest_marker("slow")}
+    tests = (
+        (name, name.partition("[")[0], release)
+        for name, release in releases.items()
+        if name in quick or (release or "any") in whole
+    )
     chosen = sampling.choose(tests, whole, sample or sampling.SAMPLE)
     left_out = [item for name, item in marked.items() if name not in chosen]
     if left_out:

@@ -60,12 +60,14 @@ def assert_goes_on(spark: SparkSession, source: str, folder: Path, backend: str,
     assert found == {f"key-{key}": expect(key, ROUNDS + 1) for key in range(KEYS)}
 
 
+@pytest.mark.slow
 def test_a_function_on_rocksdb_goes_on_from_pyflink_and_pyflink_from_it(spark: SparkSession, tmp_path: Path) -> None:
     taken = pyflink_jobs.make_savepoint(tmp_path / "job", backend="rocksdb", form="NATIVE", small=True)
     assert show(spark, str(taken)) == {f"key-{key}": expect(key) for key in range(KEYS)}
     assert_goes_on(spark, str(taken), tmp_path, "rocksdb", {"execution.checkpointing.incremental": True})
 
 
+@pytest.mark.slow
 def test_a_function_with_changelog_goes_on_from_pyflink_and_pyflink_from_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def test_migrated_savepoint_restores_with_evolved_class(
     assert not harness.diff_entries(harness.read_entries(orders / "expected-migrated.jsonl.gz"), result.entries)
 
 
+@pytest.mark.slow
 def test_flink_refuses_migrated_savepoint_with_old_class(version: str, migrated: Path, backend: str) -> None:
     result = harness.restore(version, migrated, jobs.orders_job("v1"), backend=backend)
 

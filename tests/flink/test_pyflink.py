@@ -110,6 +110,7 @@ def test_a_field_more_and_other_times_to_live_restore(spark: SparkSession, tmp_p
         assert values == {f"v{number}" for number in range(KEYS)}
 
 
+@pytest.mark.slow
 def test_other_keys_restore(spark: SparkSession, tmp_path: Path) -> None:
     target = write_migrated(spark, REKEYED, tmp_path)
     found = by_key(pyflink_jobs.read_savepoint(target, tmp_path / "read", "--key", "long", "--small"))
@@ -118,6 +119,7 @@ def test_other_keys_restore(spark: SparkSession, tmp_path: Path) -> None:
     assert {key: len(state["list"]) for key, state in found.items()} == dict.fromkeys(range(KEYS), 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "form"), [("rocksdb", "NATIVE"), ("hashmap", "NATIVE")])
 def test_every_format_is_read_alike(backend: str, form: str, tmp_path: Path) -> None:
     taken = pyflink_jobs.make_savepoint(tmp_path / "job", backend=backend, form=form, small=True)
