@@ -49,7 +49,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="Run one in N tests of every test function that is not slow, at least one: the releases take turns within "
         "a function, and a hash of its name says which one begins, so that each gets about a third; with "
-        f"--flink-release of the other releases, where the default is {sampling.SAMPLE}. Without either option all tests run.",
+        f"--flink-release of the other releases, where the default is {sampling.SAMPLE}. Without either option all "
+        "tests run.",
     )
     chosen = parser.getgroup("quick", "the quick tests and all others")
     chosen.addoption("--quick", action="store_true", help="Run the quick tests only (tests/quick.py).")
