@@ -14,6 +14,7 @@
       cluster: {url: "http://flink-2:8081"} # where the new program runs; by default where the old one does
       automatic: [compatible, migrated]     # no approval needed for these; see `Need`
       checkpoints: 2                        # completed ones after which the upgrade is done
+      rehearsal: {cluster: {url: "http://test:8081"}, arguments: [--idle]}   # restores there; left out: nowhere
 
 The file of a job of Dagster (`type: state_pipelines.dagster.FlinkJobComponent` with `attributes`) is read, too, if it
 has no templates. JSON is YAML, too.
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -31,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from state_pipelines.errors import UsageError, Where, at
+from state_pipelines.flink.cluster import ClaimMode, SavepointFormat, Submission
 from state_pipelines.operations.check.check import BACKENDS, parse_release
 from state_pipelines.operations.migration.history import HEAD
 from state_pipelines.operations.retention.policy import parse_duration
@@ -44,7 +47,11 @@ if TYPE_CHECKING:
 
 
 class Need(StrEnum):
-    """Results of a check that the policy of a job may accept without an approval."""
+    """Results of a check that the policy of a job may accept without an approval.
+
+    `partial`: state is dropped or starts empty. `undetermined`: the check cannot tell. `repeated`: the last upgrade to
+    this very program went back.
+    """
 
     COMPATIBLE = "compatible"
     MIGRATED = "migrated"
@@ -52,41 +59,66 @@ class Need(StrEnum):
     CONVERTED = "converted"
     PARTIAL = "partial"
     UNDETERMINED = "undetermined"
-
-
-class SavepointFormat(StrEnum):
-    """Formats in which a cluster writes savepoints (`SavepointFormatType`)."""
-
-    CANONICAL = "canonical"
-    NATIVE = "native"
+    REPEATED = "repeated"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
     """A program that a cluster can run.
 
+    One of `jar`, `plan` and `image` says what runs.
+
     Attributes:
-        jar: path of its jar from here.
+        jar: path of its jar from here; empty without one.
+        plan: path or URI of a compiled plan of SQL, as the cluster sees it.
+        image: image of its container.
         entry_class: its main class; empty for that of the manifest of the jar.
         arguments: of the program.
         parallelism: of the job; None for the default of the cluster.
         max_parallelism: number of key groups to which the savepoint is rescaled; None to leave it as it is.
         backend: state backend of the new program, `hashmap` or `rocksdb`; None where either may be.
         allow_non_restored_state: the restore may drop the state of operators that the program lacks.
+        configuration: options of Flink for the job.
     """
 
-    jar: str
+    jar: str = ""
+    plan: str = ""
+    image: str = ""
     entry_class: str = ""
     arguments: tuple[str, ...] = ()
     parallelism: int | None = None
     max_parallelism: int | None = None
     backend: str | None = None
     allow_non_restored_state: bool = False
+    configuration: Mapping[str, str] = field(default_factory=dict)
+
+    def submit(self, snapshot: str, job_id: str) -> Submission:
+        """Return what a cluster is asked for: the program from a snapshot, under an id."""
+        return Submission(
+            jar=self.jar or None,
+            plan=self.plan or None,
+            image=self.image or None,
+            entry_class=self.entry_class or None,
+            arguments=self.arguments,
+            parallelism=self.parallelism,
+            savepoint=snapshot,
+            allow_non_restored_state=self.allow_non_restored_state,
+            claim_mode=ClaimMode.NO_CLAIM,
+            job_id=job_id,
+            configuration=self.configuration,
+        )
 
     def describe_command(self, snapshot: str) -> str:
-        """Return the command of Flink that starts the program from a snapshot."""
+        """Return the command that starts the program from a snapshot by hand."""
+        if self.plan:
+            return f"SET 'execution.state-recovery.path' = '{snapshot}'; EXECUTE PLAN '{self.plan}';"
+        if self.image:
+            return (
+                f"kubectl: image {self.image}, spec.job.initialSavepointPath: {snapshot}, a new savepointRedeployNonce"
+            )
         words = ["flink run -d", f"-s {snapshot}"]
         words += ["-n"] if self.allow_non_restored_state else []
+        words += [f"-D{name}={value}" for name, value in self.configuration.items()]
         words += [f"-c {self.entry_class}"] if self.entry_class else []
         words += [f"-p {self.parallelism}"] if self.parallelism else []
         return " ".join((*words, self.jar, *self.arguments))
@@ -108,6 +140,8 @@ class UpgradeSettings:
         start_seconds: time in which a submitted job must be known to the cluster, and a cancelled one be gone.
         savepoint_format: format of the savepoints.
         drain: whether the sources emit the largest watermark before the job stops.
+        rehearsal_cluster: settings of a cluster on which rehearsals restore the new program; empty without one.
+        rehearsal_arguments: of the new program there, with which its sources emit nothing; None for its own.
     """
 
     savepoints: str
@@ -121,6 +155,8 @@ class UpgradeSettings:
     start_seconds: float = 120
     savepoint_format: SavepointFormat = SavepointFormat.CANONICAL
     drain: bool = False
+    rehearsal_cluster: Mapping[str, Any] = field(default_factory=dict)
+    rehearsal_arguments: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +179,8 @@ class UpgradeRequest:
         new_job: description (.yaml, .json) or snapshot of the new job.
         job_classes: classes of the new job; None for the jar of the new program.
         file: the file, for messages and commands.
+        allow_python: Python files among the migrations may run.
+        allow_sql: migrations may have SQL that is more than functions over the row.
     """
 
     name: str
@@ -160,21 +198,28 @@ class UpgradeRequest:
     new_job: str | None = None
     job_classes: tuple[str, ...] | None = None
     file: str = "JOB.yaml"
+    allow_python: bool = False
+    allow_sql: bool = False
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Paths of the classes of the new job."""
-        return (self.settings.new.jar,) if self.job_classes is None else self.job_classes
+        jar = self.settings.new.jar
+        return ((jar,) if jar else ()) if self.job_classes is None else self.job_classes
 
     def describe_change(self) -> dict[str, object]:
         """Return all that decides what an upgrade does, with the contents of files as digests; without secrets.
 
         Raises:
+            UsageError: a jar is not there.
             StateError: a jar or a description cannot be read.
         """
         described = {name: asdict(each) for name, each in (("old", self.settings.old), ("new", self.settings.new))}
-        for program in described.values():
-            program["jar"] = digest_file(str(program["jar"]))
+        for what, program in described.items():
+            jar = str(program["jar"])
+            if jar and "://" not in jar and not Path(jar).is_file():
+                raise UsageError(f"the jar of the {what} program is not there", where=Where(file=jar))
+            program["jar"] = digest_file(jar) if jar else ""
         return {
             "job": self.name,
             **described,
@@ -195,12 +240,14 @@ _JOB = {
 }
 _UPGRADE = {
     *("savepoints", "old", "new", "cluster", "automatic", "checkpoints", "watch", "savepoint_timeout"),
-    *("start_timeout", "savepoint_format", "drain"),
+    *("start_timeout", "savepoint_format", "drain", "rehearsal"),
 }
 _PROGRAM = {
-    *("jar", "entry_class", "arguments", "parallelism", "max_parallelism", "backend", "allow_non_restored_state"),
+    *("jar", "plan", "image", "configuration", "entry_class", "arguments", "parallelism", "max_parallelism"),
+    *("backend", "allow_non_restored_state"),
 }
 _COMPONENT = "FlinkJobComponent"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 
 
 def load_upgrade_request(path: str | Path) -> UpgradeRequest:
@@ -239,6 +286,8 @@ def parse_upgrade_request(content: object, directory: Path) -> UpgradeRequest:
     _refuse_unknown(body, _JOB, "the description of the job")
     _refuse_templates(body)
     name = _require_text(body, "name", "the description of the job")
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no name of a job: use letters, digits, `_`, `-` and `.`")
     return UpgradeRequest(
         name=name,
         cluster=_require_mapping(body.get("cluster"), "cluster"),
@@ -275,11 +324,12 @@ def parse_settings(content: object, directory: Path) -> UpgradeSettings:
     for each in automatic:
         if each not in tuple(Need):
             raise UsageError(f"upgrade.automatic names {each!r}", hint=f"Choose from {', '.join(Need)}")
-    chosen = str(body.get("savepoint_format", SavepointFormat.CANONICAL))
+    rehearsal = _require_mapping(body.get("rehearsal") or {}, "upgrade.rehearsal")
+    _refuse_unknown(rehearsal, ("cluster", "arguments"), "upgrade.rehearsal")
+    chosen = str(body.get("savepoint_format", "canonical")).upper()
     if chosen not in tuple(SavepointFormat):
-        raise UsageError(
-            f"upgrade.savepoint_format is {chosen!r}", hint=f"Choose from {', '.join(SavepointFormat)}"
-        )
+        known = ", ".join(SavepointFormat).lower()
+        raise UsageError(f"upgrade.savepoint_format is {chosen.lower()!r}", hint=f"Choose from {known}")
     return UpgradeSettings(
         savepoints=_require_text(body, "savepoints", "upgrade"),
         old=_read_program(body.get("old"), "upgrade.old", directory),
@@ -292,6 +342,8 @@ def parse_settings(content: object, directory: Path) -> UpgradeSettings:
         start_seconds=_read_seconds(body, "start_timeout", 120),
         savepoint_format=SavepointFormat(chosen),
         drain=_read_flag(body, "drain", "upgrade"),
+        rehearsal_cluster=_require_mapping(rehearsal.get("cluster") or {}, "upgrade.rehearsal.cluster"),
+        rehearsal_arguments=_list_texts(rehearsal, "arguments") if "arguments" in rehearsal else None,
     )
 
 
@@ -319,8 +371,16 @@ def _read_program(content: object, what: str, directory: Path) -> Program:
         name: None if body.get(name) is None else _read_number(body[name], f"{what}.{name}")
         for name in ("parallelism", "max_parallelism")
     }
+    given = [name for name in ("jar", "plan", "image") if body.get(name)]
+    if len(given) != 1:
+        found = f"names {' and '.join(given)}" if given else "names none"
+        raise UsageError(f"{what} {found}: a program is one of jar, plan and image")
+    configuration = _require_mapping(body.get("configuration") or {}, f"{what}.configuration")
     return Program(
-        jar=_resolve(directory, _require_text(body, "jar", what)),
+        jar=_find_path(body, "jar", directory) or "",
+        plan=str(body.get("plan") or ""),
+        image=str(body.get("image") or ""),
+        configuration={name: str(value) for name, value in configuration.items()},
         entry_class=str(body.get("entry_class") or ""),
         arguments=_list_texts(body, "arguments"),
         backend=backend,
@@ -339,7 +399,9 @@ def _require_mapping(content: object, what: str) -> dict[str, Any]:
 def _refuse_unknown(body: Mapping[str, Any], known: Collection[str], what: str) -> None:
     unknown = sorted(set(body) - set(known))
     if unknown:
-        raise UsageError(f"unknown entries {', '.join(unknown)} in {what}", hint=f"Known are {', '.join(sorted(known))}")
+        raise UsageError(
+            f"unknown entries {', '.join(unknown)} in {what}", hint=f"Known are {', '.join(sorted(known))}"
+        )
 
 
 def _refuse_templates(body: Mapping[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""Upgrades of running jobs: savepoint, check, migration, proof, start, watch, or back."""

@@ -1,0 +1,409 @@
+"""The plan of an upgrade: everything that would happen, before anything is stopped."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import ClusterError, MissingFileError, NotFoundError, SnapshotGoneError, StateError
+from state_pipelines.flink.cluster import (
+    CheckpointStatus,
+    JobStatus,
+    SavepointRequest,
+    TriggerStatus,
+    find_job,
+    wait_for_savepoint,
+)
+from state_pipelines.operations.migration.history import RevisionDirectory
+from state_pipelines.upgrades.state_changes import map_from_cluster, open_state, plan_change
+from state_pipelines.upgrades.upgrade_records import Outcome
+from state_pipelines.upgrades.upgrade_request import Need, fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
+
+    from state_pipelines.flink.cluster import Checkpoint, FlinkCluster, JobOverview
+    from state_pipelines.snapshot import Snapshot
+    from state_pipelines.upgrades.state_changes import StateChange
+    from state_pipelines.upgrades.upgrade_records import RecordDirectory
+    from state_pipelines.upgrades.upgrade_request import UpgradeRequest
+
+_START_SECONDS = 10.0
+"""Assumed time between a submission and the first records, unless an earlier upgrade or rehearsal has measured it."""
+
+_CHECKS = 3
+"""Number of checkpoints that may be removed while they are read."""
+
+_SPARK_SECONDS = 5.0
+_BYTES_PER_SECOND = 20e6
+"""Assumed speed of a migration, a rescaling or a conversion on one machine, unless a rehearsal has measured it."""
+
+
+@dataclass(frozen=True)
+class DownTime:
+    """Predicted time in which the job is down.
+
+    Attributes:
+        savepoint: seconds of the savepoint.
+        change: seconds of the migration and the other operations, with their proofs.
+        start: seconds from the submission until the new job runs.
+        sources: where each number comes from.
+    """
+
+    savepoint: float
+    change: float
+    start: float
+    sources: Mapping[str, str]
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.savepoint + self.change + self.start
+
+    def to_json(self) -> dict[str, object]:
+        """The prediction for machines."""
+        return {
+            "seconds": round(self.seconds, 1),
+            "savepoint": round(self.savepoint, 1),
+            "change": round(self.change, 1),
+            "start": round(self.start, 1),
+            "sources": dict(self.sources),
+        }
+
+
+@dataclass(frozen=True)
+class CheckedSnapshot:
+    """The snapshot that a plan was made with, taken while the job ran on.
+
+    Attributes:
+        path: as the cluster names it.
+        description: `checkpoint 17` or `savepoint 18`.
+        state_size: bytes of its state; None where the cluster does not say.
+        savepoint_seconds: duration of the newest savepoint of the job; None before there was one.
+    """
+
+    path: str
+    description: str
+    state_size: int | None
+    savepoint_seconds: float | None
+
+
+@dataclass(frozen=True)
+class UpgradePlan:
+    """Everything that an upgrade would do.
+
+    Attributes:
+        job: name of the job.
+        old_job: id of the running job.
+        job_name: its name at the cluster.
+        endpoints: of the cluster of the old program and of that of the new one.
+        checked: the snapshot that was checked; None where none could be.
+        change: verdict and changes of the state; None where they could not be determined.
+        down_time: predicted; None for a plan that is refused.
+        refusals: why the upgrade cannot be done; nothing is stopped then.
+        fingerprint: 16 hexadecimal digits that change with the programs, the change and the running job.
+        programs: likewise of the programs and their settings alone.
+        to_approve: results of the check that the policy of the job leaves to a person.
+        notes: what users should know.
+    """
+
+    job: str
+    old_job: str
+    job_name: str
+    endpoints: tuple[str, str]
+    checked: CheckedSnapshot | None
+    change: StateChange | None
+    down_time: DownTime | None
+    refusals: tuple[str, ...]
+    fingerprint: str
+    programs: str
+    to_approve: tuple[Need, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps in words, in order."""
+        if self.change is None or self.refusals:
+            return ()
+        writes = [f"{each} the state, and prove the result" for each in self.change.writes]
+        moves = "" if self.endpoints[0] == self.endpoints[1] else f" at {self.endpoints[1]}"
+        return (
+            f"take a savepoint of job {self.old_job} and stop it",
+            "check that savepoint again",
+            *(writes or ["change nothing: the state restores as it is"]),
+            f"start the new program{moves} from the result",
+            "watch it until its checkpoints are completed; else cancel it and start the old program from its savepoint",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan for machines."""
+        return {
+            "job": self.job,
+            "old_job": self.old_job,
+            "job_name": self.job_name,
+            "endpoints": list(self.endpoints),
+            "checked": None
+            if self.checked is None
+            else {
+                "path": self.checked.path,
+                "snapshot": self.checked.description,
+                "state_size": self.checked.state_size,
+            },
+            "change": None if self.change is None else self.change.to_json(),
+            "down_time": None if self.down_time is None else self.down_time.to_json(),
+            "steps": list(self.steps),
+            "refusals": list(self.refusals),
+            "fingerprint": self.fingerprint,
+            "to_approve": [str(each) for each in self.to_approve],
+            "notes": list(self.notes),
+            "programs": self.programs,
+        }
+
+
+def plan_upgrade(
+    request: UpgradeRequest,
+    old: FlinkCluster,
+    new: FlinkCluster,
+    records: RecordDirectory,
+    *,
+    sleep: Callable[[float], object] = time.sleep,
+) -> UpgradePlan:
+    """Plan an upgrade; the job is not stopped.
+
+    A savepoint is taken, while the job runs on, unless one of the job can be read from here already: it shows that what
+    the cluster writes is reachable.
+
+    Args:
+        request: the job and its programs.
+        old: the cluster of the running job.
+        new: the cluster of the new program.
+        records: of earlier upgrades and rehearsals.
+        sleep: waits between two polls.
+
+    Raises:
+        ClusterError: a cluster cannot be reached.
+        NotFoundError: the cluster has no such job.
+        UsageError: a jar is missing, or several jobs have the name.
+        StateError: a revision cannot be read.
+    """
+    programs = fingerprint(request.describe_change())
+    job = find_job(old, request.job)
+    refusals = [*check_job(job), *check_clusters(request, old, new)]
+    checked, change, notes = None, None, list[str]()
+    if not refusals:
+        try:
+            checked, change = _check_newest(request, old, job.id, sleep)
+            if change.is_refused:
+                refusals += change.reasons
+        except ClusterError:
+            raise
+        except StateError as error:
+            refusals.append(str(error))
+    needs = [] if change is None else list(change.needs)
+    earlier = records.find_last()
+    if earlier is not None and earlier.outcome is Outcome.WENT_BACK and earlier.plan.get("programs") == programs:
+        needs.append(Need.REPEATED)
+        notes.append(f"the last upgrade to this program went back: {earlier.reason}")
+    mark = _make_fingerprint(request, job.id, change)
+    down_time = None
+    if change is not None and checked is not None and not refusals:
+        down_time = predict_down_time(change, checked, records)
+        notes += list(change.report.notes)
+    return UpgradePlan(
+        job=request.name,
+        old_job=job.id,
+        job_name=job.name,
+        endpoints=(old.endpoint, new.endpoint),
+        checked=checked,
+        change=change,
+        down_time=down_time,
+        refusals=tuple(refusals),
+        fingerprint=mark,
+        programs=programs,
+        to_approve=() if refusals else tuple(each for each in needs if each not in request.settings.automatic),
+        notes=tuple(notes),
+    )
+
+
+def _check_newest(
+    request: UpgradeRequest, cluster: FlinkCluster, job: str, sleep: Callable[[float], object]
+) -> tuple[CheckedSnapshot, StateChange]:
+    """Check the newest snapshot of a job; another one if Flink removes it meanwhile."""
+    for _ in range(_CHECKS):
+        checked, snapshot = find_snapshot(request, cluster, job, sleep=sleep)
+        try:
+            return checked, plan_change(request, snapshot)
+        except (SnapshotGoneError, MissingFileError):
+            continue
+    checked, snapshot = find_snapshot(request, cluster, job, sleep=sleep)
+    return checked, plan_change(request, snapshot)
+
+
+def find_snapshot(
+    request: UpgradeRequest, cluster: FlinkCluster, job: str, *, sleep: Callable[[float], object] = time.sleep
+) -> tuple[CheckedSnapshot, Snapshot]:
+    """Open the newest snapshot of a running job that is readable from here, and make sure that its savepoints are.
+
+    Raises:
+        ClusterError: the cluster cannot be reached, or the savepoint failed.
+        NotFoundError: the savepoints of the cluster are not reachable from here.
+    """
+    savepoint = next(_open_all(request, _list_completed(cluster, job, is_savepoint=True)), None)
+    if savepoint is None:
+        savepoint = take_savepoint(request, cluster, job, sleep=sleep)
+    seconds = None if savepoint[0].duration_ms is None else savepoint[0].duration_ms / 1000
+    # Checkpoints may be anywhere, and may be gone as soon as they are read.
+    checkpoint = next(_open_all(request, _list_completed(cluster, job, is_savepoint=False)), None)
+    newest = max((savepoint, checkpoint or savepoint), key=lambda each: each[0].id)
+    kind = "savepoint" if newest[0].is_savepoint else "checkpoint"
+    found = CheckedSnapshot(newest[0].path, f"{kind} {newest[0].id}", newest[0].state_size, seconds)
+    return found, newest[1]
+
+
+def take_savepoint(
+    request: UpgradeRequest, cluster: FlinkCluster, job: str, *, sleep: Callable[[float], object] = time.sleep
+) -> tuple[Checkpoint, Snapshot]:
+    """Take a savepoint of a running job, which runs on, and open it from here.
+
+    Raises:
+        ClusterError: the savepoint failed.
+        NotFoundError: it is not reachable from here.
+    """
+    settings = request.settings
+    wanted = SavepointRequest(directory=settings.savepoints, format=settings.savepoint_format)
+    trigger = cluster.trigger_savepoint(job, wanted)
+    progress = wait_for_savepoint(cluster, job, trigger, timeout_seconds=settings.savepoint_seconds, sleep=sleep)
+    if progress.status is TriggerStatus.FAILED:
+        raise refuse_savepoint(progress.failure, cluster)
+    snapshot = open_state(request, progress.path)
+    for each in _list_completed(cluster, job, is_savepoint=True):
+        if each.path.rstrip("/") == progress.path.rstrip("/"):
+            return each, snapshot
+    raise ClusterError(
+        f"the savepoint {progress.path} is not in the history of checkpoints of job {job}",
+        hint="Raise web.checkpoints.history of the cluster",
+    )
+
+
+def refuse_savepoint(failure: str, cluster: FlinkCluster) -> ClusterError:
+    """Return the error of a savepoint that failed, with Flink's reason."""
+    first = failure.splitlines()[0] if failure else "Flink gives no reason"
+    error = ClusterError(
+        f"the savepoint failed at {cluster.endpoint}: {first}",
+        hint="The job runs on. `state-pipelines status` shows its checkpoints; the directory may not be writable there",
+    )
+    error.details["flink"] = failure
+    return error
+
+
+def predict_down_time(change: StateChange, checked: CheckedSnapshot, records: RecordDirectory) -> DownTime:
+    """Predict the time in which the job is down, from what rehearsals and upgrades have measured.
+
+    Raises:
+        StateError: the records cannot be read.
+    """
+    rehearsal = records.read_rehearsal()
+    sources = {"savepoint": "duration of the newest savepoint"}
+    size = checked.state_size or 0
+    if not change.writes:
+        seconds, sources["change"] = 0.0, "nothing is written"
+    elif rehearsal.get("change") == describe_comparable(change) and rehearsal.get("change_seconds") is not None:
+        ratio = size / rehearsal["state_size"] if size and rehearsal.get("state_size") else 1.0
+        seconds, sources["change"] = float(rehearsal["change_seconds"]) * ratio, f"rehearsal of {rehearsal['finished']}"
+    else:
+        seconds = len(change.writes) * size / _BYTES_PER_SECOND + (_SPARK_SECONDS if change.revisions else 0)
+        sources["change"] = "assumed speed, not rehearsed"
+    measured = [
+        float(each.steps["watch"]["start_seconds"])
+        for each in records.list_records()
+        if each.steps.get("watch", {}).get("start_seconds") is not None
+    ]
+    start, sources["start"] = _START_SECONDS, "assumed"
+    if rehearsal.get("start_seconds") is not None:
+        start, sources["start"] = float(rehearsal["start_seconds"]), f"rehearsal of {rehearsal['finished']}"
+    elif measured:
+        start, sources["start"] = measured[-1], "last upgrade"
+    if checked.savepoint_seconds is None:
+        sources["savepoint"] = "not known"
+    return DownTime(checked.savepoint_seconds or 0.0, seconds, start, sources)
+
+
+def describe_comparable(change: StateChange) -> dict[str, object]:
+    """Return what changes of the same kind have in common, whatever their snapshots are."""
+    return {name: value for name, value in change.to_json().items() if name != "reasons"}
+
+
+def _make_fingerprint(request: UpgradeRequest, job: str, change: StateChange | None) -> str:
+    revisions = None
+    if request.migrations is not None:
+        revisions = RevisionDirectory(request.migrations, allow_python=request.allow_python).fingerprint
+    content = {
+        "request": request.describe_change(),
+        "revisions": revisions,
+        "old_job": job,
+        "change": None if change is None else describe_comparable(change),
+    }
+    return fingerprint(content)
+
+
+def check_job(job: JobOverview) -> Iterator[str]:
+    """Yield why a job cannot take a savepoint."""
+    if job.status is not JobStatus.RUNNING:
+        yield (
+            f"job {job.id} is {job.status}: only a running job can take a savepoint. Start it, or look at "
+            "`state-pipelines status`"
+        )
+
+
+def check_clusters(request: UpgradeRequest, old: FlinkCluster, new: FlinkCluster) -> Iterator[str]:
+    """Yield why the programs could not be started.
+
+    Raises:
+        ClusterError: a cluster cannot be reached.
+    """
+    settings = request.settings
+    sides = [(new, settings.new, "new"), (old, settings.old, "old")]
+    for cluster, program, what in sides:
+        overview = cluster.describe()
+        if program.jar and not overview.can_submit:
+            yield (
+                f"{cluster.endpoint} takes no jars, so the {what} program cannot be started there: set "
+                "web.submit.enable, or let the deployment start it (image)"
+            )
+        if what == "new":
+            line = ".".join(overview.version.split(".")[:2])
+            if line and line != ".".join(request.target_release.split(".")[:2]):
+                yield (
+                    f"{cluster.endpoint} runs Flink {overview.version}, and target_release is "
+                    f"{request.target_release}: set it to {line}"
+                )
+            if new is not old and program.parallelism and overview.slots_available is not None:
+                missing = program.parallelism - overview.slots_available
+                if missing > 0:
+                    yield f"{cluster.endpoint} has {missing} slots too few for parallelism {program.parallelism}"
+
+
+def _list_completed(cluster: FlinkCluster, job: str, *, is_savepoint: bool) -> Iterator[Checkpoint]:
+    for each in cluster.read_checkpoints(job).history:
+        is_done = each.status is CheckpointStatus.COMPLETED and not each.is_discarded
+        if is_done and each.is_savepoint is is_savepoint and each.path:
+            yield each
+
+
+def _open_all(request: UpgradeRequest, found: Iterator[Checkpoint]) -> Iterator[tuple[Checkpoint, Snapshot]]:
+    """Those that can be opened from here; a savepoint counts only below the directory of savepoints."""
+    directory = map_from_cluster(request, request.settings.savepoints).rstrip("/")
+    for each in found:
+        here = map_from_cluster(request, each.path)
+        if each.is_savepoint and not _normalize(here).startswith(f"{_normalize(directory)}/"):
+            continue
+        try:
+            yield each, open_state(request, each.path)
+        except (NotFoundError, SnapshotGoneError):
+            continue
+
+
+def _normalize(path: str) -> str:
+    return path.removeprefix("file:").lstrip("/") if path.startswith(("file:", "/")) else path

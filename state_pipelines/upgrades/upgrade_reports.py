@@ -1,0 +1,198 @@
+"""Reports of upgrades: what runs, why, and the commands that start either program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.upgrades.upgrade_records import Outcome, Step
+
+if TYPE_CHECKING:
+    from state_pipelines.upgrades.upgrade_plan import UpgradePlan
+    from state_pipelines.upgrades.upgrade_records import UpgradeRecord
+    from state_pipelines.upgrades.upgrade_request import UpgradeRequest
+
+
+class Result(StrEnum):
+    """Result of `upgrade`."""
+
+    PLANNED = "planned"
+    UPGRADED = "upgraded"
+    WENT_BACK = "went back"
+    NOT_STOPPED = "not stopped"
+    NOTHING_RUNS = "nothing runs"
+    REFUSED = "refused"
+    WAITS = "waits for approval"
+    UNDECIDED = "not decided"
+
+
+@dataclass(frozen=True)
+class UpgradeReport:
+    """Report of an upgrade.
+
+    Attributes:
+        result: in a word.
+        headline: first line: what runs.
+        lines: why, and what to do.
+        commands: by `old` and `new`, the command that starts the program by hand; empty where neither is needed.
+        plan: the plan; None where an upgrade was continued.
+        record: the record; None where nothing was begun.
+    """
+
+    result: Result
+    headline: str
+    lines: tuple[str, ...] = ()
+    commands: tuple[tuple[str, str], ...] = ()
+    plan: UpgradePlan | None = None
+    record: UpgradeRecord | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0: done, or planned. 1: the answer is no. 3: it is not known, or an approval is missing."""
+        if self.result in (Result.PLANNED, Result.UPGRADED):
+            return 0
+        return 3 if self.result in (Result.WAITS, Result.UNDECIDED) else 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The report for machines."""
+        return {
+            "result": str(self.result),
+            "headline": self.headline,
+            "lines": list(self.lines),
+            "commands": dict(self.commands),
+            "plan": None if self.plan is None else self.plan.to_json(),
+            "record": None if self.record is None else self.record.to_json(),
+        }
+
+    def list_lines(self) -> list[str]:
+        """The report for people."""
+        commands = [f"to start the {name} program: {command}" for name, command in self.commands]
+        return [self.headline, *self.lines, *commands]
+
+
+def report_plan(request: UpgradeRequest, plan: UpgradePlan, *, is_wanted: bool) -> UpgradeReport:
+    """Report a plan.
+
+    Args:
+        request: the job.
+        plan: its plan.
+        is_wanted: only the plan was asked for, so that a missing approval is no result.
+    """
+    runs = f"{request.name} runs the old program, job {plan.old_job} at {plan.endpoints[0]}; nothing was stopped"
+    lines = list(describe_plan(plan))
+    if plan.refusals:
+        return UpgradeReport(Result.REFUSED, runs, tuple(lines), plan=plan)
+    if plan.to_approve:
+        result = Result.PLANNED if is_wanted else Result.WAITS
+        lines.append(
+            f"an approval is needed ({', '.join(plan.to_approve)}): "
+            f"state-pipelines upgrade {request.file} --approve {plan.fingerprint}"
+        )
+        return UpgradeReport(result, runs, tuple(lines), plan=plan)
+    return UpgradeReport(Result.PLANNED, runs, tuple(lines), plan=plan)
+
+
+def describe_plan(plan: UpgradePlan) -> list[str]:
+    """Return a plan in lines."""
+    lines = [f"refused: {each}" for each in plan.refusals]
+    if plan.checked is not None:
+        lines.append(f"checked: {plan.checked.description}, {plan.checked.path}")
+    if plan.change is not None:
+        lines.append(f"verdict: {plan.change.verdict}; {', '.join(plan.change.needs)}")
+        if not plan.refusals:
+            lines += plan.change.reasons
+        lines += [f"revision: {each}" for each in plan.change.revisions]
+    lines += [f"{number}. {each}" for number, each in enumerate(plan.steps, start=1)]
+    if plan.down_time is not None:
+        time = plan.down_time
+        lines.append(
+            f"predicted down time: {time.seconds:.1f} s = savepoint {time.savepoint:.1f} ({time.sources['savepoint']}) "
+            f"+ change {time.change:.1f} ({time.sources['change']}) + start {time.start:.1f} ({time.sources['start']})"
+        )
+    lines += [f"note: {each}" for each in plan.notes]
+    lines.append(f"fingerprint: {plan.fingerprint}")
+    return lines
+
+
+def report_record(request: UpgradeRequest, record: UpgradeRecord, plan: UpgradePlan | None) -> UpgradeReport:
+    """Report an upgrade that is decided."""
+    savepoint, changed = describe_savepoints(record)
+    endpoint = (record.plan.get("endpoints") or ["its cluster", "its cluster"])[0]
+    commands = list_commands(request, record)
+    name, reason = record.job, record.reason
+    match record.outcome:
+        case Outcome.UPGRADED:
+            watch = record.get(Step.WATCH)
+            lines = [f"restored from {changed}", f"savepoint of the old program: {savepoint}"]
+            if down := measure_down_time(record):
+                predicted = (record.plan.get("down_time") or {}).get("seconds")
+                lines.append(f"down time: {down:.1f} s, predicted {predicted} s")
+            if "checkpoints" in watch:
+                lines.append(f"checkpoints completed: {watch['checkpoints']}")
+            if "ended" in watch:
+                lines.append(str(watch["ended"]))
+            job = record.make_id("new")
+            return UpgradeReport(
+                Result.UPGRADED, f"{name} runs the new program, job {job}", tuple(lines), (), plan, record
+            )
+        case Outcome.WENT_BACK:
+            job = record.make_id("old")
+            headline = f"{name} runs the old program again, job {job} at {endpoint}, from its savepoint {savepoint}"
+            failed = record.get(Step.BACK).get("failed", "upgrade")
+            return UpgradeReport(
+                Result.WENT_BACK, headline, (f"the {failed} step failed: {reason}",), commands, plan, record
+            )
+        case Outcome.NOT_STOPPED:
+            headline = f"{name} runs the old program, job {record.old_job} at {endpoint}; it was not stopped"
+            return UpgradeReport(Result.NOT_STOPPED, headline, (reason,), (), plan, record)
+        case _:
+            lines = [reason]
+            if savepoint:
+                lines.append(f"savepoint of the old program: {savepoint}; for the new program: {changed or 'none'}")
+                lines.append("both savepoints are pinned, nothing was deleted")
+            return UpgradeReport(Result.NOTHING_RUNS, f"NOTHING RUNS of {name}", tuple(lines), commands, plan, record)
+
+
+def report_undecided(
+    request: UpgradeRequest, record: UpgradeRecord, error: Exception, plan: UpgradePlan | None
+) -> UpgradeReport:
+    """Report an upgrade whose end could not be seen."""
+    return UpgradeReport(
+        Result.UNDECIDED,
+        f"it is not known what runs of {request.name}",
+        (
+            str(error),
+            f"to continue the upgrade: state-pipelines upgrade {request.file}",
+            "look at the cluster before you start a program by hand",
+        ),
+        list_commands(request, record),
+        plan,
+        record,
+    )
+
+
+def list_commands(request: UpgradeRequest, record: UpgradeRecord) -> tuple[tuple[str, str], ...]:
+    """The commands that start the old and the new program by hand, as far as there are snapshots for them."""
+    savepoint, changed = describe_savepoints(record)
+    old, new = request.settings.old, request.settings.new
+    found = []
+    if savepoint:
+        found.append(("old", old.describe_command(savepoint)))
+    if changed:
+        found.append(("new", new.describe_command(changed)))
+    return tuple(found)
+
+
+def describe_savepoints(record: UpgradeRecord) -> tuple[str, str]:
+    """The savepoint of the old program and that for the new one; empty where there is none."""
+    return str(record.get(Step.STOP).get("savepoint", "")), str(record.get(Step.CHANGE).get("path", ""))
+
+
+def measure_down_time(record: UpgradeRecord) -> float | None:
+    """Seconds from the request for the savepoint until the new job ran; None where an upgrade was interrupted."""
+    stop, change, watch = (record.get(each) for each in (Step.STOP, Step.CHANGE, Step.WATCH))
+    if stop.get("seconds") is None or watch.get("start_seconds") is None:
+        return None
+    changed = sum(float(each) for each in change.get("seconds", {}).values())
+    return float(stop["seconds"]) + changed + float(watch["start_seconds"])

@@ -1,0 +1,557 @@
+"""The steps of an upgrade, each of which continues where a killed process has left it, and the way back.
+
+Until the job has stopped, a failure leaves it as it is. After that the old program is started again from its savepoint
+whatever has failed, unless the new one runs. A step first looks which of the jobs of the upgrade there are, by their
+ids, and then acts; so no job is started twice.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from state_pipelines.errors import ClusterError, NotFoundError, StateError, StorageError, UsageError
+from state_pipelines.flink.cluster import (
+    POLL_SECONDS,
+    JobStatus,
+    SavepointRequest,
+    TriggerStatus,
+)
+from state_pipelines.operations.retention import pin_snapshot, unpin_snapshot
+from state_pipelines.storage import Location, resolve
+from state_pipelines.storage.locations import is_below
+from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.upgrades.leases import LeaseLostError
+from state_pipelines.upgrades.state_changes import (
+    map_from_cluster,
+    map_to_cluster,
+    open_state,
+    plan_change,
+    prepare_change,
+    write_change,
+)
+from state_pipelines.upgrades.upgrade_records import Outcome, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from state_pipelines.flink.cluster import FlinkCluster, JobFailure, SavepointProgress
+    from state_pipelines.upgrades.leases import Lease
+    from state_pipelines.upgrades.state_changes import StateChange
+    from state_pipelines.upgrades.upgrade_records import RecordDirectory, UpgradeRecord
+    from state_pipelines.upgrades.upgrade_request import Program, UpgradeRequest
+
+Answer = TypeVar("Answer")
+
+_TRIGGERS = 3
+"""Number of requests for the savepoint whose answers may be lost."""
+
+FORWARD = (Step.STOP, Step.CHECK, Step.CHANGE, Step.START, Step.WATCH)
+"""The steps of an upgrade that succeeds."""
+
+
+class UndecidedError(StateError):
+    """It cannot be seen from here what runs: the cluster or the storage of the record cannot be reached."""
+
+
+class _NotStoppedError(StateError):
+    """The savepoint failed, and the job runs on."""
+
+
+class _GoneError(StateError):
+    """The job has ended without the savepoint of the upgrade."""
+
+
+class UpgradeRun:
+    """An upgrade of a job by this process, which holds the lease of the job.
+
+    Attributes:
+        record: what has been done; it is on the storage whenever a method returns.
+    """
+
+    def __init__(
+        self,
+        request: UpgradeRequest,
+        old: FlinkCluster,
+        new: FlinkCluster,
+        records: RecordDirectory,
+        lease: Lease,
+        record: UpgradeRecord,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        report: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        self.record = record
+        self._request = request
+        self._settings = request.settings
+        self._old = old
+        self._new = new
+        self._records = records
+        self._lease = lease
+        self._sleep = sleep
+        self._clock = clock
+        self._report = report
+        self._change: StateChange | None = None
+
+    @property
+    def new_job(self) -> str:
+        """Id of the job of the new program."""
+        return self.record.make_id("new")
+
+    @property
+    def returned_job(self) -> str:
+        """Id of the job of the old program after the way back."""
+        return self.record.make_id("old")
+
+    @property
+    def savepoint(self) -> str:
+        """The savepoint that the job was stopped with, as the cluster names it; empty before that."""
+        return str(self.record.get(Step.STOP).get("savepoint", ""))
+
+    def finish(self) -> UpgradeRecord:
+        """Take all steps that are left, and decide.
+
+        Raises:
+            UndecidedError: it cannot be seen what runs; the next run continues.
+            LeaseLostError: another process has taken over.
+        """
+        for step in FORWARD:
+            self.advance(step)
+        return self.decide()
+
+    def advance(self, step: Step) -> None:
+        """Take a step, unless it was taken or an earlier one has failed.
+
+        Raises:
+            UndecidedError: it cannot be seen what runs.
+            LeaseLostError: another process has taken over.
+        """
+        if self.record.outcome is not None or self.record.get(Step.BACK) or self.record.is_done(step):
+            return
+        actions = {
+            Step.STOP: self._stop,
+            Step.CHECK: self._check,
+            Step.CHANGE: self._write,
+            Step.START: self._start,
+            Step.WATCH: self._watch,
+        }
+        self._report(f"{step} …")
+        try:
+            actions[step]()
+        except (UndecidedError, LeaseLostError):
+            raise
+        except _NotStoppedError as error:
+            self._decide(Outcome.NOT_STOPPED, str(error))
+        except _GoneError as error:
+            self._decide(Outcome.NOTHING_RUNS, str(error))
+        except Exception as error:
+            reason = str(error) if isinstance(error, StateError) else f"{type(error).__name__}: {error}"
+            if step is Step.STOP:
+                if not self.record.get(step):
+                    self._decide(Outcome.NOT_STOPPED, reason)
+                    return
+                # Without an answer nobody knows whether the job will stop.
+                raise UndecidedError(f"the savepoint cannot be followed: {reason}") from error
+            # The job is down: whatever is wrong, the old program must run again.
+            self._report(f"{step} failed: {reason}")
+            self._note(Step.BACK, failed=str(step), reason=reason)
+
+    def decide(self) -> UpgradeRecord:
+        """Decide the upgrade: it is done, or the old program is started again.
+
+        Raises:
+            UndecidedError: it cannot be seen what runs; the next run continues.
+            LeaseLostError: another process has taken over.
+        """
+        if self.record.outcome is not None:
+            return self.record
+        if self.record.get(Step.BACK):
+            self._go_back()
+        elif self.record.is_done(Step.WATCH):
+            self._decide(Outcome.UPGRADED, "")
+        else:
+            raise UndecidedError("the upgrade has not come to its end", hint="Run it again, which continues it")
+        return self.record
+
+    # The savepoint.
+
+    def _stop(self) -> None:
+        change = self._plan_again()
+        if change is not None:
+            prepare_change(self._request, change)
+        attempt = int(self.record.get(Step.STOP).get("attempt", 0))
+        if attempt and self._follow_stop(attempt):
+            return
+        attempt += 1
+        self._note(Step.STOP, attempt=attempt, requested=_now())
+        self._lease.require_held()
+        wanted = SavepointRequest(
+            directory=self._find_directory(attempt),
+            format=self._settings.savepoint_format,
+            stop=True,
+            drain=self._settings.drain,
+            trigger_id=self.record.make_id("stop", attempt),
+        )
+        started = self._clock()
+        for _ in range(_TRIGGERS):
+            try:
+                # With the same id, a second request takes no second savepoint.
+                self._old.trigger_savepoint(self.record.old_job, wanted)
+                break
+            except ClusterError as error:
+                if not error.is_in_doubt:
+                    raise _NotStoppedError(f"the savepoint was refused: {error}") from error
+                self._sleep(POLL_SECONDS)
+        if not self._follow_stop(attempt, started):
+            raise _NotStoppedError(self.record.get(Step.STOP).get("failure") or "the savepoint was not taken")
+
+    def _follow_stop(self, attempt: int, started: float | None = None) -> bool:
+        """Wait for a savepoint that was asked for; False if there is none and the job runs on."""
+        job = self.record.old_job
+        progress = self._wait_for_stop(attempt)
+        if progress is None or progress.status is TriggerStatus.FAILED:
+            status = self._find_status(self._old, job)
+            if status is not None and not status.is_terminal:
+                failure = "" if progress is None else progress.failure.partition("\n")[0]
+                self._note(Step.STOP, failure=failure)
+                return False
+            path = self._find_savepoint(attempt)
+        else:
+            path = progress.path
+            self._wait_for_end(self._old, job)
+        seconds = None if started is None else round(self._clock() - started, 3)
+        self._note(Step.STOP, savepoint=path, seconds=seconds, done=True)
+        self._pin(path)
+        return True
+
+    def _wait_for_stop(self, attempt: int) -> SavepointProgress | None:
+        """Wait for the savepoint of an attempt; None if the cluster has forgotten the trigger, or never got it.
+
+        Raises:
+            UndecidedError: it takes too long, and the job may stop later.
+        """
+        job, trigger = self.record.old_job, self.record.make_id("stop", attempt)
+        deadline = self._clock() + self._settings.savepoint_seconds
+        while True:
+            try:
+                progress = self._ask(lambda: self._old.poll_savepoint(job, trigger), f"job {job} stops")
+            except NotFoundError:
+                return None
+            if progress.status is not TriggerStatus.IN_PROGRESS:
+                return progress
+            if self._clock() >= deadline:
+                raise UndecidedError(
+                    f"the savepoint is not completed after {self._settings.savepoint_seconds:g} s, and job {job} stops "
+                    "as soon as it is",
+                    hint="Run the upgrade again, which waits for it, or raise savepoint_timeout",
+                )
+            self._sleep(POLL_SECONDS)
+
+    def _find_directory(self, attempt: int) -> str:
+        """The directory of savepoints of one attempt, so that those of others are not mistaken for its own."""
+        return f"{self._settings.savepoints.rstrip('/')}/{self.record.name}/{attempt}"
+
+    def _find_savepoint(self, attempt: int) -> str:
+        """The savepoint of an attempt whose answer was lost, after the job has ended.
+
+        Raises:
+            _GoneError: there is none.
+        """
+        directory = self._find_directory(attempt)
+        found = list(find_snapshots(resolve(map_from_cluster(self._request, directory))))
+        if len(found) != 1:
+            raise _GoneError(
+                f"job {self.record.old_job} has ended, and {directory} holds "
+                f"{'no savepoint' if not found else f'{len(found)} savepoints'}",
+                hint="Start the old program from its newest checkpoint (`state-pipelines verify` finds it)",
+            )
+        return f"{directory}/{found[0].location.directory.name}"
+
+    # The state.
+
+    def _check(self) -> None:
+        snapshot = open_state(self._request, self.savepoint)
+        change = self._change = plan_change(self._request, snapshot)
+        if change.is_refused:
+            raise UsageError("the savepoint does not restore in the new program: " + "; ".join(change.reasons))
+        planned = self.record.plan.get("change") or {}
+        more = [str(each) for each in change.needs if str(each) not in planned.get("needs", [])]
+        if more:
+            raise UsageError(f"the savepoint needs what was not planned: {', '.join(more)}")
+        self._note(Step.CHECK, change=change.to_json(), done=True)
+
+    def _write(self) -> None:
+        snapshot = open_state(self._request, self.savepoint)
+        change = self._change or plan_change(self._request, snapshot)
+        self._lease.require_held()
+        written = write_change(self._request, change, snapshot, self.record.name)
+        path = map_to_cluster(self._request, written.path) if change.writes else self.savepoint
+        self._note(Step.CHANGE, path=path, seconds=dict(written.seconds), proofs=dict(written.proofs), done=True)
+        if change.writes:
+            self._pin(path)
+
+    def _plan_again(self) -> StateChange | None:
+        """The planned change, to prepare it; None if it cannot be found out, as the check of the savepoint will say."""
+        checked = self.record.plan.get("checked") or {}
+        try:
+            return plan_change(self._request, open_state(self._request, str(checked.get("path", ""))))
+        except StateError:
+            return None
+
+    # The new job.
+
+    def _start(self) -> None:
+        if self._find_status(self._new, self.new_job) is None:
+            for cluster in {id(each): each for each in (self._old, self._new)}.values():
+                self._require_ended(cluster)
+            self._note(Step.START, job=self.new_job, requested=_now())
+            self._submit(self._new, self._settings.new, str(self.record.get(Step.CHANGE)["path"]), self.new_job)
+        self._note(Step.START, job=self.new_job, done=True)
+
+    def _submit(self, cluster: FlinkCluster, program: Program, snapshot: str, job: str) -> None:
+        """Start a job, and wait until the cluster knows it.
+
+        Raises:
+            ClusterError: it does not.
+        """
+        self._lease.require_held()
+        failure: ClusterError | None = None
+        try:
+            cluster.start(program.submit(snapshot, job))
+        except ClusterError as error:
+            failure = error
+        deadline = self._clock() + self._settings.start_seconds
+        while self._find_status(cluster, job) is None:
+            if failure is not None and not failure.is_in_doubt:
+                raise failure
+            if self._clock() >= deadline:
+                raise failure or ClusterError(f"{cluster.endpoint} does not know job {job} that it was to start")
+            self._sleep(POLL_SECONDS)
+
+    def _watch(self) -> None:
+        job = self.new_job
+        started, running = self._clock(), None
+        deadline = started + self._settings.watch_seconds
+        first_lag: int | None = None
+        while True:
+            status = self._find_status(self._new, job)
+            if status is None:
+                raise ClusterError(f"{self._new.endpoint} has lost job {job}")
+            if status is JobStatus.FINISHED:
+                self._note(Step.WATCH, ended="the job has finished by itself", done=True)
+                return
+            self._require_healthy(job, status)
+            statistics = self._ask(lambda: self._new.read_checkpoints(job), f"job {job} runs")
+            load = self._ask(lambda: self._new.read_load(job), f"job {job} runs")
+            if load.restarts:
+                raise ClusterError(f"job {job} of the new program has restarted {load.restarts} times")
+            if status is JobStatus.RUNNING and running is None:
+                running, first_lag = self._clock(), load.pending_records
+            lag = load.pending_records
+            grows = first_lag is not None and lag is not None and lag > first_lag
+            if statistics.completed >= self._settings.checkpoints and running is not None and not grows:
+                self._note(
+                    Step.WATCH,
+                    checkpoints=statistics.completed,
+                    start_seconds=round(running - started, 3),
+                    pending_records=lag,
+                    done=True,
+                )
+                return
+            if self._clock() >= deadline:
+                what = f"its lag grows from {first_lag} to {lag} records" if grows else f"it is {status}"
+                raise ClusterError(
+                    f"job {job} of the new program has completed {statistics.completed} of "
+                    f"{self._settings.checkpoints} checkpoints after {self._settings.watch_seconds:g} s, and {what}"
+                )
+            self._sleep(POLL_SECONDS)
+
+    def _require_healthy(self, job: str, status: JobStatus) -> None:
+        failures = self._ask(lambda: self._new.read_exceptions(job), f"job {job} runs")
+        is_bad = status.is_terminal or status in (JobStatus.FAILING, JobStatus.RESTARTING, JobStatus.CANCELLING)
+        if failures or is_bad:
+            raise ClusterError(f"job {job} of the new program is {status}: {describe_failure(failures)}")
+
+    # The way back.
+
+    def _go_back(self) -> None:
+        self._report("back to the old program …")
+        if self.record.get(Step.START):
+            self._end(self._new, self.new_job)
+        self._require_ended(self._old)
+        job = self.returned_job
+        reason = str(self.record.get(Step.BACK)["reason"])
+        status = self._find_status(self._old, job)
+        if status is None:
+            self._note(Step.BACK, job=job, requested=_now())
+            try:
+                self._submit(self._old, self._settings.old, self.savepoint, job)
+            except ClusterError as error:
+                if error.transient or error.is_in_doubt:
+                    raise UndecidedError(f"the old program may not run: {error}") from error
+                self._decide(Outcome.NOTHING_RUNS, f"{reason}. The old program was not started: {error}")
+                return
+        problem = self._watch_return(job)
+        if self.record.get(Step.START):
+            # A submission whose answer was lost may have arrived since.
+            self._end(self._new, self.new_job)
+        if problem:
+            self._decide(Outcome.NOTHING_RUNS, f"{reason}. The old program does not come back: {problem}")
+        else:
+            self._decide(Outcome.WENT_BACK, reason)
+
+    def _watch_return(self, job: str) -> str:
+        """Wait until the old program runs and has completed a checkpoint; why it does not, else empty."""
+        deadline = self._clock() + self._settings.watch_seconds
+        while True:
+            status = self._find_status(self._old, job)
+            if status is JobStatus.FINISHED:
+                return ""
+            if status is None or status.is_terminal:
+                failures = (
+                    () if status is None else self._ask(lambda: self._old.read_exceptions(job), f"job {job} runs")
+                )
+                return f"job {job} is {status or 'gone'}: {describe_failure(failures)}"
+            statistics = self._ask(lambda: self._old.read_checkpoints(job), f"job {job} runs")
+            if status is JobStatus.RUNNING and statistics.completed > 0:
+                return ""
+            if self._clock() >= deadline:
+                if status is JobStatus.RUNNING:
+                    return ""
+                return f"job {job} is {status}; cancel it before you start another one"
+            self._sleep(POLL_SECONDS)
+
+    def _end(self, cluster: FlinkCluster, job: str) -> None:
+        """Cancel a job that has not ended, and wait until it has."""
+        status = self._find_status(cluster, job)
+        if status is None or status.is_terminal:
+            return
+        self._lease.require_held()
+        try:
+            cluster.cancel(job)
+        except NotFoundError:
+            return
+        except ClusterError as error:
+            if not (error.is_in_doubt or error.transient):
+                raise UndecidedError(f"job {job} of the new program could not be cancelled: {error}") from error
+        self._wait_for_end(cluster, job)
+
+    def _wait_for_end(self, cluster: FlinkCluster, job: str) -> None:
+        """Wait until a job has ended.
+
+        Raises:
+            UndecidedError: it does not.
+        """
+        deadline = self._clock() + self._settings.start_seconds
+        while (status := self._find_status(cluster, job)) is not None and not status.is_terminal:
+            if self._clock() >= deadline:
+                raise UndecidedError(
+                    f"job {job} at {cluster.endpoint} is still {status} after {self._settings.start_seconds:g} s",
+                    hint="Run the upgrade again, which continues it, or raise start_timeout",
+                )
+            self._sleep(POLL_SECONDS)
+
+    # What all steps share.
+
+    def _find_status(self, cluster: FlinkCluster, job: str) -> JobStatus | None:
+        """The status of a job; None if the cluster does not have it.
+
+        Raises:
+            UndecidedError: the cluster did not answer until the time of the watch was over.
+        """
+        try:
+            return self._ask(lambda: cluster.read_status(job), f"job {job} runs")
+        except NotFoundError:
+            return None
+
+    def _ask(self, call: Callable[[], Answer], what: str) -> Answer:
+        """Ask a cluster, again while it cannot be reached.
+
+        Raises:
+            NotFoundError: it does not have the job.
+            UndecidedError: it did not answer until the time of the watch was over.
+        """
+        deadline = self._clock() + self._settings.watch_seconds
+        while True:
+            try:
+                return call()
+            except ClusterError as error:
+                if not error.transient or self._clock() >= deadline:
+                    raise UndecidedError(f"it cannot be seen whether {what}: {error}") from error
+            self._sleep(POLL_SECONDS)
+
+    def _require_ended(self, cluster: FlinkCluster) -> None:
+        """Make sure that neither the old job nor another one of its name runs."""
+        ours = (self.new_job, self.returned_job)
+        name = self.record.plan.get("job_name")
+        for each in self._ask(cluster.list_jobs, "the job runs"):
+            is_same = each.id == self.record.old_job or (each.name == name and each.id not in ours)
+            if is_same and not each.status.is_terminal:
+                raise UndecidedError(
+                    f"job {each.id} ({each.name}) is {each.status} at {cluster.endpoint}, so nothing is started beside "
+                    "it",
+                    hint="Stop it, or move the record of the upgrade away",
+                )
+
+    def _note(self, step: Step, **outcome: Any) -> None:
+        self._keep(self.record.note(step, **outcome))
+
+    def _keep(self, record: UpgradeRecord) -> None:
+        try:
+            self._lease.require_held()
+            self._records.write(record)
+        except StorageError as error:
+            raise UndecidedError(f"the record of the upgrade cannot be written: {error}") from error
+        self.record = record
+
+    def _decide(self, outcome: Outcome, reason: str) -> None:
+        self._keep(replace(self.record, outcome=outcome, reason=reason))
+        if outcome is not Outcome.NOTHING_RUNS:
+            for path in self._list_pinned():
+                self._change_pin(path, is_pinned=False)
+
+    def _list_pinned(self) -> list[str]:
+        return list(self.record.get(Step.STOP).get("pinned", ()))
+
+    def _pin(self, path: str) -> None:
+        """Pin a savepoint of the upgrade; a root that takes no pins does not end an upgrade whose job is down."""
+        if self._change_pin(path, is_pinned=True):
+            self._note(Step.STOP, pinned=[*self._list_pinned(), path])
+
+    def _change_pin(self, path: str, *, is_pinned: bool) -> bool:
+        here = map_from_cluster(self._request, path)
+        try:
+            snapshot = resolve(here)
+            root = self._find_root(snapshot)
+            if root is None:
+                return False
+            if is_pinned:
+                pin_snapshot(root, str(snapshot), reason=f"upgrade {self.record.id} of {self.record.job}")
+            else:
+                unpin_snapshot(root, str(snapshot))
+        except StateError as error:
+            self._report(f"note: {path} could not be {'pinned' if is_pinned else 'unpinned'}: {error}")
+            return False
+        return True
+
+    def _find_root(self, snapshot: Location) -> Location | None:
+        """The directory of retention that a snapshot is in."""
+        given = (*self._request.roots, map_from_cluster(self._request, self._settings.savepoints))
+        roots = [resolve(each) for each in (*given, self._request.results)]
+        return next((each for each in roots if is_below(snapshot.path, each.path)), None)
+
+
+def describe_failure(failures: tuple[JobFailure, ...]) -> str:
+    """Return the reason of the newest failure in one line: the innermost cause that Flink names."""
+    if not failures:
+        return "Flink names no exception"
+    stack = failures[0].stack or failures[0].exception
+    causes = [line.strip() for line in stack.splitlines() if line.startswith("Caused by: ")]
+    return causes[-1].removeprefix("Caused by: ") if causes else stack.splitlines()[0]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

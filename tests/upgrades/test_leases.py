@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+import socket
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.errors import UsageError
+from state_pipelines.storage import resolve
+from state_pipelines.upgrades.leases import LEASE_SECONDS, LeaseLostError, hold_lease, take_lease
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def edit(directory: Path, **values: object) -> None:
+    """Change the file of the newest lease, as another process or machine would have written it."""
+    file = max(directory.iterdir())
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+@pytest.fixture(params=["local", "memory"])
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "leases") if request.param == "local" else f"memory://{tmp_path.name}/leases"
+
+
+def test_a_lease_is_held_by_one(directory: str) -> None:
+    location = resolve(directory)
+    with hold_lease(location, "orders") as lease:
+        lease.require_held()
+        with pytest.raises(UsageError, match=f"under way: process .* on {socket.gethostname()}"):
+            take_lease(location, "orders")
+    take_lease(location, "orders").require_held()
+
+
+def test_the_lease_of_a_process_that_has_ended_is_free(tmp_path: Path) -> None:
+    location = resolve(str(tmp_path))
+    lost = take_lease(location, "orders")
+    # The same number belongs to another process now.
+    edit(tmp_path, started=1)
+    take_lease(location, "orders").require_held()
+    with pytest.raises(LeaseLostError, match="taken over"):
+        lost.require_held()
+
+
+def test_a_lease_of_another_machine_ends_when_it_is_not_renewed(tmp_path: Path) -> None:
+    location = resolve(str(tmp_path))
+    take_lease(location, "orders", now=NOW)
+    edit(tmp_path, host="elsewhere")
+    just_before = NOW + timedelta(seconds=LEASE_SECONDS - 1)
+    with pytest.raises(UsageError, match="on elsewhere"):
+        take_lease(location, "orders", now=just_before)
+    take_lease(location, "orders", now=NOW + timedelta(seconds=LEASE_SECONDS))
+
+
+def test_a_renewed_lease_goes_on(tmp_path: Path) -> None:
+    location = resolve(str(tmp_path))
+    lease = take_lease(location, "orders", now=NOW)
+    lease.renew(NOW + timedelta(seconds=60))
+    edit(tmp_path, host="elsewhere")
+    with pytest.raises(UsageError):
+        take_lease(location, "orders", now=NOW + timedelta(seconds=LEASE_SECONDS + 59))
+
+
+def test_a_released_lease_is_not_renewed(tmp_path: Path) -> None:
+    lease = take_lease(resolve(str(tmp_path)), "orders", now=NOW)
+    lease.release()
+    lease.renew(NOW)
+    assert json.loads(max(tmp_path.iterdir()).read_text())["is_released"] is True
+
+
+def test_of_two_processes_that_find_a_free_lease_one_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    location = resolve(str(tmp_path))
+    with monkeypatch.context() as both:
+        # Neither sees the other one's file yet.
+        both.setattr("state_pipelines.upgrades.leases._find_newest", lambda directory: None)
+        take_lease(location, "orders")
+        with pytest.raises(UsageError, match="under way"):
+            take_lease(location, "orders")
+
+
+def test_leases_leave_one_file(tmp_path: Path) -> None:
+    for _ in range(3):
+        with hold_lease(resolve(str(tmp_path)), "orders"):
+            pass
+    assert [each.name for each in tmp_path.iterdir()] == ["lease-00000003.json"]
