@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -25,7 +25,7 @@ from state_pipelines.dagster.assets import (
     state_tables,
 )
 from state_pipelines.dagster.automation import MIGRATION, PRIORITY_TAG
-from state_pipelines.dagster.op_jobs import bind_op, make_op_job
+from state_pipelines.dagster.op_jobs import AssetJob, bind_op, make_op_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -152,5 +152,7 @@ def _select(
     selection = dg.AssetSelection.assets(*map(job.key, assets))
     tags = {**({PRIORITY_TAG: str(priority)} if priority else {}), **job.tags}
     # In the launchpad; without it, the fields that matter come after those of files.
-    config = {"ops": {job.op(rescaled_savepoint.NAME): {"config": NUMBERS}}} if name == RESCALE else None
-    return dg.define_asset_job(job.prefix(name), selection, description=description, tags=tags or None, config=config)
+    config: Any = {"ops": {job.op(rescaled_savepoint.NAME): {"config": NUMBERS}}} if name == RESCALE else None
+    return AssetJob(
+        name=job.prefix(name), selection=selection, description=description, tags=tags or None, config=config
+    )

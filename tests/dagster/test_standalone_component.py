@@ -102,17 +102,19 @@ def test_a_project_of_yaml_files_loads_and_runs_without_a_file_of_definitions(tm
 
 
 @pytest.mark.parametrize(
-    ("setting", "deployment", "memory"),
+    ("setting", "deployment", "memory", "chosen"),
     [
-        (None, {}, "2g"),
-        (None, {"spark": "5g"}, "5g"),
-        ({"memory": "3g"}, {"spark": "5g"}, "3g"),
-        ({"memory": "3g"}, {"spark": "5g", "shop__spark": "6g"}, "6g"),
-        ("big", {"spark": "5g", "big": "7g"}, "7g"),
+        (None, {}, "2g", set()),
+        (None, {"spark": "5g"}, "5g", {"spark"}),
+        ({"memory": "3g"}, {"spark": "5g"}, "3g", set()),
+        ({"memory": "3g"}, {"spark": "5g", "shop__spark": "6g"}, "6g", {"shop__spark"}),
+        ("big", {"spark": "5g", "big": "7g"}, "7g", {"big"}),
     ],
     ids=["own", "shared", "in YAML", "overridden", "by key"],
 )
-def test_the_code_location_and_the_yaml_choose_spark(setting: Any, deployment: dict[str, str], memory: str) -> None:
+def test_the_code_location_and_the_yaml_choose_spark(
+    setting: Any, deployment: dict[str, str], memory: str, chosen: set[str]
+) -> None:
     shared = {key: SparkResource(memory=each) for key, each in deployment.items()}
     other = build_flink_job(make_job(name="other"))
     defs = dg.Definitions.merge(
@@ -120,9 +122,12 @@ def test_the_code_location_and_the_yaml_choose_spark(setting: Any, deployment: d
     )
     dg.Definitions.validate_loadable(defs)
     assert find_resource(defs, "shop_spark").memory == memory
-    # A job and an op job get the chosen resource too.
-    for name in ("shop_convert_snapshot", "shop_rescale_path"):
-        assert {"shop_spark", *shared} <= defs.resolve_job_def(name).resource_defs.keys()
+    # A job and an op job get the resources that they need, and no others: Dagster reads the description of each job
+    # every minute, and a code location may have many Flink jobs.
+    always = {"io_manager", "shop_spark"} | chosen
+    assert defs.resolve_job_def("shop_rescale_path").resource_defs.keys() == always
+    assert defs.resolve_job_def("shop_convert_snapshot").resource_defs.keys() == always | {"shop_expectations"}
+    assert defs.resolve_job_def("shop_audit_snapshot").resource_defs.keys() == {"io_manager"}
 
 
 @pytest.mark.parametrize("wrong", ["text", ExpectationsResource()])

@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 
 from state_pipelines.dagster import FlinkJob
+from state_pipelines.dagster.shared_instance import share_instance
 from state_pipelines.dagster.stored_cursors import load_cursor, store_cursor
 from state_pipelines.errors import FormatError
 
@@ -72,3 +73,16 @@ def test_a_file_that_is_gone_is_a_cleared_cursor_and_one_that_was_changed_is_an_
         load(job, cursor)
     file.unlink()
     assert load(job, cursor) == {}
+
+
+def test_ticks_share_an_instance_that_was_opened_once(tmp_path: Path) -> None:
+    one, two = (tmp_path / name for name in ("one", "two"))
+    one.mkdir()
+    two.mkdir()
+    with dg.DagsterInstance.local_temp(str(one)) as instance, dg.DagsterInstance.local_temp(str(two)) as other:
+        contexts = [dg.build_sensor_context(instance_ref=instance.get_ref()) for _ in range(2)]
+        shared = [share_instance(each) for each in contexts]
+        assert shared[0] is shared[1]
+        assert shared[0].root_directory == instance.root_directory
+        assert share_instance(dg.build_sensor_context(instance=other)) is other
+        assert share_instance(dg.build_sensor_context(instance_ref=other.get_ref())) is not shared[0]

@@ -10,6 +10,7 @@ import dagster as dg
 from state_pipelines.dagster.assets import applied_retention, retention_plan
 from state_pipelines.dagster.flink_asset import documented
 from state_pipelines.dagster.jobs import APPLY_RETENTION
+from state_pipelines.dagster.shared_instance import share_instance
 
 if TYPE_CHECKING:
     from state_pipelines.dagster.job import FlinkJob
@@ -33,7 +34,7 @@ def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
 
         The run plans again, and deletes nothing unless both plans have the same fingerprint.
         """
-        event = context.instance.get_latest_materialization_event(job.key(retention_plan.NAME))
+        event = share_instance(context).get_latest_materialization_event(job.key(retention_plan.NAME))
         plan = None if event is None else event.asset_materialization
         # A materialization that somebody reports in the UI has no metadata.
         if event is None or plan is None or retention_plan.FINGERPRINT not in plan.metadata:

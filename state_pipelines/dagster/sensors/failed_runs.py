@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from state_pipelines.dagster.run_outcomes import read_outcome, read_planned_assets
+from state_pipelines.dagster.shared_instance import share_instance
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -67,7 +68,7 @@ def build_failed_runs(job: FlinkJob, *, jobs: Collection[str], assets: Collectio
         reports = _Reports(job, context, frozenset(jobs), frozenset(assets), dict(stored.get("undelivered", {})))
         # `record_id`: the cursor of Dagster's own sensors of failures, as which this one began.
         after = stored.get("after", stored.get("record_id"))
-        after = _find_newest(context.instance) if after is None else reports.report_new(after)
+        after = _find_newest(share_instance(context)) if after is None else reports.report_new(after)
         cursor = json.dumps({"after": after, "undelivered": reports.undelivered})
         if reports.undelivered and cursor == context.cursor:
             # The cursor of a failed tick is lost, so this one has none to keep.
@@ -97,6 +98,7 @@ class _Reports:
     ) -> None:
         self._job = job
         self._context = context
+        self._instance = share_instance(context)
         self._jobs = jobs
         self._assets = assets
         self._deadline = time.monotonic() + _LONGEST_TICK
@@ -107,17 +109,17 @@ class _Reports:
     def report_new(self, after: int) -> int:
         """Report failed runs, first those whose message was not accepted; return the id of the last failure."""
         for run_id in list(self.undelivered):
-            run = self._context.instance.get_run_by_id(run_id)
+            run = self._instance.get_run_by_id(run_id)
             if run is None:
                 del self.undelivered[run_id]
             elif time.monotonic() < self._deadline:
                 self._report(run)
         wanted = dg.RunStatusChangeRecordsFilter(dg.DagsterEventType.RUN_FAILURE, after_storage_id=after)
-        found = self._context.instance.fetch_run_status_changes(wanted, limit=_MOST_PER_TICK, ascending=True)
+        found = self._instance.fetch_run_status_changes(wanted, limit=_MOST_PER_TICK, ascending=True)
         for record in found.records:
             if time.monotonic() > self._deadline:
                 break
-            run = self._context.instance.get_run_by_id(record.run_id)
+            run = self._instance.get_run_by_id(record.run_id)
             if run is not None and self._is_watched(run):
                 self._report(run)
             after = record.storage_id
@@ -133,10 +135,10 @@ class _Reports:
             return False
         if run.tags.get(JOB_TAG) == self._job.name or run.job_name in self._jobs:
             return True
-        planned = read_planned_assets(self._context.instance, run.run_id)
+        planned = read_planned_assets(self._instance, run.run_id)
         if not any(self._assets & keys for keys in planned.values()):
             return False
-        outcome = read_outcome(self._context.instance, run)
+        outcome = read_outcome(self._instance, run)
         failed = {key for step in outcome.failed_steps for key in planned.get(step, ())}
         repository = self._context.repository_def
         watching = set() if repository is None else {sensor.name for sensor in repository.sensor_defs}
@@ -151,7 +153,7 @@ class _Reports:
         if mark in reported:
             self.undelivered.pop(run.run_id, None)
             return
-        message = describe_failure(self._job, self._context.instance, run)
+        message = describe_failure(self._job, self._instance, run)
         text = str(message["text"])
         if run.run_id not in self.undelivered:
             self._context.log.error("%s", text)
@@ -162,7 +164,7 @@ class _Reports:
                 self._keep(run, str(failure.description))
                 return
         self.undelivered.pop(run.run_id, None)
-        self._context.instance.add_run_tags(run.run_id, {REPORTED_TAG: " ".join((*reported, mark))})
+        self._instance.add_run_tags(run.run_id, {REPORTED_TAG: " ".join((*reported, mark))})
         self.texts.append(text)
 
     def _keep(self, run: dg.DagsterRun, reason: str) -> None:

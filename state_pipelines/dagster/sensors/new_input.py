@@ -11,6 +11,7 @@ import dagster as dg
 from state_pipelines.dagster.flink_asset import documented
 from state_pipelines.dagster.jobs import TAKE_CHECKPOINT
 from state_pipelines.dagster.pending_checkpoints import find_obstacle
+from state_pipelines.dagster.shared_instance import share_instance
 from state_pipelines.storage import list_files, resolve
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def build_new_input(job: FlinkJob, pattern: str) -> dg.SensorDefinition:
         if digest == context.cursor:
             return dg.SkipReason(f"Nothing is new in the {count} files in {pattern}")
         # The cursor stays, so that the next tick looks again.
-        if obstacle := find_obstacle(context.instance, job):
+        if obstacle := find_obstacle(share_instance(context), job):
             return dg.SkipReason(obstacle)
         return dg.SensorResult(run_requests=[dg.RunRequest()], cursor=digest)
 

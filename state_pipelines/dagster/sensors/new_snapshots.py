@@ -19,6 +19,7 @@ from state_pipelines.dagster.migration_runs import MigrationRuns
 from state_pipelines.dagster.ownership import describe_owner, is_due, take_marker
 from state_pipelines.dagster.partitions import find_name_conflict
 from state_pipelines.dagster.registering import NAME as REGISTER
+from state_pipelines.dagster.shared_instance import share_instance
 from state_pipelines.dagster.stored_cursors import load_cursor, store_cursor
 from state_pipelines.dagster.watching import Beginning, find_stranger
 from state_pipelines.errors import StateError, StorageError
@@ -62,23 +63,24 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
         reported when it has changed, and every hour. A failed migration is requested again as often as
         `watch.retries` says.
         """
-        if conflict := find_name_conflict(context.instance, job):
+        instance = share_instance(context)
+        if conflict := find_name_conflict(instance, job):
             return dg.SkipReason(conflict)
         stored = load_cursor(job, NAME, context)
         owned = stored.get("owned")
         if is_due(owned, now := datetime.now(UTC)):
             origin = context.code_location_origin
-            owner = describe_owner(context.instance, "" if origin is None else origin.location_name)
+            owner = describe_owner(instance, "" if origin is None else origin.location_name)
             if conflict := take_marker(job.storage.marker, owner, now):
                 return dg.SkipReason(conflict)
             owned = now.isoformat()
         deadline = time.monotonic() + job.watch.seconds
-        partitions = context.instance.get_dynamic_partitions(str(job.partitions.name))
+        partitions = instance.get_dynamic_partitions(str(job.partitions.name))
         update = job.storage.update_inventory(partitions=partitions, budget=job.watch.seconds)
         for each in [each for each in update.new if each.unreadable][:_SHOWN]:
             context.log.warning("%s cannot be read: %s", each.path, each.unreadable)
         keys = update.inventory.table["key"].to_pylist()
-        tick = _Tick(job, context, MigrationRuns(job, context.instance), deadline, partitions=set(partitions))
+        tick = _Tick(job, context, MigrationRuns(job, instance), deadline, partitions=set(partitions))
         if "checkpoint" in stored:
             tick.sampled.append(datetime.fromisoformat(stored["checkpoint"]))
         if not stored or "beginning" in stored:
@@ -223,7 +225,7 @@ class _Tick:
         """Return events for the new savepoints, the newest last, so that `flink_job` shows it; none for older ones."""
         if not self.savepoints:
             return []
-        last = find_reported(self.context.instance, self.job)
+        last = find_reported(share_instance(self.context), self.job)
         dated = [(each.modified or datetime.min.replace(tzinfo=UTC), each) for each in self.savepoints]
         newer = [(taken, each) for taken, each in dated if last is None or taken > last]
         return [describe_savepoint(self.job, each) for _, each in sorted(newer, key=itemgetter(0))]

@@ -17,6 +17,7 @@ from state_pipelines.dagster.migration_runs import PARTITION_TAG
 from state_pipelines.dagster.partitions import find_name_conflict
 from state_pipelines.dagster.request_runs import JOBS, UNPARTITIONED, plan_run
 from state_pipelines.dagster.run_outcomes import read_outcome
+from state_pipelines.dagster.shared_instance import share_instance
 from state_pipelines.dagster.stored_cursors import load_cursor, store_cursor
 from state_pipelines.errors import StateError, StorageError, UsageError
 from state_pipelines.operations.requests import Operation, RequestFile, RequestStatus, describe_result, list_requests
@@ -82,7 +83,7 @@ def build_requests(job: FlinkJob, jobs: Sequence[AnyJob]) -> dg.SensorDefinition
     )
     def requests(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Runs each request file once, and writes its result beside it."""
-        if conflict := find_name_conflict(context.instance, job):
+        if conflict := find_name_conflict(share_instance(context), job):
             return dg.SkipReason(conflict)
         tick = _Tick(job, context, load_cursor(job, NAME, context))
         tick.evaluate(resolve(directory))
@@ -97,6 +98,7 @@ class _Tick:
     def __init__(self, job: FlinkJob, context: dg.SensorEvaluationContext, known: Mapping[str, list[Any]]) -> None:
         self.job = job
         self.context = context
+        self.instance = share_instance(context)
         self.known = known
         self.cursor: dict[str, list[Any]] = {}
         self.runs: list[dg.RunRequest] = []
@@ -224,14 +226,14 @@ class _Tick:
         """Write the result if the run has finished."""
         filters = dg.RunsFilter(tags={REQUEST_TAG: self._make_tag(file)})
         # A re-execution from the UI has the same tag; the newest run counts.
-        run = next(iter(self.context.instance.get_runs(filters, limit=1)), None)
+        run = next(iter(self.instance.get_runs(filters, limit=1)), None)
         if run is None and time.time() - since > LOST_AFTER:
             error = "the run does not exist: it was deleted, or could not be created. Change the file to run it again"
             self._explain(file, error)
             self._write(file, describe_result(file, RequestStatus.FAILED, finished=_now(), error=error))
         if run is None or not run.is_finished:
             return
-        outcome = read_outcome(self.context.instance, run)
+        outcome = read_outcome(self.instance, run)
         skipped = run.tags.get(SKIPPED_TAG, "")
         content = describe_result(
             file,
