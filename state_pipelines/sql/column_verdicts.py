@@ -65,11 +65,14 @@ def compare_rows(
             source = found[-1] if found else None
         if source is None:
             continue
+        is_derived = len(found) != len(rows) and number < len(rows) - 1
         is_key = number < len(rows) - 1 or _is_map_key(pair.new)
         if any(each.buffer is not None or each.type == MAP_VIEW for each in bare.columns):
             yield from _compare_accumulators(old, new, pair, number, row, bare, source, views)
         else:
-            yield from _compare_kept_rows(pair, number, row, bare, source, is_key=is_key)
+            verdicts = _compare_kept_rows(pair, number, row, bare, source, is_key=is_key)
+            # A key that is computed from the row leaves nothing out.
+            yield from (each for each in verdicts if not (is_derived and each.verdict is Verdict.DROPPED))
 
 
 def _is_map_key(state: PlannedState) -> bool:
@@ -98,7 +101,7 @@ def _compare_kept_rows(
                 for n, each in enumerate(old.columns)
                 if n not in taken
                 and strip_casts(each.meaning) == strip_casts(column.meaning)
-                and compare_types(each.type, column.type) is Derivation.WIDEN
+                and compare_types(each.type, column.type) in (Derivation.WIDEN, Derivation.RETYPE)
             ),
             None,
         )

@@ -42,9 +42,9 @@ def compare_plans(old: Plan, new: Plan, given: Mapping[str, str] | None = None) 
 
 
 def _stateful(node: NodeSignature) -> tuple[PlannedOperator, ...]:
-    """The operators of a node that have state, or may have state that is not known."""
+    """The operators of a node that have state, or the first one, whose state is not known."""
     known = tuple(each for each in node.operators if each.states)
-    return known or node.operators
+    return known or node.operators[:1]
 
 
 def _drop(operator: PlannedOperator) -> OperatorVerdict:
@@ -125,6 +125,12 @@ def _find_refusals(old_plan: Plan, new_plan: Plan, old: NodeSignature, new: Node
         if (old.task, old.inputs) != (new.task, new.inputs):
             yield f"{opaque[0]}, and it or its input changes; {opaque[1]}, or keep the old query"
         return
+    if _is_split(old_plan, one) != _is_split(new_plan, other):
+        yield (
+            "table.optimizer.distinct-agg.split.enabled or the phases of DISTINCT change, so that values are under "
+            "other keys; keep the setting of the old query"
+        )
+        return
     if old.key != new.key:
         before, after = (" / ".join(each) or "nothing" for each in (old.key, new.key))
         what = "join" if new.kind in JOINS else "grouping"
@@ -138,15 +144,15 @@ def _find_refusals(old_plan: Plan, new_plan: Plan, old: NodeSignature, new: Node
             f"the window changes from {window_before or 'none'} to {window or 'none'}: rows inside a window have been "
             "added up; let the windows end in the old query, and start from empty"
         )
-    if is_async(one) != is_async(other):
+    if is_async(old_plan) != is_async(new_plan):
         yield (
             "asynchronous state (table.exec.async-state.enabled) is switched, which has other operators; keep the "
             "setting of the old query"
         )
-    if _is_split(old_plan, one) != _is_split(new_plan, other):
+    if old.order != new.order:
         yield (
-            "table.optimizer.distinct-agg.split.enabled or the phases of DISTINCT change, so that values are under "
-            "other keys; keep the setting of the old query"
+            f"the order changes from {old.order or 'none'} to {new.order or 'none'}: rows were chosen by the old one, "
+            "and others are not kept; start from empty, or keep the old order"
         )
     is_known = new.kind in _NO_STATE_KNOWN or any(each.states for each in new.operators)
     if not is_known and (old.task, old.inputs) != (new.task, new.inputs):
@@ -162,9 +168,9 @@ def find_window(node: PlanNode) -> str:
     return ", ".join(f"{key} {each}" for key, each in sorted(window.items()) if key not in ignored)
 
 
-def is_async(node: PlanNode) -> bool:
-    """Return whether a node uses asynchronous state."""
-    return str(node.mapping("configuration").get("table.exec.async-state.enabled", "false")).lower() == "true"
+def is_async(plan: Plan) -> bool:
+    """Return whether the script of a plan asks for asynchronous state; no compiled plan says it."""
+    return plan.settings.get("table.exec.async-state.enabled", "false").lower() == "true"
 
 
 def _is_split(plan: Plan, node: PlanNode) -> bool:
@@ -173,6 +179,9 @@ def _is_split(plan: Plan, node: PlanNode) -> bool:
 
 def _find_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
     """Yield in words what makes rows from before others than the new query would have made of them."""
+    if new.kind in _NO_STATE_KNOWN:
+        # Offsets do not depend on filters, and for sinks the columns say it.
+        return
     gone = [each for each in old.filters if each not in new.filters]
     come = [each for each in new.filters if each not in old.filters]
     if gone or come:
@@ -180,8 +189,23 @@ def _find_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
         yield f"{changed}: rows from before stay as the old one chose them"
     if old.bare_inputs != new.bare_inputs:
         yield "the rows that reach it come from other tables, joins or keys: those from before stay as they are"
-    if old.bare_task != new.bare_task and old.kind not in ("rank", "sink", "table-source-scan", *JOINS):
+    if old.kind == "rank" and (more := _find_more_rows(old.node, new.node)):
+        yield more
+    if old.bare_task != new.bare_task and old.kind not in ("rank", *JOINS):
         yield f"it does something else: {old.bare_task} becomes {new.bare_task}"
+
+
+def _find_more_rows(old: PlanNode, new: PlanNode) -> str:
+    """Return in words that a rank keeps more rows than before; empty where it does not, or has kept all of them."""
+    before, after = old.mapping("rankRange"), new.mapping("rankRange")
+    if before == after or new.mapping("rankStrategy").get("type") == "Retract":
+        return ""
+    fewer, more = before.get("end"), after.get("end")
+    if isinstance(fewer, int) and isinstance(more, int):
+        if more <= fewer:
+            return ""
+        return f"it keeps {more} rows instead of {fewer}: those that the old query did not keep are missing"
+    return "its number of rows is another one: rows that the old query did not keep are missing"
 
 
 def _join(texts: Sequence[str]) -> str:

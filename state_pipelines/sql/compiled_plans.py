@@ -86,10 +86,12 @@ class Plan:
     Attributes:
         flink_version: release line that compiled it, such as `2.2`.
         nodes: in the order of the file, sources first.
+        settings: options that its script sets; empty where the plan was read from a file.
     """
 
     flink_version: str
     nodes: tuple[PlanNode, ...]
+    settings: Mapping[str, str] = field(compare=False, default_factory=dict)
 
     @cached_property
     def by_id(self) -> Mapping[int, PlanNode]:

@@ -160,18 +160,30 @@ def _describe_cast(old: LogicalType, new: LogicalType, how: Derivation) -> str:
     return ""
 
 
-def strip_casts(text: str, of: str = "") -> str:
-    """Return the argument of casts to numbers around a text, or the text; of `SUM(…)` that of the argument."""
+def strip_casts(text: str) -> str:
+    """Return the argument of casts to numbers and texts around an expression, or the expression itself."""
     prefix = "CAST("
     while text.startswith(prefix):
         inner, _, target = text[len(prefix) : -1].rpartition(" AS ")
         if not text.endswith(")") or not inner or target.split("(")[0].split(" ")[0] not in _CAST_TARGETS:
             break
         text = inner
-    return text + of
+    return text
 
 
-_CAST_TARGETS = ("TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "DECIMAL", "FLOAT", "DOUBLE")
+_CAST_TARGETS = (
+    "CHAR",
+    "VARCHAR",
+    "STRING",
+    "TINYINT",
+    "SMALLINT",
+    "INT",
+    "INTEGER",
+    "BIGINT",
+    "DECIMAL",
+    "FLOAT",
+    "DOUBLE",
+)
 
 
 def _is_widened(old: PlannedColumn, new: PlannedColumn) -> bool:

@@ -13,10 +13,12 @@ from typing import Any
 
 from state_pipelines.errors import UsageError
 from state_pipelines.sql.compiled_plans import Plan, PlanNode, list_mappings
-from state_pipelines.sql.expressions import find_column
+from state_pipelines.sql.expressions import find_column, render_sort
 from state_pipelines.sql.lineage import (
+    SECOND_PHASES,
     Lineage,
     describe_node,
+    find_arguments,
     find_conditions,
     find_table,
     trace_lineage,
@@ -64,7 +66,9 @@ class NodeSignature:
         bare_task: the same without conditions.
         inputs: texts of the rows of its inputs.
         bare_inputs: the same without filters.
-        filters: conditions of the node and of all nodes above it.
+        filters: conditions of the node and of all nodes above it; of a join those above it.
+        condition: of a join, beside its keys; empty without.
+        order: of a rank, by which it chooses rows.
         tables: that it reads, through other nodes.
         sinks: tables that its rows reach.
         columns: texts of the columns of its states, without filters.
@@ -82,6 +86,8 @@ class NodeSignature:
     inputs: tuple[str, ...]
     bare_inputs: tuple[str, ...]
     filters: tuple[str, ...]
+    condition: str
+    order: str
     tables: frozenset[str]
     sinks: frozenset[str]
     columns: tuple[str, ...]
@@ -148,12 +154,15 @@ def list_signatures(plan: Plan) -> tuple[NodeSignature, ...]:
     full, bare = trace_lineage(plan), trace_lineage(stripped)
     operators, bare_operators = _by_node(list_operators(plan)), _by_node(list_operators(stripped))
     tables: dict[int, frozenset[str]] = {}
-    filters: dict[int, tuple[str, ...]] = {}
+    filters: dict[int, frozenset[str]] = {}
+    chosen: dict[int, frozenset[str]] = {}
     for node in plan.nodes:
         own = {find_table(node)} if node.kind == "table-source-scan" else set()
         tables[node.id] = frozenset(own).union(*(tables[each] for each in node.inputs))
         conditions = find_conditions(node, [full[each] for each in node.inputs])
-        filters[node.id] = tuple(sorted({*conditions, *(text for each in node.inputs for text in filters[each])}))
+        above = frozenset[str]().union(*(filters[each] for each in node.inputs))
+        filters[node.id] = above.union(conditions)
+        chosen[node.id] = above if node.kind in JOINS else filters[node.id]
     sinks = _find_sinks(plan)
     found = []
     for node, plain in zip(plan.nodes, stripped.nodes, strict=True):
@@ -170,9 +179,11 @@ def list_signatures(plan: Plan) -> tuple[NodeSignature, ...]:
                 key=_find_key(plain, own_bare, bare),
                 task=describe_node(plan, node, full),
                 bare_task=describe_node(stripped, plain, bare),
-                inputs=_order_sides(node, [full[each].rows for each in node.inputs]),
-                bare_inputs=_order_sides(node, [bare[each].rows for each in node.inputs]),
-                filters=filters[node.id],
+                inputs=_list_inputs(plan, node, full),
+                bare_inputs=_list_inputs(stripped, plain, bare),
+                filters=tuple(sorted(chosen[node.id])),
+                condition="; ".join(sorted(filters[node.id] - chosen[node.id])),
+                order=_find_order(plain, bare),
                 tables=tables[node.id],
                 sinks=sinks[node.id],
                 columns=_list_columns(own_bare),
@@ -200,7 +211,11 @@ def _find_sinks(plan: Plan) -> Mapping[int, frozenset[str]]:
     return {number: frozenset(each) for number, each in found.items()}
 
 
-def _order_sides(node: PlanNode, texts: Sequence[str]) -> tuple[str, ...]:
+def _list_inputs(plan: Plan, node: PlanNode, lineage: Mapping[int, Lineage]) -> tuple[str, ...]:
+    """The rows of the inputs: of the second phase of an aggregate those of the first one, of a join in any order."""
+    if node.kind in SECOND_PHASES and (base := find_arguments(plan, node, lineage)) is not None:
+        return (base.rows,)
+    texts = [lineage[each].rows for each in node.inputs]
     return tuple(sorted(texts)) if node.kind in JOINS else tuple(texts)
 
 
@@ -223,6 +238,12 @@ def _list_side_keys(node: PlanNode, lineage: Mapping[int, Lineage]) -> list[str]
     return [
         ", ".join(find_column(lineage[number].columns, each) for each in spec.get(name) or ()) for name, number in sides
     ]
+
+
+def _find_order(node: PlanNode, lineage: Mapping[int, Lineage]) -> str:
+    if _KINDS.get(node.kind, node.kind) != "rank" or not node.inputs:
+        return ""
+    return render_sort(node.mapping("orderBy"), lineage[node.inputs[0]].columns)
 
 
 def _list_sides(node: PlanNode, lineage: Mapping[int, Lineage]) -> tuple[str, ...]:

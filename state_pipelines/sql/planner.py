@@ -113,14 +113,42 @@ def compile_script(
         UnsupportedError: a table has a connector whose jar is missing and that no stub can replace.
         MissingFileError: there is no such file.
     """
+    (found,) = compile_scripts([path], flink_home=flink_home, flink=flink, jars=jars)
+    return found
+
+
+def compile_scripts(
+    paths: Sequence[str], *, flink_home: str | None = None, flink: str | None = None, jars: Sequence[str] = ()
+) -> tuple[CompiledScript, ...]:
+    """Compile several scripts in one Java process, each with the numbers of nodes that it has in a process of its own.
+
+    Arguments and errors are those of `compile_script`.
+    """
+    scripts = [_read_script(each) for each in paths]
+    found = find_flink(flink_home, flink)
+    every = list(dict.fromkeys([*jars, *(jar for each in scripts for jar in each.jars)]))
+    for jar in every:
+        if not Path(jar).is_file():
+            raise MissingFileError("there is no such jar", where=Where(file=jar))
+    compiled = []
+    with start_java([*map(Path, every), *found.paths]) as java:
+        for number, (path, script) in enumerate(zip(paths, scripts, strict=True)):
+            # The counter goes on: a small plan shows where it is.
+            offset = max(each.id for each in read_plan(_Session(java, _PROBE).compile()).nodes) if number else 0
+            with at(file=path):
+                text, notes = _compile(java, script)
+                text = _shift_numbers(text, offset) if offset else text
+                compiled.append(CompiledScript(text, replace(read_plan(text), settings=script.settings), tuple(notes)))
+    return tuple(compiled)
+
+
+def _read_script(path: str) -> Script:
     with at(file=path):
         try:
             text = read_file(resolve(path), most=MOST_SCRIPT).decode()
         except UnicodeDecodeError:
             raise FormatError("the file is not text, so it is no SQL script") from None
-        script = parse_script(text)
-        found = find_flink(flink_home, flink)
-        return _compile(script, found, (*jars, *script.jars))
+        return parse_script(text)
 
 
 def find_flink(home: str | None = None, line: str | None = None) -> FlinkJars:
@@ -188,33 +216,45 @@ def _find_java() -> str:
     )
 
 
-def _compile(script: Script, flink: FlinkJars, jars: Sequence[str]) -> CompiledScript:
-    for jar in jars:
-        if not Path(jar).is_file():
-            raise MissingFileError("there is no such jar", where=Where(file=jar))
+def _compile(java: Any, script: Script) -> tuple[str, list[str]]:
+    """Return the JSON of a plan, and notes on its stubs."""
     replaced: dict[str, Mapping[str, str]] = {}
     notes: list[str] = []
-    with start_java([*map(Path, jars), *flink.paths]) as java:
-        while True:
-            try:
-                text = _Session(java, script).compile()
-                break
-            except UsageError as error:
-                if replaced:
-                    error.hint = (
-                        f"A stub stands for {', '.join(replaced)}, whose connector may do more: give its jar {_JARS}"
-                    )
-                raise
-            except _MissingFactoryError as missing:
-                if missing.table in replaced:
-                    raise missing.explain() from None
-                script, replaced[missing.table] = _stub(script, missing)
-                notes.append(
-                    f"table {missing.table}: no jar has {missing.identifier}, so that a stub with its schema stands "
-                    f"for it; numbers of nodes may differ from those of a plan with the connector {_JARS}"
+    while True:
+        try:
+            text = _Session(java, script).compile()
+            break
+        except UsageError as error:
+            if replaced:
+                error.hint = (
+                    f"A stub stands for {', '.join(replaced)}, whose connector may do more: give its jar {_JARS}"
                 )
-    text = _restore_options(text, replaced)
-    return CompiledScript(text, read_plan(text), tuple(notes))
+            raise
+        except _MissingFactoryError as missing:
+            if missing.table in replaced:
+                raise missing.explain() from None
+            script, replaced[missing.table] = _stub(script, missing)
+            notes.append(
+                f"table {missing.table}: no jar has {missing.identifier}, so that a stub with its schema stands "
+                f"for it; numbers of nodes may differ from those of a plan with the connector {_JARS}"
+            )
+    return _restore_options(text, replaced), notes
+
+
+_PROBE = parse_script(
+    f"CREATE TABLE probe (a INT) WITH ('connector' = '{_SINK_STUB['connector']}'); INSERT INTO probe VALUES (1);"
+)
+
+
+def _shift_numbers(text: str, offset: int) -> str:
+    """Return the plan with the numbers of its nodes less an offset."""
+    content = json.loads(text)
+    for node in content["nodes"]:
+        node["id"] -= offset
+    for edge in content["edges"]:
+        edge["source"] -= offset
+        edge["target"] -= offset
+    return json.dumps(content, indent=2, ensure_ascii=False)
 
 
 def _restore_options(text: str, replaced: Mapping[str, Mapping[str, str]]) -> str:

@@ -132,6 +132,12 @@ def _compare_state(
         return _compare_view(pair)
     derivation: Derivation | None = None
     exact, reasons = True, []
+    if old.condition != new.condition and any("Tuple2<" in each.plain_template for each in (pair.old, pair.new)):
+        reason = (
+            f"the condition of the join changes from {old.condition or 'none'} to {new.condition or 'none'}, and "
+            "numbers of matching rows with it; start from empty, or keep the old condition"
+        )
+        return StateVerdict(pair.old, pair.new, Verdict.REFUSED, exact=False, reason=reason)
     if pair.old.plain_template != pair.new.plain_template:
         found = _compare_layouts(old, new, pair)
         if isinstance(found, str):

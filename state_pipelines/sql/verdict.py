@@ -38,7 +38,6 @@ class Verdict(StrEnum):
 _ORDER = (
     Verdict.CARRIED,
     Verdict.COMPUTED,
-    Verdict.DROPPED,
     Verdict.EMPTY,
     Verdict.UNDETERMINED,
     Verdict.REFUSED,
@@ -46,8 +45,9 @@ _ORDER = (
 
 
 def find_worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict of a whole from those of its columns or states."""
-    return max(verdicts, key=_ORDER.index, default=Verdict.CARRIED)
+    """Return the verdict of a whole from those of its columns or states, of which some may be dropped."""
+    kept = [each for each in verdicts if each is not Verdict.DROPPED]
+    return max(kept, key=_ORDER.index, default=Verdict.CARRIED)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,9 @@ class PlanComparison:
     def verdict(self) -> Verdict:
         """Of the whole."""
         found = [each.verdict for each in self.operators]
-        return find_worst([*found, Verdict.UNDETERMINED] if self.ties else found)
+        worst = find_worst([*found, Verdict.UNDETERMINED] if self.ties else found)
+        loses = worst in (Verdict.CARRIED, Verdict.COMPUTED) and Verdict.DROPPED in found
+        return Verdict.DROPPED if loses else worst
 
     @property
     def exact(self) -> bool:

@@ -1,0 +1,74 @@
+-- sums: INSERT INTO t2 SELECT cid, SUM(amount), SUM(total) FROM o GROUP BY cid
+-- sums_swapped: INSERT INTO t2 SELECT cid, SUM(total), SUM(amount) FROM o GROUP BY cid
+-- sums_third: INSERT INTO t3 SELECT cid, SUM(amount), SUM(total), SUM(need) FROM o GROUP BY cid
+-- sums_one: INSERT INTO t1 SELECT cid, SUM(total) FROM o GROUP BY cid
+-- sums_filtered: INSERT INTO t2 SELECT cid, SUM(amount), SUM(total) FROM o WHERE qty > 5 GROUP BY cid
+-- sums_expression: INSERT INTO t2 SELECT cid, SUM(amount * 2), SUM(total) FROM o GROUP BY cid
+-- sums_by_oid: INSERT INTO t2 SELECT oid, SUM(amount), SUM(total) FROM o GROUP BY oid
+-- sums_shifted: INSERT INTO t2 SELECT cid, SUM(amount), CAST(SUM(total) AS BIGINT) FROM (SELECT *, UPPER(note) AS n FROM o) WHERE CHAR_LENGTH(n) >= 0 OR TRUE GROUP BY cid
+-- sums_ttl: SET 'table.exec.state.ttl' = '1 d'; INSERT INTO t2 SELECT cid, SUM(amount), SUM(total) FROM o GROUP BY cid
+-- average_ttl: SET 'table.exec.state.ttl' = '1 d'; INSERT INTO t2 SELECT cid, AVG(amount), SUM(total) FROM o GROUP BY cid
+-- sum_count_ttl: SET 'table.exec.state.ttl' = '1 d'; INSERT INTO t2 SELECT cid, SUM(amount), COUNT(amount) FROM o GROUP BY cid
+-- sums_batched: SET 'table.exec.mini-batch.enabled' = 'true'; SET 'table.exec.mini-batch.allow-latency' = '1 s'; SET 'table.exec.mini-batch.size' = '100'; SET 'table.optimizer.agg-phase-strategy' = 'TWO_PHASE'; INSERT INTO t2 SELECT cid, SUM(amount), SUM(total) FROM o GROUP BY cid
+-- sums_deduplicated: INSERT INTO t2 SELECT cid, SUM(amount), SUM(total) FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY oid ORDER BY p DESC) AS r FROM o) WHERE r = 1 GROUP BY cid
+-- counts_deduplicated: INSERT INTO t2 SELECT cid, COUNT(*), SUM(need) FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY oid ORDER BY p DESC) AS r FROM o) WHERE r = 1 GROUP BY cid
+-- counts: INSERT INTO t2 SELECT cid, COUNT(*), SUM(need) FROM o GROUP BY cid
+-- sum_count: INSERT INTO t2 SELECT cid, SUM(amount), COUNT(amount) FROM o GROUP BY cid
+-- average: INSERT INTO t1 SELECT cid, AVG(amount) FROM o GROUP BY cid
+-- average_count: INSERT INTO t2 SELECT cid, AVG(amount), COUNT(*) FROM o GROUP BY cid
+-- count_rows: INSERT INTO t1 SELECT cid, COUNT(*) FROM o GROUP BY cid
+-- count_nullable: INSERT INTO t1 SELECT cid, COUNT(amount) FROM o GROUP BY cid
+-- count_need: INSERT INTO t2 SELECT cid, COUNT(*), AVG(need) FROM o GROUP BY cid
+-- sum_need_count: INSERT INTO t2 SELECT cid, SUM(need), COUNT(*) FROM o GROUP BY cid
+-- quantity: INSERT INTO t1 SELECT cid, SUM(qty) FROM o GROUP BY cid
+-- quantity_wide: INSERT INTO t1 SELECT cid, SUM(CAST(qty AS BIGINT)) FROM o GROUP BY cid
+-- distinct: INSERT INTO t2 SELECT cid, COUNT(DISTINCT amount), COUNT(DISTINCT total) FROM o GROUP BY cid
+-- distinct_swapped: INSERT INTO t2 SELECT cid, COUNT(DISTINCT total), COUNT(DISTINCT amount) FROM o GROUP BY cid
+-- distinct_one: INSERT INTO t1 SELECT cid, COUNT(DISTINCT total) FROM o GROUP BY cid
+-- distinct_maximum: INSERT INTO t3 SELECT cid, COUNT(DISTINCT amount), COUNT(DISTINCT total), MAX(total) FROM o GROUP BY cid
+-- distinct_sum: INSERT INTO t3 SELECT cid, COUNT(DISTINCT amount), COUNT(DISTINCT total), SUM(DISTINCT total) FROM o GROUP BY cid
+-- distinct_split: SET 'table.exec.mini-batch.enabled' = 'true'; SET 'table.exec.mini-batch.allow-latency' = '1 s'; SET 'table.exec.mini-batch.size' = '100'; SET 'table.optimizer.agg-phase-strategy' = 'TWO_PHASE'; SET 'table.optimizer.distinct-agg.split.enabled' = 'true'; INSERT INTO t2 SELECT cid, COUNT(DISTINCT amount), COUNT(DISTINCT total) FROM o GROUP BY cid
+-- join: INSERT INTO t2 SELECT k.oid, k.amount, k.total FROM k JOIN c ON k.cid = c.cid
+-- join_swapped: INSERT INTO t2 SELECT oid, amount, total FROM (SELECT oid, total, amount, cid FROM k) AS k JOIN c ON k.cid = c.cid
+-- join_column: INSERT INTO s3 SELECT k.oid, c.name, k.note FROM k JOIN c ON k.cid = c.cid
+-- join_name: INSERT INTO s2 SELECT k.oid, c.name FROM k JOIN c ON k.cid = c.cid
+-- join_city: INSERT INTO s3 SELECT k.oid, c.name, c.city FROM k JOIN c ON k.cid = c.cid
+-- join_left: INSERT INTO s2 SELECT k.oid, c.name FROM k LEFT JOIN c ON k.cid = c.cid
+-- join_left_condition: INSERT INTO s2 SELECT k.oid, c.name FROM k LEFT JOIN c ON k.cid = c.cid AND k.amount > CHAR_LENGTH(c.name)
+-- join_exchanged: INSERT INTO s2 SELECT k.oid, c.name FROM c JOIN k ON k.cid = c.cid
+-- join_other_key: INSERT INTO s2 SELECT k.oid, c.name FROM k JOIN c ON k.amount = c.cid
+-- join_rows: INSERT INTO s2 SELECT o.oid, c.name FROM o JOIN c ON o.cid = c.cid
+-- join_rows_column: INSERT INTO s3 SELECT o.oid, c.name, o.note FROM o JOIN c ON o.cid = c.cid
+-- last: INSERT INTO s3 SELECT cid, a, b FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY ts DESC) AS r FROM (SELECT cid, UPPER(note) AS a, LOWER(title) AS b, ts FROM o)) WHERE r = 1
+-- last_swapped: INSERT INTO s3 SELECT cid, a, b FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY ts DESC) AS r FROM (SELECT cid, LOWER(title) AS a, UPPER(note) AS b, ts FROM o)) WHERE r = 1
+-- last_column: INSERT INTO t3 SELECT cid, CHAR_LENGTH(a), CHAR_LENGTH(b), amount FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY ts DESC) AS r FROM (SELECT cid, UPPER(note) AS a, LOWER(title) AS b, amount, ts FROM o)) WHERE r = 1
+-- last_first: INSERT INTO s3 SELECT cid, a, b FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY ts) AS r FROM (SELECT cid, UPPER(note) AS a, LOWER(title) AS b, ts FROM o)) WHERE r = 1
+-- first_arrival: INSERT INTO s3 SELECT cid, note, title FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY p) AS r FROM o) WHERE r = 1
+-- last_arrival: INSERT INTO s3 SELECT cid, note, title FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY p DESC) AS r FROM o) WHERE r = 1
+-- top3: INSERT INTO t2 SELECT cid, amount, total FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY amount DESC) AS r FROM (SELECT cid, amount, total FROM o)) WHERE r <= 3
+-- top2: INSERT INTO t2 SELECT cid, amount, total FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY amount DESC) AS r FROM (SELECT cid, amount, total FROM o)) WHERE r <= 2
+-- top1: INSERT INTO t2 SELECT cid, amount, total FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY amount DESC) AS r FROM (SELECT cid, amount, total FROM o)) WHERE r <= 1
+-- top3_total: INSERT INTO t2 SELECT cid, amount, total FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY total DESC) AS r FROM (SELECT cid, amount, total FROM o)) WHERE r <= 3
+-- retract_top3: INSERT INTO t1 SELECT cid, a FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY 1 ORDER BY a) AS r FROM (SELECT cid, SUM(amount) AS a FROM o GROUP BY cid)) WHERE r <= 3
+-- retract_top5: INSERT INTO t1 SELECT cid, a FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY 1 ORDER BY a) AS r FROM (SELECT cid, SUM(amount) AS a FROM o GROUP BY cid)) WHERE r <= 5
+-- window: INSERT INTO t1 SELECT cid, SUM(amount) FROM TABLE(TUMBLE(TABLE o, DESCRIPTOR(ts), INTERVAL '1' HOUR)) GROUP BY window_start, window_end, cid
+-- window_more: INSERT INTO t2 SELECT cid, SUM(amount), SUM(total) FROM TABLE(TUMBLE(TABLE o, DESCRIPTOR(ts), INTERVAL '1' HOUR)) GROUP BY window_start, window_end, cid
+-- window_longer: INSERT INTO t1 SELECT cid, SUM(amount) FROM TABLE(TUMBLE(TABLE o, DESCRIPTOR(ts), INTERVAL '2' HOUR)) GROUP BY window_start, window_end, cid
+-- over: INSERT INTO t2 SELECT cid, total, SUM(amount) OVER (PARTITION BY cid ORDER BY ts ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) FROM o
+-- over_more: INSERT INTO t3 SELECT cid, total, SUM(amount) OVER w, SUM(total) OVER w FROM o WINDOW w AS (PARTITION BY cid ORDER BY ts ROWS BETWEEN 2 PRECEDING AND CURRENT ROW)
+-- over_longer: INSERT INTO t2 SELECT cid, total, SUM(amount) OVER (PARTITION BY cid ORDER BY ts ROWS BETWEEN 5 PRECEDING AND CURRENT ROW) FROM o
+-- two_sinks: EXECUTE STATEMENT SET BEGIN INSERT INTO t1 SELECT cid, SUM(amount) FROM o GROUP BY cid; INSERT INTO t2 SELECT cid, SUM(total), COUNT(*) FROM o GROUP BY cid; END
+-- two_sinks_tie: EXECUTE STATEMENT SET BEGIN INSERT INTO t1 SELECT cid, SUM(need) FROM o GROUP BY cid; INSERT INTO t1 SELECT cid, MIN(need) FROM o GROUP BY cid; END
+-- two_sinks_other: EXECUTE STATEMENT SET BEGIN INSERT INTO t1 SELECT cid, MAX(total) FROM o GROUP BY cid; INSERT INTO t1 SELECT cid, MIN(total) FROM o GROUP BY cid; END
+-- upsert: INSERT INTO u2 SELECT cid, SUM(amount), SUM(total) FROM o GROUP BY cid
+-- ranked_sums: INSERT INTO t2 SELECT cid, a, b FROM (SELECT *, ROW_NUMBER() OVER (ORDER BY a DESC) AS r FROM (SELECT cid, SUM(amount) AS a, SUM(total) AS b FROM o GROUP BY cid)) WHERE r <= 3
+-- pattern: INSERT INTO t2 SELECT cid, a, b FROM o MATCH_RECOGNIZE (PARTITION BY cid ORDER BY ts MEASURES A.amount AS a, B.total AS b ONE ROW PER MATCH AFTER MATCH SKIP PAST LAST ROW PATTERN (A B) DEFINE A AS A.amount > 1, B AS B.total > 1)
+-- pattern_other: INSERT INTO t2 SELECT cid, a, b FROM o MATCH_RECOGNIZE (PARTITION BY cid ORDER BY ts MEASURES A.amount AS a, B.total AS b ONE ROW PER MATCH AFTER MATCH SKIP PAST LAST ROW PATTERN (A B) DEFINE A AS A.amount > 2, B AS B.total > 1)
+-- join_left_other: INSERT INTO s2 SELECT k.oid, c.name FROM k LEFT JOIN c ON k.cid = c.cid AND k.amount > 5 + CHAR_LENGTH(c.name)
+-- join_filtered: INSERT INTO s2 SELECT k.oid, c.name FROM k JOIN c ON k.cid = c.cid WHERE k.amount > 5
+-- maximum_retracting: INSERT INTO t1 SELECT cid, MAX(need) FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY oid ORDER BY p DESC) AS r FROM o) WHERE r = 1 GROUP BY cid
+-- maximum: INSERT INTO t1 SELECT cid, MAX(need) FROM o GROUP BY cid
+-- filtered_counts: INSERT INTO t2 SELECT cid, COUNT(DISTINCT amount) FILTER (WHERE qty > 1), COUNT(DISTINCT amount) FROM o GROUP BY cid
+-- filtered_counts_swapped: INSERT INTO t2 SELECT cid, COUNT(DISTINCT amount), COUNT(DISTINCT amount) FILTER (WHERE qty > 1) FROM o GROUP BY cid
+-- plain: INSERT INTO s3 SELECT cid, note, title FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY ts DESC) AS r FROM (SELECT cid, note, title, ts FROM o)) WHERE r = 1
+-- wide: INSERT INTO s3 SELECT cid, note, title FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY ts DESC) AS r FROM (SELECT cid, CAST(note AS VARCHAR(40)) AS note, title, ts FROM o)) WHERE r = 1
