@@ -16,9 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numba
-from numba.core.serialize import dumps
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -41,6 +38,8 @@ class KernelFiles:
     def __init__(self, folder: str, base: str, stamp: str) -> None:
         self._folder = Path(folder)
         self._base = base
+        import numba  # takes a second
+
         # Of one length, so that a file is compared with it before anything of it is unpickled.
         self._identity = hashlib.sha256(f"{_FORMAT} {numba.__version__} {stamp}".encode()).digest()
 
@@ -49,6 +48,8 @@ class KernelFiles:
 
     def save(self, key: Any, data: Any) -> None:
         """Keep what was compiled for `key`; the file appears whole or not at all."""
+        from numba.core.serialize import dumps  # takes a second
+
         target = self.locate(key)
         pending = target.with_name(f"{target.name}.tmp.{uuid.uuid4().hex[:16]}")
         try:
