@@ -20,7 +20,7 @@ from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.codecs.layout_context import LayoutContext
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.snapshot.handle_readers import HandleReader

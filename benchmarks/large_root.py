@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 from benchmarks.remote import measure_memory
 from benchmarks.s3_server import S3Server, start_objects
 from state_pipelines.metadata import read_metadata, replace_stream_handles, write_metadata
-from state_pipelines.metadata.stream_handles import FileStateHandle
-from state_pipelines.storage.options import VARIABLE
+from state_pipelines.metadata.handles import FileStateHandle
+from state_pipelines.storage.resolution import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state_pipelines.metadata import StreamReference
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import StreamStateHandle
 
 BUCKET = "flink"
 ROOT = f"s3://{BUCKET}/checkpoints"

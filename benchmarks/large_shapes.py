@@ -33,18 +33,17 @@ from state_pipelines.metadata import (
     replace_stream_handles,
     write_metadata,
 )
-from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
+from state_pipelines.metadata.handles import RelativeFileStateHandle
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.serializers.text import parse
-from state_pipelines.storage.written_names import MANIFEST_FILE
+from state_pipelines.storage.resolution import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from state_pipelines.metadata import StreamReference
-    from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import KeyGroupsSavepointStateHandle, StreamStateHandle
 
 GIB = 1 << 30
 COPY = 1 << 26

@@ -27,19 +27,18 @@ from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.codecs.layout_context import LayoutContext
 from state_pipelines.datastream.restored_state import DatabaseFiles, KeyedHandles, RestoredState
 from state_pipelines.keyed.keyed_file import RecordContext
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle, KeyGroupRange
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping, resolve
-from state_pipelines.storage.options import use_storage_options
+from state_pipelines.storage.resolution import use_storage_options
 
 if TYPE_CHECKING:
     from benchmarks.s3_server import S3Server
     from state_pipelines.backends.entry_store import EntryStore
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle
 
 BUCKET = "s3://benchmark"
 _STATE = keyed_state("value", "VALUE", basic("String"), VOID_NAMESPACE)

@@ -19,8 +19,7 @@ from state_pipelines.metadata import (
     write_metadata,
 )
 from state_pipelines.metadata.checkpoint import SubtaskState
-from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.stream_handles import FileStateHandle
+from state_pipelines.metadata.handles import FileStateHandle, HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
 
 SUBTASKS = 100
 MAX_PARALLELISM = 1024

@@ -28,12 +28,12 @@ from benchmarks.s3_server import Content, S3Server, start_objects
 from benchmarks.shapes import Shape
 from state_pipelines import convert, dump, open_snapshot, rescale
 from state_pipelines.keyed.tables.state_table import TableOptions
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.diff.diff import diff
 from state_pipelines.operations.inspect.inspection import inspect
 from state_pipelines.snapshot.opening import open_location
 from state_pipelines.storage import resolve
-from state_pipelines.storage.options import VARIABLE
+from state_pipelines.storage.resolution import VARIABLE
 from state_pipelines.storage.snapshot_listing import find_snapshots
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.metadata import read_metadata, replace_stream_handles, write_metadata
-from state_pipelines.metadata.stream_handles import FileStateHandle
+from state_pipelines.metadata.handles import FileStateHandle
 from state_pipelines.operations.retention import plan_retention
 
 if TYPE_CHECKING:
     from state_pipelines.metadata import StreamReference
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.operations.retention import RetentionPlan
 
 CHECKPOINTS = 1_000

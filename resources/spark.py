@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from state_pipelines.dagster import SparkResource
-from state_pipelines.storage.yaml_documents import parse_yaml
+from state_pipelines.storage.documents import parse_yaml
 
 # A mapping in YAML, such as {spark.executor.memory: 4g}.
 _CONF = parse_yaml(os.environ.get("STATE_PIPELINES_SPARK_CONF") or "{}")

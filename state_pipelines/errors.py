@@ -191,7 +191,7 @@ class SnapshotGoneError(StorageError):
 
 
 class OutOfReachError(MissingFileError):
-    """A file that a snapshot names outside the directories that it may name (`storage.reach`); it was not looked for.
+    """A file that a snapshot names outside its directories (`storage.resolution`); it was not looked for.
 
     Mostly the snapshot was copied from where it was taken, and the path means another machine.
     """

@@ -12,7 +12,7 @@ import pytest
 from fsspec.registry import _registry as registry
 from hypothesis import settings
 
-from state_pipelines.storage import faults, google_credentials
+from state_pipelines.storage import faults, locations
 from tests.flink import sampling
 from tests.flink.harness import VERSIONS
 from tests.quick import split
@@ -168,7 +168,7 @@ def no_storages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
-    monkeypatch.setattr(google_credentials, "_PRODUCT_NAME", tmp_path / "none")
+    monkeypatch.setattr(locations, "_PRODUCT_NAME", tmp_path / "none")
     if find_spec("gcsfs") is not None:
         from gcsfs.core import GCSFileSystem
 

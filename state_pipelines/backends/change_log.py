@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.backends.entry_store import NO_SETTINGS, EntryKind, StateSettings, find_entry_kind
 from state_pipelines.backends.value_codecs import make_codec, make_list_functions
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.keyed.changelog.changes import (
@@ -20,7 +20,7 @@ from state_pipelines.keyed.changelog.changes import (
     Operation,
     write_metadata_change,
 )
-from state_pipelines.metadata.keyed_handles import StateChange
+from state_pipelines.metadata.handles import StateChange
 from state_pipelines.serializers.state_meta_info import BackendStateType
 
 if TYPE_CHECKING:

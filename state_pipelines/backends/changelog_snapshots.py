@@ -17,13 +17,14 @@ from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.errors import StateError
 from state_pipelines.keyed.changelog.changes import write_change_stream
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, SubtaskState, replace_stream_handles
-from state_pipelines.metadata.keyed_handles import (
+from state_pipelines.metadata.handles import (
     ChangelogStateBackendHandle,
     ChangelogStateHandleStream,
     ChangelogStream,
+    FileStateHandle,
+    RelativeFileStateHandle,
 )
 from state_pipelines.metadata.references import list_keyed_streams
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.storage import create_file, join, resolve
 from state_pipelines.storage.files import find_entry, remove_file
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.backends.changelog_store import ChangelogStore
     from state_pipelines.backends.keyed_backend import KeyedStateBackend
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle, StateChange
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle, StateChange, StreamStateHandle
     from state_pipelines.storage import Location
 
 _STORAGE = "filesystem"

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
         StateSettings,
     )
     from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
-    from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.metadata.keyed_handles import StateChange
+    from state_pipelines.metadata.handles import KeyGroupRange, StateChange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 

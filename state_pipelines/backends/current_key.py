@@ -9,7 +9,7 @@ from state_pipelines.keyed.key_group_prefix import encode_prefix
 
 if TYPE_CHECKING:
     from state_pipelines.backends.key_context import KeyContext
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
 
 
 class CurrentKey:

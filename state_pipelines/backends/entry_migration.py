@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from state_pipelines.codecs.extensions import Convert
     from state_pipelines.codecs.layout_context import LayoutContext
     from state_pipelines.keyed.record_layout import KeyedLayout
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 

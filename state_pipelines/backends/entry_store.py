@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 MeasureHead: TypeAlias = "Callable[[bytes], int]"

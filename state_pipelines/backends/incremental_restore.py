@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.backends.incremental_snapshots import TABLE, IncrementalSnapshots
 from state_pipelines.errors import FormatError, UnsupportedError, Where
-from state_pipelines.metadata.stream_handles import FileStateHandle, SegmentFileStateHandle
+from state_pipelines.metadata.handles import FileStateHandle, SegmentFileStateHandle
 from state_pipelines.metadata.streams import copy_stream, locate_file
 from state_pipelines.storage import join, resolve
-from state_pipelines.storage.links import can_link, link_file
-from state_pipelines.storage.locations import is_plain_name
-from state_pipelines.storage.threads import Threads
+from state_pipelines.storage.locations import Threads, is_plain_name
+from state_pipelines.storage.snapshot_writer import can_link, link_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,9 +24,12 @@ if TYPE_CHECKING:
     from state_pipelines.backends.local_backup import LocalBackup
     from state_pipelines.backends.rocksdb_store import RocksStore
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
-    from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import (
+        HandleAndLocalPath,
+        IncrementalRemoteKeyedStateHandle,
+        KeyGroupRange,
+        StreamStateHandle,
+    )
     from state_pipelines.snapshot.handle_readers import HandleReader
     from state_pipelines.storage import Location
 

@@ -14,15 +14,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from state_pipelines.backends.keyed_snapshots import KeyedSnapshot
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.errors import StateError
 from state_pipelines.keyed.header import write_keyed_header
-from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.handles import (
+    FileStateHandle,
+    HandleAndLocalPath,
+    IncrementalRemoteKeyedStateHandle,
+    RelativeFileStateHandle,
+)
 from state_pipelines.rocksdb.writer import list_files
 from state_pipelines.storage import join, resolve
 from state_pipelines.storage.files import copy_file, remove_file
-from state_pipelines.storage.threads import Threads
+from state_pipelines.storage.locations import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     from state_pipelines.backends.keyed_backend import KeyedStateBackend
     from state_pipelines.backends.local_backup import LocalBackup
     from state_pipelines.backends.rocksdb_store import RocksStore
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.storage import Location
 
 TABLE = ".sst"
@@ -160,7 +164,7 @@ class IncrementalSnapshots:
 
     def _upload(self, paths: Sequence[Path], targets: Sequence[Location]) -> list[int]:
         with Threads(max(1, self._store.options.transfer_threads)) as pool:
-            # In the context of this thread, which notes the files that are written (`storage.written_files`).
+            # In the context of this thread, which notes the files that are written (`storage.files`).
             # Names are random, so that nothing is there: a store is not asked first.
             upload = partial(copy_file, replace=True)
             uploads = [

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.hashing.hash_expressions import HashExpression
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.keyed.record_layout import KeyedLayout
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
 

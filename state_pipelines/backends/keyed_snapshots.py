@@ -9,7 +9,7 @@ from state_pipelines.operations.convert.conversion_tasks import SubtaskConversio
 
 if TYPE_CHECKING:
     from state_pipelines.backends.keyed_backend import KeyedStateBackend
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle
     from state_pipelines.operations.write.state_formats import Format
     from state_pipelines.storage import Location
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from state_pipelines.backends.record_batches import NAME
 from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat, gather_key_groups
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,17 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UsageError, Where
+from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.references import list_keyed_streams
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.streams import locate_file
 from state_pipelines.storage import join, resolve
-from state_pipelines.storage.local_copies import find_copy, link_copy, remove_other_copies, take_copy, write_copies
+from state_pipelines.storage.reading import find_copy, link_copy, remove_other_copies, take_copy, write_copies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle, KeyGroupRange
     from state_pipelines.snapshot.handle_readers import HandleReader
     from state_pipelines.storage import Location
 

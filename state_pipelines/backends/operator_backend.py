@@ -14,10 +14,8 @@ from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.codecs.value_conversion import ValueConversion
 from state_pipelines.errors import UsageError, Where, at
-from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
-from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
-from state_pipelines.operatorstate.header import OperatorHeader
-from state_pipelines.operatorstate.state_files import write_operator_file
+from state_pipelines.metadata.handles import OperatorStreamStateHandle, RelativeFileStateHandle
+from state_pipelines.operatorstate import OperatorHeader, write_operator_file
 from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.storage import create_file, join
 

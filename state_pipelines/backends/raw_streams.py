@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.canonical.sections import read_sections
 from state_pipelines.keyed.raw_timers import NEVER_STARTED, find_raw_sections
-from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
-from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.handles import KeyGroupsStateHandle, OperatorStreamStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.operations.rescale.redistribution import redistribute
-from state_pipelines.operatorstate.state_files import read_raw_partitions, write_raw_partitions
+from state_pipelines.operatorstate import read_raw_partitions, write_raw_partitions
 from state_pipelines.storage import create_file, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
-    from state_pipelines.metadata.operator_handles import OperatorStateHandle
+    from state_pipelines.metadata.handles import KeyGroupRange, KeyGroupsSavepointStateHandle, OperatorStateHandle
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.storage import Location
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError, Where, at
-from state_pipelines.metadata.operator_handles import OperatorStateMode
+from state_pipelines.metadata.handles import OperatorStateMode
 from state_pipelines.operations.rescale.redistribution import redistribute
 from state_pipelines.serializers.merged_subclasses import join_infos
 
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from state_pipelines.codecs.layout_context import LayoutContext
-    from state_pipelines.metadata.operator_handles import OperatorStateHandle
+    from state_pipelines.metadata.handles import OperatorStateHandle
     from state_pipelines.operations.rescale.redistribution import Share
-    from state_pipelines.operatorstate.state_files import OperatorStateFile
-    from state_pipelines.operatorstate.unread_state import UnreadOperatorState
+    from state_pipelines.operatorstate import OperatorStateFile, UnreadOperatorState
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 OldOperatorState: TypeAlias = "UnreadOperatorState | None"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.backends.entry_store import MeasureHead, StateSettings
     from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 _MISSING = object()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.backends.entry_store import DELIMITER, EntryKind, find_entry_kind
 from state_pipelines.backends.value_codecs import Value, make_codec, make_head_measure, make_list_functions
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.errors import UnsupportedError, UsageError, Where, at

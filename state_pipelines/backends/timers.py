@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from state_pipelines.backends.current_key import CurrentKey
 from state_pipelines.backends.value_codecs import Value, make_codec
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.serializers.build import timer

@@ -1,18 +1,103 @@
-"""Lazy Numba functions, compiled at their first call.
+"""Kernels: Numba functions that are compiled at their first call, kept in files, and access memory by address.
 
 Importing Numba takes about a second, and many operations read no records: modules with kernels import `njit` from here,
 so that importing them is cheap.
+
+Numba numbers the files of a function in an index. Two processes that compile it for different types at the same time
+may give one number to both, and from then on the machine code of one type runs on data of the other: wrong numbers,
+without an error. Here a file is named by what it was compiled for, and says so inside, and there is no index.
 """
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import pickle
+import sys
 import threading
-from functools import update_wrapper
+import uuid
+from functools import cache, update_wrapper
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import FunctionType
+
+_FORMAT = "kernel 2"
+"""Form of the files; others count as absent."""
+
+
+class KernelFiles:
+    """The files of one function: one for each combination of argument types and machine.
+
+    Has the methods of `numba.core.caching.IndexDataCacheFile`, which Numba's `Cache` calls.
+
+    Args:
+        folder: directory of the files.
+        base: begin of their names.
+        stamp: of the sources that are compiled into them.
+    """
+
+    def __init__(self, folder: str, base: str, stamp: str) -> None:
+        self._folder = Path(folder)
+        self._base = base
+        import numba  # takes a second
+
+        # Of one length, so that a file is compared with it before anything of it is unpickled.
+        self._identity = hashlib.sha256(f"{_FORMAT} {numba.__version__} {stamp}".encode()).digest()
+
+    def flush(self) -> None:
+        """Nothing: there is no index; a file of other sources counts as absent, and is replaced."""
+
+    def save(self, key: Any, data: Any) -> None:
+        """Keep what was compiled for `key`; the file appears whole or not at all."""
+        from numba.core.serialize import dumps  # takes a second
+
+        target = self.locate(key)
+        pending = target.with_name(f"{target.name}.tmp.{uuid.uuid4().hex[:16]}")
+        try:
+            pending.write_bytes(self._identity + dumps((key, data)))  # type: ignore[no-untyped-call]
+            pending.replace(target)
+        except BaseException:
+            pending.unlink(missing_ok=True)
+            raise
+
+    def load(self, key: Any) -> Any:
+        """Machine code for `key` of the same sources by the same Numba; None where there is nothing."""
+        try:
+            content = self.locate(key).read_bytes()
+        except OSError:
+            return None
+        if not content.startswith(self._identity):
+            return None
+        try:
+            found, data = pickle.loads(memoryview(content)[len(self._identity) :])
+        except (EOFError, ValueError, pickle.UnpicklingError):
+            return None
+        return data if found == key else None
+
+    def locate(self, key: Any) -> Path:
+        """The file of `key`."""
+        return self._folder / f"{self._base}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
+
+
+def keep_compiled(kernel: Any, sources: Iterable[str]) -> None:
+    """Keep what `kernel` is compiled to for as long as its sources stay as they are.
+
+    Args:
+        kernel: what `numba.njit(cache=True)` returns.
+        sources: modules of the kernel and of all that are compiled into it.
+    """
+    numbered = kernel._cache._cache_file
+    stamp = hashlib.sha256(b"".join(map(_hash_source, sorted(sources)))).hexdigest()
+    kernel._cache._cache_file = KernelFiles(numbered._cache_path, numbered._index_name.removesuffix(".nbi"), stamp)
+
+
+@cache
+def _hash_source(module: str) -> bytes:
+    return hashlib.sha256(inspect.getsource(sys.modules[module]).encode()).digest()
+
 
 _LOCK = threading.RLock()
 
@@ -64,12 +149,10 @@ class Deferred:
 
 
 def njit(**options: Any) -> Callable[[Any], Callable[..., Any]]:
-    """Decorate a module-level function like `numba.njit` with these options; `cache` as in `kernel_cache`."""
+    """Decorate a module-level function like `numba.njit` with these options; `cache` as in `keep_compiled`."""
 
     def make(function: FunctionType, sources: set[str]) -> Any:
         import numba  # takes a second
-
-        from state_pipelines.binary.kernel_cache import keep_compiled
 
         made = numba.njit(**options)(function)
         if options.get("cache"):
@@ -88,3 +171,76 @@ def intrinsic(function: Any) -> Any:
         return intrinsic(function)
 
     return Deferred(function, make)
+
+
+def _pointer(builder: Any, address: Any, bits: int) -> Any:
+    from llvmlite import ir
+
+    return builder.inttoptr(address, ir.IntType(bits).as_pointer())
+
+
+def _make_load(bits: int, *, swap: bool, signed: bool) -> Any:
+    def load(typingctx: Any, address: Any) -> tuple[Any, Callable[..., Any]]:
+        from llvmlite import ir
+        from numba import types
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            value = builder.load(_pointer(builder, args[0], bits), align=1)
+            if swap and bits > 8:
+                value = builder.bswap(value)
+            if bits == 64:
+                return value
+            widen = builder.sext if signed else builder.zext
+            return widen(value, ir.IntType(64))
+
+        return types.int64(types.int64), codegen
+
+    return intrinsic(load)
+
+
+def _make_store(bits: int, *, swap: bool) -> Any:
+    def store(typingctx: Any, address: Any, value: Any) -> tuple[Any, Callable[..., Any]]:
+        from llvmlite import ir
+        from numba import types
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            word = args[1] if bits == 64 else builder.trunc(args[1], ir.IntType(bits))
+            if swap and bits > 8:
+                word = builder.bswap(word)
+            builder.store(word, _pointer(builder, args[0], bits), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), codegen
+
+    return intrinsic(store)
+
+
+def _copy(typingctx: Any, target: Any, source: Any, size: Any) -> tuple[Any, Callable[..., Any]]:
+    """Copy `size` bytes between addresses that do not overlap."""
+    from numba import types
+    from numba.core import cgutils
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source_pointer = _pointer(builder, args[1], 8)
+        cgutils.raw_memcpy(builder, _pointer(builder, args[0], 8), source_pointer, args[2], 1)  # type: ignore[no-untyped-call]
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+load_u8 = _make_load(8, swap=False, signed=False)
+load_i16 = _make_load(16, swap=False, signed=True)
+load_i32 = _make_load(32, swap=False, signed=True)
+load_u32 = _make_load(32, swap=False, signed=False)
+load_i64 = _make_load(64, swap=False, signed=True)
+load_u16_big = _make_load(16, swap=True, signed=False)
+load_i32_big = _make_load(32, swap=True, signed=True)
+load_i64_big = _make_load(64, swap=True, signed=True)
+store_8 = _make_store(8, swap=False)
+store_16 = _make_store(16, swap=False)
+store_32 = _make_store(32, swap=False)
+store_64 = _make_store(64, swap=False)
+store_16_big = _make_store(16, swap=True)
+store_32_big = _make_store(32, swap=True)
+store_64_big = _make_store(64, swap=True)
+copy: Any = intrinsic(_copy)

@@ -26,7 +26,7 @@ from state_pipelines.checkpoints.properties import make_properties
 from state_pipelines.checkpoints.publication import publish
 from state_pipelines.checkpoints.shared_files import SharedFiles, list_subtask_files, name_files
 from state_pipelines.errors import StateError, UsageError
-from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
+from state_pipelines.metadata.checkpoint import SavepointFormatType, make_savepoint_properties
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.storage import METADATA_FILE, SnapshotLocation, join
 from state_pipelines.storage.locations import parent

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.operations.retention.flink_names import SHARED, TASK_OWNED
 from state_pipelines.storage import METADATA_FILE, exists, is_directory, join, list_directory
-from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY
+from state_pipelines.storage.resolution import CHECKPOINT_DIRECTORY, JOB_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

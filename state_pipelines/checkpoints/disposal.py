@@ -13,7 +13,7 @@ from state_pipelines.errors import StateError
 from state_pipelines.storage import join
 from state_pipelines.storage.deletion import delete_files, remove_empty_directory
 from state_pipelines.storage.files import is_directory, list_directory, remove_directory, remove_file
-from state_pipelines.storage.written_names import MANIFEST_FILE
+from state_pipelines.storage.resolution import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,13 +11,13 @@ from state_pipelines.metadata import (
     list_references,
     replace_stream_handles,
 )
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.handles import ByteStreamStateHandle, RelativeFileStateHandle
 from state_pipelines.storage import Location, join, read_file
 from state_pipelines.storage.files import remove_file
 
 if TYPE_CHECKING:
+    from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.metadata.references import StreamReference
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
 
 
 def measure_state(state: SubtaskState) -> int:

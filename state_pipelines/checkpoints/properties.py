@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.metadata.properties import CheckpointType, SharingFilesStrategy, make_checkpoint_properties
+from state_pipelines.metadata.checkpoint import CheckpointType, SharingFilesStrategy, make_checkpoint_properties
 
 if TYPE_CHECKING:
-    from state_pipelines.metadata.properties import CheckpointProperties
+    from state_pipelines.metadata.checkpoint import CheckpointProperties
 
 _FULL = CheckpointType("Full Checkpoint", SharingFilesStrategy.FORWARD)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import OutOfReachError
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, list_references
+from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
 from state_pipelines.metadata.references import operator_handles
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
 from state_pipelines.metadata.streams import locate_file, name_file
 from state_pipelines.storage import PathMapping
 from state_pipelines.storage.locations import parent

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.metadata.checkpoint import VERSIONS, SubtaskState, read_subtask_state, write_subtask_state
-from state_pipelines.storage.written_files import RecordedFile
+from state_pipelines.storage.files import RecordedFile
 
 _MAGIC = 0x5443_6870
 # The newest version stores every field.

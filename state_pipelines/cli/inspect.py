@@ -19,7 +19,7 @@ from state_pipelines.cli.display import (
 )
 from state_pipelines.cli.options import AS_JSON, STRICT, Opener, finish_with_notes, snapshot_options
 from state_pipelines.errors import UsageError, Where
-from state_pipelines.metadata.key_groups import MAX_PARALLELISM
+from state_pipelines.metadata.handles import MAX_PARALLELISM
 from state_pipelines.operations.inspect.inspection import (
     COUNT_LIMIT,
     OperatorReport,

@@ -17,7 +17,7 @@ from state_pipelines.snapshot import Declarations, Snapshot, declare, open_snaps
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.snapshot.declared_names import check_declared_names
 from state_pipelines.storage import resolve
-from state_pipelines.storage.options import VARIABLE, is_options_text, load_storage_options, use_storage_options
+from state_pipelines.storage.resolution import VARIABLE, is_options_text, load_storage_options, use_storage_options
 from state_pipelines.storage.snapshot_writer import discard_partial
 
 if TYPE_CHECKING:

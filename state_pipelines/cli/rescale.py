@@ -38,7 +38,7 @@ from state_pipelines.operations.rescale.rescale_request import parse_request, re
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.storage import resolve
-from state_pipelines.storage.scratch import name_scratch
+from state_pipelines.storage.snapshot_writer import name_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

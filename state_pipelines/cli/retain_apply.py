@@ -14,7 +14,7 @@ from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.retention import ApplyLimits, Outcome
 from state_pipelines.operations.retention.plan import read_planned_paths
 from state_pipelines.operations.retention.policy import parse_size
-from state_pipelines.storage.given_files import MOST_LINES, read_given_file
+from state_pipelines.storage.documents import MOST_LINES, read_given_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

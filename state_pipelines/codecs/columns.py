@@ -17,8 +17,7 @@ import numpy as np
 import pyarrow as pa
 from typing_extensions import override
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.arrow_coercion import dense_offsets
 from state_pipelines.codecs.beam import beam_layouts as beam

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.binary.strings import java_order
+from state_pipelines.binary.data_views import java_order
 from state_pipelines.codecs.kryo.field_lists import ARRAY, PRIMITIVES, FieldLists, JavaType
 from state_pipelines.serializers import build
 from state_pipelines.serializers.tree import BasicKind, Enum, Kryo, Pojo, PojoField, PojoSubclass, Serializer

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from state_pipelines.binary.java_stream import read_stream
-from state_pipelines.binary.java_values import JavaArray, JavaObject
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.binary.java_stream import JavaArray, JavaObject, read_stream
 from state_pipelines.codecs.avro.avro_records import AvroRecord
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
@@ -29,7 +28,7 @@ from state_pipelines.serializers.beam import BeamSerializer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from state_pipelines.binary.java_values import JavaValue
+    from state_pipelines.binary.java_stream import JavaValue
     from state_pipelines.connectors.connector_state import Row
     from state_pipelines.serializers.tree import Serializer
 

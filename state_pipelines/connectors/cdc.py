@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.binary.java_stream import read_stream
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.json.json_lines import dumps, value_json
 from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.connectors import file_sink, kafka_sink
 from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import (
@@ -32,7 +32,7 @@ from state_pipelines.connectors.registry import versioned_state
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.data_views import Reader
     from state_pipelines.connectors.connector_state import Row
 
 MAGIC = 0xB91F252C

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require, write_optional
 from state_pipelines.connectors.kafka_source import (
     EDIT,

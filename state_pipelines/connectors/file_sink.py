@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import (
     Versioned,
@@ -44,7 +44,7 @@ from state_pipelines.connectors.registry import versioned_state
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.data_views import Reader
     from state_pipelines.connectors.connector_state import Row
 
 BUCKET_MAGIC = 0x1E764B79

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import Versioned, check_name, require
 from state_pipelines.connectors.registry import versioned_state
@@ -21,7 +21,7 @@ from state_pipelines.errors import ValueRangeError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.data_views import Reader
     from state_pipelines.connectors.connector_state import Row
 
 OWNERSHIPS = ("IMPLICIT_BY_SUBTASK_ID", "EXPLICIT_BY_WRITER_STATE")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.connectors.element_frames import Versioned, read_flag, require
 from state_pipelines.connectors.registry import Edit, enumerator_state, source_splits
 from state_pipelines.errors import ValueRangeError
@@ -23,7 +23,7 @@ from state_pipelines.errors import ValueRangeError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.data_views import Reader
     from state_pipelines.connectors.connector_state import Row
 
 NO_OFFSET = -(1 << 63)

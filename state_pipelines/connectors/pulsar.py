@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_pipelines.binary.java_stream import read_stream
-from state_pipelines.binary.java_values import JavaEnum, JavaObject
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
+from state_pipelines.binary.java_stream import JavaEnum, JavaObject, read_stream
 from state_pipelines.connectors.committers import register_committables
 from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require, write_optional
 from state_pipelines.connectors.registry import enumerator_state, source_splits

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.connectors.element_frames import (
     Versioned,
     expect_magic,
@@ -31,7 +31,7 @@ from state_pipelines.connectors.element_frames import (
 )
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.data_views import Reader
 
 IN_PROGRESS_MAGIC = 0xB3A4073D
 PENDING_MAGIC = 0x2C853C89

@@ -41,7 +41,7 @@ from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
 from state_pipelines.dagster.sensors.requests import build_requests
 from state_pipelines.dagster.snapshots_resource import SnapshotsResource, StateTablesIOManager
 from state_pipelines.errors import StateError
-from state_pipelines.storage.options import scoped_storage_options
+from state_pipelines.storage.resolution import scoped_storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -20,7 +20,7 @@ from state_pipelines.dagster.partitions import explain_removal
 from state_pipelines.dagster.run_outcomes import NOT_EVALUATED
 from state_pipelines.errors import StateError
 from state_pipelines.redaction import redact
-from state_pipelines.storage.options import scoped_storage_options
+from state_pipelines.storage.resolution import scoped_storage_options
 
 SKIPPED_TAG = "state-pipelines/skipped"
 """Run tag with the reason why a step was skipped: Flink had removed the checkpoint."""

@@ -27,7 +27,7 @@ from state_pipelines.operations.migration.history import HEAD
 from state_pipelines.operations.retention.policy import RetentionPolicy, parse_duration, parse_policy
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.storage import PathMapping, parse_path_mapping
-from state_pipelines.storage.options import scoped_storage_options
+from state_pipelines.storage.resolution import scoped_storage_options
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

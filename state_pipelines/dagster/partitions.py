@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import NotFoundError, StateError, UsageError
-from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations import inventory
 from state_pipelines.redaction import redact
 from state_pipelines.storage import resolve

@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 
 from state_pipelines.snapshot.declarations import KINDS
-from state_pipelines.storage.options import VARIABLE
+from state_pipelines.storage.resolution import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

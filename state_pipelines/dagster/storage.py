@@ -15,7 +15,7 @@ from state_pipelines.errors import (
     UsageError,
     Where,
 )
-from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations.auditing import Depth, Severity, audit_snapshot
 from state_pipelines.operations.auditing.report import AuditVerdict
 from state_pipelines.operations.inventory import (

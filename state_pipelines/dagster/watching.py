@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from state_pipelines.dagster.field_validators import parsed_by
-from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations.retention.policy import parse_duration
 
 if TYPE_CHECKING:

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.metrics import MetricValue
     from state_pipelines.datastream.restored_state import RestoredState
     from state_pipelines.datastream.states import KeyedStateStore
-    from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle, KeyGroupRange
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.storage import Location
 

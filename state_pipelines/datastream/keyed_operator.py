@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.table_states import TableState
     from state_pipelines.datastream.type_information import TypeDescription
     from state_pipelines.keyed.hashing.hash_expressions import HashExpression
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle
     from state_pipelines.operations.write.state_formats import Format
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.storage import Location

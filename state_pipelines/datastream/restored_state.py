@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.backends.changelog_snapshots import is_continuable
 from state_pipelines.backends.incremental_restore import restore_incremental
-from state_pipelines.metadata.keyed_handles import (
+from state_pipelines.metadata.handles import (
     ChangelogStateBackendHandle,
     IncrementalRemoteKeyedStateHandle,
     KeyGroupsSavepointStateHandle,
+    KeyGroupsStateHandle,
 )
-from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping
 
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from state_pipelines.backends.restored_elements import OldOperatorState
     from state_pipelines.backends.rocksdb_store import RocksStore
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
-    from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
-    from state_pipelines.metadata.operator_handles import OperatorStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle, KeyGroupRange, OperatorStateHandle
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.snapshot import Operator
     from state_pipelines.storage import Location

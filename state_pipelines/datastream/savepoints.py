@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from state_pipelines.codecs.kryo import oldest_metadata_version
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, with_version
-from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
+from state_pipelines.metadata.checkpoint import SavepointFormatType, make_savepoint_properties
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.new_layouts import KRYO_OF_FLINK_1, has_kryo
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve
-from state_pipelines.storage.written_files import record_files
+from state_pipelines.storage.files import record_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

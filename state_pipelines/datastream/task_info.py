@@ -12,7 +12,7 @@ from state_pipelines.operations.check.restore_errors import explain_max_parallel
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.java_stream import write_stream
-from state_pipelines.binary.java_values import (
+from state_pipelines.binary.java_stream import (
     BLOCK_DATA,
     ENUM,
     EXTERNALIZABLE,
@@ -26,6 +25,7 @@ from state_pipelines.binary.java_values import (
     JavaObject,
     JavaString,
     JavaValue,
+    write_stream,
 )
 from state_pipelines.datastream.durations import Duration, to_millis
 from state_pipelines.datastream.ttl_config import StateTtlConfig

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from state_pipelines.javaclasses.classpath import ClassPath, open_class_path
-from state_pipelines.javaclasses.field_lists import list_fields, load_field_lists
-from state_pipelines.javaclasses.javaclass import JavaClass
+from state_pipelines.javaclasses.classfile import JavaClass
+from state_pipelines.javaclasses.classpath import ClassPath, list_fields, load_field_lists, open_class_path
 
 __all__ = ["ClassPath", "JavaClass", "list_fields", "load_field_lists", "open_class_path"]

@@ -15,7 +15,7 @@ import numpy as np
 
 from state_pipelines.errors import FormatError, Where
 from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.strings import encode_modified_utf8
+from state_pipelines.binary.data_views import encode_modified_utf8
 from state_pipelines.errors import UnsupportedError, Where, at, older_than_promised, unsupported_version
 from state_pipelines.keyed.beam_keys import name_key_coder
 from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
@@ -27,8 +27,7 @@ from state_pipelines.serializers.state_meta_info import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
     from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
     from state_pipelines.serializers.tree import Serializer
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from state_pipelines.errors import UsageError
-from state_pipelines.metadata.key_groups import MAX_PARALLELISM, KeyGroupRange
+from state_pipelines.metadata.handles import MAX_PARALLELISM, KeyGroupRange
 
 DEFAULT_LOWER_BOUND = 128
 """Fewest key groups that Flink chooses by itself (`DEFAULT_LOWER_BOUND_MAX_PARALLELISM`)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from state_pipelines.errors import UnsupportedError, Where
-from state_pipelines.storage.free_memory import CHECKED_FROM, measure_free_memory
+from state_pipelines.storage.files import CHECKED_FROM, measure_free_memory
 
 COPIES = 5
 """Memory that a key group takes, as a multiple of its bytes.

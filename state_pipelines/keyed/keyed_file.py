@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keys.key_filter import KeySeeks
     from state_pipelines.keyed.record_layout import KeyedRecords
-    from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.rocksdb.cache import TableCache
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.rocksdb.manifest import TableFile
+    from state_pipelines.rocksdb.scan import TableCache
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
 

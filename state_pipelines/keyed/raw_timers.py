@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.programs.execution import Encoded, decode_sequence
 from state_pipelines.codecs.programs.program import compile_layout, smallest_size
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.keyed.keyed_file import RecordContext, Runs
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.serializers.tree import Serializer
 

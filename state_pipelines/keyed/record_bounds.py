@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.programs.array_builders import ArrayBuilder, SpanBuilder
 from state_pipelines.codecs.programs.execution import decode_spans, fill_columns, fill_sequences, measure_sequence

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import Counts, RecordContext, Runs
     from state_pipelines.keyed.record_layout import KeyedRecords
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
 
 RunFinder: TypeAlias = Callable[[Section, int], tuple[StateRun, ...]]
 """Finds the spans of the states in a section, given the bytes between positions where they can be cut."""

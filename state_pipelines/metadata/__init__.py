@@ -1,7 +1,7 @@
 """`_metadata` of every version, state handles, properties, operator ids: readers and writers side by side.
 
-The modules: `checkpoint` (the file), `handles` (streams), `keyed`, `operator`, `channel` (handles of state),
-`properties`, `references` (all streams of a file), `streams` (their bytes), `operator_ids`, `key_groups`.
+The modules: `checkpoint` (the file, its properties, ids of operators), `handles` (of streams and state),
+`references` (all streams of a file), `streams` (their bytes).
 """
 
 from __future__ import annotations
@@ -9,21 +9,19 @@ from __future__ import annotations
 from state_pipelines.metadata.checkpoint import (
     FIRST_VERSION_WITH_PROPERTIES,
     CheckpointMetadata,
+    CheckpointProperties,
     MasterState,
     OperatorState,
     SubtaskState,
-    read_metadata,
-    with_version,
-    write_metadata,
-)
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.operator_ids import (
     compute_operator_id,
     find_operator_id,
     format_operator_id,
     parse_operator_id,
+    read_metadata,
+    with_version,
+    write_metadata,
 )
-from state_pipelines.metadata.properties import CheckpointProperties
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.metadata.references import StreamReference, list_references, replace_stream_handles
 
 __all__ = [

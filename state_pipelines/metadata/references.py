@@ -9,23 +9,19 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from state_pipelines.errors import ValueRangeError
 from state_pipelines.metadata.checkpoint import CheckpointMetadata, OperatorState, SubtaskState
-from state_pipelines.metadata.keyed_handles import (
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
     ChangelogStateBackendHandle,
     ChangelogStateHandleStream,
+    EmptySegmentFileStateHandle,
+    FileMergingOperatorStreamStateHandle,
     HandleAndLocalPath,
     IncrementalRemoteKeyedStateHandle,
     InMemoryChangelogStateHandle,
     KeyedStateHandle,
-)
-from state_pipelines.metadata.operator_handles import (
-    FileMergingOperatorStreamStateHandle,
+    KeyGroupsStateHandle,
     OperatorStateHandle,
     OperatorStreamStateHandle,
-)
-from state_pipelines.metadata.stream_handles import (
-    ByteStreamStateHandle,
-    EmptySegmentFileStateHandle,
-    KeyGroupsStateHandle,
     SegmentFileStateHandle,
     StreamStateHandle,
 )
@@ -33,7 +29,7 @@ from state_pipelines.metadata.stream_handles import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.metadata.channel_handles import ChannelStateHandle, MergedChannelStateHandle
+    from state_pipelines.metadata.handles import ChannelStateHandle, MergedChannelStateHandle
 
 
 class StateCategory(Enum):

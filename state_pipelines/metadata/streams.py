@@ -1,4 +1,13 @@
-"""The bytes of stream handles, whole or in ranges (`StreamStateHandle.openInputStream`)."""
+"""The bytes of stream handles, whole or in ranges (`StreamStateHandle.openInputStream`).
+
+In-flight data of unaligned checkpoints: the buffers of channel state handles, and their sizes. A stream of channel
+state begins with an i32 version, 0; at every offset of a handle there are an i32 length and the bytes of one network
+buffer. Channels, subtasks and even operators share a stream. Records are stored as `i32 length, StreamElement` across
+the buffers: the buffers of input channel i of a subtask j, then those of subpartition j of the upstream subtask i, are
+one stream of records. Small data inside `_metadata` is split: each channel has a stream of its own with all its buffers
+merged into one, and its handle counts the version too (`ChannelStateSerializerImpl.extractAndMerge`). Source:
+`ChannelStateSerializerImpl`, `ChannelStateCheckpointWriter`, `SequentialChannelStateReaderImpl`.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +15,53 @@ import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
+from threading import Lock
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import FormatError, MissingFileError, ProofError, SnapshotGoneError, StateError, Where
-from state_pipelines.metadata.stream_handles import (
+from state_pipelines.binary.data_views import Reader, Writer
+from state_pipelines.errors import (
+    FormatError,
+    MissingFileError,
+    ProofError,
+    SnapshotGoneError,
+    StateError,
+    UnsupportedVersionError,
+    Where,
+)
+from state_pipelines.metadata.handles import (
     ByteStreamStateHandle,
+    ChannelDirection,
+    ChannelInfo,
+    ChannelState,
+    ChannelStateHandle,
     EmptySegmentFileStateHandle,
     FileStateHandle,
     KeyGroupsStateHandle,
+    MergedChannelStateHandle,
     RelativeFileStateHandle,
     SegmentFileStateHandle,
     StreamStateHandle,
 )
-from state_pipelines.storage import (
-    Location,
-    PathMapping,
-    create_file,
-    file_size,
-    read_file,
-)
+from state_pipelines.storage import Location, PathMapping, create_file, file_size, read_file
 from state_pipelines.storage.files import can_copy_inside, copy_inside, remove_file
 from state_pipelines.storage.locations import is_local
-from state_pipelines.storage.multipart import can_copy_ranges, plan_parts, write_parts
-from state_pipelines.storage.part_uploads import CopyRefusedError, FileRange, warn_of_refusal
-from state_pipelines.storage.ranges import read_range
-from state_pipelines.storage.reach import locate_named, name_named
-from state_pipelines.storage.reading import attempt_together, read_ranges
-from state_pipelines.storage.removed_snapshots import is_removed
+from state_pipelines.storage.reading import attempt_together, read_range, read_ranges
+from state_pipelines.storage.resolution import locate_named, name_named
+from state_pipelines.storage.snapshot_listing import is_removed
+from state_pipelines.storage.uploads import (
+    CopyRefusedError,
+    FileRange,
+    can_copy_ranges,
+    plan_parts,
+    warn_of_refusal,
+    write_parts,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from state_pipelines.metadata.checkpoint import OperatorState
 
 COPY_SIZE = 8 << 20
 """Buffer size for copying a stream."""
@@ -441,3 +467,285 @@ def _hinting(stream: StateStream) -> Iterator[None]:
         if not stream.is_absolute or error.hint:
             raise
         raise MissingFileError(error.what, where=error.where, hint=_MAP_HINT) from error
+
+
+MOST_HEADER = 256 << 20
+"""Bytes of a header of state: a thousand states, each with an Avro schema of 250 KiB."""
+
+
+def read_header_bytes(stream: StateStream, end: int) -> bytes:
+    """Read the bytes of a stream up to `end`, before which a header ends.
+
+    Raises:
+        FormatError: a header is not that long, or the stream ends before.
+        MissingFileError: no such file.
+    """
+    check_header_size(stream, end)
+    return read_stream_range(stream, 0, end)
+
+
+def check_header_size(stream: StateStream, end: int) -> None:
+    """Check that a header may be as long as the bytes of a stream up to `end`.
+
+    Raises:
+        FormatError: it is not.
+    """
+    if end > MOST_HEADER:
+        what = f"the first {end:,} bytes of the file are to be a header, which has {MOST_HEADER >> 20} MiB at most"
+        raise FormatError(what, where=Where(file=stream.name, offset=MOST_HEADER), hint="The file was changed")
+
+
+KEPT = 64 << 20
+"""Bytes of files that are not on this machine and that one snapshot keeps; those used least recently go."""
+
+
+class KeptStreams:
+    """Streams of one snapshot, each file of which is read once and kept; several streams may be one file.
+
+    A stream that is larger than half of what is kept, or local, is not kept. Threads may share it; a copy in another
+    process starts empty.
+
+    Args:
+        capacity: bytes that are kept.
+    """
+
+    def __init__(self, capacity: int = KEPT) -> None:
+        self._capacity = capacity
+        self._contents: dict[StateStream | Location, bytes] = {}
+        self._locks: dict[StateStream | Location, Lock] = {}
+        self._lock = Lock()
+
+    def read(self, stream: StateStream, start: int, end: int) -> bytes:
+        """The bytes of a stream from `start` up to `end`; errors as for `read_stream_range`."""
+        if not self._is_kept(stream):
+            return read_stream_range(stream, start, end)
+        content = self._fetch(stream)
+        if not 0 <= start <= end <= len(content):
+            what = f"bytes {start} to {end} are wanted but the file has {len(content)}"
+            where = Where(file=stream.name, offset=start)
+            raise FormatError(what, where=where, hint="The file was cut off or changed")
+        return content[start:end]
+
+    def read_whole(self, stream: StateStream) -> bytes:
+        """All bytes of a stream; errors as for `read_whole_stream`."""
+        return self._fetch(stream) if self._is_kept(stream) else read_whole_stream(stream)
+
+    def find_end(self, stream: StateStream) -> int:
+        """End offset of a stream (exclusive).
+
+        Of a file only the file says it: handles of changes count the bytes before compression, and not the first byte.
+        """
+        if self._is_kept(stream):
+            return len(self._fetch(stream))
+        if stream.location is None or stream.is_segment:
+            return stream.size
+        return measure_stream_file(stream)
+
+    def _is_kept(self, stream: StateStream) -> bool:
+        is_elsewhere = stream.location is not None and not is_local(stream.location)
+        return is_elsewhere and stream.size <= self._capacity // 2
+
+    def _fetch(self, stream: StateStream) -> bytes:
+        assert stream.location is not None
+        key = stream if stream.is_segment else stream.location
+        with self._lock:
+            lock = self._locks.setdefault(key, Lock())
+        with lock:
+            with self._lock:
+                content = self._contents.pop(key, None)
+            if content is None:
+                content = read_whole_stream(stream)
+            with self._lock:
+                # At the end, where those used last are.
+                self._contents[key] = content
+                while len(self._contents) > 1 and sum(map(len, self._contents.values())) > self._capacity:
+                    del self._contents[next(iter(self._contents))]
+        return content
+
+    def __reduce__(self) -> tuple[type[KeptStreams], tuple[int]]:
+        return KeptStreams, (self._capacity,)
+
+
+VERSION = 0
+HEADER_SIZE = 4
+LENGTH_SIZE = 4
+
+AnyChannelStateHandle = ChannelStateHandle | MergedChannelStateHandle
+
+
+@dataclass(frozen=True)
+class ChannelData:
+    """In-flight data of one channel of a subtask.
+
+    Attributes:
+        direction: input or output of the subtask.
+        subtask: index of the subtask.
+        info: gate and channel, or partition and subpartition.
+        buffers: bytes of its network buffers, in the order in which they travel.
+    """
+
+    direction: ChannelDirection
+    subtask: int
+    info: ChannelInfo
+    buffers: tuple[bytes, ...] = field(repr=False)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each buffer."""
+        return tuple(len(buffer) for buffer in self.buffers)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all buffers."""
+        return sum(self.sizes)
+
+    @property
+    def state_size(self) -> int:
+        """Bytes that they take in a stream, lengths included."""
+        return self.size + LENGTH_SIZE * len(self.buffers)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSummary:
+    """Amounts of in-flight data; known from the handles alone.
+
+    Attributes:
+        handles: channel state handles.
+        channels: channels (or subpartitions) with data.
+        buffers: network buffers.
+        bytes: bytes of the buffers, without their lengths.
+    """
+
+    handles: int = 0
+    channels: int = 0
+    buffers: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: ChannelSummary) -> ChannelSummary:
+        """Return both together."""
+        return ChannelSummary(
+            self.handles + other.handles,
+            self.channels + other.channels,
+            self.buffers + other.buffers,
+            self.bytes + other.bytes,
+        )
+
+
+def channel_states(handle: AnyChannelStateHandle) -> tuple[ChannelState, ...]:
+    """Return the channels that a handle names, one or many."""
+    return handle.states if isinstance(handle, MergedChannelStateHandle) else (handle.state,)
+
+
+def measure_channel(state: ChannelState, delegate: StreamStateHandle) -> int:
+    """Size of the buffers of a channel with their lengths; 4 bytes more for a stream inside `_metadata`."""
+    alone = isinstance(delegate, ByteStreamStateHandle) and len(delegate.data) == state.state_size
+    return state.state_size - HEADER_SIZE if alone and state.offsets == (HEADER_SIZE,) else state.state_size
+
+
+def summarise_channels(handles: Iterable[AnyChannelStateHandle]) -> ChannelSummary:
+    """Return how much in-flight data some handles name; no stream is read."""
+    total = ChannelSummary()
+    for handle in handles:
+        states = channel_states(handle)
+        buffers = sum(len(state.offsets) for state in states)
+        size = sum(measure_channel(state, handle.delegate) for state in states) - LENGTH_SIZE * buffers
+        total += ChannelSummary(1, sum(bool(state.offsets) for state in states), buffers, size)
+    return total
+
+
+def summarise_in_flight(operator: OperatorState) -> tuple[ChannelSummary, ChannelSummary]:
+    """In-flight data of an operator: (inputs, outputs) of its subtasks."""
+    return (
+        summarise_channels(handle for subtask in operator.subtasks for handle in subtask.input_channel_state),
+        summarise_channels(handle for subtask in operator.subtasks for handle in subtask.result_subpartition_state),
+    )
+
+
+def read_channel_data(
+    handle: AnyChannelStateHandle, direction: ChannelDirection, stream: StateStream
+) -> tuple[ChannelData, ...]:
+    """Read the buffers that a handle names.
+
+    Args:
+        handle: of one channel, or merged.
+        direction: the list of the subtask that contains the handle.
+        stream: the stream of the handle; only its buffers are read.
+
+    Raises:
+        FormatError: a buffer is outside the stream, or the size of the buffers of a channel differs from its handle.
+        UnsupportedVersionError: the stream has a version that is not known.
+        MissingFileError: no such file.
+    """
+    states = channel_states(handle)
+    offsets = [offset for state in states for offset in state.offsets]
+    if offsets:
+        _check_header(stream)
+    for offset in offsets:
+        if not HEADER_SIZE <= offset <= stream.size - LENGTH_SIZE:
+            what = f"a buffer at {offset} is outside the {stream.size} bytes of the channel state"
+            raise FormatError(what, where=Where(file=stream.name, offset=offset))
+    # The last buffer of a channel ends at most the size of the channel after its offset.
+    ends = [max(state.offsets) + max(state.state_size, LENGTH_SIZE) for state in states if state.offsets]
+    start, end = min(offsets, default=0), min(max(ends, default=0), stream.size)
+    data = read_stream_range(stream, start, end)
+    return tuple(
+        ChannelData(
+            direction,
+            handle.subtask_index,
+            state.info,
+            tuple(_read_buffers(state, measure_channel(state, handle.delegate), data, start, stream.name)),
+        )
+        for state in states
+    )
+
+
+def write_channel_data(channels: Sequence[ChannelData], position: int = 0) -> tuple[bytes, tuple[ChannelState, ...]]:
+    """Write consecutive buffers, the inverse of `read_channel_data`.
+
+    Args:
+        channels: the channels, in their order in the stream.
+        position: where the bytes go in the stream; at 0 the header is written too.
+
+    Returns:
+        (the bytes, the state of each channel for its handle).
+    """
+    writer = Writer()
+    if position == 0:
+        writer.i32(VERSION)
+    states = []
+    for channel in channels:
+        sizes = [LENGTH_SIZE + size for size in channel.sizes]
+        *offsets, _ = accumulate(sizes, initial=position + len(writer))
+        states.append(ChannelState(channel.info, tuple(offsets), channel.state_size))
+        for buffer in channel.buffers:
+            writer.bytes32(buffer)
+    return writer.getvalue(), tuple(states)
+
+
+def _check_header(stream: StateStream) -> None:
+    reader = Reader(read_stream_range(stream, 0, min(HEADER_SIZE, stream.size)), stream.name)
+    version = reader.i32()
+    if version != VERSION:
+        raise UnsupportedVersionError(
+            f"version {version} of channel state is not supported (known: {VERSION})",
+            where=Where(file=stream.name, offset=0),
+            hint="Savepoints hold no channel state; take one with the Flink release of this checkpoint",
+        )
+
+
+def _read_buffers(state: ChannelState, expected: int, data: bytes, start: int, name: str) -> Iterator[bytes]:
+    size = 0
+    for offset in state.offsets:
+        reader = Reader(data, name, offset - start)
+        length = reader.i32() if reader.remaining >= LENGTH_SIZE else -1
+        if not 0 <= length <= reader.remaining:
+            what = f"the length {length} of a buffer does not fit in the bytes of its channel"
+            raise FormatError(what, where=Where(file=name, offset=offset))
+        size += LENGTH_SIZE + length
+        yield reader.take(length)
+    if size != expected:
+        raise FormatError(
+            f"the buffers of channel {state.info.channel} of {state.info.group} have {size} bytes, "
+            f"but its handle declares {expected}",
+            where=Where(file=name, offset=state.offsets[0] if state.offsets else None),
+        )

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.json.json_lines import to_json
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
@@ -37,9 +37,8 @@ from state_pipelines.codecs.subclasses import complete
 from state_pipelines.connectors.connector_state import LIST_INDEX
 from state_pipelines.errors import FormatError, MissingFileError, StateError, UnsupportedError, at
 from state_pipelines.keyed.raw_timers import NEVER_STARTED
-from state_pipelines.metadata.channel_data import channel_states
-from state_pipelines.metadata.channel_handles import ChannelDirection
-from state_pipelines.metadata.streams import read_whole_stream
+from state_pipelines.metadata.handles import ChannelDirection
+from state_pipelines.metadata.streams import channel_states, read_whole_stream
 from state_pipelines.operations.dump_lines import (
     Line,
     LineKind,

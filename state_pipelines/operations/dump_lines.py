@@ -15,7 +15,7 @@ from state_pipelines.snapshot.survey import is_undetermined
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.data_views import Reader
     from state_pipelines.snapshot import State
     from state_pipelines.snapshot.survey import Failure
 

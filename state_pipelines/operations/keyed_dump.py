@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.json.json_lines import Json, to_json, value_json
 from state_pipelines.codecs.pickles import Pickled, is_pickle
 from state_pipelines.codecs.scalar.codec import read_value

@@ -14,8 +14,8 @@ from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 from state_pipelines.errors import StateError
-from state_pipelines.storage.options import list_storage_options, use_storage_options
-from state_pipelines.storage.threads import Threads
+from state_pipelines.storage.locations import Threads
+from state_pipelines.storage.resolution import list_storage_options, use_storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

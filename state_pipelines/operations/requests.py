@@ -32,9 +32,9 @@ from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.redaction import redact, redact_path
 from state_pipelines.storage import Location, join, parent, read_file
+from state_pipelines.storage.documents import parse_yaml
 from state_pipelines.storage.files import is_directory, list_directory
 from state_pipelines.storage.locations import is_below, is_local
-from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

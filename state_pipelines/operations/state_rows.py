@@ -11,7 +11,7 @@ from state_pipelines.errors import StateError, StorageError, UsageError, at
 from state_pipelines.keyed.keys.key_values import KeyText
 from state_pipelines.keyed.tables.operator_table import OperatorTableOptions, group_files
 from state_pipelines.keyed.tables.state_table import TableOptions
-from state_pipelines.metadata.key_groups import parse_key_groups
+from state_pipelines.metadata.handles import parse_key_groups
 from state_pipelines.snapshot.file_scans import narrow_key_groups, require_key_groups
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.list_state import NonKeyedState
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from state_pipelines.keyed.tables.state_table import KeyedTable
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.snapshot import Snapshot
     from state_pipelines.snapshot.keyed_state import KeyedSubtaskState
     from state_pipelines.snapshot.operator import Operator

@@ -7,9 +7,8 @@ family, size estimates, splits), `cache` (tables opened once for several scans),
 
 from __future__ import annotations
 
-from state_pipelines.rocksdb.cache import TableCache
 from state_pipelines.rocksdb.manifest import ColumnFamily, Database, TableFile, read_database
-from state_pipelines.rocksdb.scan import Entries, estimate, scan, split_keys
+from state_pipelines.rocksdb.scan import Entries, TableCache, estimate, scan, split_keys
 from state_pipelines.rocksdb.writer import DatabaseWriter
 
 __all__ = [

@@ -22,7 +22,7 @@ from rocksdict import (
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.rocksdb.kernels import find_disorder
 from state_pipelines.rocksdb.manifest import CURRENT
-from state_pipelines.storage.scratch import open_local_scratch
+from state_pipelines.storage.snapshot_writer import open_local_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

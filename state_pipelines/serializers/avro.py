@@ -11,8 +11,7 @@ from state_pipelines.serializers.registry import register
 from state_pipelines.serializers.tree import Avro
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
     from state_pipelines.serializers.snapshot_frames import Head
 
 # Version 1 holds the schema only, 2 adds the class, 3 writes both as Flink strings, which have no limit of 65535 bytes.

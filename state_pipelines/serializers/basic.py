@@ -12,8 +12,7 @@ from state_pipelines.serializers.tree import Basic, BasicKind
 from state_pipelines.serializers.tree.basic import COMPONENTS, PRIMITIVES
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
     from state_pipelines.serializers.snapshot_frames import Head
 
 _BASE = "org.apache.flink.api.common.typeutils.base."

@@ -13,16 +13,23 @@ from typing import TYPE_CHECKING
 
 import cramjam
 
-from state_pipelines.binary.java_stream import read_stream
-from state_pipelines.binary.java_values import JavaArray, JavaBlock, JavaClass, JavaClassDesc, JavaObject, hierarchy
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.binary.java_stream import (
+    JavaArray,
+    JavaBlock,
+    JavaClass,
+    JavaClassDesc,
+    JavaObject,
+    hierarchy,
+    read_stream,
+)
 from state_pipelines.errors import FormatError, StateError, Where, unsupported_version
 from state_pipelines.serializers.registry import register
 from state_pipelines.serializers.tree import Serializer
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.java_values import JavaValue
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Writer
+    from state_pipelines.binary.java_stream import JavaValue
     from state_pipelines.serializers.snapshot_frames import Head
 
 _TYPES = "org.apache.beam.runners.flink.translation.types."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.strings import java_order
+from state_pipelines.binary.data_views import java_order
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import containers, enums

@@ -17,8 +17,7 @@ from state_pipelines.serializers.snapshot_frames import (
 from state_pipelines.serializers.tree import Serializer, VariantKind, Variants
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
 
 _NFA = "org.apache.flink.cep.nfa."
 _BUFFER = f"{_NFA}sharedbuffer."

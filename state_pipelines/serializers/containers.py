@@ -29,8 +29,7 @@ from state_pipelines.serializers.tree import (
 )
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
 
 _BASE = "org.apache.flink.api.common.typeutils.base."
 _RUNTIME = "org.apache.flink.api.java.typeutils.runtime."

@@ -16,7 +16,7 @@ from state_pipelines.errors import UsageError
 from state_pipelines.serializers.snapshot_class_rules import check_name
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.data_views import Reader
 
 EXAMPLE = "com.acme.MoneySerializer$Snap=Struct(currency: utf, cents: i64)"
 

@@ -14,8 +14,7 @@ from state_pipelines.serializers.registry import register
 from state_pipelines.serializers.tree import Basic, BasicKind
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
     from state_pipelines.serializers.snapshot_frames import Head
 
 _XA = "org.apache.flink.connector.jdbc.xa."

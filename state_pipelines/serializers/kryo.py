@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.serializers.registry import register
 from state_pipelines.serializers.snapshot_frames import Head, read_optional_map, write_optional_map
 from state_pipelines.serializers.tree import Kryo, KryoRegistration
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.data_views import Reader
 
 VERSION = 2
 _AVRO_ARRAY = "org.apache.avro.generic.GenericData$Array"

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.java_stream import read_stream
-from state_pipelines.binary.java_values import (
+from state_pipelines.binary.java_stream import (
     JavaArray,
     JavaBlock,
     JavaClass,
@@ -18,12 +17,13 @@ from state_pipelines.binary.java_values import (
     JavaEnum,
     JavaObject,
     JavaValue,
+    read_stream,
 )
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers.tree import LogicalType
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.data_views import Reader
 
 # Fields of the subclasses that hold the one or two numbers of a type.
 _LENGTHS = ("length", "precision", "yearPrecision", "dayPrecision")

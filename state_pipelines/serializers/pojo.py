@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.errors import UnknownSerializerError
 from state_pipelines.serializers.body_ends import current_reading, read_settled
 from state_pipelines.serializers.registry import read_nested, register, write_nested
@@ -16,7 +16,7 @@ from state_pipelines.serializers.snapshot_frames import Head, read_head, read_op
 from state_pipelines.serializers.tree import Opaque, Pojo, PojoField, PojoSubclass, Serializer
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.data_views import Reader
 
 VERSION = 2
 

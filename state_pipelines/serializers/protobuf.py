@@ -12,8 +12,7 @@ from state_pipelines.serializers.registry import register
 from state_pipelines.serializers.tree import Protobuf
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
     from state_pipelines.serializers.snapshot_frames import Head
 
 SNAPSHOT_CLASS = "io.github.flink.gcp.protobuf.ProtobufTypeSerializerSnapshot"

@@ -33,8 +33,7 @@ from state_pipelines.serializers.tree import (
 )
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
     from state_pipelines.serializers.snapshot_frames import Head
 
 _PYTHON = "org.apache.flink.table.runtime.typeutils.serializers.python."

@@ -15,8 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import UnknownSerializerError, UnsupportedError, UsageError, Where
 from state_pipelines.plugins import load_plugins
 from state_pipelines.serializers.body_ends import NESTED, OpenBodyError, current_reading, left, take_body

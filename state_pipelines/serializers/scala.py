@@ -18,8 +18,7 @@ from state_pipelines.serializers.snapshot_frames import (
 from state_pipelines.serializers.tree import Either, Serializer, VariantKind, Variants
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
 
 _PACKAGES = ("org.apache.flink.api.scala.typeutils.", "org.apache.flink.table.api.typeutils.")
 

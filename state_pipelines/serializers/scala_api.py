@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.strings import read_string, write_string
+from state_pipelines.binary.data_views import read_string, write_string
 from state_pipelines.errors import UnsupportedError, Where
 from state_pipelines.serializers import basic
 from state_pipelines.serializers.registry import (
@@ -47,8 +47,7 @@ from state_pipelines.serializers.tree import (
 from state_pipelines.serializers.tree import Kryo as KryoNode
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
 
 PACKAGE = "org.apache.flinkx.api.serializer."
 CASE_CLASS = f"{PACKAGE}ScalaCaseClassSerializerSnapshot"

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.errors import UnsupportedVersionError, Where, older_than_promised, unsupported_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Writer
 
 OUTER_VERSION = 2
 COMPOSITE_MAGIC = 911108

@@ -26,8 +26,7 @@ from state_pipelines.serializers.snapshot_frames import SMALLEST_SNAPSHOT
 from state_pipelines.serializers.tree import Opaque, Serializer
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
 
 
 TIMER_STATE = "_timer_state/"

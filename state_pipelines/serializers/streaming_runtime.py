@@ -25,8 +25,7 @@ from state_pipelines.serializers.snapshot_frames import (
 from state_pipelines.serializers.tree import Serializer, Timer, Ttl, TtlAware, VariantKind, Variants
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
 
 _STREAMING = "org.apache.flink.streaming."
 _TWO_PHASE_COMMIT = "TwoPhaseCommitSinkFunction$StateSerializerSnapshot"

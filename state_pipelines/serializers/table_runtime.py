@@ -46,8 +46,7 @@ from state_pipelines.serializers.tree import (
 )
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
 
 _TYPEUTILS = "org.apache.flink.table.runtime.typeutils."
 _SEQUENCED = "org.apache.flink.table.runtime.sequencedmultisetstate.linked."

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.serializers import containers, scala
 from state_pipelines.serializers.beam import BeamSerializer, Coder
 from state_pipelines.serializers.registry import is_custom, write_nested

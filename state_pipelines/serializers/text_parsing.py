@@ -14,8 +14,7 @@ import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeVar
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build

@@ -13,7 +13,7 @@ from state_pipelines.codecs.columns import explain
 from state_pipelines.codecs.serializer_layouts import OpaqueValues
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.tables.state_table import TableOptions
-from state_pipelines.operatorstate.state_files import read_broadcast_state
+from state_pipelines.operatorstate import read_broadcast_state
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.list_state import NonKeyedState, NonKeyedTable, ValueColumn, select_fields
 from state_pipelines.snapshot.subtask_states import StateStatistics

@@ -12,16 +12,14 @@ from state_pipelines.errors import EDITED_METADATA, FormatError, Where
 from state_pipelines.keyed.changelog.reader import ChangelogFile, find_bases
 from state_pipelines.keyed.key_group_prefix import encode_prefix
 from state_pipelines.keyed.rocksdb.reader import RocksFile
-from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
-from state_pipelines.rocksdb.scan import scan, split_keys
-from state_pipelines.rocksdb.table_readers import find_files
+from state_pipelines.metadata.handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
+from state_pipelines.rocksdb.scan import find_files, scan, split_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.keyed.keyed_file import KeyedFile
-    from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle, KeyGroupRange
     from state_pipelines.rocksdb.manifest import ColumnFamily
     from state_pipelines.snapshot.operator import Operator
 

@@ -24,7 +24,7 @@ from state_pipelines.sql.compiled_plans import Plan, load_plan
 from state_pipelines.sql.node_states import list_operators
 from state_pipelines.sql.planner import compile_script
 from state_pipelines.storage import read_file, resolve
-from state_pipelines.storage.given_files import MOST_TEXT
+from state_pipelines.storage.documents import MOST_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -253,7 +253,7 @@ def parse_python_types(texts: Iterable[str]) -> dict[str, dict[str, PythonDeclar
 def _read_python_types(path: str) -> dict[str, dict[str, PythonDeclaration]]:
     import yaml  # a large package; few give files of types
 
-    from state_pipelines.storage.yaml_documents import parse_yaml
+    from state_pipelines.storage.documents import parse_yaml
 
     hint = "Write operators, below each its states, and after each its type, such as {py-op: {typed: 'ROW<n BIGINT>'}}"
     with at(file=path):

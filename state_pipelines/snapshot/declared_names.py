@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.metadata import find_operator_id
-from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle
+from state_pipelines.metadata.handles import ChangelogStateBackendHandle
 from state_pipelines.serializers.tree import Kryo
 from state_pipelines.snapshot.python_states import python_name
 

@@ -9,27 +9,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import EDITED_METADATA, FormatError, Where
-from state_pipelines.metadata.keyed_handles import (
+from state_pipelines.metadata.checkpoint import format_operator_id
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
     ChangelogStateBackendHandle,
     ChangelogStateHandleStream,
+    FileStateHandle,
     IncrementalRemoteKeyedStateHandle,
     InMemoryChangelogStateHandle,
-)
-from state_pipelines.metadata.operator_ids import format_operator_id
-from state_pipelines.metadata.references import StateCategory, StreamRole, list_references
-from state_pipelines.metadata.stream_handles import (
-    ByteStreamStateHandle,
-    FileStateHandle,
     RelativeFileStateHandle,
     SegmentFileStateHandle,
 )
+from state_pipelines.metadata.references import StateCategory, StreamRole, list_references
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.metadata import CheckpointMetadata
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle, StreamStateHandle
 
 _OWNED = (
     StateCategory.MANAGED_KEYED,

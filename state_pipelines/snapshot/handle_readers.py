@@ -18,24 +18,21 @@ from state_pipelines.keyed.heap.reader import HeapFile, open_heap
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.raw_timers import NEVER_STARTED, find_raw_sections, open_raw_timers
 from state_pipelines.keyed.rocksdb.reader import open_rocksdb
-from state_pipelines.metadata.kept_streams import KeptStreams
-from state_pipelines.metadata.key_groups import MAX_PARALLELISM
-from state_pipelines.metadata.keyed_handles import (
+from state_pipelines.metadata.handles import (
+    MAX_PARALLELISM,
     ChangelogStateBackendHandle,
+    EmptySegmentFileStateHandle,
+    FileStateHandle,
     IncrementalRemoteKeyedStateHandle,
     KeyedStateHandle,
     KeyGroupsSavepointStateHandle,
-)
-from state_pipelines.metadata.operator_handles import OperatorStateMode
-from state_pipelines.metadata.stream_handles import (
-    EmptySegmentFileStateHandle,
-    FileStateHandle,
     KeyGroupsStateHandle,
+    OperatorStateMode,
     RelativeFileStateHandle,
     SegmentFileStateHandle,
 )
-from state_pipelines.metadata.streams import open_stream, read_stream_range
-from state_pipelines.operatorstate.unread_state import UnreadOperatorState, open_operator_state
+from state_pipelines.metadata.streams import KeptStreams, open_stream, read_stream_range
+from state_pipelines.operatorstate import UnreadOperatorState, open_operator_state
 from state_pipelines.rocksdb.manifest import is_database_file
 from state_pipelines.serializers.body_ends import OpenBodyError
 from state_pipelines.snapshot.raw_key_groups import RawKeyedSubtaskState
@@ -46,8 +43,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata import CheckpointMetadata
-    from state_pipelines.metadata.operator_handles import OperatorStateHandle, OperatorStateMetaInfo
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import OperatorStateHandle, OperatorStateMetaInfo, StreamStateHandle
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
     from state_pipelines.serializers.tree import Serializer

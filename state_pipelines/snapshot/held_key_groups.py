@@ -13,8 +13,12 @@ import numpy as np
 
 from state_pipelines.errors import EDITED_METADATA, FormatError, Where
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
-from state_pipelines.metadata.key_groups import MAX_PARALLELISM, KeyGroupRange
-from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.handles import (
+    MAX_PARALLELISM,
+    ChangelogStateBackendHandle,
+    IncrementalRemoteKeyedStateHandle,
+    KeyGroupRange,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from state_pipelines.metadata import OperatorState
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle
 
 _LISTED = 8
 """Largest number of ranges that an error lists."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import EDITED_METADATA, FormatError, Where
-from state_pipelines.metadata.channel_data import HEADER_SIZE, channel_states, measure_channel
+from state_pipelines.metadata.streams import HEADER_SIZE, channel_states, measure_channel
 from state_pipelines.snapshot.file_owners import find_name
 from state_pipelines.snapshot.snapshot_files import measure_handle
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.metadata import CheckpointMetadata, SubtaskState
-    from state_pipelines.metadata.channel_handles import ChannelInfo
+    from state_pipelines.metadata.handles import ChannelInfo
     from state_pipelines.snapshot import Snapshot
 
 _GROUPS = {"input": "gate", "output": "partition"}

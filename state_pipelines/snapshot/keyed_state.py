@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import explain
 from state_pipelines.codecs.scalar.codec import read_value
@@ -19,8 +19,8 @@ from state_pipelines.keyed.heap.entries import has_opaque
 from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords, derive_keyed_layout
 from state_pipelines.keyed.tables.operator_columns import StateLayout
 from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
-from state_pipelines.metadata.kept_streams import KEPT
-from state_pipelines.metadata.key_groups import MAX_PARALLELISM
+from state_pipelines.metadata.handles import MAX_PARALLELISM
+from state_pipelines.metadata.streams import KEPT
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo, keyed_state
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.python_types import PythonDeclaration
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.operator_files import OperatorFiles

@@ -17,7 +17,7 @@ from state_pipelines.codecs.columns import Columns, explain, plan_columns
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import FormatError, MissingFileError, UnsupportedError, UsageError, at
 from state_pipelines.keyed.tables.state_table import TableOptions
-from state_pipelines.operatorstate.state_files import OperatorStateFile, decode_list_state
+from state_pipelines.operatorstate import OperatorStateFile, decode_list_state
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.connector_states import (
     CONNECTOR_COLUMN,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.operatorstate.unread_state import UnreadOperatorState
+    from state_pipelines.metadata.handles import KeyGroupRange
+    from state_pipelines.operatorstate import UnreadOperatorState
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.operator_files import OperatorFiles

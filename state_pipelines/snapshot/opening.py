@@ -12,7 +12,7 @@ from state_pipelines.snapshot.snapshot import Snapshot
 from state_pipelines.storage import PathMapping, parse_path_mapping, read_metadata_file, resolve
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.reading import do_together
-from state_pipelines.storage.snapshot_location import read_metadata_bytes
+from state_pipelines.storage.snapshot_listing import read_metadata_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -38,7 +38,7 @@ def open_snapshot(
         declarations: information that the snapshot does not hold; `declare` parses them from texts.
         path_mapping: `FROM=TO` texts for directories that were moved (absolute handles name them).
         allow_roots: further directories that its files may be in. By default these are its own directory, for a
-            checkpoint those of its job (`storage.reach`), and the new ones of `path_mapping`.
+            checkpoint those of its job (`storage.resolution`), and the new ones of `path_mapping`.
         uids: added to those of `declarations`.
         classes: replaces the classes of `declarations`.
         storage_options: options of the fsspec file system, such as `key` and `secret` of S3; they are added to those

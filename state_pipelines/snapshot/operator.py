@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from state_pipelines.keyed.tables.state_table import TableOptions
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.snapshot.raw_state import InFlightState
     from state_pipelines.snapshot.state import State
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import FormatError, UnsupportedError, at
-from state_pipelines.operatorstate.state_files import read_list_state
+from state_pipelines.operatorstate import read_list_state
 from state_pipelines.snapshot.held_key_groups import check_subtasks
 from state_pipelines.snapshot.list_state import NonKeyedState
 from state_pipelines.snapshot.survey import survey_operator
@@ -49,7 +49,7 @@ def check_offsets(operator: Operator) -> None:
     """Check what the handles of operator state say of their files, of which only headers are read.
 
     Raises:
-        FormatError: it does not fit the files (see `operatorstate.element_offsets`).
+        FormatError: it does not fit the files (see `operatorstate`).
         StateError: a file cannot be read.
     """
     check_subtasks(operator.metadata, str(operator.snapshot.location.metadata))

@@ -14,7 +14,7 @@ from state_pipelines.snapshot.subtask_states import StateStatistics
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.metadata.streams import StateStream
 
 WINDOW = 8 << 20

@@ -15,16 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from state_pipelines.errors import UsageError, at
-from state_pipelines.metadata.channel_data import (
+from state_pipelines.metadata.handles import ChannelDirection
+from state_pipelines.metadata.streams import (
     AnyChannelStateHandle,
     ChannelData,
     ChannelSummary,
+    StateStream,
     read_channel_data,
+    read_whole_stream,
     summarise_channels,
 )
-from state_pipelines.metadata.channel_handles import ChannelDirection
-from state_pipelines.metadata.streams import StateStream, read_whole_stream
-from state_pipelines.operatorstate.state_files import read_raw_partitions
+from state_pipelines.operatorstate import read_raw_partitions
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import StateMetaInfo, operator_list
@@ -45,8 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.keyed.tables.state_table import TableOptions
-    from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.metadata.operator_handles import OperatorStateHandle
+    from state_pipelines.metadata.handles import KeyGroupRange, OperatorStateHandle
     from state_pipelines.snapshot.operator_files import OperatorFiles
 
 RAW_KEYED_NAME = "_raw_keyed_state"
@@ -305,7 +305,7 @@ class InFlightState(BytesState):
 
     Columns: `subtask` int32, `direction` (`input` or `output`), `gate_or_partition` int32 (of an input the gate, of an
     output the result partition), `channel` int32 (channel of the gate, or subpartition), `buffer_index` int32,
-    `value_bytes`; one row per network buffer. Records straddle buffers, see `metadata.channel_data`.
+    `value_bytes`; one row per network buffer. Records straddle buffers, see `metadata.streams`.
     """
 
     subtask_states: tuple[InFlightSubtaskState, ...]

@@ -15,7 +15,7 @@ from state_pipelines.metadata import (
     format_operator_id,
     list_references,
 )
-from state_pipelines.metadata.properties import SnapshotKind, find_snapshot_kind
+from state_pipelines.metadata.checkpoint import SnapshotKind, find_snapshot_kind
 from state_pipelines.snapshot.declarations import Declarations
 from state_pipelines.snapshot.handle_readers import (
     HandleReader,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import StateError, StorageError, UnsupportedError, UnsupportedVersionError, at
-from state_pipelines.metadata.channel_handles import ChannelDirection
+from state_pipelines.metadata.handles import ChannelDirection
 from state_pipelines.serializers.body_ends import OpenBodyError
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.broadcast_state import BroadcastState
@@ -27,7 +27,7 @@ from state_pipelines.snapshot.raw_state import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.snapshot.operator_files import OperatorFiles
     from state_pipelines.snapshot.raw_key_groups import RawKeyedSubtaskState

@@ -20,7 +20,7 @@ from state_pipelines.checkpoints.task_checkpoint import read_task_checkpoint
 from state_pipelines.datastream import CheckpointListener
 from state_pipelines.datastream.metrics import MetricValue
 from state_pipelines.errors import StateError
-from state_pipelines.metadata.properties import SavepointFormatType, SavepointType
+from state_pipelines.metadata.checkpoint import SavepointFormatType, SavepointType
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot.opening import open_location

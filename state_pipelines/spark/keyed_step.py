@@ -23,7 +23,7 @@ from state_pipelines.datastream.derived_types import derive_type
 from state_pipelines.datastream.functions import require_function
 from state_pipelines.datastream.state_latencies import LatencyTracking
 from state_pipelines.errors import StateError, UsageError, Where
-from state_pipelines.metadata.properties import SavepointFormatType
+from state_pipelines.metadata.checkpoint import SavepointFormatType
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.write.new_layouts import KRYO_OF_FLINK_1, make_layouts
 from state_pipelines.snapshot.opening import ensure_open

@@ -35,12 +35,12 @@ from state_pipelines.datastream import (
 )
 from state_pipelines.datastream.pyflink_layout import KeyRowTypeInfo
 from state_pipelines.errors import StateError, StorageError, UsageError, ValueRangeError, Where, at
-from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.spark.connected_inputs import BROADCAST_INPUT, INPUT, ConnectedBroadcastOperator, ConnectedOperator
 from state_pipelines.spark.key_partitioning import SUBTASK, KeyPartitioner
-from state_pipelines.storage.options import list_storage_options, use_storage_options
-from state_pipelines.storage.written_files import record_files
+from state_pipelines.storage.files import record_files
+from state_pipelines.storage.resolution import list_storage_options, use_storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.state_latencies import LatencyTracking
     from state_pipelines.datastream.windows import WindowAssigner
     from state_pipelines.keyed.hashing import HashExpression
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.operations.write.state_formats import Format
     from state_pipelines.storage import Location
 

@@ -9,8 +9,7 @@ from state_pipelines.metadata.references import StateCategory, StreamRole
 from state_pipelines.metadata.streams import copy_stream, open_stream
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.storage import join
-from state_pipelines.storage.locations import is_local
-from state_pipelines.storage.threads import Threads
+from state_pipelines.storage.locations import Threads, is_local
 
 if TYPE_CHECKING:
     from collections.abc import Collection

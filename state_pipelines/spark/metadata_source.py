@@ -14,8 +14,8 @@ from state_pipelines.spark.splits import METADATA_OPTIONS, check_options, open_w
 from state_pipelines.spark.task_requests import log_requests
 from state_pipelines.spark.types import spark_schema
 from state_pipelines.storage import is_directory, resolve, resolve_snapshot
+from state_pipelines.storage.locations import Threads
 from state_pipelines.storage.snapshot_listing import find_snapshots
-from state_pipelines.storage.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -19,7 +19,7 @@ from state_pipelines.checkpoints.options import ClaimMode, parse_options
 from state_pipelines.checkpoints.periodic_schedule import PeriodicSchedule
 from state_pipelines.datastream import Time
 from state_pipelines.errors import UsageError, Where
-from state_pipelines.metadata.operator_ids import compute_operator_id
+from state_pipelines.metadata.checkpoint import compute_operator_id
 from state_pipelines.spark.keyed_inputs import require_columns
 from state_pipelines.spark.keyed_run import KeyedProcessResult
 from state_pipelines.spark.keyed_step import KeyedStep, choose_store

@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
+    from state_pipelines.metadata.handles import OperatorStreamStateHandle
     from state_pipelines.operations.migration.flows import Flow
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.operations.migration.round_trips import RoundTrip
     from state_pipelines.operations.migration.shapes import StateShape
-    from state_pipelines.operatorstate.unread_state import UnreadOperatorState
+    from state_pipelines.operatorstate import UnreadOperatorState
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.snapshot import Operator
 

@@ -21,7 +21,7 @@ from state_pipelines.keyed.tables.operator_table import (
     split_files,
 )
 from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
-from state_pipelines.metadata.key_groups import KeyGroupRange, parse_key_groups
+from state_pipelines.metadata.handles import KeyGroupRange, parse_key_groups
 from state_pipelines.snapshot import Operator, Snapshot, State, declare, open_snapshot
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.snapshot.file_scans import narrow_key_groups, require_key_groups

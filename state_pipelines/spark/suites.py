@@ -36,8 +36,7 @@ from state_pipelines.spark.expectations import (
     sample_rows,
 )
 from state_pipelines.spark.state_rows import read_rows
-from state_pipelines.storage.given_files import read_given_text
-from state_pipelines.storage.yaml_documents import compose_yaml, parse_yaml
+from state_pipelines.storage.documents import compose_yaml, parse_yaml, read_given_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

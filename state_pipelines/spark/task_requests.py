@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
-from state_pipelines.storage.request_counts import sent_requests
+from state_pipelines.storage.faults import sent_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,8 +25,7 @@ from state_pipelines.spark.splits import WRITE_OPTIONS, check_options, open_with
 from state_pipelines.spark.tasks import run_tasks, uses_other_machines
 from state_pipelines.storage import resolve
 from state_pipelines.storage.files import remove_directory
-from state_pipelines.storage.scratch import name_scratch
-from state_pipelines.storage.snapshot_writer import require_free
+from state_pipelines.storage.snapshot_writer import name_scratch, require_free
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -20,11 +20,16 @@ from state_pipelines.storage.files import (
 )
 from state_pipelines.storage.listing import list_files
 from state_pipelines.storage.locations import Location, join, parent
-from state_pipelines.storage.options import load_storage_options, use_storage_options
-from state_pipelines.storage.path_mapping import PathMapping, parse_path_mapping
-from state_pipelines.storage.ranges import read_range
-from state_pipelines.storage.resolution import resolve, resolve_beside
-from state_pipelines.storage.snapshot_location import (
+from state_pipelines.storage.reading import read_range
+from state_pipelines.storage.resolution import (
+    PathMapping,
+    load_storage_options,
+    parse_path_mapping,
+    resolve,
+    resolve_beside,
+    use_storage_options,
+)
+from state_pipelines.storage.snapshot_listing import (
     METADATA_FILE,
     SnapshotLocation,
     read_metadata_file,

@@ -13,9 +13,8 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 from state_pipelines.errors import OutOfReachError, StateError, TargetExistsError, Where
 from state_pipelines.storage.faults import request, translating
 from state_pipelines.storage.files import FileEntry, copy_inside, list_directory, make_directory, to_entry
-from state_pipelines.storage.local_directories import open_parent
-from state_pipelines.storage.locations import Location, has_directories, is_local, parent
-from state_pipelines.storage.threads import Threads
+from state_pipelines.storage.locations import Location, Threads, has_directories, is_local, parent
+from state_pipelines.storage.resolution import open_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

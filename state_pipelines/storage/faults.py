@@ -7,21 +7,55 @@ import random
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fsspec.implementations.local import LocalFileSystem
 
 from state_pipelines.errors import MissingFileError, StateError, StorageError, Where
 from state_pipelines.redaction import redact
-from state_pipelines.storage.client_retries import is_repeated, leave_retries_to_us
-from state_pipelines.storage.option_secrets import hide_option_values
-from state_pipelines.storage.request_counts import add_requests
+from state_pipelines.storage.locations import hide_option_values, is_repeated, leave_retries_to_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from state_pipelines.storage.locations import Location
+
+_LOCK = Lock()
+_sent = [0, 0]
+
+
+@dataclass(frozen=True)
+class RequestCounts:
+    """Requests, attempts that failed among them, and what was read with them.
+
+    Attributes:
+        requests: number of requests, also to local disks; a listing counts as one, whatever its pages.
+        bytes_read: bytes of files that came back.
+    """
+
+    requests: int
+    bytes_read: int
+
+    def __sub__(self, earlier: RequestCounts) -> RequestCounts:
+        """Counts of what was sent between the two."""
+        return RequestCounts(self.requests - earlier.requests, self.bytes_read - earlier.bytes_read)
+
+
+def add_requests(requests: int, bytes_read: int = 0) -> None:
+    """Add to the counts of this process; safe in any thread."""
+    with _LOCK:
+        _sent[0] += requests
+        _sent[1] += bytes_read
+
+
+def sent_requests() -> RequestCounts:
+    """Counts since the process began."""
+    with _LOCK:
+        return RequestCounts(*_sent)
+
 
 ATTEMPTS = 5
 """Number of attempts before the fault of a request is final."""
@@ -303,7 +337,7 @@ def explain(
 
     Args:
         error: the fault.
-        options: of the file system, besides those that are remembered (`option_secrets`).
+        options: of the file system, besides those that are remembered (`locations.remember_secrets`).
         urls: URLs that the reason may quote, and what is shown of them.
     """
     text = str(error)

@@ -1,32 +1,249 @@
-"""Files: read whole or in ranges, measured, listed, created, copied, removed."""
+"""Files: read whole or in ranges, measured, listed, created, copied, removed.
+
+Sizes, checksums and copies of files, taken while their bytes are written; checksums also by reading them once.
+XXH3-128, because it runs at the speed of memory, and its library is needed for the RocksDB blocks of Flink 2.x anyway.
+It shows bytes that changed by accident, not those that somebody changed on purpose together with the manifest.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import stat
+import sys
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 from uuid import uuid4
 
-from state_pipelines.errors import FormatError, MissingFileError, StateError, TargetExistsError, Where
-from state_pipelines.storage.azure_blocks import copy_blob
-from state_pipelines.storage.faults import client_errors, find_status, request, translating
-from state_pipelines.storage.file_times import make_time
-from state_pipelines.storage.free_memory import require_memory
+import xxhash
+from typing_extensions import override
+
+from state_pipelines.errors import FormatError, MissingFileError, StateError, StorageError, TargetExistsError, Where
+from state_pipelines.storage.faults import add_requests, client_errors, find_status, request, translating
 from state_pipelines.storage.locations import Location, has_directories, is_azure, is_local, is_s3, join, parent
-from state_pipelines.storage.part_uploads import is_refusal, warn_of_refusal
-from state_pipelines.storage.request_counts import add_requests
-from state_pipelines.storage.uploads import Upload
-from state_pipelines.storage.written_files import recording
+from state_pipelines.storage.uploads import Upload, copy_blob, is_refusal, warn_of_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from fsspec import AbstractFileSystem
+
+_FIRST = datetime(1, 1, 2, tzinfo=UTC).timestamp()
+_LAST = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
+
+
+def make_time(seconds: float) -> datetime:
+    """Turn seconds since 1970 into a time; the first or the last that Python has for those before or after it.
+
+    A local file may have a time of any 64-bit number of seconds.
+    """
+    return datetime.fromtimestamp(min(max(seconds, _FIRST), _LAST), UTC)
+
+
+CHECKED_FROM = 256 << 20
+"""Bytes up to which the free memory of the machine is not checked."""
+
+_MEMINFO = Path("/proc/meminfo")
+_OWN_SIZE = Path("/proc/self/statm")
+_CGROUP = Path("/sys/fs/cgroup")
+_GIB = 1 << 30
+
+
+def require_memory(size: int, file: str, offset: int | None = None) -> None:
+    """Make sure that bytes of a file can be held.
+
+    Args:
+        size: how many.
+        file: that they are in.
+        offset: where they begin.
+
+    Raises:
+        StorageError: they cannot.
+    """
+    if size <= CHECKED_FROM:
+        return
+    free = measure_free_memory()
+    if free is not None and size > free:
+        raise StorageError(
+            f"{size / _GIB:.1f} GiB are to be read at once, and {free / _GIB:.1f} GiB of memory are free",
+            where=Where(file=file, offset=offset),
+            hint="Give the process more memory, if the file is as long as it should be",
+        )
+
+
+def measure_free_memory() -> int | None:
+    """Bytes that the machine, the control group or the limit of this process has left; None where it is unknown."""
+    limits = []
+    if _MEMINFO.exists():
+        lines = dict(line.split(":", 1) for line in _MEMINFO.read_text(encoding="ascii").splitlines())
+        limits.append(1024 * sum(int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree") if name in lines))
+    if (_CGROUP / "memory.max").exists() and (most := (_CGROUP / "memory.max").read_text().strip()) != "max":
+        # The page cache counts as used, and is given back when memory is short.
+        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        used = int((_CGROUP / "memory.current").read_text()) - int(stat["inactive_file"])
+        limits.append(int(most) - used)
+    if sys.platform != "win32" and _OWN_SIZE.exists():
+        import resource  # there is none on Windows
+
+        most_addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if most_addresses != resource.RLIM_INFINITY:
+            pages = int(_OWN_SIZE.read_text().split()[0])
+            limits.append(most_addresses - pages * resource.getpagesize())
+    return max(0, min(limits)) if limits else None
+
+
+CHECKSUM = "xxh3-128"
+"""Name of the checksum."""
+
+
+@dataclass(frozen=True)
+class RecordedFile:
+    """Size and checksum of a file.
+
+    Attributes:
+        name: file name.
+        size: bytes.
+        checksum: XXH3-128 of its content as 32 hexadecimal digits; None where the bytes were not read.
+    """
+
+    name: str
+    size: int
+    checksum: str | None = None
+
+
+@dataclass
+class FileRecorder:
+    """Collects the files that one task writes into a directory.
+
+    Attributes:
+        directory: the directory; files elsewhere, such as temporary ones, are not recorded.
+        files: by name; a file that is written again replaces its predecessor.
+    """
+
+    directory: Location
+    files: dict[str, RecordedFile] = field(default_factory=dict)
+
+    def covers(self, location: Location) -> bool:
+        """Return whether a file is in the directory."""
+        above = parent(location)
+        return above.path == self.directory.path and above.filesystem == self.directory.filesystem
+
+
+class FileCopy(Protocol):
+    """The copy of a file that is being written; its errors are not those of the file."""
+
+    def write(self, data: memoryview, /) -> None:
+        """Write the next bytes."""
+
+    def finish(self, checksum: str, /) -> None:
+        """End the copy of a file that was written; `checksum` is that of its content."""
+
+    def discard(self) -> None:
+        """Remove the copy of a file that could not be written."""
+
+
+_RECORDER: ContextVar[FileRecorder | None] = ContextVar("recorder", default=None)
+_BEGIN_COPY: ContextVar[Callable[[Location], FileCopy] | None] = ContextVar("copies", default=None)
+
+
+@contextmanager
+def record_files(directory: Location) -> Iterator[FileRecorder]:
+    """Record the files that this thread creates in a directory (`storage.files.create_file`) while the block runs."""
+    recorder = FileRecorder(directory)
+    token = _RECORDER.set(recorder)
+    try:
+        yield recorder
+    finally:
+        _RECORDER.reset(token)
+
+
+@contextmanager
+def copy_files(begin: Callable[[Location], FileCopy]) -> Iterator[None]:
+    """Copy every file that this thread creates while the block runs; `begin` begins a copy."""
+    token = _BEGIN_COPY.set(begin)
+    try:
+        yield
+    finally:
+        _BEGIN_COPY.reset(token)
+
+
+@contextmanager
+def recording(location: Location, file: IO[bytes]) -> Iterator[Any]:
+    """Yield a new file that is being written.
+
+    It is recorded at the end of the block where a recorder covers it, and copied where copies are wanted.
+    """
+    recorder, begin = _RECORDER.get(), _BEGIN_COPY.get()
+    is_recorded = recorder is not None and recorder.covers(location)
+    copy = None if begin is None else begin(location)
+    if not is_recorded and copy is None:
+        yield file
+        return
+    output = _Checksummed(file, copy)
+    try:
+        yield output
+    except BaseException:
+        if copy is not None:
+            copy.discard()
+        raise
+    if recorder is not None and is_recorded:
+        recorder.files[location.name] = RecordedFile(location.name, output.size, output.checksum)
+    if copy is not None:
+        copy.finish(output.checksum)
+
+
+class _Checksummed(io.BufferedIOBase):
+    """A file that is written from its beginning to its end, with the checksum of what was written."""
+
+    def __init__(self, file: IO[bytes], copy: FileCopy | None = None) -> None:
+        self._file = file
+        self._copy = copy
+        self._digest = xxhash.xxh3_128()
+        self.size = 0
+
+    @property
+    def checksum(self) -> str:
+        return self._digest.hexdigest()
+
+    @override
+    def writable(self) -> bool:
+        return True
+
+    @override
+    def tell(self) -> int:
+        return self.size
+
+    @override
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._file.write(view)
+        if self._copy is not None:
+            self._copy.write(view)
+        self._digest.update(view)
+        self.size += len(view)
+        return len(view)
+
+    @override
+    def flush(self) -> None:
+        self._file.flush()
+
+    @override
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+
+def compute_checksum(chunks: Iterable[bytes]) -> str:
+    """XXH3-128 of bytes as 32 hexadecimal digits."""
+    digest = xxhash.xxh3_128()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
+
 
 COPY_SIZE = 8 << 20
 """Bytes that are held at once while a file is copied."""

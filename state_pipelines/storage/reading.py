@@ -1,32 +1,221 @@
-"""Reading ahead: several requests in flight, results in order, memory within a bound."""
+"""Reading ahead: several requests in flight, results in order, memory within a bound.
+
+Copies of files in a directory on a local disk, found by the URL of the file. A copy is written together with the file,
+so that nothing is read again, or linked to a local file of the same bytes. One that cannot be written is left out: the
+file does not depend on it.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import logging
 import os
+import shutil
+import sys
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import wait
-from functools import partial
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from http import HTTPStatus
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
 
-from state_pipelines.errors import StateError
-from state_pipelines.storage.arenas import limit_arenas
-from state_pipelines.storage.locations import Location, is_local
-from state_pipelines.storage.ranges import (
-    REQUEST_SIZE,
-    REQUESTS,
-    REQUESTS_VARIABLE,
-    count_requests,
-    read_range,
-    read_setting,
-)
-from state_pipelines.storage.threads import Threads
+from state_pipelines.errors import FormatError, MissingFileError, StateError, StorageError, UsageError, Where
+from state_pipelines.storage.faults import ShortBodyError, add_requests, find_status, request
+from state_pipelines.storage.files import compute_checksum, copy_files, file_size, require_memory, require_reach
+from state_pipelines.storage.locations import Location, Threads, is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
+    from pathlib import Path
+
+ARENAS = 2
+"""Arenas from which all threads of this process allocate."""
+
+_M_ARENA_MAX = -8
+
+
+@cache
+def limit_arenas() -> None:
+    """Let threads share few arenas of glibc; other C libraries have none.
+
+    By default there are up to eight per processor, each of which keeps the buffers that its threads have freed. Threads
+    that read ahead allocate whole windows of files, so that arenas would hold several times what is read ahead. A
+    limit that the user has set by `MALLOC_ARENA_MAX` or `GLIBC_TUNABLES` stays.
+    """
+    if sys.platform != "linux" or "MALLOC_ARENA_MAX" in os.environ:
+        return
+    if "arena_max" in os.environ.get("GLIBC_TUNABLES", ""):
+        return
+    library = ctypes.CDLL(None)
+    if hasattr(library, "gnu_get_libc_version"):
+        library.mallopt(_M_ARENA_MAX, ARENAS)
+
+
+REQUEST_SIZE = 2 << 20
+"""Bytes per request of a range that is read with several; more would leave few requests in flight."""
+
+REQUESTS = 16
+"""Requests of one reader that are in flight at a time on a storage that is not local, by default."""
+
+REQUESTS_VARIABLE = "STATE_PIPELINES_READ_AHEAD_REQUESTS"
+"""Environment variable with a number in place of `REQUESTS`; 1 reads nothing ahead."""
+
+# A read of more bytes than this first asks for the size of the file, so that a wrong size cannot demand the memory.
+_TRUSTED_SIZE = 32 << 20
+
+
+def read_setting(variable: str, default: int) -> int:
+    """Read a number from an environment variable.
+
+    Raises:
+        UsageError: it is not a number above 0.
+    """
+    text = os.environ.get(variable) or str(default)
+    if not text.isdecimal() or int(text) == 0:
+        raise UsageError(f"the environment variable {variable} is {text!r}, not a number above 0")
+    return int(text)
+
+
+def count_requests(location: Location, size: int) -> int:
+    """Number of requests with which `read_range` reads `size` bytes of a file on a storage that is not local."""
+    return max(1, -(-size // REQUEST_SIZE)) if location.filesystem.async_impl else 1
+
+
+def read_range(location: Location, start: int, end: int) -> bytes:
+    """Read the bytes from `start` up to `end` (exclusive) of a file, and nothing else of it.
+
+    On asynchronous file systems of fsspec (object stores) a long range is read with several requests at a time; after a
+    fault only those that failed are sent again.
+
+    Raises:
+        FormatError: the range is not inside the file.
+        MissingFileError: no such file.
+        StorageError: the storage fails, or there is not memory for it.
+    """
+    if not 0 <= start <= end:
+        raise FormatError(f"{start} to {end} is not a range of bytes", where=Where(file=str(location), offset=start))
+    if start == end:
+        return b""
+    if end - start > _TRUSTED_SIZE:
+        _require_range(location, start, end)
+        require_memory(end - start, str(location), start)
+    in_flight = 1 if is_local(location) else read_setting(REQUESTS_VARIABLE, REQUESTS)
+    requests = _RangeRequests(location, start, end, count_requests(location, end - start) if in_flight > 1 else 1)
+
+    def read() -> bytes:
+        requests.fetch(in_flight)
+        requests.require_no_more()
+        if requests.is_short:
+            _require_range(location, start, end)
+            raise ShortBodyError(f"only {requests.size} of {end - start} bytes came")
+        return requests.join()
+
+    try:
+        content = request(location, "read the file", read)
+    except (MissingFileError, StorageError) as error:
+        # Object stores refuse a range that begins after the end of the file.
+        if _may_be_outside(error):
+            _require_range(location, start, end)
+        raise
+    add_requests(0, len(content))
+    return content
+
+
+def _may_be_outside(error: MissingFileError | StorageError) -> bool:
+    cause = error.__cause__
+    if isinstance(cause, OSError) and not getattr(error, "transient", False):
+        return not isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError)
+    return cause is not None and find_status(cause) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+
+
+class _RangeRequests:
+    """The requests that read a range together."""
+
+    def __init__(self, location: Location, start: int, end: int, count: int) -> None:
+        self._location = location
+        self._bounds = [start + (end - start) * number // count for number in range(count + 1)]
+        self._found: dict[int, bytes] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes that have come."""
+        return sum(map(len, self._found.values()))
+
+    @property
+    def is_short(self) -> bool:
+        """Whether bytes are missing."""
+        return self.size < self._bounds[-1] - self._bounds[0]
+
+    def fetch(self, in_flight: int) -> None:
+        """Send the requests whose bytes are not there completely."""
+        missing = [number for number in range(len(self._bounds) - 1) if self._is_missing(number)]
+        # `request` counts one of them.
+        add_requests(len(missing) - 1)
+        if len(self._bounds) == 2:
+            self._found[0] = _read_at_once(self._location, self._bounds[0], self._bounds[1])
+            return
+        starts, ends = ([self._bounds[number + side] for number in missing] for side in (0, 1))
+        paths = [self._location.path] * len(missing)
+        # Errors are results, so that what has come is kept.
+        results = self._location.filesystem.cat_ranges(paths, starts, ends, batch_size=in_flight, on_error="return")
+        failure: BaseException | None = None
+        for number, result in zip(missing, results, strict=True):
+            if isinstance(result, BaseException):
+                failure = failure or result
+            else:
+                self._found[number] = bytes(result)
+        if failure is not None:
+            raise failure
+
+    def require_no_more(self) -> None:
+        """Refuse answers that are longer than their ranges: they begin at another offset.
+
+        Raises:
+            StorageError: the server has sent another part of the file.
+        """
+        for number, found in self._found.items():
+            wanted = self._bounds[number + 1] - self._bounds[number]
+            if len(found) > wanted:
+                raise StorageError(
+                    f"the server ignores ranges: {len(found):,} bytes were sent for {wanted:,} bytes",
+                    where=Where(file=str(self._location), offset=self._bounds[number]),
+                    hint="Use a server or proxy that answers requests with `Range`, or a copy elsewhere",
+                )
+
+    def join(self) -> bytes:
+        """All bytes, in order."""
+        return b"".join(self._found[number] for number in range(len(self._found)))
+
+    def _is_missing(self, number: int) -> bool:
+        return len(self._found.get(number, b"")) < self._bounds[number + 1] - self._bounds[number]
+
+
+def _read_at_once(location: Location, start: int, end: int) -> bytes:
+    if is_local(location):
+        # fsspec takes three times as long for a local file; headers are read from thousands of files.
+        with open(location.path, "rb", buffering=0) as file:  # noqa: PTH123
+            require_reach(location, file.fileno())
+            file.seek(start)
+            chunks = []
+            while start < end and (chunk := file.read(end - start)):
+                chunks.append(chunk)
+                start += len(chunk)
+            return b"".join(chunks)
+    return bytes(location.filesystem.cat_file(location.path, start=start, end=end))
+
+
+def _require_range(location: Location, start: int, end: int) -> None:
+    size = file_size(location)
+    if end > size:
+        what = f"bytes {start} to {end} are wanted but the file has {size}"
+        raise FormatError(what, where=Where(file=str(location), offset=start), hint="The file was cut off or changed")
+
 
 MEMORY = 128
 """MiB that all readers of a process have read ahead or are reading at a time, by default."""
@@ -296,3 +485,130 @@ def read_ranges(ranges: Iterable[tuple[Location, int, int]], size: int) -> Itera
     remote = next((location for location, _, _ in reads if not is_local(location)), None)
     for _, data in read_ahead(reads, lambda each: read_range(*each), remote, lambda each: each[2] - each[1]):
         yield data
+
+
+_log = logging.getLogger(__name__)
+
+_CHUNK = 1 << 20
+_PARTIAL = ".partial"
+
+
+@contextmanager
+def write_copies(directory: Path) -> Iterator[None]:
+    """Copy every file that this thread creates (`storage.files.create_file`) into a directory while the block runs."""
+    with copy_files(lambda location: _WrittenCopy(directory, location.url)):
+        yield
+
+
+def link_copy(file: Path, directory: Path, url: str) -> None:
+    """Make a local file the copy of an uploaded one; linked, or copied from another disk.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    _link(file, directory / _name_copy(url))
+
+
+def find_copy(directory: Path, url: str, size: int, *, verify: bool = True) -> Path | None:
+    """Find the copy of a file in a directory; None where none has its size and the checksum of what was written.
+
+    A linked copy has no checksum: the tables and logs of RocksDB have their own.
+
+    Args:
+        directory: of the copies.
+        url: of the file.
+        size: of the file, in bytes.
+        verify: read the copy and compare the checksum; without, the size counts alone.
+    """
+    linked = directory / _name_copy(url)
+    for path in (linked, *directory.glob(f"{linked.name}.*")):
+        with suppress(OSError):
+            if path.suffix == _PARTIAL or path.stat().st_size != size:
+                continue
+            if path == linked or not verify or _is_whole(path):
+                return path
+    return None
+
+
+def take_copy(copy: Path, directory: Path) -> None:
+    """Have a copy in another directory too; linked, or copied from another disk.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    _link(copy, directory / copy.name)
+
+
+def remove_other_copies(directory: Path, urls: Iterable[str]) -> None:
+    """Remove all files of a directory that are not copies of some files."""
+    names = set(map(_name_copy, urls))
+    for path in directory.iterdir():
+        if path.stem not in names or path.suffix == _PARTIAL:
+            path.unlink(missing_ok=True)
+
+
+class _WrittenCopy:
+    """The copy of a file that is being written; its name gets the checksum when it is complete."""
+
+    def __init__(self, directory: Path, url: str) -> None:
+        self._url = url
+        self._target = directory / _name_copy(url)
+        self._partial = self._target.with_suffix(f".{uuid4().hex}{_PARTIAL}")
+        self._file: IO[bytes] | None = None
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file = self._partial.open("wb")
+        except OSError as error:
+            self._give_up(error)
+
+    def write(self, data: memoryview) -> None:
+        """Write the next bytes."""
+        if self._file is not None:
+            try:
+                self._file.write(data)
+            except OSError as error:
+                self._give_up(error)
+
+    def finish(self, checksum: str) -> None:
+        """Give the copy its name."""
+        if self._file is not None:
+            try:
+                self._file.close()
+                self._partial.replace(self._target.with_suffix(f".{checksum}"))
+            except OSError as error:
+                self._give_up(error)
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+        self._file = None
+        with suppress(OSError):
+            self._partial.unlink()
+
+    def _give_up(self, error: OSError) -> None:
+        _log.warning("no local copy of %s: %s", self._url, error)
+        self.discard()
+
+
+def _name_copy(url: str) -> str:
+    return hashlib.sha256(url.encode()).hexdigest()
+
+
+def _is_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        return compute_checksum(iter(lambda: file.read(_CHUNK), b"")) == path.suffix[1:]
+
+
+def _link(path: Path, target: Path) -> None:
+    with suppress(FileExistsError):
+        try:
+            os.link(path, target)
+        except FileExistsError:
+            raise
+        except OSError:
+            # It is on another disk. The copy gets its name when it is complete.
+            partial = target.with_name(f"{target.name}.{uuid4().hex}{_PARTIAL}")
+            shutil.copyfile(path, partial)
+            partial.replace(target)

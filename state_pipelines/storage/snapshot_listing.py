@@ -1,25 +1,99 @@
-"""The snapshots below a directory."""
+"""Snapshots on storages: the location of one, those below a directory, and those that Flink removes meanwhile."""
 
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
-from state_pipelines.storage.faults import translating
-from state_pipelines.storage.file_times import make_time
-from state_pipelines.storage.files import is_directory, list_directory
-from state_pipelines.storage.locations import Location, is_local, is_s3
-from state_pipelines.storage.s3_listing import list_objects
-from state_pipelines.storage.snapshot_location import METADATA_FILE, SnapshotLocation
-from state_pipelines.storage.threads import Threads
-from state_pipelines.storage.trees import LIST_THREADS
+from state_pipelines.errors import MissingFileError, NotFoundError, Where
+from state_pipelines.storage.faults import NO_BUCKET, translating
+from state_pipelines.storage.files import exists, is_directory, list_directory, make_time, read_file
+from state_pipelines.storage.listing import LIST_THREADS, list_objects
+from state_pipelines.storage.locations import Location, Threads, is_local, is_s3, join, parent
+from state_pipelines.storage.resolution import CHECKPOINT_DIRECTORY, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
-    from datetime import datetime
 
     from fsspec import AbstractFileSystem
+
+METADATA_FILE = "_metadata"
+"""Name of the file that makes a directory a snapshot (`AbstractFsCheckpointStorageAccess.METADATA_FILE_NAME`)."""
+
+MOST_METADATA = 2 << 30
+"""Bytes that a `_metadata` file may have: 10,000 handles in the state of each of 100 operators take a tenth of it."""
+
+
+@dataclass(frozen=True)
+class SnapshotLocation:
+    """Location of a snapshot.
+
+    Attributes:
+        directory: the exclusive directory; relative state handles start there.
+        metadata: the `_metadata` file.
+    """
+
+    directory: Location
+    metadata: Location
+
+
+def resolve_snapshot(path: str, **storage_options: Any) -> SnapshotLocation:
+    """The location of a snapshot, given its directory or its metadata file.
+
+    As `AbstractFsCheckpointStorageAccess.resolveCheckpointPointer`: a file is taken for the metadata and its directory
+    for the exclusive directory.
+
+    Raises:
+        NotFoundError: nothing is there, or a directory without `_metadata`.
+        UsageError: see `resolve`.
+    """
+    location = resolve(path, **storage_options)
+    inside = join(location, METADATA_FILE)
+    if exists(inside):
+        return SnapshotLocation(location, inside)
+    where = Where(file=str(location))
+    if not exists(location):
+        raise NotFoundError("nothing is there", where=where, hint="Give the directory of a snapshot or its _metadata")
+    if is_directory(location):
+        hint = "Give the directory that holds it (chk-…, savepoint-…); without the file a snapshot was never completed"
+        raise NotFoundError("the directory has no _metadata", where=where, hint=hint)
+    return SnapshotLocation(parent(location), location)
+
+
+def read_metadata_file(path: str, **storage_options: Any) -> tuple[SnapshotLocation, bytes]:
+    """Find a snapshot and read its metadata file, in one request where `path` is its directory or metadata file.
+
+    Args and errors as of `resolve_snapshot`.
+    """
+    location = resolve(path, **storage_options)
+    if location.name == METADATA_FILE:
+        wanted = SnapshotLocation(parent(location), location)
+    else:
+        wanted = SnapshotLocation(location, join(location, METADATA_FILE))
+    try:
+        return wanted, read_metadata_bytes(wanted.metadata)
+    except MissingFileError as error:
+        if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+            raise
+        if error.what == NO_BUCKET:
+            raise
+    found = resolve_snapshot(path, **storage_options)
+    return found, read_metadata_bytes(found.metadata)
+
+
+def read_metadata_bytes(location: Location) -> bytes:
+    """Read a `_metadata` file.
+
+    Raises:
+        FormatError: it has more than `MOST_METADATA` bytes.
+        MissingFileError: there is none, or it is a device, a pipe or a link to one.
+        StorageError: the storage fails.
+    """
+    return read_file(location, most=MOST_METADATA)
+
 
 RETENTION_DIRECTORY = "_retention"
 """Directory at the top of a root that belongs to retention: pins, audit logs, quarantined files. Holds no snapshots."""
@@ -164,3 +238,48 @@ def _is_settled(directory: str, key: str) -> bool:
         if (f"{above}/" if above else "") + METADATA_FILE > key:
             return False
     return True
+
+
+_RECENT = timedelta(minutes=1)
+"""Time after the end of a newer checkpoint in which Flink may still remove what that replaces."""
+
+_LONGEST_WAIT = 2.0
+_PAUSE = 0.1
+
+
+def is_removed(directory: Location) -> bool:
+    """Return whether a snapshot, of which a file is missing, is gone as a whole.
+
+    Flink deletes shared files and `_metadata` side by side (`SharedStateRegistry.unregisterUnusedState`,
+    `CheckpointsCleaner`). Where a newer checkpoint has just been completed, this waits up to two seconds for the end.
+
+    Args:
+        directory: of the snapshot.
+
+    Raises:
+        StorageError: the storage fails.
+    """
+    metadata = join(directory, METADATA_FILE)
+    if not exists(metadata):
+        # One that is not published yet is read for its proof.
+        return not exists(join(directory, f"{METADATA_FILE}.pending"))
+    if not _is_just_replaced(directory):
+        return False
+    until = time.monotonic() + _LONGEST_WAIT
+    while time.monotonic() < until:
+        time.sleep(_PAUSE)
+        if not exists(metadata):
+            return True
+    return False
+
+
+def _is_just_replaced(directory: Location) -> bool:
+    own = CHECKPOINT_DIRECTORY.fullmatch(directory.name)
+    if own is None:
+        return False
+    for each in find_snapshots(parent(directory), depth=1):
+        other = CHECKPOINT_DIRECTORY.fullmatch(each.location.directory.name)
+        is_recent = each.modified is not None and datetime.now(UTC) - each.modified < _RECENT
+        if other is not None and int(other[1]) > int(own[1]) and is_recent:
+            return True
+    return False

@@ -1,28 +1,476 @@
-"""Uploads: new files on storages that are not local."""
+"""Uploads: new files on storages that are not local, in parts, of sent bytes and of ranges that the store copies."""
 
 from __future__ import annotations
 
+import asyncio
 import io
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
 from contextlib import ExitStack, suppress
-from typing import IO, TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from itertools import pairwise
+from typing import IO, TYPE_CHECKING, Any, Self, cast
+from uuid import uuid4
 
+from fsspec.asyn import sync
 from fsspec.spec import AbstractBufferedFile
 from typing_extensions import override
 
+from state_pipelines.errors import MissingFileError, StateError
 from state_pipelines.storage.faults import client_errors, request, translating
-from state_pipelines.storage.locations import is_s3
-from state_pipelines.storage.multipart import SENT_PART
-from state_pipelines.storage.s3_parts import S3Upload
+from state_pipelines.storage.locations import Location, Threads, is_azure, is_s3
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from concurrent.futures import Future
     from types import TracebackType
 
-    from state_pipelines.storage.locations import Location
+    from fsspec import AbstractFileSystem
+
+_log = logging.getLogger(__name__)
+
+_refused: list[AbstractFileSystem] = []
+
+_IN_FLIGHT = 8
+"""Parts of one object that are sent or copied at a time."""
+
+_SENT_IN_FLIGHT = 4
+"""Parts that wait in memory for being sent, at most."""
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """The bytes of a file from `start` up to `end` (exclusive)."""
+
+    location: Location
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        """Return the number of bytes."""
+        return self.end - self.start
+
+    def cut(self, start: int, end: int) -> FileRange:
+        """Return a range inside this one; positions count from its first byte."""
+        return FileRange(self.location, self.start + start, self.start + end)
+
+
+class CopyRefusedError(Exception):
+    """The store does not copy by itself what may be read all the same; its text is the reason."""
+
+
+def is_refusal(error: StateError) -> bool:
+    """Return whether a store has refused a copy, rather than failed, or found no such file."""
+    is_missing = isinstance(error, MissingFileError) and isinstance(error.__cause__, FileNotFoundError)
+    return not is_missing and not getattr(error, "transient", False)
+
+
+def warn_of_refusal(source: Location, reason: str) -> None:
+    """Log why a store does not copy files itself, once for each file system of this process."""
+    if source.filesystem not in _refused:
+        _refused.append(source.filesystem)
+        _log.warning("The store does not copy by itself, so that bytes pass through this process: %s", reason)
+
+
+class PartUpload(ABC):
+    """A new object in parts; it does not exist before the block is left without error.
+
+    Every request is repeated by the rule of `faults.request`. A failed upload is given up.
+
+    Attributes:
+        size: bytes so far.
+    """
+
+    def __init__(self, location: Location) -> None:
+        self.size = 0
+        self._location = location
+        self._parts: list[Future[str]] = []
+        self._waiting: deque[Future[str]] = deque()
+        self._pool = Threads(_IN_FLIGHT)
+
+    def __enter__(self) -> Self:
+        self._begin()
+        return self
+
+    def send(self, size: int, read: Callable[[], bytes]) -> None:
+        """Send the next part.
+
+        Args:
+            size: its bytes.
+            read: gives them; called by another thread.
+        """
+        number = self._add(size)
+        if len(self._waiting) >= _SENT_IN_FLIGHT:
+            self._waiting.popleft().result()
+        self._parts.append(self._pool.submit(lambda: self._send_part(number, read())))
+        self._waiting.append(self._parts[-1])
+
+    def copy(self, source: FileRange) -> None:
+        """Let the store copy the next part; if it refuses, leaving the block raises a `CopyRefusedError`."""
+        number = self._add(len(source))
+
+        def copy() -> str:
+            try:
+                return self._copy_part(number, source)
+            except StateError as error:
+                if is_refusal(error):
+                    raise CopyRefusedError(str(error)) from error
+                raise
+
+        self._parts.append(self._pool.submit(copy))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._complete([part.result() for part in self._parts])
+        except BaseException:
+            self._give_up()
+            raise
+        else:
+            if error is not None:
+                self._give_up()
+        finally:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _add(self, size: int) -> int:
+        self.size += size
+        return len(self._parts) + 1
+
+    def _give_up(self) -> None:
+        # Parts that arrive after the end of the upload would stay in the store, and cost.
+        self._pool.shutdown(cancel_futures=True)
+        self._abort()
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Begin the upload."""
+
+    @abstractmethod
+    def _send_part(self, number: int, data: bytes) -> str:
+        """Send a part; returns what `_complete` needs of it."""
+
+    @abstractmethod
+    def _copy_part(self, number: int, source: FileRange) -> str:
+        """Let the store copy a part; returns what `_complete` needs of it."""
+
+    @abstractmethod
+    def _complete(self, parts: Sequence[str]) -> None:
+        """Make the object of its parts."""
+
+    @abstractmethod
+    def _abort(self) -> None:
+        """Remove parts that were stored; what failed before is the error that counts."""
+
+
+_SCOPE = "https://storage.azure.com/.default"
+
+_SIGNED_FOR = timedelta(hours=2)
+"""Time for which the signature of a source is valid; a block of 100 MiB is copied in seconds."""
+
+_PAUSE = 0.5
+"""Seconds between two looks at a copy that the service goes on with."""
+
+_METADATA = {"is_directory": "false"}
+"""Metadata of a blob by which adlfs tells files from directories."""
+
+
+class AzureUpload(PartUpload):
+    """A new blob of blocks. The service drops the blocks of an upload that is given up after a week."""
+
+    def __init__(self, location: Location) -> None:
+        super().__init__(location)
+        # Blocks that another attempt has left at the same blob have other names.
+        self._name = uuid4().hex
+
+    def _begin(self) -> None:
+        """Send nothing: a blob exists when its list of blocks is committed."""
+
+    def _send_part(self, number: int, data: bytes) -> str:
+        block = self._name_block(number)
+        self._call("write the file", lambda blob: blob.stage_block(block, BytesIO(data), length=len(data)))
+        return block
+
+    def _copy_part(self, number: int, source: FileRange) -> str:
+        block = self._name_block(number)
+
+        async def copy(blob: Any) -> None:
+            url, options = await authorize_source(source.location)
+            await blob.stage_block_from_url(
+                block, url, source_offset=source.start, source_length=len(source), **options
+            )
+
+        request(source.location, f"copy the file to {self._location}", lambda: _run(self._location, copy))
+        return block
+
+    def _complete(self, parts: Sequence[str]) -> None:
+        # Imported late: it is there when there is a file system of it.
+        from azure.storage.blob import BlobBlock
+
+        blocks = [BlobBlock(block_id=each) for each in parts]
+        self._call("write the file", lambda blob: blob.commit_block_list(blocks, metadata=_METADATA))
+        self._location.filesystem.invalidate_cache(self._location.path.rpartition("/")[0])
+
+    def _abort(self) -> None:
+        """Remove nothing: there is no request for that."""
+
+    def _name_block(self, number: int) -> str:
+        # All names of blocks of a blob have the same length.
+        return f"{self._name}{number:05}"
+
+    def _call(self, operation: str, call: Callable[[Any], Awaitable[Any]]) -> None:
+        request(self._location, operation, lambda: _run(self._location, call), writes=True)
+
+
+def copy_blob(source: Location, target: Location) -> None:
+    """Let Azure copy a whole file, and wait until it has; called by what repeats requests.
+
+    Raises:
+        OSError: the service has given the copy up.
+    """
+    # Imported late: it is there when there is a file system of it.
+    from azure.core.exceptions import ResourceExistsError
+
+    async def copy(blob: Any) -> None:
+        url = _find_blob(source.filesystem, source.path).url
+        try:
+            started = await blob.start_copy_from_url(url, metadata=_METADATA)
+            status, reason = started["copy_status"], None
+        except ResourceExistsError as error:
+            if getattr(error, "error_code", None) != "PendingCopyOperation":
+                raise
+            # An attempt whose response was lost has started it.
+            status, reason = "pending", None
+        # Inside one account it is mostly done by now, but need not be.
+        while status == "pending":
+            await asyncio.sleep(_PAUSE)
+            properties = await blob.get_blob_properties()
+            status, reason = properties.copy.status, properties.copy.status_description
+        if status != "success":
+            raise OSError(f"the copy ended as {status}{f': {reason}' if reason else ''}")
+
+    _run(target, copy)
+    target.filesystem.invalidate_cache(target.path.rpartition("/")[0])
+
+
+async def authorize_source(source: Location) -> tuple[str, dict[str, str]]:
+    """The URL from which the service may read a blob itself, and options of the request that it needs for that.
+
+    With the key of the account the URL is signed for this blob, to be read; with a token the request has it; a shared
+    access signature is part of the URL already.
+    """
+    blob = _find_blob(source.filesystem, source.path)
+    credential = blob.credential
+    if key := getattr(credential, "account_key", None):
+        from azure.storage.blob import BlobSasPermissions, generate_blob_sas
+
+        signature = generate_blob_sas(
+            credential.account_name,
+            blob.container_name,
+            blob.blob_name,
+            account_key=key,
+            permission=BlobSasPermissions(read=True),
+            expiry=datetime.now(UTC) + _SIGNED_FOR,
+        )
+        return f"{blob.url}{'&' if '?' in blob.url else '?'}{signature}", {}
+    if hasattr(credential, "get_token"):
+        token = await credential.get_token(_SCOPE)
+        return blob.url, {"source_authorization": f"Bearer {token.token}"}
+    return blob.url, {}
+
+
+def _find_blob(filesystem: AbstractFileSystem, path: str) -> Any:
+    container, name, version = filesystem.split_path(path)
+    return filesystem.service_client.get_blob_client(container, name, version_id=version)
+
+
+def _run(location: Location, call: Callable[[Any], Awaitable[Any]]) -> None:
+    """Run a call on the client of a blob, in the thread of its file system."""
+
+    async def run() -> None:
+        async with _find_blob(location.filesystem, location.path) as blob:
+            await call(blob)
+
+    sync(location.filesystem.loop, run)
+
+
+class S3Upload(PartUpload):
+    """A new object on S3, which keeps none of the parts of an upload that is given up."""
+
+    def __init__(self, location: Location) -> None:
+        super().__init__(location)
+        bucket, key, _ = location.filesystem.split_path(location.path)
+        self._object = {"Bucket": bucket, "Key": key}
+
+    def _begin(self) -> None:
+        self._object["UploadId"] = str(self._call("create_multipart_upload")["UploadId"])
+
+    def _send_part(self, number: int, data: bytes) -> str:
+        return str(self._call("upload_part", PartNumber=number, Body=data)["ETag"])
+
+    def _copy_part(self, number: int, source: FileRange) -> str:
+        bucket, key, version = source.location.filesystem.split_path(source.location.path)
+        copied = {"Bucket": bucket, "Key": key} | ({"VersionId": version} if version else {})
+        wanted = {"CopySource": copied, "CopySourceRange": f"bytes={source.start}-{source.end - 1}"}
+        answer = self._call("upload_part_copy", source.location, PartNumber=number, **wanted)
+        return str(answer["CopyPartResult"]["ETag"])
+
+    def _complete(self, parts: Sequence[str]) -> None:
+        listed = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(parts, 1)]
+        filesystem, path = self._location.filesystem, self._location.path
+
+        def complete() -> None:
+            try:
+                filesystem.call_s3("complete_multipart_upload", **self._object, MultipartUpload={"Parts": listed})
+            except FileNotFoundError:
+                # The upload is gone after an attempt whose answer was lost.
+                if int(filesystem.call_s3("head_object", **_without_id(self._object))["ContentLength"]) != self.size:
+                    raise
+            filesystem.invalidate_cache(path)
+
+        request(self._location, "write the file", complete, writes=True)
+
+    def _abort(self) -> None:
+        with suppress(StateError):
+            self._call("abort_multipart_upload")
+
+    def _call(self, method: str, source: Location | None = None, **arguments: Any) -> dict[str, Any]:
+        filesystem = self._location.filesystem
+
+        def call() -> dict[str, Any]:
+            answer: dict[str, Any] = filesystem.call_s3(method, **self._object, **arguments)
+            return answer
+
+        if source is None:
+            return request(self._location, "write the file", call, writes=True)
+        return request(source, f"copy the file to {self._location}", call)
+
+
+def _without_id(arguments: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in arguments.items() if name != "UploadId"}
+
+
+SMALLEST_PART = 5 << 20
+"""Bytes that every part but the last must have; a shorter range cannot be copied by the store alone."""
+
+SENT_PART = 16 << 20
+"""Bytes of a part that is sent, at most; larger only where there would be too many parts."""
+
+COPIED_PART = 512 << 20
+"""Bytes of a part that S3 copies, about; it allows 5 GiB, but several smaller ones take less time."""
+
+COPIED_BLOCK = 100 << 20
+"""Bytes of a part that Azure copies, at most: as many as every version of its interface allows."""
+
+_MANY_PARTS = 5000
+"""Parts after which they become larger; S3 allows 10,000."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of an upload.
+
+    Attributes:
+        ranges: its content; bytes stand for themselves.
+        is_copied: the store copies it; it is a single range then.
+    """
+
+    ranges: tuple[FileRange | bytes, ...]
+    is_copied: bool = False
+
+
+def can_copy_ranges(ranges: Sequence[FileRange | bytes], target: Location) -> bool:
+    """Return whether the store of `target` can copy at least one of these ranges into a new file."""
+    copies = is_s3(target.filesystem) or is_azure(target.filesystem)
+    return copies and any(part.is_copied for part in plan_parts(ranges, target))
+
+
+def plan_parts(ranges: Sequence[FileRange | bytes], target: Location) -> list[Part]:
+    """Divide the content of a new file into parts.
+
+    Ranges of at least `SMALLEST_PART` bytes in the same store are copied by it. What is shorter is sent, together with
+    as many bytes of the next range as a part needs.
+    """
+    sent_size = max(SENT_PART, sum(map(len, ranges)) // _MANY_PARTS)
+    parts: list[Part] = []
+    pending: list[FileRange | bytes] = []
+    size = 0
+
+    def flush() -> None:
+        nonlocal size
+        if pending:
+            parts.append(Part(tuple(pending)))
+        pending.clear()
+        size = 0
+
+    for each in ranges:
+        start = 0
+        if isinstance(each, FileRange) and each.location.filesystem == target.filesystem:
+            missing = max(0, SMALLEST_PART - size) if pending else 0
+            if len(each) - missing >= SMALLEST_PART:
+                if missing:
+                    pending.append(each.cut(0, missing))
+                flush()
+                copied_size = COPIED_BLOCK if is_azure(target.filesystem) else COPIED_PART
+                parts += [Part((copied,), is_copied=True) for copied in _divide(each, missing, copied_size)]
+                continue
+        while start < len(each):
+            end = min(len(each), start + sent_size - size)
+            pending.append(each.cut(start, end) if isinstance(each, FileRange) else each[start:end])
+            size += end - start
+            start = end
+            if size >= sent_size:
+                flush()
+    flush()
+    return parts
+
+
+def _divide(each: FileRange, start: int, size: int) -> list[FileRange]:
+    """Cut the rest of a range into parts of at most `size` bytes, none of which is too small."""
+    count = -(-(len(each) - start) // size)
+    bounds = [start + (len(each) - start) * number // count for number in range(count + 1)]
+    return [each.cut(low, high) for low, high in pairwise(bounds)]
+
+
+def write_parts(parts: Sequence[Part], target: Location, read: Callable[[FileRange], bytes]) -> int:
+    """Write a new file, several parts at a time; returns its bytes.
+
+    Args:
+        parts: from `plan_parts`.
+        target: the new file; it does not exist before all parts are there.
+        read: reads a range that is sent.
+
+    Raises:
+        CopyRefusedError: the store refuses to copy a range; there is no file then.
+        StateError: a range cannot be read, or the store fails; there is no file then.
+    """
+
+    def join(part: Part) -> bytes:
+        return b"".join(each if isinstance(each, bytes) else read(each) for each in part.ranges)
+
+    with start_upload(target) as upload:
+        for part in parts:
+            (first, *_) = part.ranges
+            if part.is_copied and isinstance(first, FileRange):
+                upload.copy(first)
+            else:
+                upload.send(sum(map(len, part.ranges)), lambda part=part: join(part))  # type: ignore[misc]
+    return upload.size
+
+
+def start_upload(target: Location) -> PartUpload:
+    """Start the upload of a new file in parts to S3 or Azure."""
+    return AzureUpload(target) if is_azure(target.filesystem) else S3Upload(target)
+
 
 ONE_REQUEST = 32 << 20
 """Bytes up to which a file is kept in memory and sent in one request, which can be repeated."""
 
-_MANY_PARTS = 1000
+_UPLOADS_MANY_PARTS = 1000
 """Parts after which they become larger."""
 
 
@@ -62,7 +510,7 @@ class Upload(io.BufferedIOBase):
             self._begin()
         if self._parts is not None:
             # Parts grow with the file, of which there can be 10,000.
-            while len(self._buffer) >= (size := max(SENT_PART, self._parts.size // _MANY_PARTS)):
+            while len(self._buffer) >= (size := max(SENT_PART, self._parts.size // _UPLOADS_MANY_PARTS)):
                 self._send(size)
         return len(view)
 

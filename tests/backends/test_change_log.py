@@ -22,8 +22,7 @@ from state_pipelines.datastream import (
 from state_pipelines.datastream.keyed_states import BackendKeyedStates
 from state_pipelines.errors import ValueRangeError
 from state_pipelines.keyed.changelog.changes import METADATA_KEY_GROUP
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import StateChange
+from state_pipelines.metadata.handles import KeyGroupRange, StateChange
 from state_pipelines.serializers.build import basic
 from tests.backends.golden_descriptions import read_golden
 

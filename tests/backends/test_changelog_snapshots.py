@@ -15,8 +15,7 @@ from state_pipelines.backends.keyed_backend import KeyedStateBackend
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import StateError
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, ChangelogStateHandleStream
+from state_pipelines.metadata.handles import ChangelogStateBackendHandle, ChangelogStateHandleStream, KeyGroupRange
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of
 from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.snapshot.handle_readers import HandleReader

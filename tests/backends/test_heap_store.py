@@ -6,7 +6,7 @@ from state_pipelines.backends.entry_store import EntryKind
 from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.record_batches import make_records, split_records
 from state_pipelines.errors import UsageError
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 
 ALL = KeyGroupRange(0, 128)
 

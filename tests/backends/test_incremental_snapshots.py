@@ -14,9 +14,7 @@ from state_pipelines.errors import StateError
 from state_pipelines.keyed.digests.file_digests import digest_states
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.keyed.keyed_file import RecordContext
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.stream_handles import FileStateHandle
+from state_pipelines.metadata.handles import FileStateHandle, IncrementalRemoteKeyedStateHandle, KeyGroupRange
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.snapshot.handle_readers import HandleReader

@@ -12,7 +12,7 @@ from state_pipelines.backends.incremental_restore import restore_incremental
 from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
 from state_pipelines.backends.local_backup import LocalBackup
 from state_pipelines.errors import SnapshotGoneError, UsageError
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping, resolve
 from tests.backends.test_incremental_snapshots import ALL, VALUE, make_backend, put, stores, write
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.backends.rocksdb_store import RocksStore
-    from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+    from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle
 
 __all__ = ["stores"]
 JOB, OPERATOR = "0" * 32, b"\1" * 16

@@ -14,8 +14,8 @@ from state_pipelines.backends.raw_streams import (
 from state_pipelines.backends.restored_elements import restore_broadcasts
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.operatorstate.unread_state import UnreadOperatorState
+from state_pipelines.metadata.handles import KeyGroupRange
+from state_pipelines.operatorstate import UnreadOperatorState
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, tuple_of
 from state_pipelines.serializers.state_meta_info import broadcast_state, keyed_state, operator_list
 from state_pipelines.snapshot.handle_readers import HandleReader
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.backends.restored_elements import OldOperatorState
-    from state_pipelines.operatorstate.state_files import OperatorStateFile
+    from state_pipelines.operatorstate import OperatorStateFile
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 LAYOUTS = LayoutContext()

@@ -9,7 +9,7 @@ from state_pipelines.backends.keyed_backend import KeyedStateBackend
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.codecs.value_conversion import ValueConversion
 from state_pipelines.errors import StateMigrationError, UnsupportedError, ValueRangeError
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.serializers.build import (
     VOID_NAMESPACE,
     basic,

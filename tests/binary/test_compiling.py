@@ -11,7 +11,7 @@ import state_pipelines
 from state_pipelines.binary.compiled import Deferred, njit
 
 SOURCES = Path(state_pipelines.__file__).parent
-OWN = ("binary/compiled.py", "binary/kernel_cache.py", "binary/memory.py")
+OWN = ("binary/compiled.py", "binary/compiled.py", "binary/compiled.py")
 """Where Numba is imported, inside functions."""
 
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.binary.java_stream import HEADER, read_stream, write_stream
-from state_pipelines.binary.java_values import (
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.binary.java_stream import (
+    HEADER,
     SERIALIZABLE,
     JavaArray,
     JavaBlock,
@@ -21,8 +22,9 @@ from state_pipelines.binary.java_values import (
     JavaProxyDesc,
     JavaReference,
     JavaString,
+    read_stream,
+    write_stream,
 )
-from state_pipelines.binary.reader import Reader
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 
 FIXTURES = os.environ.get("FLINK_STATE_FIXTURES")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.binary.kernel_cache import KernelFiles
+from state_pipelines.binary.compiled import KernelFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,13 @@ from state_pipelines.checkpoints.properties import is_full
 from state_pipelines.checkpoints.shared_files import list_files
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, read_task_checkpoint, write_task_checkpoint
 from state_pipelines.metadata import KeyGroupRange, SubtaskState, compute_operator_id
-from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, FileStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
+    FileStateHandle,
+    HandleAndLocalPath,
+    IncrementalRemoteKeyedStateHandle,
+    RelativeFileStateHandle,
+)
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.storage import create_file, exists, join
 

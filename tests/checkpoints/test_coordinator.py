@@ -14,9 +14,8 @@ from state_pipelines.checkpoints.properties import is_full, make_properties
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.metadata import CheckpointProperties, SubtaskState
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.properties import SavepointFormatType
-from state_pipelines.metadata.stream_handles import FileStateHandle
+from state_pipelines.metadata.checkpoint import SavepointFormatType
+from state_pipelines.metadata.handles import FileStateHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import join, list_directory, resolve
 from tests.checkpoints.tasks import JOB, OPERATOR, Job, missing_files

@@ -9,7 +9,7 @@ import pytest
 from state_pipelines.checkpoints.directories import CheckpointDirectories, name_savepoint
 from state_pipelines.errors import TargetExistsError, UsageError
 from state_pipelines.storage import resolve
-from state_pipelines.storage.written_names import SAVEPOINT_DIRECTORY
+from state_pipelines.storage.resolution import SAVEPOINT_DIRECTORY
 
 if TYPE_CHECKING:
     from pathlib import Path

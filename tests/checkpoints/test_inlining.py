@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.checkpoints.inlining import inline_small_files, measure_state
 from state_pipelines.metadata import KeyGroupRange, SubtaskState
-from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, FileStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
+    FileStateHandle,
+    HandleAndLocalPath,
+    IncrementalRemoteKeyedStateHandle,
+    RelativeFileStateHandle,
+)
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:

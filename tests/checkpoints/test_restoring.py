@@ -7,9 +7,7 @@ import pytest
 from state_pipelines.checkpoints.restoring import DeclaredOperator, assign_operators
 from state_pipelines.errors import IncompatibleError, UsageError
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, SubtaskState, compute_operator_id
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupRange, KeyGroupsSavepointStateHandle
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.snapshot.declarations import Declarations
 from state_pipelines.storage import METADATA_FILE, PathMapping, SnapshotLocation, join, resolve

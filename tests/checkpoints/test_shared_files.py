@@ -10,9 +10,13 @@ import pytest
 from state_pipelines.checkpoints.shared_files import SharedFiles, list_files, list_subtask_files, name_files
 from state_pipelines.errors import OutOfReachError
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, SubtaskState
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, FileStateHandle
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
+    FileStateHandle,
+    HandleAndLocalPath,
+    IncrementalRemoteKeyedStateHandle,
+    KeyGroupRange,
+)
 from state_pipelines.storage import Location, PathMapping, join, resolve
 from tests.snapshots import OWN, select
 

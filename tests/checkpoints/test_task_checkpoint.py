@@ -9,7 +9,7 @@ import pytest
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, read_task_checkpoint, write_task_checkpoint
 from state_pipelines.errors import FormatError
 from state_pipelines.metadata import SubtaskState
-from state_pipelines.storage.written_files import RecordedFile
+from state_pipelines.storage.files import RecordedFile
 from tests.snapshots import OWN
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.metadata import read_metadata, write_metadata
-from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.handles import KeyGroupsSavepointStateHandle
 from tests.flink.harness import ORDERS
 
 if TYPE_CHECKING:

@@ -9,12 +9,15 @@ import pytest
 
 from state_pipelines.errors import FormatError
 from state_pipelines.metadata import read_metadata, write_metadata
-from state_pipelines.metadata.channel_handles import MergedChannelStateHandle
 from state_pipelines.metadata.checkpoint import MasterState
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.operator_handles import OperatorStateMode
-from state_pipelines.metadata.stream_handles import SegmentFileStateHandle
+from state_pipelines.metadata.handles import (
+    ChangelogStateBackendHandle,
+    IncrementalRemoteKeyedStateHandle,
+    KeyGroupRange,
+    MergedChannelStateHandle,
+    OperatorStateMode,
+    SegmentFileStateHandle,
+)
 from state_pipelines.snapshot.file_owners import check_owner, find_shared_files
 from tests.operations.auditing.damage import BY_NAME, copy_case
 

@@ -14,8 +14,8 @@ import pytest
 from state_pipelines.errors import StateError
 from state_pipelines.javaclasses.classpath import open_class_path
 from state_pipelines.metadata.references import StateCategory, StreamRole
-from state_pipelines.storage import free_memory
-from state_pipelines.storage.written_names import MANIFEST_FILE
+from state_pipelines.storage import files
+from state_pipelines.storage.resolution import MANIFEST_FILE
 from tests.cli.test_wrong_use import require_wrong_use
 from tests.operations.auditing.damage import copy_case
 
@@ -159,7 +159,7 @@ def test_a_manifest_beside_a_snapshot_is_bounded(call: Callable[..., Called], sa
 def test_a_giant_data_file_is_refused(
     call: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str, message: str
 ) -> None:
-    monkeypatch.setattr(free_memory, "measure_free_memory", lambda: 4 << 30)
+    monkeypatch.setattr(files, "measure_free_memory", lambda: 4 << 30)
     copy = copy_case("types-2.2-rocksdb-incremental", tmp_path)
 
     def is_wanted(each: StreamReference) -> bool:

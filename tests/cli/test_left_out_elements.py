@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.metadata.operator_handles import OperatorStateMode
+from state_pipelines.metadata.handles import OperatorStateMode
 from tests.operations.auditing.damage import copy_case
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.metadata import CheckpointMetadata, SubtaskState
-    from state_pipelines.metadata.operator_handles import OperatorStateHandle, OperatorStateMetaInfo
+    from state_pipelines.metadata.handles import OperatorStateHandle, OperatorStateMetaInfo
     from tests.cli.conftest import Called
     from tests.operations.auditing.damage import Copy
 

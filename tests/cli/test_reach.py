@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.metadata import read_metadata, write_metadata
+from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.references import list_references, replace_stream_handles
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.auditing import missing_files
 from state_pipelines.snapshot import open_snapshot
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.metadata.references import StreamReference
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
     from tests.cli.conftest import Called
 
 SECRET = b"root:x:0:0:the secret of this machine\n"

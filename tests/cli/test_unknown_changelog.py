@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state_pipelines import operatorstate
 from state_pipelines.keyed.canonical import sections
-from state_pipelines.operatorstate import unread_state
 from state_pipelines.serializers import registry
 from tests.flink.harness import diff_entries
 from tests.snapshots import ENTRY_KINDS, OWN, Case
@@ -39,7 +39,7 @@ def _without_a_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def _forget() -> None:
     """Headers that were read before are read again."""
-    for cached in (sections._parse_header, unread_state._parse_header, unread_state._settle_header):
+    for cached in (sections._parse_header, operatorstate._parse_header, operatorstate._settle_header):
         cached.cache_clear()
 
 

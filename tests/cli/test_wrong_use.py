@@ -15,7 +15,7 @@ import pytest
 
 from state_pipelines.cli.commands import COMMANDS
 from state_pipelines.storage import faults
-from state_pipelines.storage import options as storage_options
+from state_pipelines.storage import resolution as storage_options
 from state_pipelines.storage.resolution import has_valid_host
 from tests.snapshot.built import build_snapshot, list_operator
 from tests.snapshot.savepoints import orders

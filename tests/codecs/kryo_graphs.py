@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 
 
 def varint(number: int) -> bytes:

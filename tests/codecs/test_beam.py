@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.avro.avro_records import AvroRecord
 from state_pipelines.codecs.beam.beam_values import BlockList
 from state_pipelines.codecs.columns import plan_columns

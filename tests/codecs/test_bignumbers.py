@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_pipelines.binary.java_values import (
+from state_pipelines.binary.data_views import Reader, Writer
+from state_pipelines.binary.java_stream import (
     JavaArray,
     JavaClassData,
     JavaClassDesc,
@@ -20,8 +21,6 @@ from state_pipelines.binary.java_values import (
     JavaObject,
     JavaString,
 )
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.beam import beam_layouts as beam
 from state_pipelines.codecs.beam import beam_values as beam_values  # registers the layouts

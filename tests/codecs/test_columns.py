@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import Decoded, KernelColumns, ScalarColumns, column_type, plan_columns
 from state_pipelines.codecs.java.typed_values import (

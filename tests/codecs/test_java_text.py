@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.columns import KernelColumns, plan_columns
 from state_pipelines.codecs.layout import JavaText, Optional, Primitive, PrimitiveKind, Struct
 from state_pipelines.codecs.scalar.codec import read_value, write_value

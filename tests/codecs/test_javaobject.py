@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from state_pipelines.binary.java_values import (
+from state_pipelines.binary.data_views import Reader, Writer
+from state_pipelines.binary.java_stream import (
     JavaArray,
     JavaClassData,
     JavaClassDesc,
@@ -18,8 +19,6 @@ from state_pipelines.binary.java_values import (
     JavaObject,
     JavaString,
 )
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.java.serialized_objects import java_value, read_java_object, write_java_object
 from state_pipelines.codecs.java.typed_values import ArrayValue, ObjectValue
 from state_pipelines.codecs.json.json_values import value_json

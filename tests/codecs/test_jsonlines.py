@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.binary.java_values import JavaString
+from state_pipelines.binary.java_stream import JavaString
 from state_pipelines.codecs.avro.avro_records import AvroBranch, AvroEnum, AvroMap, AvroRecord
 from state_pipelines.codecs.java.iso_dates import calendar_day, epoch_day
 from state_pipelines.codecs.java.typed_values import (

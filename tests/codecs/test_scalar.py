@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, ValueRangeError

@@ -26,8 +26,8 @@ STATION = versioned(VALUE, 2, utf("com.acme.Station"))
 PROGRAM = """
 import json, sys
 import numpy as np
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs.programs.execution import decode_spans, encode_array
 from state_pipelines.codecs.json.json_lines import to_json
 from state_pipelines.codecs.programs.program import compile_layout

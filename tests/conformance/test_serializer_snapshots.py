@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import plan_columns, walk_layout
 from state_pipelines.codecs.programs.surrogate_layouts import find_surrogate

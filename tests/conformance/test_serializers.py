@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.avro.avro_records import AvroRecord
 from state_pipelines.codecs.java.serialized_objects import java_value
 from state_pipelines.codecs.java.typed_values import ObjectValue, TypedValue, Undecoded

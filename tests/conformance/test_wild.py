@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from state_pipelines import operatorstate
 from state_pipelines.cli import main
 from state_pipelines.keyed.canonical import sections
-from state_pipelines.operatorstate import unread_state
 from state_pipelines.serializers import registry
 from state_pipelines.snapshot import open_snapshot
 
@@ -63,7 +63,7 @@ def readers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def _forget() -> None:
     """Headers that were read before are read again."""
-    for cached in (sections._parse_header, unread_state._parse_header, unread_state._settle_header):
+    for cached in (sections._parse_header, operatorstate._parse_header, operatorstate._settle_header):
         cached.cache_clear()
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.binary.java_stream import write_stream
-from state_pipelines.binary.java_values import (
+from state_pipelines.binary.java_stream import (
     SERIALIZABLE,
     JavaArray,
     JavaClassData,
@@ -13,6 +12,7 @@ from state_pipelines.binary.java_values import (
     JavaField,
     JavaObject,
     JavaString,
+    write_stream,
 )
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.connectors import ConnectorState, decode_splits, detect, encode_elements

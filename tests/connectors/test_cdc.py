@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from state_pipelines.binary.java_stream import write_stream
-from state_pipelines.binary.java_values import (
+from state_pipelines.binary.java_stream import (
     SERIALIZABLE,
     JavaArray,
     JavaClassData,
     JavaClassDesc,
     JavaField,
     JavaObject,
+    write_stream,
 )
 from state_pipelines.connectors import ConnectorState, detect, encode_elements
 from state_pipelines.connectors.cdc import FinishedSplit, MySqlSplit, read_mysql_split, split_rows, write_mysql_split

@@ -7,8 +7,7 @@ import datetime
 import numpy as np
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors import ConnectorState, decode_splits, detect, encode_elements

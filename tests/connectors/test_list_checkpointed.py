@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.binary.java_stream import write_stream
-from state_pipelines.binary.java_values import SERIALIZABLE, JavaClassData, JavaClassDesc, JavaField, JavaObject
+from state_pipelines.binary.java_stream import (
+    SERIALIZABLE,
+    JavaClassData,
+    JavaClassDesc,
+    JavaField,
+    JavaObject,
+    write_stream,
+)
 from state_pipelines.connectors import ConnectorState, detect, encode_elements
 from state_pipelines.serializers.build import basic
 from tests.serializers.javacoders import java_object

@@ -16,7 +16,7 @@ from state_pipelines.dagster import FlinkJob, FlinkJobComponent, build_flink_job
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.jobs.job_template import format_job
 from state_pipelines.snapshot.declarations import KINDS
-from state_pipelines.storage.options import VARIABLE, find_storage_options
+from state_pipelines.storage.resolution import VARIABLE, find_storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from state_pipelines.dagster.assets.checkpoint import _check
 from state_pipelines.dagster.sensors.new_input import build_new_input
 from state_pipelines.dagster.stream_settings import StreamSettings, to_cron
 from state_pipelines.errors import StateError, UsageError
-from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations.auditing import Depth, audit_snapshot
 from tests.dagster.conftest import ROOT, build, find_asset
 from tests.snapshots import select

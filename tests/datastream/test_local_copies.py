@@ -17,8 +17,11 @@ from state_pipelines.datastream import KeyedProcessFunction, KeyedProcessOperato
 from state_pipelines.datastream.restored_state import DatabaseFiles, KeyedHandles, RestoredState
 from state_pipelines.errors import StateError
 from state_pipelines.keyed.keyed_file import RecordContext
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.handles import (
+    ChangelogStateBackendHandle,
+    IncrementalRemoteKeyedStateHandle,
+    KeyGroupRange,
+)
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping, resolve
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.datastream import RuntimeContext
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle
 
 FORMS = {
     "heap": ("heap", Format.HEAP, False),

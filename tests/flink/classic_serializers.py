@@ -13,8 +13,7 @@ from state_pipelines.serializers.registry import register_composite_with_outer, 
 from state_pipelines.serializers.tree import Composite, Serializer
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
     from state_pipelines.codecs.extensions import Derive
     from state_pipelines.codecs.json.json_lines import Json
     from state_pipelines.serializers.snapshot_frames import CompositeMarks

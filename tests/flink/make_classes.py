@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.serializers.registry import read_nested
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Pojo

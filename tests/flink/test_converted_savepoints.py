@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines import erase
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.snapshot import open_snapshot

@@ -22,7 +22,7 @@ from state_pipelines.backends.operator_backend import OperatorStateBackend
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.metadata import write_metadata
-from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle
+from state_pipelines.metadata.handles import ChangelogStateBackendHandle
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.state_meta_info import BackendStateType
@@ -37,7 +37,7 @@ from tests.live.keyed_jobs import register
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle
     from state_pipelines.snapshot import Operator, Snapshot
     from state_pipelines.storage import Location
     from tests.snapshots import Case

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle
+from state_pipelines.metadata.handles import ChangelogStateBackendHandle
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot import declare, open_snapshot
 from state_pipelines.spark.keyed_step import keyed_process

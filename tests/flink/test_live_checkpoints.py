@@ -14,7 +14,7 @@ from state_pipelines.checkpoints.options import CheckpointOptions, ClaimMode
 from state_pipelines.checkpoints.pending_checkpoint import CheckpointedOperator
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint
 from state_pipelines.metadata import replace_stream_handles
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.streams import locate_file
 from state_pipelines.storage import resolve
 from tests.checkpoints.tasks import JOB, missing_files
@@ -25,8 +25,8 @@ from tests.flink.test_converted_savepoints import find_case, line_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.metadata.references import StreamReference
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
     from state_pipelines.snapshot import Snapshot
 
 pytestmark = pytest.mark.flink

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.handles import FileStateHandle, IncrementalRemoteKeyedStateHandle, RelativeFileStateHandle
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark.keyed_step import keyed_process
 from state_pipelines.storage import resolve

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from benchmarks.s3_server import S3Server, start_s3
-from state_pipelines.storage import list_files, options, read_file, resolve, use_storage_options
+from state_pipelines.storage import list_files, read_file, resolution, resolve, use_storage_options
 from tests.flink import harness, jobs
 from tests.flink.test_migrated_savepoint import MIGRATION
 
@@ -51,7 +51,7 @@ def changed(server: S3Server, orders: Path, tmp_path: Path, monkeypatch: pytest.
     root = f"s3://{bucket}"
     call("migrate", f"{root}/savepoint", "--migration", str(MIGRATION), "--out", f"{root}/migrated")
     call("rescale", f"{root}/migrated", "--parallelism", str(PARALLELISM), "--out", f"{root}/rescaled")
-    monkeypatch.setattr(options, "_registered", {})
+    monkeypatch.setattr(resolution, "_registered", {})
     use_storage_options(stored)
     target = tmp_path / "rescaled"
     target.mkdir()

@@ -16,7 +16,7 @@ from tests.flink import harness
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.javaclasses.javaclass import JavaClass
+    from state_pipelines.javaclasses.classfile import JavaClass
 
 pytestmark = pytest.mark.flink
 

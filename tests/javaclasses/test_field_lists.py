@@ -12,9 +12,14 @@ import pytest
 from state_pipelines.codecs.kryo.field_lists import OBJECT_NAME, ClassDeclaration, JavaType, load_classes
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.javaclasses import classpath, load_field_lists
-from state_pipelines.javaclasses.classpath import ClassPath, GivenClass
-from state_pipelines.javaclasses.field_lists import ClassDeclarations, ClassFieldLists, describe_class
-from state_pipelines.javaclasses.javaclass import ENUM_NAME, RECORD_NAME, JavaClass, JavaField
+from state_pipelines.javaclasses.classfile import ENUM_NAME, RECORD_NAME, JavaClass, JavaField
+from state_pipelines.javaclasses.classpath import (
+    ClassDeclarations,
+    ClassFieldLists,
+    ClassPath,
+    GivenClass,
+    describe_class,
+)
 from tests.javaclasses.test_classfile import ENUM, GENERIC, RECORD
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.binary.snappy_frames import compress
-from state_pipelines.binary.writer import Writer
 from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
 from state_pipelines.keyed.canonical.sections import NO_SECTION
 from state_pipelines.keyed.canonical.sorted_runs import RecordBuffer, gather_runs, join_runs
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from state_pipelines.keyed.keyed_file import RecordContext
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
 
 Record = tuple[bytes, bytes]
 """Key behind the prefix, and value."""

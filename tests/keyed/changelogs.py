@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs.scalar.codec import write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.keyed.changelog.changes import (
@@ -20,15 +20,16 @@ from state_pipelines.keyed.changelog.changes import (
 from state_pipelines.keyed.changelog.reader import ChangelogFile, open_changelog
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.keyed_file import RecordContext
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import (
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
     ChangelogStateBackendHandle,
     ChangelogStateHandleStream,
     ChangelogStream,
     InMemoryChangelogStateHandle,
+    KeyGroupRange,
     StateChange,
+    StreamStateHandle,
 )
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, StreamStateHandle
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.serializers.build import TIME_WINDOW, VOID_NAMESPACE, basic, list_of, map_of, timer
 from state_pipelines.serializers.state_meta_info import keyed_state, priority_queue

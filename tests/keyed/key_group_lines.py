@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.keyed.hashing import HashExpression, parse_hash_expression
 from state_pipelines.keyed.hashing.user_classes import class_name

@@ -20,9 +20,7 @@ from state_pipelines.keyed.key_group_assignment import (
 )
 from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
 from state_pipelines.metadata.checkpoint import read_metadata
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle
+from state_pipelines.metadata.handles import KeyGroupRange, KeyGroupsSavepointStateHandle, KeyGroupsStateHandle
 
 # What `KeyGroupRangeAssignment.computeKeyGroupForKeyHash` of Flink gave.
 GOLDEN = json.loads(Path(__file__).with_name("data").joinpath("java_hash_codes.json").read_text())

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.keyed.hashing.value_hashes import hash_codes
@@ -27,7 +26,7 @@ from tests.serializers.javacoders import CODERS, WINDOWED, WINDOWS, coder, legac
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.binary.java_values import JavaObject
+    from state_pipelines.binary.java_stream import JavaObject
     from state_pipelines.serializers.tree import Serializer
 
 TEXT, LONG = coder("StringUtf8Coder"), coder("VarLongCoder")

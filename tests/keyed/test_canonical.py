@@ -13,8 +13,7 @@ from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
 from state_pipelines.keyed.canonical.sections import NO_SECTION
 from state_pipelines.keyed.keyed_file import RecordContext
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.handles import KeyGroupRange, KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.keyed.changelog.changes import (
     DataChange,
@@ -26,13 +25,13 @@ from state_pipelines.keyed.changelog.changes import (
     write_data_change,
     write_metadata_change,
 )
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import (
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
     ChangelogStateHandleStream,
     ChangelogStream,
+    KeyGroupRange,
     StateChange,
 )
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.state_meta_info import KEYED_STATE_TYPE, keyed_state
 from tests.keyed.changelogs import (

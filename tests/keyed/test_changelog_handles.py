@@ -15,12 +15,15 @@ from state_pipelines.keyed.changelog.handle_checks import (
     find_missing_base,
     find_missing_changes,
 )
-from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
+    ChangelogStateBackendHandle,
+    KeyGroupsSavepointStateHandle,
+)
 from tests.keyed.changelogs import ALL, VALUE, change, in_file, in_memory, long, measure, metadata, open_log, read
 
 if TYPE_CHECKING:
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle
 
 SETS = [
     [metadata(VALUE, 0)],

@@ -12,7 +12,7 @@ from state_pipelines.keyed.changelog.changes import (
 )
 from state_pipelines.keyed.changelog.key_serializer_search import find_key_serializer, find_written_serializers
 from state_pipelines.keyed.key_group_assignment import assign_key_group
-from state_pipelines.metadata.keyed_handles import (
+from state_pipelines.metadata.handles import (
     StateChange,
 )
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, pojo, timer, tuple_of

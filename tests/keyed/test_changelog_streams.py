@@ -22,13 +22,14 @@ from state_pipelines.keyed.changelog.changes import (
     write_data_change,
 )
 from state_pipelines.keyed.changelog.reader import ChangelogFile, open_changelog
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import (
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
     ChangelogStateBackendHandle,
     ChangelogStateHandleStream,
     ChangelogStream,
+    FileStateHandle,
+    KeyGroupRange,
 )
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, FileStateHandle
 from state_pipelines.metadata.streams import open_stream
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.state_meta_info import keyed_state

@@ -20,7 +20,7 @@ from state_pipelines.keyed.hashing.search.hash_search import find_class_hashes
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.keys.key_hashes import make_key_hasher
 from state_pipelines.metadata.checkpoint import read_metadata
-from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.handles import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.streams import open_stream
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import (

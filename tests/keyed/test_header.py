@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import FormatError, UnknownSerializerError, UnsupportedError
 from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, write_keyed_header
 from state_pipelines.metadata.checkpoint import read_metadata
+from state_pipelines.metadata.handles import ByteStreamStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.references import StateCategory, StreamRole, list_references
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, RelativeFileStateHandle
 from state_pipelines.serializers import build
 from state_pipelines.serializers.state_meta_info import keyed_state
 

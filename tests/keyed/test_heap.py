@@ -17,9 +17,7 @@ from state_pipelines.keyed.heap.reader import HeapFile, open_heap
 from state_pipelines.keyed.heap.writer import HeapWriter
 from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
 from state_pipelines.keyed.record_layout import KeyedRecords, concat_records
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle
+from state_pipelines.metadata.handles import KeyGroupRange, KeyGroupsSavepointStateHandle, KeyGroupsStateHandle
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of
 from state_pipelines.serializers.state_meta_info import keyed_state

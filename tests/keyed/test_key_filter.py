@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from state_pipelines.keyed.keys.key_filter import MOST_SEEKS, KeyFilter, KeySeeks
 from state_pipelines.keyed.record_layout import KeyedRecords
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from benchmarks.shapes import Shape
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed import key_group_memory
 from state_pipelines.operations.write import keyed_rewrite
-from state_pipelines.storage.free_memory import CHECKED_FROM
+from state_pipelines.storage.files import CHECKED_FROM
 
 if TYPE_CHECKING:
     from pathlib import Path

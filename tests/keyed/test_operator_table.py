@@ -20,7 +20,7 @@ from state_pipelines.keyed.tables import operator_table
 from state_pipelines.keyed.tables.operator_columns import StateLayout
 from state_pipelines.keyed.tables.operator_table import OperatorTable, OperatorTableOptions
 from state_pipelines.keyed.tables.state_table import TableOptions
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.json_rows import to_rows
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, timer
 from state_pipelines.serializers.state_meta_info import StateMetaInfo, keyed_state, priority_queue

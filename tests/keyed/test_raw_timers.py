@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.json.json_lines import to_json
 from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.codecs.scalar.codec import read_value
@@ -29,8 +29,7 @@ from state_pipelines.keyed.raw_timers import (
     write_raw_timers,
 )
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle
+from state_pipelines.metadata.handles import KeyGroupRange, KeyGroupsStateHandle
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.binary.snappy_frames import STREAM_ID, compress_chunks
-from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError
 from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
@@ -26,7 +26,7 @@ from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.record_layout import KeyedRecords
 from state_pipelines.keyed.record_splits import choose_least
 from state_pipelines.keyed.rocksdb.reader import RocksFile
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.rocksdb import DatabaseWriter, read_database
 from state_pipelines.rocksdb.writer import DEFAULT_COLUMN_FAMILY
@@ -35,8 +35,7 @@ from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.splits import StateOptions, split_state
 from state_pipelines.storage import join as join_location
-from state_pipelines.storage.ranges import REQUESTS
-from state_pipelines.storage.reading import BUDGET, FIRST_REQUESTS
+from state_pipelines.storage.reading import BUDGET, FIRST_REQUESTS, REQUESTS
 from tests.keyed.canonical_files import Run, make_canonical, make_header, make_section
 from tests.rocksdb.databases import list_streams, to_entries
 from tests.snapshot.savepoints import orders

@@ -20,7 +20,7 @@ from state_pipelines.keyed.canonical.sorted_runs import (
 from state_pipelines.keyed.canonical.writer import CanonicalWriter
 from state_pipelines.keyed.digests.record_digests import digest_run
 from state_pipelines.keyed.record_layout import KeyedRecords
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from tests.keyed.canonical_files import Record, Run, make_file, make_header, make_section
 
 FOUR = KeyGroupRange(0, 4)

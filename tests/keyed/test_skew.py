@@ -21,7 +21,7 @@ from state_pipelines.keyed.stats.key_group_stats import (
     merge_sizes,
 )
 from state_pipelines.keyed.tables.operator_table import group_files
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.dump import dump
 from tests.snapshot.savepoints import orders, types
 from tests.snapshots import OWN, Case, select

@@ -17,7 +17,7 @@ from state_pipelines.datastream import StateTtlConfig, Time
 from state_pipelines.datastream.ttl_config_stream import write_ttl_config
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping, resolve

@@ -7,31 +7,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.errors import FormatError, UnsupportedError
-from state_pipelines.metadata.channel_data import (
-    ChannelData,
-    ChannelSummary,
-    read_channel_data,
-    summarise_channels,
-    summarise_in_flight,
-    write_channel_data,
-)
-from state_pipelines.metadata.channel_handles import (
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
     ChannelDirection,
     ChannelInfo,
     ChannelState,
     ChannelStateHandle,
     MergedChannelStateHandle,
 )
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
-from state_pipelines.metadata.streams import StateStream, open_stream
+from state_pipelines.metadata.streams import (
+    ChannelData,
+    ChannelSummary,
+    StateStream,
+    open_stream,
+    read_channel_data,
+    summarise_channels,
+    summarise_in_flight,
+    write_channel_data,
+)
 from state_pipelines.snapshot import Operator, Snapshot, open_snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.metadata.channel_data import AnyChannelStateHandle
+    from state_pipelines.metadata.streams import AnyChannelStateHandle
 
 STREAM = bytes.fromhex("00000000 00000003 616263 00000000 00000002 7879")
 INPUT, OUTPUT = ChannelDirection.INPUT, ChannelDirection.OUTPUT

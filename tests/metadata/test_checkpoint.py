@@ -9,25 +9,24 @@ import pytest
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, ValueRangeError
 from state_pipelines.metadata.checkpoint import (
     CheckpointMetadata,
+    CheckpointProperties,
     MasterState,
     OperatorState,
+    SavepointFormatType,
     SubtaskState,
+    make_savepoint_properties,
     read_metadata,
     with_version,
     write_metadata,
+    write_properties,
 )
-from state_pipelines.metadata.operator_handles import (
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
     OperatorStateMetaInfo,
     OperatorStateMode,
     OperatorStreamStateHandle,
+    RelativeFileStateHandle,
 )
-from state_pipelines.metadata.properties import (
-    CheckpointProperties,
-    SavepointFormatType,
-    make_savepoint_properties,
-    write_properties,
-)
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, RelativeFileStateHandle
 
 FIXTURES = os.environ.get("FLINK_STATE_FIXTURES")
 PATHS = sorted(Path(FIXTURES).rglob("_metadata")) if FIXTURES else []

@@ -6,52 +6,45 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import FormatError, ValueRangeError
-from state_pipelines.metadata.channel_handles import (
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
+    ChangelogStateBackendHandle,
+    ChangelogStateHandleStream,
+    ChangelogStream,
     ChannelDirection,
     ChannelInfo,
     ChannelState,
     ChannelStateHandle,
-    MergedChannelStateHandle,
-    read_channel_handles,
-    write_channel_handles,
-)
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import (
-    ChangelogStateBackendHandle,
-    ChangelogStateHandleStream,
-    ChangelogStream,
+    CheckpointedStateScope,
+    EmptySegmentFileStateHandle,
+    FileMergingOperatorStreamStateHandle,
+    FileStateHandle,
     HandleAndLocalPath,
     IncrementalRemoteKeyedStateHandle,
     InMemoryChangelogStateHandle,
     KeyedStateHandle,
+    KeyGroupRange,
     KeyGroupsSavepointStateHandle,
-    StateChange,
-    read_keyed_handle,
-    write_keyed_handle,
-)
-from state_pipelines.metadata.operator_handles import (
-    FileMergingOperatorStreamStateHandle,
+    KeyGroupsStateHandle,
+    MergedChannelStateHandle,
     OperatorStateHandle,
     OperatorStateMetaInfo,
     OperatorStateMode,
     OperatorStreamStateHandle,
-    read_operator_handle,
-    write_operator_handle,
-)
-from state_pipelines.metadata.stream_handles import (
-    ByteStreamStateHandle,
-    CheckpointedStateScope,
-    EmptySegmentFileStateHandle,
-    FileStateHandle,
-    KeyGroupsStateHandle,
     RelativeFileStateHandle,
     SegmentFileStateHandle,
+    StateChange,
     StreamStateHandle,
+    read_channel_handles,
+    read_keyed_handle,
+    read_operator_handle,
     read_optional_stream_handle,
     read_stream_handle,
+    write_channel_handles,
+    write_keyed_handle,
+    write_operator_handle,
     write_stream_handle,
 )
 

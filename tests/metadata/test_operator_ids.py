@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.metadata.operator_ids import (
+from state_pipelines.metadata.checkpoint import (
     compute_operator_id,
     format_operator_id,
     is_operator_id,

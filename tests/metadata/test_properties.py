@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.errors import FormatError
-from state_pipelines.metadata.properties import (
+from state_pipelines.metadata.checkpoint import (
     CheckpointProperties,
     CheckpointType,
     PostCheckpointAction,

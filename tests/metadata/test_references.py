@@ -5,34 +5,35 @@ from dataclasses import replace
 import pytest
 
 from state_pipelines.errors import ValueRangeError
-from state_pipelines.metadata.channel_handles import ChannelInfo, ChannelState, ChannelStateHandle
 from state_pipelines.metadata.checkpoint import CheckpointMetadata, OperatorState, SubtaskState
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import (
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
     ChangelogStateBackendHandle,
     ChangelogStateHandleStream,
     ChangelogStream,
+    ChannelInfo,
+    ChannelState,
+    ChannelStateHandle,
+    CheckpointedStateScope,
+    FileMergingOperatorStreamStateHandle,
+    FileStateHandle,
     HandleAndLocalPath,
     IncrementalRemoteKeyedStateHandle,
     InMemoryChangelogStateHandle,
+    KeyGroupRange,
     KeyGroupsSavepointStateHandle,
+    KeyGroupsStateHandle,
+    OperatorStreamStateHandle,
+    RelativeFileStateHandle,
+    SegmentFileStateHandle,
+    StreamStateHandle,
 )
-from state_pipelines.metadata.operator_handles import FileMergingOperatorStreamStateHandle, OperatorStreamStateHandle
 from state_pipelines.metadata.references import (
     StateCategory,
     StreamReference,
     StreamRole,
     list_references,
     replace_stream_handles,
-)
-from state_pipelines.metadata.stream_handles import (
-    ByteStreamStateHandle,
-    CheckpointedStateScope,
-    FileStateHandle,
-    KeyGroupsStateHandle,
-    RelativeFileStateHandle,
-    SegmentFileStateHandle,
-    StreamStateHandle,
 )
 
 ALL = KeyGroupRange(0, 1)

@@ -9,18 +9,18 @@ import pytest
 
 from state_pipelines.errors import FormatError, MissingFileError, OutOfReachError
 from state_pipelines.metadata.checkpoint import read_metadata
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.references import list_references
-from state_pipelines.metadata.stream_handles import (
+from state_pipelines.metadata.handles import (
     ByteStreamStateHandle,
     CheckpointedStateScope,
     EmptySegmentFileStateHandle,
     FileStateHandle,
+    KeyGroupRange,
     KeyGroupsStateHandle,
     RelativeFileStateHandle,
     SegmentFileStateHandle,
     StreamStateHandle,
 )
+from state_pipelines.metadata.references import list_references
 from state_pipelines.metadata.streams import (
     StateStream,
     check_stream,

@@ -10,8 +10,7 @@ import pytest
 
 from state_pipelines.errors import ProofError
 from state_pipelines.metadata import CheckpointMetadata, MasterState, OperatorState, SubtaskState, write_metadata
-from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.operator_handles import OperatorStateMetaInfo, OperatorStateMode
+from state_pipelines.metadata.handles import KeyGroupsSavepointStateHandle, OperatorStateMetaInfo, OperatorStateMode
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.rescale import parse_request, rescale
 from state_pipelines.operations.write import transaction

@@ -33,9 +33,8 @@ from state_pipelines.metadata import (
     read_metadata,
     write_metadata,
 )
-from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.properties import CheckpointType, SavepointFormatType, SavepointType
-from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
+from state_pipelines.metadata.checkpoint import CheckpointType, SavepointFormatType, SavepointType
+from state_pipelines.metadata.handles import KeyGroupsSavepointStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.convert.conversion import ConversionResult, convert, run_conversion
 from state_pipelines.operations.convert.conversion_plan import InFlight, plan_conversion
 from state_pipelines.operations.dump import dump
@@ -46,7 +45,7 @@ from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot import Declarations, Snapshot, open_snapshot
 from state_pipelines.storage import Location, PathMapping, SnapshotLocation, exists, file_size, join, read_file, resolve
-from state_pipelines.storage.written_names import MANIFEST_FILE
+from state_pipelines.storage.resolution import MANIFEST_FILE
 from tests.flink.harness import diff_entries
 from tests.keyed.test_raw_timers import KRYO_SECTION
 from tests.snapshot.built import write_raw_keyed
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext, Runs
     from state_pipelines.keyed.record_layout import KeyedRecords
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.snapshot import Operator
 
 FILES: dict[str, type] = {"canonical": CanonicalFile, "heap": HeapFile, "rocksdb": RocksFile}

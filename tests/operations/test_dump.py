@@ -9,7 +9,7 @@ import pytest
 from state_pipelines.codecs.json.json_lines import dumps
 from state_pipelines.errors import NotFoundError
 from state_pipelines.metadata.checkpoint import MasterState, SubtaskState
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot import open_snapshot
 from tests.flink.harness import Entry, diff_entries

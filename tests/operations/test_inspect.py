@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.metadata import list_references
-from state_pipelines.metadata.channel_data import ChannelSummary
 from state_pipelines.metadata.checkpoint import MasterState, SubtaskState
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.handles import (
+    IncrementalRemoteKeyedStateHandle,
+    KeyGroupRange,
+    KeyGroupsStateHandle,
+    RelativeFileStateHandle,
+)
+from state_pipelines.metadata.streams import ChannelSummary
 from state_pipelines.operations.inspect.connector_reports import CoordinatorReport
 from state_pipelines.operations.inspect.inspection import MasterReport, OperatorReport, StateReport, inspect
 from state_pipelines.snapshot import open_snapshot

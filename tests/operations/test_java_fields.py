@@ -6,9 +6,8 @@ import pytest
 
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.kryo.field_lists import FieldLists, JavaType
-from state_pipelines.javaclasses.classpath import ClassPath, GivenClass
-from state_pipelines.javaclasses.field_lists import list_fields
-from state_pipelines.javaclasses.javaclass import JavaClass, JavaField
+from state_pipelines.javaclasses.classfile import JavaClass, JavaField
+from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, list_fields
 from state_pipelines.operations.check.data_classes import DataClasses
 from state_pipelines.operations.check.java_fields import judge_nulls, look_up_fields
 from state_pipelines.serializers import build

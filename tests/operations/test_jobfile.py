@@ -12,8 +12,8 @@ from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.kryo.field_lists import JavaType
 from state_pipelines.codecs.kryo.table import ClassTable
 from state_pipelines.errors import NotFoundError, StateError, UsageError
+from state_pipelines.javaclasses.classfile import JavaClass
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
-from state_pipelines.javaclasses.javaclass import JavaClass
 from state_pipelines.operations.check.check import CheckReport, StateCheck, Verdict, check_jobs
 from state_pipelines.operations.jobs.job_files import load_job
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject

@@ -10,7 +10,7 @@ import pytest
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.metadata.checkpoint import SubtaskState
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.metadata.handles import ByteStreamStateHandle
 from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Subject, describe_job, list_serializers
 from state_pipelines.operations.jobs.migrated_job import migrate_job
 from state_pipelines.operations.migration import Direction, Migration, StateShape, dump_migration, parse_migration

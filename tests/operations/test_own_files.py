@@ -20,11 +20,12 @@ from state_pipelines.metadata import (
     list_references,
     read_metadata,
 )
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.stream_handles import (
+from state_pipelines.metadata.handles import (
     ByteStreamStateHandle,
     FileStateHandle,
+    HandleAndLocalPath,
+    IncrementalRemoteKeyedStateHandle,
+    KeyGroupRange,
     RelativeFileStateHandle,
     StreamStateHandle,
 )

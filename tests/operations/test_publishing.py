@@ -15,11 +15,11 @@ from state_pipelines.metadata import (
     list_references,
     write_metadata,
 )
-from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.properties import SavepointType
-from state_pipelines.metadata.stream_handles import (
+from state_pipelines.metadata.checkpoint import SavepointType
+from state_pipelines.metadata.handles import (
     ByteStreamStateHandle,
     FileStateHandle,
+    KeyGroupsSavepointStateHandle,
     RelativeFileStateHandle,
     SegmentFileStateHandle,
 )

@@ -16,7 +16,7 @@ from state_pipelines.keyed.canonical.sorted_runs import copy_records
 from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.keyed.tables.state_table import TableOptions
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.write import keyed_rewrite
 from state_pipelines.operations.write.keyed_rewrite import (

@@ -12,8 +12,8 @@ import pytest
 from state_pipelines.cli.check import show_check
 from state_pipelines.cli.display import make_console
 from state_pipelines.codecs.kryo.field_lists import JavaType
+from state_pipelines.javaclasses.classfile import JavaClass, JavaMethod, Nesting
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
-from state_pipelines.javaclasses.javaclass import JavaClass, JavaMethod, Nesting
 from state_pipelines.operations.check.check_report import CheckReport, Verdict
 from state_pipelines.operations.check.snapshot_classes import judge_snapshot_classes
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject

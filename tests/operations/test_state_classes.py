@@ -8,8 +8,8 @@ import pytest
 
 from state_pipelines.codecs.kryo.field_lists import JavaType
 from state_pipelines.javaclasses import list_fields
+from state_pipelines.javaclasses.classfile import JavaClass, JavaField, JavaMethod
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass
-from state_pipelines.javaclasses.javaclass import JavaClass, JavaField, JavaMethod
 from state_pipelines.operations.check.check import CheckReport, Verdict, check_jobs
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
 from state_pipelines.operations.jobs.new_job import NewCode

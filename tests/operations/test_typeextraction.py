@@ -13,8 +13,8 @@ import pytest
 
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.kryo.field_lists import JavaType, parse_type
+from state_pipelines.javaclasses.classfile import JavaClass, JavaField, JavaMethod
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
-from state_pipelines.javaclasses.javaclass import JavaClass, JavaField, JavaMethod
 from state_pipelines.operations.jobs.type_extraction import TypeExtraction, carry_over
 from state_pipelines.operations.jobs.unresolved_types import UnresolvedType
 from state_pipelines.serializers.text import describe, parse

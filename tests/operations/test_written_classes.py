@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.kryo.field_lists import FieldLists, JavaType
-from state_pipelines.javaclasses.classpath import ClassPath, GivenClass
-from state_pipelines.javaclasses.field_lists import list_fields
-from state_pipelines.javaclasses.javaclass import JavaClass, JavaField
+from state_pipelines.javaclasses.classfile import JavaClass, JavaField
+from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, list_fields
 from state_pipelines.operations.check.data_classes import DataClasses
 from state_pipelines.operations.check.written_classes import WrittenClasses
 from state_pipelines.serializers import build

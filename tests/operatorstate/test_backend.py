@@ -12,40 +12,39 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from state_pipelines import operatorstate
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.binary.snappy_frames import STREAM_ID, compress_chunks, iter_chunks
-from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.kryo import kryo_version
 from state_pipelines.codecs.programs.execution import Encoded, encode_array
 from state_pipelines.codecs.programs.program import compile_layout
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, NotFoundError, StateError, UnsupportedError, UsageError
 from state_pipelines.metadata.checkpoint import read_metadata
-from state_pipelines.metadata.operator_handles import (
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
+    EmptySegmentFileStateHandle,
     FileMergingOperatorStreamStateHandle,
     OperatorStateHandle,
     OperatorStateMetaInfo,
     OperatorStateMode,
     OperatorStreamStateHandle,
-)
-from state_pipelines.metadata.stream_handles import (
-    ByteStreamStateHandle,
-    EmptySegmentFileStateHandle,
     RelativeFileStateHandle,
 )
 from state_pipelines.metadata.streams import StateStream
-from state_pipelines.operatorstate import element_offsets, state_files
-from state_pipelines.operatorstate.header import OperatorHeader, write_operator_header
-from state_pipelines.operatorstate.state_files import (
+from state_pipelines.operatorstate import (
+    OperatorHeader,
     OperatorStateFile,
     gather_elements,
+    open_operator_state,
     read_broadcast_state,
     read_list_state,
     read_operator_file,
     read_raw_partitions,
     write_operator_file,
+    write_operator_header,
     write_raw_partitions,
 )
-from state_pipelines.operatorstate.unread_state import open_operator_state
 from state_pipelines.serializers.build import basic, pojo
 from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list
 from state_pipelines.serializers.tree import ClassBound, ClassBoundKind
@@ -483,12 +482,13 @@ def test_elements_that_flink_wrote_use_up_their_bytes(path: Path) -> None:
 def test_the_offsets_of_a_file_are_checked_once(monkeypatch: pytest.MonkeyPatch, compressed: bool) -> None:
     data, states = (COMPRESSED_FILE, COMPRESSED_STATES) if compressed else (FILE, STATES)
     calls: list[str] = []
+    order_offsets = operatorstate.order_offsets
 
     def order(*given: Any) -> Any:
         calls.append(given[-1])
-        return element_offsets.order_offsets(*given)
+        return order_offsets(*given)
 
-    monkeypatch.setattr(state_files, "order_offsets", order)
+    monkeypatch.setattr(operatorstate, "order_offsets", order)
     unread = open_operator_state(StateStream("f", len(data), data=data), make_handle(*states))
     for _ in range(3):
         file = unread.read()

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import FormatError, UnknownSerializerError, UnsupportedError, UsageError
 from state_pipelines.metadata.checkpoint import read_metadata
+from state_pipelines.metadata.handles import ByteStreamStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.references import StateCategory, list_references
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, RelativeFileStateHandle
-from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header, write_operator_header
+from state_pipelines.operatorstate import OperatorHeader, read_operator_header, write_operator_header
 from state_pipelines.serializers import build
 from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list
 

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import FormatError, MissingFileError, UnsupportedError
-from state_pipelines.metadata.operator_handles import OperatorStateHandle, OperatorStreamStateHandle
-from state_pipelines.metadata.stream_handles import EmptySegmentFileStateHandle
+from state_pipelines.metadata.handles import EmptySegmentFileStateHandle, OperatorStateHandle, OperatorStreamStateHandle
 from state_pipelines.metadata.streams import StateStream
-from state_pipelines.operatorstate.unread_state import open_operator_state
+from state_pipelines.operatorstate import open_operator_state
 from state_pipelines.storage import resolve
 from tests.operatorstate.test_backend import FILE, START, STATES, make_handle, spans
 

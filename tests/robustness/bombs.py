@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 import cramjam
 import numpy as np
 
-from state_pipelines.binary.java_stream import write_stream
-from state_pipelines.binary.java_values import JavaArray, JavaClassData, JavaClassDesc, JavaObject
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.binary.java_stream import JavaArray, JavaClassData, JavaClassDesc, JavaObject, write_stream
 from state_pipelines.binary.snappy_frames import STREAM_ID
 from state_pipelines.codecs.json.json_lines import dumps, to_json
 from state_pipelines.codecs.json.json_values import value_json

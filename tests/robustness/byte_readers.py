@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, cast
 from unittest.mock import patch
 
 from state_pipelines.binary import snappy_frames
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.binary.java_stream import read_stream
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.avro.avro_layouts import avro_layout
 from state_pipelines.codecs.avro.avro_records import parse_avro_schema, read_avro
 from state_pipelines.codecs.java.serialized_objects import java_value, read_java_object
@@ -33,9 +32,9 @@ from state_pipelines.operations.migration.migration_files import load_migration
 from state_pipelines.rocksdb.manifest import read_database
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 from state_pipelines.serializers.text import describe, parse
-from state_pipelines.storage.manifest import Manifest, read_manifest, write_manifest
-from state_pipelines.storage.written_files import RecordedFile
-from state_pipelines.storage.written_names import MANIFEST_FILE
+from state_pipelines.storage.files import RecordedFile
+from state_pipelines.storage.resolution import MANIFEST_FILE
+from state_pipelines.storage.snapshot_writer import Manifest, read_manifest, write_manifest
 from tests.binary.test_javastream import STREAMS
 from tests.codecs.test_avro import ORDER, ORDER_BYTES
 from tests.codecs.test_kryo import CLASSES, VECTORS, serializer
@@ -249,7 +248,7 @@ def make_own_manifest_reader() -> ByteReader:
     seed = write_manifest(Manifest(RecordedFile("_metadata", 900, "1e" * 16), files, (RecordedFile("s3://a/b", 5),)))
 
     def read(data: bytes) -> None:
-        with patch("state_pipelines.storage.manifest._sign", lambda content: json.loads(data)["checksum"]):
+        with patch("state_pipelines.storage.snapshot_writer._sign", lambda content: json.loads(data)["checksum"]):
             read_manifest(data, MANIFEST_FILE)
 
     return ByteReader((seed,), read, True)

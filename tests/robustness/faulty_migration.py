@@ -23,8 +23,8 @@ from state_pipelines.operations.migration import Direction, load_migration, pars
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark import create_session, migrate
 from state_pipelines.storage import METADATA_FILE, resolve
+from state_pipelines.storage.resolution import find_scratch_target
 from state_pipelines.storage.snapshot_writer import discard_partial
-from state_pipelines.storage.written_names import find_scratch_target
 from tests.flink.harness import ORDERS
 from tests.robustness.__main__ import write
 from tests.robustness.local_calls import LocalCalls

@@ -24,8 +24,8 @@ from state_pipelines.cli import main as run_command
 from state_pipelines.errors import StateError
 from state_pipelines.operations.dump import dump
 from state_pipelines.storage import METADATA_FILE, resolve
+from state_pipelines.storage.resolution import find_scratch_target
 from state_pipelines.storage.snapshot_listing import find_snapshots
-from state_pipelines.storage.written_names import find_scratch_target
 from tests.robustness.__main__ import write
 from tests.robustness.faulty_writers import DESCRIPTION, first_key, generated, make_rows
 from tests.robustness.local_calls import WAYS, LocalCalls

@@ -28,8 +28,8 @@ import yaml
 from state_pipelines import open_snapshot
 from state_pipelines.errors import IncompatibleError, NotFoundError, UsageError
 from state_pipelines.metadata import list_references, read_metadata, replace_stream_handles, write_metadata
+from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.references import StreamRole
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.auditing import Depth, Severity, audit_snapshot
 from state_pipelines.operations.retention import (
     ApplyLimits,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from state_pipelines.metadata import CheckpointMetadata, StreamReference
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import StreamStateHandle
 
 NOW = datetime.now(UTC)
 FAST = ApplyLimits(paths_per_second=1e9)

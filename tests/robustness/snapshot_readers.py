@@ -14,7 +14,7 @@ from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.operations.dump import dump_state
 from state_pipelines.operations.inspect.inspection import inspect
 from state_pipelines.rocksdb import blocks, manifest, table
-from state_pipelines.rocksdb import cache as rocksdb_cache
+from state_pipelines.rocksdb import scan as rocksdb_cache
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.raw_state import InFlightState
 from state_pipelines.snapshot.snapshot import Snapshot
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from state_pipelines.metadata import CheckpointMetadata
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.snapshot.state import State
 
 StreamId = tuple[str, int]

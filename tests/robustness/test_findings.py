@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError
+from state_pipelines.metadata.handles import ByteStreamStateHandle
 from state_pipelines.metadata.references import replace_stream_handles
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.operations.balance.balance import measure_balance
 from state_pipelines.operations.convert.conversion import convert
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.metadata import StreamReference
     from state_pipelines.metadata.checkpoint import SubtaskState
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import StreamStateHandle
 
 
 def test_timers_are_shown_where_one_subtask_has_a_namespace_that_nothing_reads(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 import state_pipelines as sp
 from state_pipelines.metadata import list_references
+from state_pipelines.metadata.handles import RelativeFileStateHandle
 from state_pipelines.metadata.references import StateCategory
-from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
 from state_pipelines.operations.auditing import audit_snapshot
 from tests.robustness.snapshot_readers import choose
 

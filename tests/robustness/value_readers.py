@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.json.json_values import value_json
 from state_pipelines.codecs.messages.chill_messages import MessageFormat, MessageTypes
 from state_pipelines.codecs.messages.protobuf import ProtobufTypes

@@ -11,7 +11,7 @@ import numpy as np
 from rocksdict import AccessType, BlockBasedOptions, ChecksumType, Options, Rdict
 
 from state_pipelines.metadata.streams import StateStream
-from state_pipelines.rocksdb.checksums import masked_crc32c
+from state_pipelines.rocksdb.blocks import masked_crc32c
 from state_pipelines.rocksdb.manifest import ColumnFamily, read_database
 from state_pipelines.rocksdb.scan import Entries, scan
 

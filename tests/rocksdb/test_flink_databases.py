@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.metadata import read_metadata
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.streams import open_stream, read_whole_stream
 from state_pipelines.rocksdb import read_database
 from state_pipelines.storage import PathMapping, resolve_snapshot

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from state_pipelines.errors import FormatError
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle, KeyGroupRange
 from tests.snapshots import CASES
 
 

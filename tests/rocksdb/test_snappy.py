@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.rocksdb.snappy import decompress_snappy
+from state_pipelines.rocksdb.kernels import decompress_snappy
 
 GUARD = 32
 

@@ -17,8 +17,7 @@ from state_pipelines.serializers.registry import register, register_composite_wi
 from state_pipelines.serializers.tree import Composite, Serializer
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
     from state_pipelines.serializers.snapshot_frames import CompositeMarks, Head
 
 LEVEL = "compat.LevelSerializer$LevelSerializerSnapshot"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import cramjam
 
-from state_pipelines.binary.java_stream import write_stream
-from state_pipelines.binary.java_values import (
+from state_pipelines.binary.java_stream import (
     SERIALIZABLE,
     JavaArray,
     JavaClass,
@@ -15,6 +14,7 @@ from state_pipelines.binary.java_values import (
     JavaObject,
     JavaString,
     JavaValue,
+    write_stream,
 )
 from state_pipelines.serializers.beam import LEGACY, UNVERSIONED
 from tests.serializers.literals import i32, versioned

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.serializers.beam import LEGACY, BeamSerializer, Coder, read_coder
 from state_pipelines.serializers.compatibility import Outcome, resolve
@@ -30,7 +29,7 @@ from tests.serializers.literals import i32, versioned
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state_pipelines.binary.java_values import JavaObject
+    from state_pipelines.binary.java_stream import JavaObject
 
 TEXT, LONG = coder("StringUtf8Coder"), coder("VarLongCoder")
 KV = coder("KvCoder", keyCoder=TEXT, valueCoder=coder("NullableCoder", valueCoder=LONG))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError
 from state_pipelines.keyed.header import (
     KeyedHeader,
@@ -15,7 +15,7 @@ from state_pipelines.keyed.header import (
     settle_keyed_header,
     write_keyed_header,
 )
-from state_pipelines.operatorstate.header import settle_operator_header
+from state_pipelines.operatorstate import settle_operator_header
 from state_pipelines.serializers.body_ends import ADAPTER_VERSION, MAX_WORK, OpenBodyError, read_settled
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of
 from state_pipelines.serializers.declared_snapshots import DeclaredSerializer, parse_declaration
@@ -33,7 +33,7 @@ from state_pipelines.serializers.tree import Declared, Opaque, Serializer
 from tests.serializers.literals import utf
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.data_views import Reader
 
 NAME = "com.acme.PurseSerializer$PurseSnapshot"
 BODY = utf("cents of EUR") + bytes.fromhex("00000002")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers import build
 from state_pipelines.serializers.registry import write_nested

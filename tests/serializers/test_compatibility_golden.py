@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.serializers.compatibility import Compatibility, Outcome, resolve
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 from state_pipelines.serializers.tree import Serializer, SortedMapOf

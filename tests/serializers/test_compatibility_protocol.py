@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Compatibility, Outcome, register_successor, resolve

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 from state_pipelines.serializers.text import describe, parse

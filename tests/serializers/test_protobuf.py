@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.java.typed_values import MessageValue
 from state_pipelines.codecs.json.json_lines import to_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.python_types import (

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import FormatError, UnknownSerializerError, UsageError
 from state_pipelines.serializers.build import basic, list_of
 from state_pipelines.serializers.registry import (
@@ -142,7 +141,7 @@ def install_plugin(directory: Path, entry_point: str, module: str) -> str:
 
 def read_in_new_process(path: str) -> subprocess.CompletedProcess[str]:
     program = (
-        "from state_pipelines.binary.reader import Reader\n"
+        "from state_pipelines.binary.data_views import Reader\n"
         "from state_pipelines.serializers.registry import read_snapshot\n"
         "from state_pipelines.serializers.text import describe\n"
         f"print(describe(read_snapshot(Reader({outer(UNKNOWN_CLASS, 3)!r}))))\n"

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.java.typed_values import Undecoded
 from state_pipelines.codecs.json.json_lines import to_json

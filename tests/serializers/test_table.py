@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 from state_pipelines.serializers.python import to_internal
 from state_pipelines.serializers.registry import read_nested, write_nested

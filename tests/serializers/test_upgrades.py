@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.operations.check.check import check_serializers
 from state_pipelines.operations.jobs.job_state import Subject
 from state_pipelines.serializers import build

@@ -12,10 +12,8 @@ from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.keyed.raw_timers import write_raw_sections
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, write_metadata
 from state_pipelines.metadata.checkpoint import MasterState, SubtaskState
-from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, KeyGroupsStateHandle
-from state_pipelines.operatorstate.header import OperatorHeader
-from state_pipelines.operatorstate.state_files import write_operator_file, write_raw_partitions
+from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupsStateHandle, OperatorStreamStateHandle
+from state_pipelines.operatorstate import OperatorHeader, write_operator_file, write_raw_partitions
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.state_meta_info import operator_list
 from state_pipelines.snapshot import Declarations, open_snapshot
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Snapshot
 

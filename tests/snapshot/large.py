@@ -5,23 +5,24 @@ from __future__ import annotations
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, write_metadata
-from state_pipelines.metadata.checkpoint import SubtaskState
-from state_pipelines.metadata.keyed_handles import (
-    HandleAndLocalPath,
-    IncrementalRemoteKeyedStateHandle,
-    KeyGroupsSavepointStateHandle,
-)
-from state_pipelines.metadata.properties import (
+from state_pipelines.metadata.checkpoint import (
     CheckpointType,
     SavepointFormatType,
+    SubtaskState,
     make_checkpoint_properties,
     make_savepoint_properties,
 )
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.handles import (
+    FileStateHandle,
+    HandleAndLocalPath,
+    IncrementalRemoteKeyedStateHandle,
+    KeyGroupsSavepointStateHandle,
+    RelativeFileStateHandle,
+)
 from state_pipelines.rocksdb import DatabaseWriter
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import keyed_state

@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING
 from state_pipelines.keyed.canonical.sections import NO_SECTION
 from state_pipelines.keyed.raw_timers import NEVER_STARTED
 from state_pipelines.metadata import SubtaskState, write_metadata
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle, KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.handles import (
+    IncrementalRemoteKeyedStateHandle,
+    KeyGroupRange,
+    KeyGroupsSavepointStateHandle,
+    KeyGroupsStateHandle,
+    RelativeFileStateHandle,
+)
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.rescale import parse_request, rescale
 from state_pipelines.snapshot import open_snapshot
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.metadata import OperatorState
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle
     from state_pipelines.snapshot import Snapshot
 
 PARALLELISM = 6

@@ -23,13 +23,13 @@ from state_pipelines.keyed.heap import reader as heap
 from state_pipelines.keyed.rocksdb import reader as rocksdb
 from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.metadata import read_metadata, write_metadata
-from state_pipelines.metadata.keyed_handles import (
+from state_pipelines.metadata.handles import (
     ChangelogStateBackendHandle,
     InMemoryChangelogStateHandle,
     StateChange,
 )
 from state_pipelines.operations.convert.conversion import convert
-from state_pipelines.rocksdb import table_readers
+from state_pipelines.rocksdb import scan
 from state_pipelines.rocksdb.scan import ColumnFamilyScans
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import METADATA_FILE
@@ -132,8 +132,8 @@ def test_many_requests_are_in_flight_where_all_is_read(
     monkeypatch.setattr(canonical, "WINDOW", 1 << 14)
     monkeypatch.setattr(heap, "WINDOW", 1 << 14)
     monkeypatch.setattr(rocksdb, "ColumnFamilyScans", partial(ColumnFamilyScans, window=1 << 14))
-    monkeypatch.setattr(table_readers, "READ_SIZE", 1 << 14)
-    monkeypatch.setattr(table_readers, "_LEAST_READ", 1 << 14)
+    monkeypatch.setattr(scan, "READ_SIZE", 1 << 14)
+    monkeypatch.setattr(scan, "_LEAST_READ", 1 << 14)
     snapshot, _ = put(directories[format])
     batches = snapshot.operator(OPERATOR).batches_by_state()
     # Readers begin with few requests, so that those who stop early have not read much.

@@ -6,13 +6,13 @@ import pytest
 
 from state_pipelines.errors import FormatError
 from state_pipelines.metadata import OperatorState, SubtaskState
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import (
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
     IncrementalRemoteKeyedStateHandle,
     KeyedStateHandle,
+    KeyGroupRange,
     KeyGroupsSavepointStateHandle,
 )
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.snapshot.held_key_groups import (
     check_held_key_groups,
     explain_missing_handles,

@@ -9,7 +9,7 @@ import pytest
 
 from state_pipelines.keyed.tables.operator_table import OperatorTableOptions
 from state_pipelines.keyed.tables.state_table import TableOptions
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.snapshot import open_snapshot
 from tests.snapshot.savepoints import ALL_TYPES, orders

@@ -11,8 +11,7 @@ import pytest
 from state_pipelines.errors import FormatError, NotFoundError
 from state_pipelines.keyed.tables.operator_table import OperatorTableOptions
 from state_pipelines.metadata.checkpoint import SubtaskState
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupRange, RelativeFileStateHandle
 from state_pipelines.snapshot.list_state import NonKeyedState
 from state_pipelines.snapshot.table_states import choose_states
 from tests.keyed.test_raw_timers import SECTION
@@ -22,7 +21,7 @@ from tests.snapshot.savepoints import orders
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
+    from state_pipelines.metadata.handles import OperatorStreamStateHandle
     from state_pipelines.snapshot import Operator, State
 
 TIMERS = "_timer_state/event_user-timers"

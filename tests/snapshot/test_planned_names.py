@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines import sql
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.keyed.header import write_keyed_header
 from state_pipelines.metadata import write_metadata
 from state_pipelines.operations.inspect.inspection import ColumnReport, inspect

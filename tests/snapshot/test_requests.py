@@ -20,7 +20,7 @@ from state_pipelines.snapshot.declarations import Declarations
 from state_pipelines.snapshot.keyed_state import count_states
 from state_pipelines.snapshot.opening import open_location
 from state_pipelines.storage import Location, SnapshotLocation, faults, join
-from state_pipelines.storage.path_mapping import PathMapping
+from state_pipelines.storage.resolution import PathMapping
 from tests.snapshots import OWN
 from tests.storages import CountedFileSystem, ShortBody, store_folder
 

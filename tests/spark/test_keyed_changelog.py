@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.datastream import KeyedProcessFunction, StateTtlConfig, Time, Types, ValueStateDescriptor
-from state_pipelines.metadata.properties import SavepointFormatType
+from state_pipelines.metadata.checkpoint import SavepointFormatType
+from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.references import StreamRole, list_references
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from tests.spark.test_keyed_process import CountClicks, assert_state, clicks, expect, read_state, run
 
 if TYPE_CHECKING:

@@ -25,14 +25,18 @@ from state_pipelines.datastream import (
     ValueStateDescriptor,
 )
 from state_pipelines.errors import IncompatibleError, StateError, UsageError
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.properties import SavepointFormatType
+from state_pipelines.metadata.checkpoint import SavepointFormatType
+from state_pipelines.metadata.handles import (
+    FileStateHandle,
+    IncrementalRemoteKeyedStateHandle,
+    KeyGroupsStateHandle,
+    RelativeFileStateHandle,
+)
 from state_pipelines.metadata.references import list_references
-from state_pipelines.metadata.stream_handles import FileStateHandle, KeyGroupsStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.auditing import Severity, audit_snapshot
 from state_pipelines.spark.keyed_step import keyed_process
 from state_pipelines.storage import PathMapping
-from state_pipelines.storage.manifest import find_manifest
+from state_pipelines.storage.snapshot_writer import find_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

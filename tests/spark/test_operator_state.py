@@ -10,12 +10,10 @@ import pytest
 
 from state_pipelines.errors import FormatError, MigrationError, UsageError
 from state_pipelines.metadata.checkpoint import SubtaskState
-from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.metadata.handles import ByteStreamStateHandle, OperatorStreamStateHandle
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.migration import Direction, Migration, parse_migration
-from state_pipelines.operatorstate.header import OperatorHeader
-from state_pipelines.operatorstate.state_files import write_operator_file
+from state_pipelines.operatorstate import OperatorHeader, write_operator_file
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.state_meta_info import broadcast_state
 from state_pipelines.serializers.text import describe

@@ -23,7 +23,7 @@ from state_pipelines.storage import (
     faults,
     join,
     list_files,
-    options,
+    resolution,
     resolve,
     use_storage_options,
 )
@@ -57,7 +57,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     """A store with the snapshot below `savepoint`."""
     pytest.importorskip("s3fs", reason="s3fs is not installed")
-    monkeypatch.setattr(options, "_registered", {})
+    monkeypatch.setattr(resolution, "_registered", {})
     monkeypatch.setattr(faults, "_FIRST_WAIT", 0.01)
     with start_objects({f"store/savepoint/{path.name}": path.read_bytes() for path in directory.iterdir()}) as server:
         use_storage_options({BUCKET: server.options})

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from state_pipelines.keyed.tables.operator_table import OperatorTableOptions
 from state_pipelines.metadata.checkpoint import SubtaskState
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.spark import register
 from tests.connectors.test_kafka import SPLIT
 from tests.connectors.vectors import element

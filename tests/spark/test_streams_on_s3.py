@@ -15,9 +15,9 @@ from state_pipelines.checkpoints.failure_reasons import FailureReason
 from state_pipelines.checkpoints.shared_files import list_files
 from state_pipelines.errors import StateError
 from state_pipelines.spark.micro_batches import keyed_batches
-from state_pipelines.storage import METADATA_FILE, faults, options, resolve, use_storage_options
+from state_pipelines.storage import METADATA_FILE, faults, resolution, resolve, use_storage_options
 from state_pipelines.storage import list_files as list_stored
-from state_pipelines.storage.written_names import MANIFEST_FILE
+from state_pipelines.storage.resolution import MANIFEST_FILE
 from tests.spark.test_keyed_process import UID, CountClicks, clicks, expect
 from tests.spark.test_micro_batches import SCHEMA, SIZE
 
@@ -40,7 +40,7 @@ BACKENDS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     pytest.importorskip("s3fs", reason="s3fs is not installed")
-    monkeypatch.setattr(options, "_registered", {})
+    monkeypatch.setattr(resolution, "_registered", {})
     monkeypatch.setattr(faults, "_FIRST_WAIT", 0.01)
     with start_objects({"store/other": b"-"}) as server:
         use_storage_options({BUCKET: server.options})

@@ -18,19 +18,17 @@ from state_pipelines.errors import MissingFileError, StorageError
 from state_pipelines.metadata.streams import StateStream, StreamRange, copy_ranges
 from state_pipelines.storage import (
     Location,
-    azure_blocks,
     exists,
     faults,
     join,
-    multipart,
-    options,
-    part_uploads,
     read_file,
+    resolution,
     resolve,
+    uploads,
     use_storage_options,
 )
-from state_pipelines.storage.azure_blocks import authorize_source
 from state_pipelines.storage.files import copy_inside
+from state_pipelines.storage.uploads import authorize_source
 from tests.snapshots import DATA
 from tests.storage.azure_server import AzureServer, start_azure
 from tests.storage.test_storage import StorageSuite
@@ -53,9 +51,9 @@ def started() -> Iterator[AzureServer]:
 @pytest.fixture
 def server(started: AzureServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureServer]:
     monkeypatch.setattr(faults, "_FIRST_WAIT", 0.01)
-    monkeypatch.setattr(part_uploads, "_refused", [])
-    monkeypatch.setattr(multipart, "SMALLEST_PART", 5 * UNIT)
-    monkeypatch.setattr(options, "_registered", {})
+    monkeypatch.setattr(uploads, "_refused", [])
+    monkeypatch.setattr(uploads, "SMALLEST_PART", 5 * UNIT)
+    monkeypatch.setattr(resolution, "_registered", {})
     started.clear()
     yield started
     started.rule, started.pending, started.code = None, 0, "CannotVerifyCopySource"
@@ -95,7 +93,7 @@ def wanted(container: Location, server: AzureServer) -> tuple[list[StreamRange],
 def test_ranges_are_copied_by_the_service(
     container: Location, server: AzureServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(multipart, "COPIED_BLOCK", 5 * UNIT)
+    monkeypatch.setattr(uploads, "COPIED_BLOCK", 5 * UNIT)
     content = put(server, container, "a", 16 * UNIT)
     target = join(container, "new", "file")
     assert copy_ranges([name_range(container, "a", 7, len(content))], target) == len(content) - 7
@@ -200,7 +198,7 @@ def test_a_whole_file_is_one_request(container: Location, server: AzureServer) -
 def test_a_copy_that_goes_on_is_waited_for(
     container: Location, server: AzureServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(azure_blocks, "_PAUSE", 0.01)
+    monkeypatch.setattr(uploads, "_PAUSE", 0.01)
     server.pending = 2
     content = put(server, container, "a", 10)
     copy_inside(join(container, "a"), join(container, "b"), len(content))
@@ -210,7 +208,7 @@ def test_a_copy_that_goes_on_is_waited_for(
 def test_a_copy_whose_start_was_lost_is_waited_for(
     container: Location, server: AzureServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(azure_blocks, "_PAUSE", 0.01)
+    monkeypatch.setattr(uploads, "_PAUSE", 0.01)
     content = put(server, container, "a", 10)
     server.blobs[f"{container.path}/b"] = content
     server.copies[f"{container.path}/b"] = 1
@@ -257,7 +255,7 @@ def test_a_snapshot_is_rescaled_by_the_service(
     generate(str(tmp_path / "old"), 1000, Shape())
     server.blobs |= {f"{container.path}/old/{path.name}": path.read_bytes() for path in (tmp_path / "old").iterdir()}
     use_storage_options({f"abfs://{container.path}": {"connection_string": server.connection_string}})
-    monkeypatch.setattr(multipart, "SMALLEST_PART", 4000)
+    monkeypatch.setattr(uploads, "SMALLEST_PART", 4000)
     server.clear()
     old = open_snapshot(join(container, "old").url, uids=[OPERATOR])
     rescale(old, join(container, "new").url, parallelism=3)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.errors import StateError, StorageError
-from state_pipelines.storage import Location, faults, google_credentials, read_file, resolve
-from state_pipelines.storage.client_retries import leave_retries_to_us
+from state_pipelines.storage import Location, faults, locations, read_file, resolve
+from state_pipelines.storage.locations import leave_retries_to_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,9 +67,9 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "NO_GCE_CHECK", "GCE_METADATA_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(google_credentials, "_PRODUCT_NAME", tmp_path / "product_name")
-    monkeypatch.setattr(google_credentials, "_METADATA_SERVER", "127.0.0.1:9")
-    google_credentials._answers.cache_clear()
+    monkeypatch.setattr(locations, "_PRODUCT_NAME", tmp_path / "product_name")
+    monkeypatch.setattr(locations, "_METADATA_SERVER", "127.0.0.1:9")
+    locations._answers.cache_clear()
     monkeypatch.setattr(faults, "_FIRST_WAIT", 0.0)
 
 
@@ -133,33 +133,33 @@ def test_long_reasons_are_cut() -> None:
 
 
 def test_without_credentials_google_is_read_as_anybody() -> None:
-    assert google_credentials.choose_token({"project": "p"}) == {"project": "p", "token": "anon"}
+    assert locations.choose_token({"project": "p"}) == {"project": "p", "token": "anon"}
 
 
 def test_a_token_among_the_options_is_used() -> None:
-    assert google_credentials.choose_token({"token": "cloud"}) == {"token": "cloud"}
+    assert locations.choose_token({"token": "cloud"}) == {"token": "cloud"}
 
 
 @pytest.mark.parametrize("variable", ["GOOGLE_APPLICATION_CREDENTIALS", "GCE_METADATA_HOST"])
 def test_credentials_of_the_environment_are_used(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "somewhere")
-    assert google_credentials.choose_token({}) == {}
+    assert locations.choose_token({}) == {}
 
 
 @pytest.mark.parametrize("name", [".config/gcloud/application_default_credentials.json", ".gcs_tokens", "product_name"])
 def test_credentials_of_the_machine_are_used(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("Google Compute Engine\n")
-    assert google_credentials.choose_token({}) == {}
+    assert locations.choose_token({}) == {}
 
 
 def test_a_metadata_server_is_used(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(google_credentials, "_METADATA_SERVER", store.address)
-    assert google_credentials.choose_token({}) == {}
-    assert google_credentials.choose_token({}) == {}
+    monkeypatch.setattr(locations, "_METADATA_SERVER", store.address)
+    assert locations.choose_token({}) == {}
+    assert locations.choose_token({}) == {}
     assert len(store.paths) == 1
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    assert google_credentials.choose_token({}) == {"token": "anon"}
+    assert locations.choose_token({}) == {"token": "anon"}
 
 
 def test_a_url_of_google_resolves_without_credentials() -> None:

@@ -16,10 +16,9 @@ from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import Location, PathMapping, join, read_file, resolve
 from state_pipelines.storage.deletion import delete_files, move_file, remove_empty_directory, stat_files
 from state_pipelines.storage.files import copy_file, open_file
-from state_pipelines.storage.links import link_file
-from state_pipelines.storage.local_directories import open_parent
-from state_pipelines.storage.ranges import read_range
-from state_pipelines.storage.reach import locate_named
+from state_pipelines.storage.reading import read_range
+from state_pipelines.storage.resolution import locate_named, open_parent
+from state_pipelines.storage.snapshot_writer import link_file
 from tests.operations.retention.trees import NATIVE, install_savepoint
 
 if TYPE_CHECKING:

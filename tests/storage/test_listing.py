@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.s3_server import S3Server, start_objects, start_s3
-from state_pipelines.storage import Location, join, list_files, resolve, s3_listing
+from state_pipelines.storage import Location, join, list_files, resolve
+from state_pipelines.storage import listing as s3_listing
 from state_pipelines.storage.snapshot_listing import find_snapshots
 from tests.storages import CountedFileSystem, empty_counted
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.storage import create_file, join, resolve
-from state_pipelines.storage.local_copies import (
+from state_pipelines.storage.files import record_files
+from state_pipelines.storage.reading import (
     find_copy,
     link_copy,
     remove_other_copies,
     take_copy,
     write_copies,
 )
-from state_pipelines.storage.written_files import record_files
 
 if TYPE_CHECKING:
     from pathlib import Path

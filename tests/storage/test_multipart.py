@@ -17,16 +17,16 @@ from state_pipelines.storage import (
     exists,
     faults,
     join,
-    multipart,
-    options,
     read_file,
+    resolution,
     resolve,
     uploads,
     use_storage_options,
 )
-from state_pipelines.storage.multipart import SMALLEST_PART, Part, can_copy_ranges, plan_parts
-from state_pipelines.storage.part_uploads import FileRange
-from state_pipelines.storage.s3_parts import S3Upload
+from state_pipelines.storage import (
+    uploads as multipart,
+)
+from state_pipelines.storage.uploads import SMALLEST_PART, FileRange, Part, S3Upload, can_copy_ranges, plan_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Location]:
-    monkeypatch.setattr(options, "_registered", {})
+    monkeypatch.setattr(resolution, "_registered", {})
     monkeypatch.setattr(faults, "_FIRST_WAIT", 0.01)
     name = f"s3://{uuid.uuid4()}"
     use_storage_options({name: server.options})

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.storage import option_secrets, resolve, use_storage_options
-from state_pipelines.storage import options as storage_options
+from state_pipelines.storage import locations, resolve, use_storage_options
+from state_pipelines.storage import resolution as storage_options
 from state_pipelines.storage.faults import explain
-from state_pipelines.storage.option_secrets import hide_option_values
-from state_pipelines.storage.options import find_storage_options
+from state_pipelines.storage.locations import hide_option_values
+from state_pipelines.storage.resolution import find_storage_options
 
 AZURE = (
     "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey=Eby8vdM02xNO+cqFl/qUwJ==;"
@@ -19,7 +19,7 @@ AZURE = (
 
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(option_secrets, "_known", set())
+    monkeypatch.setattr(locations, "_known", set())
     monkeypatch.setattr(storage_options, "_registered", {})
 
 

@@ -8,9 +8,9 @@ from fsspec.registry import _registry as registry
 
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.local_processes import Processes
-from state_pipelines.storage import load_storage_options, options, resolve, use_storage_options
-from state_pipelines.storage.options import VARIABLE, find_storage_options
-from state_pipelines.storage.threads import Threads
+from state_pipelines.storage import load_storage_options, resolution, resolve, use_storage_options
+from state_pipelines.storage.locations import Threads
+from state_pipelines.storage.resolution import VARIABLE, find_storage_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "_registered", {})
+    monkeypatch.setattr(resolution, "_registered", {})
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
@@ -141,18 +141,18 @@ def test_options_of_a_block_precede_those_of_the_process_also_in_its_threads(mon
     def find(root: str) -> object:
         return find_storage_options(f"{root}/a").get("key")
 
-    with options.scoped_storage_options({"s3a://scoped/": {"key": "block"}}), Threads(1) as threads:
+    with resolution.scoped_storage_options({"s3a://scoped/": {"key": "block"}}), Threads(1) as threads:
         assert threads.submit(find, "s3://scoped").result() == "block"
         assert list(threads.map(find, ["s3://scoped", "s3://other"])) == ["block", "process"]
-        with options.scoped_storage_options({"s3://scoped/deep": {"key": "inner"}}, processes=True):
+        with resolution.scoped_storage_options({"s3://scoped/deep": {"key": "inner"}}, processes=True):
             # Those of another job do not hold.
             assert (find("s3://scoped"), find("s3://scoped/deep")) == ("process", "inner")
             assert load_storage_options(os.environ[VARIABLE]) == {"s3://scoped/deep": {"key": "inner"}}
         assert VARIABLE not in os.environ
         assert find("s3://scoped") == "block"
-        assert options.list_storage_options()["s3://scoped"] == {"key": "block"}
+        assert resolution.list_storage_options()["s3://scoped"] == {"key": "block"}
     assert find("s3://scoped") == "process"
-    with pytest.raises(UsageError, match="are not a mapping"), options.scoped_storage_options({"s3://b": "key"}):  # type: ignore[dict-item]
+    with pytest.raises(UsageError, match="are not a mapping"), resolution.scoped_storage_options({"s3://b": "key"}):  # type: ignore[dict-item]
         pass
 
 
@@ -162,5 +162,5 @@ class _Find:
 
 
 def test_options_of_a_block_reach_local_processes() -> None:
-    with options.scoped_storage_options({"s3://scoped-there": {"key": "block"}}), Processes(2) as processes:
+    with resolution.scoped_storage_options({"s3://scoped-there": {"key": "block"}}), Processes(2) as processes:
         assert processes.run([_Find(), _Find()], "finding options") == ["block", "block"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.storage.path_mapping import parse_path_mapping
+from state_pipelines.storage.resolution import parse_path_mapping
 
 
 @pytest.mark.parametrize(

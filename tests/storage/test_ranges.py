@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.s3_server import S3Server, start_objects
 from state_pipelines.errors import FormatError, StorageError
-from state_pipelines.storage import faults, options, read_range, resolve, use_storage_options
-from state_pipelines.storage.ranges import REQUEST_SIZE, REQUESTS_VARIABLE
+from state_pipelines.storage import faults, read_range, resolution, resolve, use_storage_options
+from state_pipelines.storage.reading import REQUEST_SIZE, REQUESTS_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ CONTENT = bytes(range(256)) * (4 * REQUEST_SIZE // 256)
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     """A store with one object of four parts."""
     pytest.importorskip("s3fs", reason="s3fs is not installed")
-    monkeypatch.setattr(options, "_registered", {})
+    monkeypatch.setattr(resolution, "_registered", {})
     monkeypatch.setattr(faults, "_FIRST_WAIT", 0.01)
     with start_objects({"store/a": CONTENT}) as server:
         use_storage_options({"s3://store": server.options})

@@ -7,7 +7,7 @@ import pytest
 
 from state_pipelines.errors import FormatError, OutOfReachError, UsageError
 from state_pipelines.storage import Location, PathMapping, join, parse_path_mapping, resolve
-from state_pipelines.storage.reach import locate_named
+from state_pipelines.storage.resolution import locate_named
 
 JOB = "0123456789abcdef" * 2
 OTHER = "fedcba9876543210" * 2
@@ -178,12 +178,12 @@ def test_relative_paths_stay_below_the_snapshot(checkpoint: Location, path: str)
     ["http://127.0.0.1:9/a", "https://host/a", "ftp://host/a", "github://org:repo@main/a", "s3://bucket/a"],
 )
 def test_no_other_storage_is_spoken_to(checkpoint: Location, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    from state_pipelines.storage import reach
+    from state_pipelines.storage import resolution
 
     def refuse(path: str) -> Location:
         raise AssertionError(f"{path} was opened")
 
-    monkeypatch.setattr(reach, "resolve", refuse)
+    monkeypatch.setattr(resolution, "resolve", refuse)
     with pytest.raises(OutOfReachError):
         absolute(url, checkpoint, "/")
 

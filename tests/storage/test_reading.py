@@ -15,12 +15,14 @@ import pytest
 
 from state_pipelines.errors import UsageError
 from state_pipelines.storage import create_file, join, resolve
-from state_pipelines.storage.arenas import ARENAS
-from state_pipelines.storage.ranges import REQUEST_SIZE, REQUESTS, REQUESTS_VARIABLE
 from state_pipelines.storage.reading import (
+    ARENAS,
     BUDGET,
     FIRST_REQUESTS,
     MEMORY_VARIABLE,
+    REQUEST_SIZE,
+    REQUESTS,
+    REQUESTS_VARIABLE,
     WAITING,
     begin_together,
     do_together,

@@ -19,9 +19,9 @@ from state_pipelines.storage import (
     faults,
     file_size,
     join,
-    options,
     read_file,
     read_range,
+    resolution,
     resolve,
     use_storage_options,
 )
@@ -58,7 +58,7 @@ def server() -> Iterator[S3Server]:
 @pytest.fixture
 def savepoint(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Location]:
     """The orders in a bucket of their own."""
-    monkeypatch.setattr(options, "_registered", {})
+    monkeypatch.setattr(resolution, "_registered", {})
     monkeypatch.setattr(faults, "_FIRST_WAIT", 0.0)
     name = str(uuid.uuid4())
     use_storage_options({f"s3://{name}": server.options})

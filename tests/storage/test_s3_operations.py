@@ -20,11 +20,11 @@ from state_pipelines.storage import (
     faults,
     join,
     list_files,
-    options,
+    resolution,
     resolve,
     use_storage_options,
 )
-from state_pipelines.storage.written_names import MANIFEST_FILE
+from state_pipelines.storage.resolution import MANIFEST_FILE
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def server() -> Iterator[S3Server]:
 @pytest.fixture
 def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Location:
     """A bucket whose options are those of its root."""
-    monkeypatch.setattr(options, "_registered", {})
+    monkeypatch.setattr(resolution, "_registered", {})
     monkeypatch.setattr(faults, "_FIRST_WAIT", 0.01)
     name = f"s3://{uuid.uuid4()}"
     use_storage_options({name: server.options})

@@ -17,7 +17,7 @@ import pytest
 
 from state_pipelines.errors import StorageError
 from state_pipelines.storage import resolve
-from state_pipelines.storage.scratch import ScratchDirectory, open_local_scratch
+from state_pipelines.storage.snapshot_writer import ScratchDirectory, open_local_scratch
 
 if TYPE_CHECKING:
     from pathlib import Path

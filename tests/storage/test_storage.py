@@ -36,9 +36,9 @@ from state_pipelines.storage import (
     open_file,
     parent,
     parse_path_mapping,
-    ranges,
     read_file,
     read_range,
+    reading,
     resolve,
     resolve_beside,
     resolve_snapshot,
@@ -171,7 +171,7 @@ class StorageSuite:
             assert read_file(target) == b"content"
 
     def test_long_range_is_read(self, root: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ranges, "REQUEST_SIZE", 1 << 16)
+        monkeypatch.setattr(reading, "REQUEST_SIZE", 1 << 16)
         content = bytes(range(256)) * (3 << 8)
         assert read_range(write(join(root, "a"), content), 5, len(content) - 5) == content[5:-5]
 

@@ -7,7 +7,7 @@ import pytest
 
 from state_pipelines.errors import NotFoundError, StateError
 from state_pipelines.storage import join, resolve
-from state_pipelines.storage.trees import list_tree
+from state_pipelines.storage.listing import list_tree
 from tests.storages import CountedFileSystem, empty_counted
 
 if TYPE_CHECKING:

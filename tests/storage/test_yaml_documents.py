@@ -5,7 +5,7 @@ import sys
 import pytest
 import yaml
 
-from state_pipelines.storage.yaml_documents import (
+from state_pipelines.storage.documents import (
     MAX_DEPTH,
     MOST_BYTES,
     MOST_REPEATED,

@@ -22,8 +22,7 @@ from state_pipelines.errors import FormatError, ValueRangeError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
 
 MAX_DEPTH = 100
 """Maximum nesting depth of records, arrays and maps."""

@@ -7,8 +7,7 @@ from decimal import Decimal
 
 from typing_extensions import override
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.avro.avro_records import parse_avro_schema, read_avro, write_avro
 from state_pipelines.codecs.beam import beam_layouts as beam

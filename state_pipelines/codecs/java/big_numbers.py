@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import UnsupportedError, Where
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.data_views import Reader
 
 MAX_BYTES = 1 << 12
 """Maximum size of a number, the same for all commands: 9,864 digits."""

@@ -12,8 +12,7 @@ from state_pipelines.codecs.java.iso_dates import calendar_day, epoch_day
 from state_pipelines.errors import ValueRangeError
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
 
 MAX_YEAR = 999_999_999
 """`java.time.Year.MAX_VALUE`; the smallest year is its negative."""

@@ -10,8 +10,8 @@ import struct
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.java_stream import read_stream, write_stream
-from state_pipelines.binary.java_values import (
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.binary.java_stream import (
     MAX_DEPTH,
     JavaAnyDesc,
     JavaArray,
@@ -26,8 +26,9 @@ from state_pipelines.binary.java_values import (
     JavaString,
     JavaValue,
     hierarchy,
+    read_stream,
+    write_stream,
 )
-from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.expansion import BYTES_PER_VALUE, ExpansionBudget, TreeSizes, count_repeated
 from state_pipelines.codecs.java.big_numbers import check_number
 from state_pipelines.codecs.java.iso_dates import epoch_day
@@ -46,7 +47,7 @@ from state_pipelines.errors import FormatError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Writer
 
 _NATIVE = ("java.lang.Boolean", "java.lang.Integer", "java.lang.Double")
 _IMMUTABLE_SET = 2

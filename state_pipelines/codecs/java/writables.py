@@ -12,8 +12,7 @@ from state_pipelines.codecs.layout import Layout, Primitive, PrimitiveKind
 from state_pipelines.errors import ValueRangeError
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
 
 _HADOOP = "org.apache.hadoop.io."
 WRITABLE_LAYOUTS: dict[str, Layout] = {

@@ -9,7 +9,8 @@ from decimal import Decimal
 from functools import singledispatch
 from typing import TypeAlias, cast
 
-from state_pipelines.binary.java_values import (
+from state_pipelines.binary.data_views import split_units
+from state_pipelines.binary.java_stream import (
     JavaArray,
     JavaBlock,
     JavaClass,
@@ -20,7 +21,6 @@ from state_pipelines.binary.java_values import (
     JavaReference,
     JavaString,
 )
-from state_pipelines.binary.strings import split_units
 from state_pipelines.codecs.avro.avro_records import AvroBranch, AvroEnum, AvroMap, AvroRecord, parse_avro_schema
 from state_pipelines.codecs.java.iso_dates import calendar_day
 from state_pipelines.codecs.java.serialized_objects import java_value

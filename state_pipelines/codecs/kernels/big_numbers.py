@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.memory import load_u8, store_8
+from state_pipelines.binary.compiled import load_u8, njit, store_8
 from state_pipelines.codecs.java.big_numbers import MAX_BYTES
 
 _BILLION = 1_000_000_000

@@ -6,8 +6,17 @@ offset that a block holds is checked against its end. The most frequent instruct
 
 from __future__ import annotations
 
-from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.memory import copy, load_i32, load_i64, load_u8, load_u32, store_8, store_32, store_64
+from state_pipelines.binary.compiled import (
+    copy,
+    load_i32,
+    load_i64,
+    load_u8,
+    load_u32,
+    njit,
+    store_8,
+    store_32,
+    store_64,
+)
 from state_pipelines.codecs.kernels import opcodes as op
 
 

@@ -5,8 +5,7 @@ Blocks grow at their end: bit set and slots first, all zero, then the variable-l
 
 from __future__ import annotations
 
-from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.memory import copy, load_i32, load_i64, load_u8, store_8, store_32, store_64
+from state_pipelines.binary.compiled import copy, load_i32, load_i64, load_u8, njit, store_8, store_32, store_64
 from state_pipelines.codecs.kernels import opcodes as op
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.memory import (
+from state_pipelines.binary.compiled import (
     copy,
     load_i32,
     load_i32_big,
@@ -13,6 +12,7 @@ from state_pipelines.binary.memory import (
     load_u8,
     load_u16_big,
     load_u32,
+    njit,
     store_8,
     store_32,
     store_64,

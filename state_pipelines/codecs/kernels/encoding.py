@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.memory import (
+from state_pipelines.binary.compiled import (
     copy,
     load_i32,
     load_i64,
     load_u8,
+    njit,
     store_8,
     store_16_big,
     store_32,

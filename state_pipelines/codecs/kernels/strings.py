@@ -1,14 +1,13 @@
 """Kernels of strings: Flink's `StringValue` and Java's modified UTF-8 to and from Arrow's UTF-8.
 
-The encodings are those of `binary.strings`, which reads and writes one value at a time.
+The encodings are those of `binary.data_views`, which reads and writes one value at a time.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.memory import copy, load_i64, load_u8, store_8, store_64
+from state_pipelines.binary.compiled import copy, load_i64, load_u8, njit, store_8, store_64
 from state_pipelines.codecs.kernels import opcodes as op
 
 HALF = -2

@@ -31,8 +31,7 @@ from state_pipelines.codecs.kryo.writer import GraphWriter
 from state_pipelines.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
     from state_pipelines.codecs.messages.chill_messages import MessageTypes
     from state_pipelines.serializers import tree
 

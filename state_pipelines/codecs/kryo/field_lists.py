@@ -207,7 +207,7 @@ def load_classes(text: str) -> FieldLists:
     """
     import yaml  # a large package; few give field lists
 
-    from state_pipelines.storage.yaml_documents import parse_yaml
+    from state_pipelines.storage.documents import parse_yaml
 
     try:
         # Every scalar stays text: a field may be called `on` or `null`.

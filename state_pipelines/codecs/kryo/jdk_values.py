@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.java.big_numbers import read_number
 from state_pipelines.codecs.java.iso_dates import calendar_day, epoch_day
 from state_pipelines.codecs.java.typed_values import ObjectValue, TypedValue

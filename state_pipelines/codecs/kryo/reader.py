@@ -38,8 +38,8 @@ from state_pipelines.errors import FormatError, UnsupportedError, Where
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state_pipelines.binary.java_values import JavaContent
-    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.data_views import Reader
+    from state_pipelines.binary.java_stream import JavaContent
     from state_pipelines.codecs.layout import Layout
     from state_pipelines.codecs.messages.chill_messages import MessageFormat
 

@@ -10,9 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.java_stream import read_stream
-from state_pipelines.binary.java_values import JavaObject
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.binary.java_stream import JavaObject, read_stream
 from state_pipelines.codecs.extensions import find_class_layout
 from state_pipelines.codecs.java.typed_values import CollectionKind
 from state_pipelines.codecs.kryo.classes import (

@@ -8,12 +8,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from state_pipelines.binary.strings import join_surrogates, split_units
+from state_pipelines.binary.data_views import join_surrogates, split_units
 from state_pipelines.errors import ValueRangeError
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
 
 Version: TypeAlias = Literal[2, 5]
 """Release line of Kryo: 2 (2.24, up to Flink 1.20) or 5 (from Flink 2.0)."""

@@ -35,7 +35,7 @@ from state_pipelines.errors import UnsupportedError, ValueRangeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Writer
 
 # Names of the module: looking a member up in its enum takes longer, and each value does so.
 _EMPTY, _SINGLE, _SORTED = CollectionVariant.EMPTY, CollectionVariant.SINGLE, CollectionVariant.SORTED

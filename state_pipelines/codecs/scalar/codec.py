@@ -8,8 +8,7 @@ Date and time values are those of `java.date_times`, values without a fixed layo
 
 from __future__ import annotations
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.scalar import collections as collections
 from state_pipelines.codecs.scalar import objects as objects

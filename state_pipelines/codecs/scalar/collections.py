@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.kernels.opcodes import MAX_EMPTY_ITEMS
 from state_pipelines.codecs.scalar.dispatch import locate, read, write

@@ -11,8 +11,7 @@ from state_pipelines.codecs.scalar.leaves import Value, read_leaf, write_leaf
 from state_pipelines.errors import StateError, ValueRangeError
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
+    from state_pipelines.binary.data_views import Reader, Writer
 
 Fields: TypeAlias = tuple[tuple[str, lay.Layout], ...]
 

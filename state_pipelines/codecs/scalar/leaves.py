@@ -6,8 +6,7 @@ from decimal import Decimal
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.java import date_times
 from state_pipelines.codecs.java.big_numbers import read_number, twos_complement

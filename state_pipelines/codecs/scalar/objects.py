@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.scalar.dispatch import expect_fields, read, read_fields, write, write_fields
 from state_pipelines.codecs.scalar.leaves import Value, expect

@@ -10,9 +10,8 @@ from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from state_pipelines.binary.java_values import JavaContent, JavaEnum, JavaObject
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Reader, Writer
+from state_pipelines.binary.java_stream import JavaContent, JavaEnum, JavaObject
 from state_pipelines.codecs.avro.avro_records import parse_avro_schema, read_avro, write_avro
 from state_pipelines.codecs.java.big_numbers import twos_complement
 from state_pipelines.codecs.java.serialized_objects import read_java_object, write_java_object

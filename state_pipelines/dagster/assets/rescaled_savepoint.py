@@ -32,7 +32,7 @@ from state_pipelines.operations.rescale.rescale_request import RescaleRequest, p
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.storage import resolve
-from state_pipelines.storage.yaml_documents import parse_yaml
+from state_pipelines.storage.documents import parse_yaml
 
 if TYPE_CHECKING:
     from state_pipelines.operations.rescale import RescaleResult

@@ -14,7 +14,7 @@ from state_pipelines.dagster.automation import DATA_VERSION_TAG
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import Cell, expect_none, make_table
-from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.metadata.checkpoint import SnapshotKind
 
 if TYPE_CHECKING:
     from state_pipelines.operations.inventory import InventoryUpdate, SnapshotSummary

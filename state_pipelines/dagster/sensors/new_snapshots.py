@@ -23,7 +23,7 @@ from state_pipelines.dagster.shared_instance import share_instance
 from state_pipelines.dagster.stored_cursors import load_cursor, store_cursor
 from state_pipelines.dagster.watching import Beginning, find_stranger
 from state_pipelines.errors import StateError, StorageError
-from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.metadata.checkpoint import SnapshotKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

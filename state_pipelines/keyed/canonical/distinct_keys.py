@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.memory import load_i32_big
+from state_pipelines.binary.compiled import load_i32_big, njit
 from state_pipelines.keyed.digests.record_digests import hash_bytes
 
 if TYPE_CHECKING:

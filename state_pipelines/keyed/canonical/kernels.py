@@ -8,8 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.memory import copy, load_i32_big, load_u8, load_u16_big, store_8, store_16_big, store_32_big
+from state_pipelines.binary.compiled import (
+    copy,
+    load_i32_big,
+    load_u8,
+    load_u16_big,
+    njit,
+    store_8,
+    store_16_big,
+    store_32_big,
+)
 from state_pipelines.keyed.digests.record_digests import add_key_group, hash_record
 
 END_OF_KEY_GROUP = 0xFFFF

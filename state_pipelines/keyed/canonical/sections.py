@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.binary.snappy_frames import decompress, decompress_into, iter_chunks, measure_chunks
 from state_pipelines.errors import EDITED_METADATA, FormatError, StateError, UnsupportedError, Where
 from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, settle_keyed_header
-from state_pipelines.metadata.header_bytes import read_header_bytes
-from state_pipelines.metadata.streams import StateStream, read_stream_range
+from state_pipelines.metadata.streams import StateStream, read_header_bytes, read_stream_range
 from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
 
 WINDOW = 8 << 20

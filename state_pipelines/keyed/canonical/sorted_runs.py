@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from state_pipelines.codecs.programs.execution import Encoded
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
 
 Index = npt.NDArray[np.void]
 Positions = npt.NDArray[np.int64]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.binary.snappy_frames import STREAM_ID, compress, compress_chunks
-from state_pipelines.binary.writer import Writer
 from state_pipelines.keyed.canonical import kernels
 from state_pipelines.keyed.canonical.sections import (
     NO_SECTION,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
 
 
 def frame_section(runs: Iterable[tuple[int, bytes | memoryview, int]]) -> Iterator[bytes | memoryview]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from state_pipelines.binary.snappy_frames import HEAD_SIZE, iter_chunks, measure_chunk
 from state_pipelines.errors import FormatError, Where
 from state_pipelines.keyed.changelog.changes import is_compressed
-from state_pipelines.metadata.kept_streams import KeptStreams
+from state_pipelines.metadata.streams import KeptStreams
 
 if TYPE_CHECKING:
     from collections.abc import Callable

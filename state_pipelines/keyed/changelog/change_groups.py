@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.memory import load_i32_big
+from state_pipelines.binary.compiled import load_i32_big, njit
 from state_pipelines.errors import FormatError, Where
 from state_pipelines.keyed.changelog.change_data import FLAG
 

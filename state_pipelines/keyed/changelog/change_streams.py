@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.errors import EDITED_METADATA, FormatError, StateError, UnsupportedError, Where
 from state_pipelines.keyed.changelog.change_data import FLAG, Bytes, ChangeData, ChangeFiles, Lookahead, Positions
 from state_pipelines.keyed.changelog.change_groups import (
@@ -35,16 +35,14 @@ from state_pipelines.keyed.changelog.changes import (
     read_metadata_change,
     write_change_stream,
 )
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import ChangelogStateHandleStream, InMemoryChangelogStateHandle
+from state_pipelines.metadata.handles import ChangelogStateHandleStream, InMemoryChangelogStateHandle, KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.storage.reading import read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle, StreamStateHandle
     from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
 
 _FIRST_READ = 1 << 16

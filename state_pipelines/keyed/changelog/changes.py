@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.binary.java_stream import read_stream
-from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.snappy_frames import compress
-from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, UnknownSerializerError, UsageError, Where, unsupported_version
-from state_pipelines.metadata.keyed_handles import StateChange
+from state_pipelines.metadata.handles import StateChange
 from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
 from state_pipelines.serializers.state_meta_info import (
     BackendStateType,

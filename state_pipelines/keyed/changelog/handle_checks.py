@@ -10,23 +10,20 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import EDITED_METADATA, FormatError, Where
 from state_pipelines.keyed.changelog.changes import METADATA_KEY_GROUP
-from state_pipelines.metadata.keyed_handles import (
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
     ChangelogStateHandleStream,
+    EmptySegmentFileStateHandle,
     IncrementalRemoteKeyedStateHandle,
     InMemoryChangelogStateHandle,
     KeyGroupsSavepointStateHandle,
-)
-from state_pipelines.metadata.stream_handles import (
-    ByteStreamStateHandle,
-    EmptySegmentFileStateHandle,
     KeyGroupsStateHandle,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, KeyedStateHandle
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import ChangelogStateBackendHandle, KeyedStateHandle, StreamStateHandle
 
 
 def check_changelog_handle(handle: ChangelogStateBackendHandle, file: str) -> None:

@@ -25,8 +25,7 @@ from state_pipelines.keyed.digests.stored_bytes import digest_changes
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat, gather_key_groups
 from state_pipelines.keyed.record_layout import concat_records
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle, KeyGroupRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,11 +36,10 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext, Runs
     from state_pipelines.keyed.keys.key_filter import KeySeeks
     from state_pipelines.keyed.record_layout import KeyedRecords
-    from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, KeyedStateHandle
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import ChangelogStateBackendHandle, KeyedStateHandle, StreamStateHandle
     from state_pipelines.metadata.streams import StateStream
-    from state_pipelines.rocksdb.cache import TableCache
     from state_pipelines.rocksdb.manifest import TableFile
+    from state_pipelines.rocksdb.scan import TableCache
     from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.memory import load_i64, load_u8
+from state_pipelines.binary.compiled import load_i64, load_u8, njit
 from state_pipelines.keyed.record_layout import cut_nulls
 
 if TYPE_CHECKING:

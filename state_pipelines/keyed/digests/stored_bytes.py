@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.canonical.sections import Section
     from state_pipelines.keyed.changelog.change_streams import ChangeLog
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.metadata.streams import StateStream
 
 CHANGES = 16 << 20

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.memory import load_i32, load_i32_big, load_i64_big, load_u8
+from state_pipelines.binary.compiled import load_i32, load_i32_big, load_i64_big, load_u8, njit
 from state_pipelines.codecs.kernels.strings import load_unit
 
 MURMUR_SEED = 42

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.binary.strings import split_units
+from state_pipelines.binary.data_views import split_units
 from state_pipelines.keyed.hashing.basic_hashes import BASIC_HASHES, HashCodes, fold, numbers
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.tree import BasicKind

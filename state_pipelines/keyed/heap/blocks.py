@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.heap.entries import EntryCodec
     from state_pipelines.keyed.keyed_file import RecordContext, Runs
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
 
 Positions = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.intp]

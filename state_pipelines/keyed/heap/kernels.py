@@ -8,8 +8,7 @@ bytes, elements of a list with a delimiter between them, and one record per map 
 
 from __future__ import annotations
 
-from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.memory import copy, store_8, store_32_big
+from state_pipelines.binary.compiled import copy, njit, store_8, store_32_big
 
 ONE = 0
 LIST = 1

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.digests.record_digests import RecordDigest
     from state_pipelines.keyed.keyed_file import RecordContext, Runs
     from state_pipelines.keyed.section_file import RunFinder
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.metadata.streams import StateStream
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.binary.snappy_frames import compress
-from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import at
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
 from state_pipelines.keyed.heap.entries import make_entry_codecs
@@ -18,7 +18,7 @@ from state_pipelines.keyed.record_layout import KeyedRecords, concat_records
 
 if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import RecordContext, Runs
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
 
 
 @dataclass

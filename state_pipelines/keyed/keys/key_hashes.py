@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.columns import Columns, plan_columns
 from state_pipelines.codecs.kryo import read_kryo_class
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, walk
@@ -23,7 +23,7 @@ from state_pipelines.keyed.hashing.kryo import is_hashed, unknown_kryo_hash
 from state_pipelines.keyed.hashing.user_classes import class_name, field_nodes, find_unknown_classes
 from state_pipelines.keyed.hashing.value_hashes import Hasher
 from state_pipelines.keyed.key_group_assignment import assign_key_groups
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.tree import BasicKind
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.memory import copy, load_i64, load_u8
+from state_pipelines.binary.compiled import copy, load_i64, load_u8, njit
 
 _MIX = -7046029254386353131  # 2^64 divided by the golden ratio, odd
 

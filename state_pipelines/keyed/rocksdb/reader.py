@@ -20,13 +20,19 @@ from state_pipelines.keyed.header import name_states
 from state_pipelines.keyed.key_group_prefix import decode_prefixes, encode_prefix
 from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat, gather_key_groups
 from state_pipelines.keyed.record_layout import KeyedRecords
-from state_pipelines.metadata.header_bytes import check_header_size
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.streams import read_together
-from state_pipelines.rocksdb.cache import TableCache
+from state_pipelines.metadata.handles import KeyGroupRange
+from state_pipelines.metadata.streams import check_header_size, read_together
 from state_pipelines.rocksdb.manifest import ColumnFamily, check_files_listed, find_manifest, read_database
-from state_pipelines.rocksdb.scan import ColumnFamilyScans, Entries, estimate, split_keys
-from state_pipelines.rocksdb.table_readers import ColumnFamilyRanges, KeyRange, find_files
+from state_pipelines.rocksdb.scan import (
+    ColumnFamilyRanges,
+    ColumnFamilyScans,
+    Entries,
+    KeyRange,
+    TableCache,
+    estimate,
+    find_files,
+    split_keys,
+)
 from state_pipelines.rocksdb.writer import DEFAULT_COLUMN_FAMILY
 from state_pipelines.serializers.state_meta_info import BackendStateType, as_key_value
 

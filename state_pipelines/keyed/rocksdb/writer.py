@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.errors import FormatError, Where, at
 from state_pipelines.keyed.canonical import kernels
 from state_pipelines.keyed.header import write_keyed_header
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import KeyGroupRecords, RecordContext
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.memory import copy
+from state_pipelines.binary.compiled import copy, njit
 from state_pipelines.keyed.keys.key_kernels import mix_bytes, same_bytes
 
 _FIRST_KEYS = 1 << 10

@@ -49,7 +49,7 @@ from state_pipelines.keyed.tables.operator_columns import (
     stored_type,
 )
 from state_pipelines.keyed.tables.state_table import encode_key
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:

@@ -14,19 +14,17 @@ from state_pipelines.errors import FormatError, StateError, Where, at
 from state_pipelines.keyed.changelog.change_streams import open_change_log
 from state_pipelines.keyed.keys.key_filter import TIMESTAMP
 from state_pipelines.keyed.keys.key_hashes import KeyHasher
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle
+from state_pipelines.metadata.handles import ChangelogStateBackendHandle, KeyGroupRange
 from state_pipelines.operations.auditing.file_listings import THREADS
 from state_pipelines.operations.auditing.repeated_keys import RepeatedKeys
 from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
-from state_pipelines.rocksdb.verifying import verify_table
+from state_pipelines.rocksdb.scan import verify_table
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.database_keys import check_database_keys
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.list_state import NonKeyedState
-from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.locations import Threads, is_local
 from state_pipelines.storage.reading import count_together
-from state_pipelines.storage.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,8 +33,8 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.keyed.tables.state_table import KeyedTable
     from state_pipelines.operations.auditing.report import Findings
-    from state_pipelines.rocksdb.cache import TableCache
     from state_pipelines.rocksdb.manifest import TableFile
+    from state_pipelines.rocksdb.scan import TableCache
     from state_pipelines.snapshot import Operator, Snapshot, State
     from state_pipelines.snapshot.operator_files import OperatorFiles
 

@@ -7,13 +7,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import StateError
+from state_pipelines.metadata.handles import SegmentFileStateHandle
 from state_pipelines.metadata.references import StreamRole
-from state_pipelines.metadata.stream_handles import SegmentFileStateHandle
 from state_pipelines.operations.auditing.missing_files import MissingFiles
 from state_pipelines.operations.auditing.ownership import find_owner
 from state_pipelines.operations.auditing.report import Finding, Property, Severity, from_error
 from state_pipelines.storage import read_range
-from state_pipelines.storage.manifest import find_manifest
+from state_pipelines.storage.snapshot_writer import find_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

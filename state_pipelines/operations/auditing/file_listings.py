@@ -8,7 +8,7 @@ from state_pipelines.errors import MissingFileError, StateError
 from state_pipelines.storage import Location, file_size
 from state_pipelines.storage.files import exists
 from state_pipelines.storage.listing import list_sizes
-from state_pipelines.storage.threads import Threads
+from state_pipelines.storage.locations import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

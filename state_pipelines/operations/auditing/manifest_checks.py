@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import MissingFileError, OutOfReachError, StateError
 from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
 from state_pipelines.storage import METADATA_FILE, file_size, join
-from state_pipelines.storage.files import COPY_SIZE
-from state_pipelines.storage.locations import is_local, parent
-from state_pipelines.storage.manifest import find_manifest
-from state_pipelines.storage.reach import locate_named
+from state_pipelines.storage.files import COPY_SIZE, compute_checksum
+from state_pipelines.storage.locations import Threads, is_local, parent
 from state_pipelines.storage.reading import count_together, read_ranges
-from state_pipelines.storage.threads import Threads
-from state_pipelines.storage.written_files import compute_checksum
-from state_pipelines.storage.written_names import MANIFEST_FILE
+from state_pipelines.storage.resolution import MANIFEST_FILE, locate_named
+from state_pipelines.storage.snapshot_writer import find_manifest
 
 if TYPE_CHECKING:
     from state_pipelines.operations.auditing.file_listings import Listings
     from state_pipelines.operations.auditing.report import Findings
     from state_pipelines.storage import Location, PathMapping, SnapshotLocation
-    from state_pipelines.storage.written_files import RecordedFile
+    from state_pipelines.storage.files import RecordedFile
 
 SAMPLED_SIZE = 4 << 20
 """Bytes up to which a file is compared at the depth `sample`; larger ones at `whole`."""

@@ -7,24 +7,22 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import EDITED_METADATA, FormatError, StateError
 from state_pipelines.keyed.changelog.handle_checks import find_missing_base, find_missing_changes
-from state_pipelines.metadata.channel_handles import MergedChannelStateHandle
-from state_pipelines.metadata.key_groups import MAX_PARALLELISM
-from state_pipelines.metadata.keyed_handles import (
-    ChangelogStateBackendHandle,
-    ChangelogStateHandleStream,
-    InMemoryChangelogStateHandle,
-    KeyGroupsSavepointStateHandle,
-)
-from state_pipelines.metadata.operator_ids import (
+from state_pipelines.metadata.checkpoint import (
     compute_operator_id,
     format_operator_id,
     is_operator_id,
     parse_operator_id,
 )
-from state_pipelines.metadata.stream_handles import (
+from state_pipelines.metadata.handles import (
+    MAX_PARALLELISM,
     ByteStreamStateHandle,
+    ChangelogStateBackendHandle,
+    ChangelogStateHandleStream,
     EmptySegmentFileStateHandle,
+    InMemoryChangelogStateHandle,
+    KeyGroupsSavepointStateHandle,
     KeyGroupsStateHandle,
+    MergedChannelStateHandle,
 )
 from state_pipelines.metadata.streams import open_stream
 from state_pipelines.operations.auditing.report import Finding, Property, Severity, from_error
@@ -41,8 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from state_pipelines.metadata import OperatorState, SubtaskState
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle, StreamStateHandle
     from state_pipelines.operations.auditing.report import Findings
     from state_pipelines.snapshot import Operator, Snapshot
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.metadata.references import StreamRole
 from state_pipelines.operations.auditing.report import Finding, Property, Severity
 from state_pipelines.storage import Location
 from state_pipelines.storage.locations import parent
-from state_pipelines.storage.reach import stays_below
-from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, SAVEPOINT_DIRECTORY
+from state_pipelines.storage.resolution import CHECKPOINT_DIRECTORY, SAVEPOINT_DIRECTORY, stays_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

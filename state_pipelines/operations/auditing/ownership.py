@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.storage.locations import is_below, parent
-from state_pipelines.storage.reach import COMMON
-from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY, SAVEPOINT_DIRECTORY
+from state_pipelines.storage.resolution import CHECKPOINT_DIRECTORY, COMMON, JOB_DIRECTORY, SAVEPOINT_DIRECTORY
 
 if TYPE_CHECKING:
     import re

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import OutOfReachError, StateError
 from state_pipelines.metadata import format_operator_id, list_references
-from state_pipelines.metadata.references import StateCategory, StreamRole
-from state_pipelines.metadata.stream_handles import (
+from state_pipelines.metadata.handles import (
     ByteStreamStateHandle,
     EmptySegmentFileStateHandle,
     FileStateHandle,
@@ -16,6 +15,7 @@ from state_pipelines.metadata.stream_handles import (
     RelativeFileStateHandle,
     SegmentFileStateHandle,
 )
+from state_pipelines.metadata.references import StateCategory, StreamRole
 from state_pipelines.metadata.streams import locate_file, name_file
 from state_pipelines.operations.auditing.report import Property, from_error
 from state_pipelines.storage import Location, resolve

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from state_pipelines.errors import FormatError, Where
 from state_pipelines.keyed.digests.record_digests import hash_keys
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 
 if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext

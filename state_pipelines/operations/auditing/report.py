@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import OutOfReachError, StorageError, UnsupportedError, UsageError
-from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.redaction import redact, redact_path
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from state_pipelines.operations.auditing.report import (
 )
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.storage import resolve_snapshot
-from state_pipelines.storage.removed_snapshots import is_removed
+from state_pipelines.storage.snapshot_listing import is_removed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.columns import explain
 from state_pipelines.codecs.json.json_lines import to_json
 from state_pipelines.codecs.scalar.codec import read_value
@@ -35,7 +35,7 @@ from state_pipelines.keyed.stats.key_group_stats import (
     merge_sizes,
 )
 from state_pipelines.keyed.tables.operator_table import group_files, split_files
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.balance.balance_advice import advise, find_max_parallelism_conflicts, refuse
 from state_pipelines.operations.balance.balance_report import (
     Balance,

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.errors import UsageError, at
 from state_pipelines.keyed.digests.column_digests import add_sums
 from state_pipelines.keyed.keys.key_hashes import make_key_hasher

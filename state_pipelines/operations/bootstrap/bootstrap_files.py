@@ -12,10 +12,9 @@ from state_pipelines.operations.bootstrap.new_states import NewOperator, NewStat
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetFiles
 from state_pipelines.operations.write.new_layouts import make_layouts
 from state_pipelines.storage import join, parent, read_file, resolve
-from state_pipelines.storage.given_files import MOST_TEXT
+from state_pipelines.storage.documents import MOST_TEXT, parse_yaml
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.resolution import normalize
-from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

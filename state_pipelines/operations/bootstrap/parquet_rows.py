@@ -18,8 +18,7 @@ from state_pipelines.operations.bootstrap.encoding import EncodedElements, Encod
 from state_pipelines.operations.local_processes import KERNEL_THREADS, choose_processes
 from state_pipelines.storage import Location, resolve
 from state_pipelines.storage.faults import request, translating
-from state_pipelines.storage.files import exists, file_size, is_directory
-from state_pipelines.storage.free_memory import CHECKED_FROM, require_memory
+from state_pipelines.storage.files import CHECKED_FROM, exists, file_size, is_directory, require_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.digests.column_digests import ColumnDigest, Sums, add_sums, identify_rows
 from state_pipelines.operations.local_processes import count_kernel_threads
-from state_pipelines.operatorstate.state_files import read_broadcast_state, read_list_state
+from state_pipelines.operatorstate import read_broadcast_state, read_list_state
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType
 

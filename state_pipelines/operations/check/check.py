@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.kryo.field_lists import FieldLists
 from state_pipelines.errors import UsageError
-from state_pipelines.javaclasses.field_lists import ClassFieldLists
+from state_pipelines.javaclasses.classpath import ClassFieldLists
 from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism
 from state_pipelines.operations.check.check_report import Action, CheckReport, MigrationCheckReport, StateCheck, Verdict
 from state_pipelines.operations.check.class_loading import judge_loading, note_release

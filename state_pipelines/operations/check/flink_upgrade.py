@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.kryo.field_lists import FieldLists
 from state_pipelines.javaclasses import ClassPath, open_class_path
-from state_pipelines.javaclasses.field_lists import ClassFieldLists
+from state_pipelines.javaclasses.classpath import ClassFieldLists
 from state_pipelines.operations.check.check_report import StateCheck
 from state_pipelines.operations.jobs.flink_config import FLINK_2
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject

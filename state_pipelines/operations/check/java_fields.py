@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.kryo.field_lists import OBJECT_NAME, PRIMITIVES
-from state_pipelines.javaclasses.field_lists import ClassFieldLists
-from state_pipelines.javaclasses.javaclass import RECORD_NAME
+from state_pipelines.javaclasses.classfile import RECORD_NAME
+from state_pipelines.javaclasses.classpath import ClassFieldLists
 from state_pipelines.serializers.compatibility import Finding, Outcome
 from state_pipelines.serializers.compatibility.rules import list_paths
 from state_pipelines.serializers.text import quote

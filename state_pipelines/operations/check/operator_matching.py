@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from state_pipelines.metadata.operator_ids import is_operator_id
+from state_pipelines.metadata.checkpoint import is_operator_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

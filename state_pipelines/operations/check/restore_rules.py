@@ -11,7 +11,7 @@ import pyarrow as pa
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import StateError
-from state_pipelines.javaclasses.field_lists import ClassFieldLists
+from state_pipelines.javaclasses.classpath import ClassFieldLists
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.operations.check.check_report import StateCheck
 from state_pipelines.operations.check.class_loading import find_unknown_classes

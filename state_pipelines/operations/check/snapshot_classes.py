@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from state_pipelines.javaclasses.javaclass import Nesting
+from state_pipelines.javaclasses.classfile import Nesting
 from state_pipelines.operations.check.check_report import StateCheck
 from state_pipelines.operations.jobs.job_state import Job, Subject
 from state_pipelines.serializers.compatibility import Outcome
@@ -20,8 +20,8 @@ from state_pipelines.serializers.tree import Opaque, Serializer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from state_pipelines.javaclasses.classfile import JavaClass
     from state_pipelines.javaclasses.classpath import ClassPath
-    from state_pipelines.javaclasses.javaclass import JavaClass
 
 _JAVA_SERIALIZATION = frozenset({"java.io.ObjectOutputStream", "java.io.ObjectInputStream"})
 _STATIC = (

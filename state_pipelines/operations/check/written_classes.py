@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.kryo.classes import SHAPES
 from state_pipelines.codecs.kryo.field_lists import (
     ARRAY,
@@ -25,7 +25,7 @@ from state_pipelines.codecs.kryo.field_lists import (
     format_type,
 )
 from state_pipelines.codecs.kryo.table import component_type
-from state_pipelines.javaclasses.field_lists import ClassFieldLists
+from state_pipelines.javaclasses.classpath import ClassFieldLists
 from state_pipelines.serializers.compatibility import Finding, Outcome
 from state_pipelines.serializers.compatibility.rules import list_steps
 from state_pipelines.serializers.text import quote

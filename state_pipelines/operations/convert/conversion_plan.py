@@ -13,8 +13,8 @@ from state_pipelines.keyed.keyed_file import FileFormat
 from state_pipelines.keyed.section_file import SectionFile
 from state_pipelines.keyed.section_starts import check_section_starts
 from state_pipelines.metadata import CheckpointMetadata, CheckpointProperties
-from state_pipelines.metadata.keyed_handles import KeyedStateHandle, KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
+from state_pipelines.metadata.checkpoint import SavepointFormatType, make_savepoint_properties
+from state_pipelines.metadata.handles import KeyedStateHandle, KeyGroupsSavepointStateHandle
 from state_pipelines.operations.convert.conversion_tasks import SubtaskConversion, WrittenState
 from state_pipelines.operations.convert.source_removal import Removal, plan_removal
 from state_pipelines.operations.inspect.keyed_formats import FORST, find_keyed_formats

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import at
 from state_pipelines.keyed.digests.file_digests import digest_states
 from state_pipelines.keyed.heap.entries import make_entry_codecs
-from state_pipelines.metadata.keyed_handles import KeyedStateHandle, KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
+from state_pipelines.metadata.handles import KeyedStateHandle, KeyGroupsSavepointStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.write.keyed_rewrite import copy_states
 from state_pipelines.operations.write.state_formats import Format, NativeFiles
 from state_pipelines.snapshot.handle_readers import HandleReader
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.heap.entries import EntryCodec
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
 
 
 @dataclass(frozen=True)

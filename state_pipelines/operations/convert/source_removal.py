@@ -14,8 +14,8 @@ from state_pipelines.storage import Location, exists, join, list_directory, pare
 from state_pipelines.storage.deletion import delete_files, remove_empty_directory
 from state_pipelines.storage.files import remove_directory
 from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.resolution import MANIFEST_FILE
 from state_pipelines.storage.snapshot_listing import find_snapshots
-from state_pipelines.storage.written_names import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -15,7 +15,7 @@ from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import StateError, StorageError, at
 from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_key_groups, list_spans
 from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
-from state_pipelines.metadata.key_groups import MAX_PARALLELISM, KeyGroupRange
+from state_pipelines.metadata.handles import MAX_PARALLELISM, KeyGroupRange
 from state_pipelines.operations.diff.record_hashes import (
     SUMS,
     Candidate,

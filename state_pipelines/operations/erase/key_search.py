@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.snapshot import Operator, Snapshot
 

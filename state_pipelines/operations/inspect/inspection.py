@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import OutOfReachError, SnapshotGoneError, StateError, at
 from state_pipelines.metadata import StreamReference, list_references
-from state_pipelines.metadata.channel_data import ChannelSummary, summarise_in_flight
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.metadata.handles import ByteStreamStateHandle
+from state_pipelines.metadata.streams import ChannelSummary, summarise_in_flight
 from state_pipelines.operations.inspect.connector_reports import (
     ConnectorReport,
     CoordinatorReport,

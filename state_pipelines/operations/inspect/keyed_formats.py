@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.keyed.changelog.changes import is_compressed
 from state_pipelines.keyed.keyed_file import FileFormat
-from state_pipelines.metadata.keyed_handles import (
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
     ChangelogStateBackendHandle,
     ChangelogStateHandleStream,
     IncrementalRemoteKeyedStateHandle,
     InMemoryChangelogStateHandle,
     KeyGroupsSavepointStateHandle,
+    KeyGroupsStateHandle,
+    SegmentFileStateHandle,
 )
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, KeyGroupsStateHandle, SegmentFileStateHandle
 from state_pipelines.metadata.streams import read_whole_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from state_pipelines.keyed.keyed_file import KeyedFile, LoggedFile
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle, StreamStateHandle
     from state_pipelines.snapshot.handle_readers import HandleReader
 
 FORST = "ForSt"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import FormatError, StateError, UnsupportedError
 from state_pipelines.metadata import format_operator_id, list_references
-from state_pipelines.metadata.properties import CheckpointProperties, SavepointType, SnapshotKind
+from state_pipelines.metadata.checkpoint import CheckpointProperties, SavepointType, SnapshotKind
+from state_pipelines.metadata.handles import ByteStreamStateHandle
 from state_pipelines.metadata.references import StateCategory, StreamRole
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.operations.inspect.keyed_formats import measure_handle
 from state_pipelines.operations.inventory.keys import make_partition_key, name_snapshot
 from state_pipelines.snapshot.opening import open_location

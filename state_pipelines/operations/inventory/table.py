@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from state_pipelines.errors import FormatError, Where
-from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations.inventory.keys import find_key
 from state_pipelines.operations.inventory.summary import OperatorSummary, SnapshotSummary
 from state_pipelines.storage import read_file, replace_file

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_pipelines.errors import FormatError, MissingFileError, NotFoundError, Where
-from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations.inventory.keys import LONG, SHORT, find_key, make_partition_key, parse_partition_key
 from state_pipelines.operations.inventory.summary import SnapshotSummary, summarise_entry
 from state_pipelines.operations.inventory.table import Inventory, make_inventory, read_inventory, write_inventory
 from state_pipelines.storage import METADATA_FILE, is_directory, join, resolve, resolve_beside
+from state_pipelines.storage.locations import Threads
 from state_pipelines.storage.snapshot_listing import find_snapshots
-from state_pipelines.storage.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

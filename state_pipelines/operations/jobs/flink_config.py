@@ -15,8 +15,7 @@ import yaml
 
 from state_pipelines.errors import UsageError, at
 from state_pipelines.storage import read_file, resolve
-from state_pipelines.storage.given_files import MOST_TEXT
-from state_pipelines.storage.yaml_documents import parse_yaml
+from state_pipelines.storage.documents import MOST_TEXT, parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -36,7 +36,7 @@ from state_pipelines.serializers.tree import (
     Tuple,
 )
 from state_pipelines.snapshot.python_states import PREFIX
-from state_pipelines.storage.given_files import read_given_text
+from state_pipelines.storage.documents import read_given_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

@@ -10,7 +10,7 @@ from state_pipelines.serializers.text import describe, quote
 from state_pipelines.serializers.tree import Opaque, Serializer
 
 if TYPE_CHECKING:
-    from state_pipelines.javaclasses.javaclass import JavaClass
+    from state_pipelines.javaclasses.classfile import JavaClass
 
 
 @dataclass(frozen=True, kw_only=True)

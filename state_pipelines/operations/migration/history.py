@@ -20,7 +20,7 @@ from state_pipelines.operations.migration.revision_position import Position, fin
 from state_pipelines.operations.migration.schemas import Schemas, read_schemas
 from state_pipelines.operations.migration.steps import Direction
 from state_pipelines.storage import FileEntry, Location, is_directory, list_directory, read_file, resolve
-from state_pipelines.storage.scratch import open_local_scratch
+from state_pipelines.storage.snapshot_writer import open_local_scratch
 
 if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot

@@ -18,8 +18,7 @@ from state_pipelines.operations.migration.step_parser import parse_step, take_te
 from state_pipelines.operations.migration.step_texts import dump_step
 from state_pipelines.operations.migration.steps import Direction, Filter, Key, RenameStates, Step
 from state_pipelines.operations.python_files import run_python_file
-from state_pipelines.storage.given_files import read_given_file
-from state_pipelines.storage.yaml_documents import parse_yaml
+from state_pipelines.storage.documents import parse_yaml, read_given_file
 
 _CHANGE = ("operator", "state", "upgrade", "downgrade", "loss", "expect")
 _FILE = ("revision", "revises", "description", "changes")

@@ -21,7 +21,7 @@ from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.sql_types import is_sql_word, parse_sql_type
 from state_pipelines.serializers.text import parse
 from state_pipelines.serializers.tree import BasicKind
-from state_pipelines.storage.given_files import read_given_text
+from state_pipelines.storage.documents import read_given_text
 
 if TYPE_CHECKING:
     from pathlib import Path

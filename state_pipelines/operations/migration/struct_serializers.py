@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from state_pipelines.binary.strings import java_order
+from state_pipelines.binary.data_views import java_order
 from state_pipelines.codecs.programs.column_declarations import variant_fields
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.codecs.subclasses import find_subclasses

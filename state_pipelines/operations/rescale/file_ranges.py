@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, RelativeFileStateHandle, StreamStateHandle
+from state_pipelines.metadata.handles import ByteStreamStateHandle, RelativeFileStateHandle, StreamStateHandle
 from state_pipelines.metadata.streams import StreamRange, copy_ranges, read_stream_range
 from state_pipelines.operations.local_processes import COPY_THREADS
 from state_pipelines.operations.write.file_names import make_file_name

@@ -12,15 +12,13 @@ from state_pipelines.errors import UnknownSerializerError
 from state_pipelines.keyed.canonical.sections import FIRST_READ, NO_SECTION, HeaderReading, Section, read_first_header
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.keyed.raw_timers import NEVER_STARTED, find_raw_sections
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import (
-    IncrementalRemoteKeyedStateHandle,
-    KeyedStateHandle,
-    KeyGroupsSavepointStateHandle,
-)
-from state_pipelines.metadata.stream_handles import (
+from state_pipelines.metadata.handles import (
     ByteStreamStateHandle,
     EmptySegmentFileStateHandle,
+    IncrementalRemoteKeyedStateHandle,
+    KeyedStateHandle,
+    KeyGroupRange,
+    KeyGroupsSavepointStateHandle,
     KeyGroupsStateHandle,
     StreamStateHandle,
 )

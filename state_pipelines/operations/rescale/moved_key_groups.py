@@ -9,7 +9,7 @@ import numpy as np
 
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 
 if TYPE_CHECKING:
     from state_pipelines.snapshot import Operator

@@ -9,29 +9,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.binary.snappy_frames import STREAM_ID
-from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, UnknownSerializerError, UnsupportedError, Where, at
-from state_pipelines.metadata.header_bytes import read_header_bytes
-from state_pipelines.metadata.kept_streams import KeptStreams
-from state_pipelines.metadata.operator_handles import (
+from state_pipelines.metadata.handles import (
+    EmptySegmentFileStateHandle,
     OperatorStateHandle,
     OperatorStateMetaInfo,
     OperatorStateMode,
     OperatorStreamStateHandle,
 )
-from state_pipelines.metadata.stream_handles import EmptySegmentFileStateHandle
-from state_pipelines.metadata.streams import StateStream, StreamRange
+from state_pipelines.metadata.streams import KeptStreams, StateStream, StreamRange, read_header_bytes
 from state_pipelines.operations.rescale.redistribution import Share, redistribute
-from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header, write_operator_header
-from state_pipelines.operatorstate.unread_state import FIRST_READ
+from state_pipelines.operatorstate import FIRST_READ, OperatorHeader, read_operator_header, write_operator_header
 from state_pipelines.serializers.merged_subclasses import join_infos
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
 
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.operations.rescale.file_ranges import Assembler
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.snapshot.handle_readers import HandleReader

@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError, Where
 from state_pipelines.metadata import CheckpointMetadata, list_references, replace_stream_handles, with_version
-from state_pipelines.metadata.operator_ids import (
+from state_pipelines.metadata.checkpoint import (
     compute_operator_id,
     find_operator_id,
     format_operator_id,
     is_operator_id,
 )
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
+from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
 from state_pipelines.metadata.streams import locate_file
 from state_pipelines.operations.jobs.job_state import describe_job
 from state_pipelines.operations.rescale.rescale_request import OperatorRequest
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from state_pipelines.metadata import OperatorState
+    from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.metadata.references import StreamReference
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
     from state_pipelines.operations.rescale.rescale_request import RescaleRequest, TakeRequest
 
 FIRST_VERSION_WITH_UIDS = 5

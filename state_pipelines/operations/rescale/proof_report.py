@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.json.json_lines import to_json
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.keyed.keys.key_hashes import KeyHasher
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.proofs.proof_reports import ProofCheck
     from state_pipelines.operations.proofs.state_proofs import StateProof

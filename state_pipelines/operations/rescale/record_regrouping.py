@@ -20,7 +20,7 @@ from state_pipelines.keyed.canonical.writer import CanonicalWriter, frame_sectio
 from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_run, sum_digests
 from state_pipelines.keyed.key_group_assignment import assign_key_groups
 from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.rescale.hashed_keys import count_threads, hash_keys, require_key_groups
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule, StatePairs, is_timer, merge_duplicates

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UsageError
-from state_pipelines.metadata.operator_handles import OperatorStateMode
+from state_pipelines.metadata.handles import OperatorStateMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from state_pipelines.metadata.operator_handles import OperatorStateHandle, OperatorStateMetaInfo
+    from state_pipelines.metadata.handles import OperatorStateHandle, OperatorStateMetaInfo
 
 _DEFAULT_CAPACITY = 16
 _LOAD_FACTOR = 0.75

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import ProofError, UnsupportedError, UsageError, Where
 from state_pipelines.keyed.digests.record_digests import sum_digests
-from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
+from state_pipelines.metadata.handles import KeyGroupsSavepointStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.erase.key_search import search_keys
 from state_pipelines.operations.local_processes import choose_runner, run_tasks
 from state_pipelines.operations.rescale.operator_edits import edit_operators
@@ -36,8 +35,7 @@ from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.storage import Location, resolve
-from state_pipelines.storage.scratch import open_local_scratch
-from state_pipelines.storage.snapshot_writer import require_free, require_outside
+from state_pipelines.storage.snapshot_writer import open_local_scratch, require_free, require_outside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import RecordContext
     from state_pipelines.keyed.keys.key_hashes import KeyHasher
     from state_pipelines.metadata import OperatorState
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle
     from state_pipelines.operations.rescale.file_ranges import FileAssembly
     from state_pipelines.operations.rescale.moved_key_groups import MovedKeyGroups
     from state_pipelines.operations.rescale.operator_edits import EditedOperator, EditedSnapshot

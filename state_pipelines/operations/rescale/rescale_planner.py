@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import NotFoundError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.metadata import OperatorState, SubtaskState
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.operator_handles import OperatorStateMode
+from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle, OperatorStateMode
 from state_pipelines.operations.rescale.file_assembly import hand_on_keyed
 from state_pipelines.operations.rescale.file_ranges import Assembler, FileAssembly
 from state_pipelines.operations.rescale.keyed_assembly import NeedsRecords
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from state_pipelines.keyed.digests.record_digests import RecordDigest
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
-    from state_pipelines.metadata.operator_handles import OperatorStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle, OperatorStateHandle
     from state_pipelines.operations.rescale.operator_edits import EditedOperator
     from state_pipelines.operations.rescale.rescale_request import OperatorRequest, RescaleRequest
     from state_pipelines.snapshot import Operator

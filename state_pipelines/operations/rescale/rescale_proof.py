@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.keyed.keys.key_hashes import KeyHasher
     from state_pipelines.metadata import OperatorState
-    from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.metadata.operator_handles import OperatorStateMode
+    from state_pipelines.metadata.handles import KeyGroupRange, OperatorStateMode
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.rescale.operator_edits import EditedSnapshot
     from state_pipelines.snapshot import Operator

@@ -34,11 +34,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from state_pipelines.errors import UsageError, Where, at
-from state_pipelines.metadata.operator_ids import parse_operator_id
+from state_pipelines.metadata.checkpoint import parse_operator_id
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule
 from state_pipelines.redaction import redact
-from state_pipelines.storage.given_files import MOST_LINES, read_given_text
-from state_pipelines.storage.yaml_documents import parse_yaml
+from state_pipelines.storage.documents import MOST_LINES, parse_yaml, read_given_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

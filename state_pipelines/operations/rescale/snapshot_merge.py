@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.memory import load_i32_big, load_u8
+from state_pipelines.binary.compiled import load_i32_big, load_u8, njit
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.errors import FormatError, IncompatibleError, StateError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.canonical.sorted_runs import FramedRuns, concat_runs
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import RecordContext
-    from state_pipelines.operatorstate.header import OperatorHeader
+    from state_pipelines.operatorstate import OperatorHeader
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
 

@@ -15,10 +15,9 @@ import numpy.typing as npt
 from state_pipelines.binary.snappy_frames import STREAM_ID, iter_chunks
 from state_pipelines.errors import FormatError, UnsupportedError, Where
 from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_records
-from state_pipelines.metadata.kept_streams import KeptStreams
-from state_pipelines.metadata.operator_handles import OperatorStateMetaInfo, OperatorStateMode
-from state_pipelines.metadata.stream_handles import EmptySegmentFileStateHandle
-from state_pipelines.operatorstate.state_files import COUNT_SIZE, find_entries
+from state_pipelines.metadata.handles import EmptySegmentFileStateHandle, OperatorStateMetaInfo, OperatorStateMode
+from state_pipelines.metadata.streams import KeptStreams
+from state_pipelines.operatorstate import COUNT_SIZE, find_entries
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import StateMetaInfo
 from state_pipelines.storage.reading import do_together
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.metadata import OperatorState
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.snapshot import Operator
     from state_pipelines.snapshot.broadcast_state import BroadcastState

@@ -20,8 +20,8 @@ from state_pipelines.errors import FormatError, UsageError, Where
 from state_pipelines.operations.retention.own_directory import locate_own, require_no_link
 from state_pipelines.operations.retention.plan import PathKind
 from state_pipelines.storage import exists, join, list_directory, read_file
+from state_pipelines.storage.documents import MOST_LINES
 from state_pipelines.storage.files import create_file_at_once
-from state_pipelines.storage.given_files import MOST_LINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations.retention import flink_names
 from state_pipelines.operations.retention.flink_names import Area
 from state_pipelines.operations.retention.jobs import split_key
@@ -16,7 +16,7 @@ from state_pipelines.operations.retention.policy import MIN_AGE
 from state_pipelines.operations.retention.references import SnapshotReferences
 from state_pipelines.operations.retention.snapshot_decisions import NOT_IN_EARLIER_PLAN, kind_of
 from state_pipelines.storage import METADATA_FILE
-from state_pipelines.storage.written_names import (
+from state_pipelines.storage.resolution import (
     CHECKPOINT_DIRECTORY,
     MANIFEST_FILE,
     SAVEPOINT_DIRECTORY,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from state_pipelines.storage.written_names import (
+from state_pipelines.storage.resolution import (
     CHECKPOINT_DIRECTORY,
     JOB_DIRECTORY,
     PENDING_METADATA,

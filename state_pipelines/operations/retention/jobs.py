@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.operations.retention.flink_names import find_area
 from state_pipelines.operations.retention.references import SnapshotReferences
-from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY, SAVEPOINT_DIRECTORY
+from state_pipelines.storage.resolution import CHECKPOINT_DIRECTORY, JOB_DIRECTORY, SAVEPOINT_DIRECTORY
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta

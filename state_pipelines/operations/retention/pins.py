@@ -13,10 +13,9 @@ from state_pipelines.errors import FormatError, MissingFileError, StateError, Us
 from state_pipelines.operations.retention.own_directory import locate_own
 from state_pipelines.operations.retention.path_keys import PathKeys
 from state_pipelines.storage import METADATA_FILE, Location, exists, join, read_file
+from state_pipelines.storage.documents import MOST_TEXT, find_entry_lines, parse_yaml
 from state_pipelines.storage.files import replace_file
-from state_pipelines.storage.given_files import MOST_TEXT
 from state_pipelines.storage.snapshot_listing import find_snapshots
-from state_pipelines.storage.yaml_documents import find_entry_lines, parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from state_pipelines.metadata.properties import SnapshotKind
+    from state_pipelines.metadata.checkpoint import SnapshotKind
 
 
 class PathKind(StrEnum):

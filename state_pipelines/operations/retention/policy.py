@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from state_pipelines.errors import UsageError, Where, at
-from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.redaction import redact
-from state_pipelines.storage.given_files import read_given_text
-from state_pipelines.storage.yaml_documents import find_equal_names, parse_yaml
+from state_pipelines.storage.documents import find_equal_names, parse_yaml, read_given_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -23,12 +23,10 @@ from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, SnapshotLocation, exists, join, resolve
 from state_pipelines.storage.deletion import delete_files, move_file, remove_empty_directory, stat_files
 from state_pipelines.storage.files import FileEntry
+from state_pipelines.storage.listing import list_tree
 from state_pipelines.storage.locations import is_below, parent
-from state_pipelines.storage.reach import stays_below
-from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
-from state_pipelines.storage.snapshot_location import read_metadata_bytes
-from state_pipelines.storage.trees import list_tree
-from state_pipelines.storage.written_names import is_state_file
+from state_pipelines.storage.resolution import is_state_file, stays_below
+from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY, read_metadata_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from state_pipelines.errors import MissingFileError, StateError
 from state_pipelines.metadata import CheckpointProperties, list_references, read_metadata
-from state_pipelines.metadata.operator_handles import FileMergingOperatorStreamStateHandle
-from state_pipelines.metadata.properties import SavepointType, SnapshotKind, find_snapshot_kind
+from state_pipelines.metadata.checkpoint import SavepointType, SnapshotKind, find_snapshot_kind
+from state_pipelines.metadata.handles import (
+    FileMergingOperatorStreamStateHandle,
+    FileStateHandle,
+    RelativeFileStateHandle,
+    SegmentFileStateHandle,
+)
 from state_pipelines.metadata.references import StreamRole
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
 from state_pipelines.operations.auditing import is_restorable
 from state_pipelines.operations.retention.policy import SnapshotFormat
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import Location, SnapshotLocation, exists
-from state_pipelines.storage.local_directories import follow_path
-from state_pipelines.storage.locations import parent
-from state_pipelines.storage.snapshot_location import read_metadata_bytes
-from state_pipelines.storage.threads import Threads
+from state_pipelines.storage.locations import Threads, parent
+from state_pipelines.storage.resolution import follow_path
+from state_pipelines.storage.snapshot_listing import read_metadata_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.retention.path_keys import PathKeys
     from state_pipelines.operations.retention.surveyed_sizes import SurveyedSizes
     from state_pipelines.storage import PathMapping
-    from state_pipelines.storage.local_directories import FollowedPath
+    from state_pipelines.storage.resolution import FollowedPath
 
 READ_THREADS = 16
 """`_metadata` files that are read at a time."""

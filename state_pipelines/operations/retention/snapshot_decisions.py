@@ -6,11 +6,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations.retention.policy import FOREVER, PERIODS, KeepRule
 from state_pipelines.operations.retention.references import SnapshotReferences, Unreadable
 from state_pipelines.storage import METADATA_FILE
-from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, SAVEPOINT_DIRECTORY
+from state_pipelines.storage.resolution import CHECKPOINT_DIRECTORY, SAVEPOINT_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

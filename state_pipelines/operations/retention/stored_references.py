@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from state_pipelines.errors import FormatError, MissingFileError
-from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations.retention.policy import SnapshotFormat
 from state_pipelines.operations.retention.references import KnownReferences, SnapshotReferences
 from state_pipelines.storage import read_file, replace_file
-from state_pipelines.storage.given_files import MOST_LINES
+from state_pipelines.storage.documents import MOST_LINES
 from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:

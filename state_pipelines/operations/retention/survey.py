@@ -22,12 +22,10 @@ from state_pipelines.operations.retention.references import (
 )
 from state_pipelines.operations.retention.surveyed_sizes import SurveyedSizes
 from state_pipelines.storage import METADATA_FILE, Location, join, list_directory, resolve
-from state_pipelines.storage.locations import is_below, is_local, parent
-from state_pipelines.storage.reach import COMMON
+from state_pipelines.storage.listing import list_tree
+from state_pipelines.storage.locations import Threads, is_below, is_local, parent
+from state_pipelines.storage.resolution import CHECKPOINT_DIRECTORY, COMMON, JOB_DIRECTORY, SAVEPOINT_DIRECTORY
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
-from state_pipelines.storage.threads import Threads
-from state_pipelines.storage.trees import list_tree
-from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY, SAVEPOINT_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.operations.retention.path_keys import PathKeys
     from state_pipelines.storage import FileEntry
-    from state_pipelines.storage.trees import TreeEntry
+    from state_pipelines.storage.listing import TreeEntry
 
 _LOCAL = "file:"
 """Beginning of the keys of local files (`PathKeys`)."""

@@ -32,8 +32,7 @@ from state_pipelines.keyed.canonical.sorted_runs import (
 from state_pipelines.keyed.canonical.writer import CanonicalWriter, frame_section
 from state_pipelines.keyed.digests.record_digests import RecordDigest, sum_digests
 from state_pipelines.keyed.record_layout import concat_records, derive_keyed_layout
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.handles import KeyGroupRange, KeyGroupsSavepointStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.spilled_blocks import find_blocks, read_spill
 from state_pipelines.operations.write.spills import BATCH

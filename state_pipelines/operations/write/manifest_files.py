@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.metadata import list_references
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
+from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
 from state_pipelines.storage import METADATA_FILE, Location
-from state_pipelines.storage.files import list_directory
-from state_pipelines.storage.manifest import Manifest
-from state_pipelines.storage.written_files import RecordedFile, compute_checksum, record_files
+from state_pipelines.storage.files import RecordedFile, compute_checksum, list_directory, record_files
+from state_pipelines.storage.snapshot_writer import Manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.digests.record_digests import RecordDigest
     from state_pipelines.keyed.keyed_file import RecordContext, Runs
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.operations.write.keyed_rewrite import FileRewrite, Sections
 
 

@@ -23,11 +23,10 @@ from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UsageError, Where, at
-from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
-from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
+from state_pipelines.metadata.handles import OperatorStreamStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operatorstate.header import OperatorHeader
-from state_pipelines.operatorstate.state_files import (
+from state_pipelines.operatorstate import (
+    OperatorHeader,
     OperatorStateFile,
     find_entries,
     gather_elements,
@@ -40,7 +39,7 @@ from state_pipelines.storage import Location, create_file, join, read_file
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from state_pipelines.operatorstate.unread_state import UnreadOperatorState
+    from state_pipelines.operatorstate import UnreadOperatorState
     from state_pipelines.snapshot.list_state import NonKeyedSubtaskState
 
 ELEMENT_SCHEMA = pa.schema([("index", pa.int64()), ("element", pa.large_binary())])

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import ProofError, Where
 from state_pipelines.metadata import list_references
-from state_pipelines.metadata.references import StreamRole
-from state_pipelines.metadata.stream_handles import (
+from state_pipelines.metadata.handles import (
     ByteStreamStateHandle,
     EmptySegmentFileStateHandle,
     FileStateHandle,
     RelativeFileStateHandle,
     SegmentFileStateHandle,
 )
+from state_pipelines.metadata.references import StreamRole
 from state_pipelines.metadata.streams import locate_file
 from state_pipelines.storage import PathMapping
 from state_pipelines.storage.files import list_directory

@@ -21,27 +21,23 @@ from state_pipelines.metadata import (
     replace_stream_handles,
     with_version,
 )
-from state_pipelines.metadata.keyed_handles import (
+from state_pipelines.metadata.checkpoint import SavepointFormatType, make_savepoint_properties
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
     ChangelogStateBackendHandle,
+    EmptySegmentFileStateHandle,
+    FileMergingOperatorStreamStateHandle,
+    FileStateHandle,
     IncrementalRemoteKeyedStateHandle,
     KeyedStateHandle,
     KeyGroupsSavepointStateHandle,
-)
-from state_pipelines.metadata.operator_handles import (
-    FileMergingOperatorStreamStateHandle,
     OperatorStateHandle,
     OperatorStreamStateHandle,
-)
-from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
-from state_pipelines.metadata.references import StreamRole, list_references
-from state_pipelines.metadata.stream_handles import (
-    ByteStreamStateHandle,
-    EmptySegmentFileStateHandle,
-    FileStateHandle,
     RelativeFileStateHandle,
     SegmentFileStateHandle,
     StreamStateHandle,
 )
+from state_pipelines.metadata.references import StreamRole, list_references
 from state_pipelines.metadata.streams import (
     StateStream,
     check_stream,
@@ -55,8 +51,8 @@ from state_pipelines.operations.local_processes import COPY_THREADS
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.storage import Location, join
 from state_pipelines.storage.files import list_directory, remove_file
-from state_pipelines.storage.links import can_link, link_file
 from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.snapshot_writer import can_link, link_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -18,8 +18,8 @@ from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.keys.key_hashes import make_key_hasher
 from state_pipelines.keyed.record_layout import KeyedLayout, derive_keyed_layout
 from state_pipelines.metadata import CheckpointMetadata, OperatorState
-from state_pipelines.metadata.operator_ids import format_operator_id
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.metadata.checkpoint import format_operator_id
+from state_pipelines.metadata.handles import ByteStreamStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite
 from state_pipelines.operations.write.new_layouts import choose_metadata_version, make_layouts
@@ -36,7 +36,7 @@ from state_pipelines.operations.write.state_descriptions import (
 )
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.subtask_writing import SubtaskWriting
-from state_pipelines.operatorstate.header import OperatorHeader
+from state_pipelines.operatorstate import OperatorHeader
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import KeyedState
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.digests.record_digests import RecordDigest
     from state_pipelines.keyed.keyed_file import KeyedFile
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.operations.write.operator_rewrite import ElementFile
     from state_pipelines.operations.write.state_spills import StateSpill
     from state_pipelines.operations.write.transaction import SnapshotTransaction
-    from state_pipelines.operatorstate.unread_state import UnreadOperatorState
+    from state_pipelines.operatorstate import UnreadOperatorState
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Operator, Snapshot

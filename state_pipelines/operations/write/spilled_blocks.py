@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from state_pipelines.keyed.digests.record_digests import RecordDigest
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
 
 
 _DIRECTORY_ROW = 16

@@ -32,7 +32,7 @@ from state_pipelines.keyed.canonical.sorted_runs import (
     sum_states,
 )
 from state_pipelines.keyed.digests.record_digests import RecordDigest
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.write.spilled_blocks import (
     TRAILER,
     Spill,
@@ -43,9 +43,8 @@ from state_pipelines.operations.write.spilled_blocks import (
 )
 from state_pipelines.storage import Location, create_file, join, read_range, resolve
 from state_pipelines.storage.faults import translating
-from state_pipelines.storage.locations import is_local
-from state_pipelines.storage.scratch import open_local_scratch
-from state_pipelines.storage.threads import Threads
+from state_pipelines.storage.locations import Threads, is_local
+from state_pipelines.storage.snapshot_writer import open_local_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

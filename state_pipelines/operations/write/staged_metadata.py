@@ -17,13 +17,15 @@ from state_pipelines.metadata import (
     replace_stream_handles,
     with_version,
 )
-from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.operator_handles import FileMergingOperatorStreamStateHandle, OperatorStreamStateHandle
-from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
-from state_pipelines.metadata.stream_handles import (
+from state_pipelines.metadata.checkpoint import SavepointFormatType, make_savepoint_properties
+from state_pipelines.metadata.handles import (
     ByteStreamStateHandle,
+    ChangelogStateBackendHandle,
     EmptySegmentFileStateHandle,
+    FileMergingOperatorStreamStateHandle,
     FileStateHandle,
+    IncrementalRemoteKeyedStateHandle,
+    OperatorStreamStateHandle,
     RelativeFileStateHandle,
     SegmentFileStateHandle,
 )
@@ -40,9 +42,7 @@ if TYPE_CHECKING:
         StreamReference,
         SubtaskState,
     )
-    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
-    from state_pipelines.metadata.operator_handles import OperatorStateHandle
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import KeyedStateHandle, OperatorStateHandle, StreamStateHandle
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.operations.write.publication import FileCopy
     from state_pipelines.snapshot import Snapshot

@@ -16,12 +16,16 @@ from state_pipelines.keyed.heap.null_timestamps import holds_null_timestamp, may
 from state_pipelines.keyed.heap.writer import HeapWriter
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.rocksdb.writer import RocksWriter
-from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.handles import (
+    HandleAndLocalPath,
+    IncrementalRemoteKeyedStateHandle,
+    KeyGroupsStateHandle,
+    RelativeFileStateHandle,
+)
 from state_pipelines.operations.write.keyed_rewrite import align_key_groups
 from state_pipelines.storage import Location, create_file, exists, join, resolve
 from state_pipelines.storage.files import copy_file, remove_file
-from state_pipelines.storage.scratch import open_local_scratch
+from state_pipelines.storage.snapshot_writer import open_local_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import KeyGroupRecords, RecordContext, Runs
     from state_pipelines.keyed.record_layout import KeyedLayout
-    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.handles import KeyGroupRange
 
 
 class Format(Enum):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.keyed.canonical.sorted_runs import RecordBuffer, join_sides
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.write.spills import BLOCK, create_spill
 from state_pipelines.serializers.registered_states import StateKind
 

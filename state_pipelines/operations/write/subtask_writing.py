@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import at
-from state_pipelines.metadata.keyed_handles import KeyedStateHandle, KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
+from state_pipelines.metadata.handles import KeyedStateHandle, KeyGroupsSavepointStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.local_processes import count_kernel_threads
 from state_pipelines.operations.write.merged_records import MergedRecords
 from state_pipelines.operations.write.state_formats import Format, NativeFiles

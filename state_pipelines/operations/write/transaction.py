@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.metadata import CheckpointMetadata, list_references, read_metadata, with_version, write_metadata
-from state_pipelines.metadata.stream_handles import FileStateHandle
+from state_pipelines.metadata.handles import FileStateHandle
 from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.proofs.proof_reports import ProofReport, require_proof
 from state_pipelines.operations.write.manifest_files import RecordedWork, make_manifest
@@ -19,9 +19,8 @@ from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, SnapshotLocation, SnapshotWriter
 from state_pipelines.storage.files import create_file
 from state_pipelines.storage.locations import cut_directory
-from state_pipelines.storage.manifest import write_manifest
-from state_pipelines.storage.scratch import ScratchDirectory
-from state_pipelines.storage.written_names import MANIFEST_FILE
+from state_pipelines.storage.resolution import MANIFEST_FILE
+from state_pipelines.storage.snapshot_writer import ScratchDirectory, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata import CheckpointProperties
     from state_pipelines.operations.local_processes import Runner, Work
     from state_pipelines.snapshot.declarations import Declarations
-    from state_pipelines.storage.written_files import RecordedFile
+    from state_pipelines.storage.files import RecordedFile
 
 
 @dataclass(frozen=True)

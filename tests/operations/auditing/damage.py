@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.metadata import CheckpointMetadata
+    from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.metadata.references import StreamReference
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
     from state_pipelines.operations.auditing import AuditReport, Depth
     from state_pipelines.snapshot import Snapshot
 

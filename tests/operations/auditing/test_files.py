@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
 from state_pipelines.metadata.references import StateCategory, StreamRole, list_references
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
 from state_pipelines.operations.auditing import (
     Finding,
     Listings,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from state_pipelines.metadata import CheckpointMetadata
+    from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.metadata.references import StreamReference
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
     from state_pipelines.operations.auditing import AuditReport
 
 

@@ -15,10 +15,15 @@ from state_pipelines.metadata import (
     read_metadata,
     write_metadata,
 )
-from state_pipelines.metadata.channel_data import ChannelData, write_channel_data
-from state_pipelines.metadata.channel_handles import ChannelDirection, ChannelInfo, ChannelStateHandle
 from state_pipelines.metadata.checkpoint import SubtaskState
-from state_pipelines.metadata.stream_handles import EmptySegmentFileStateHandle, FileStateHandle
+from state_pipelines.metadata.handles import (
+    ChannelDirection,
+    ChannelInfo,
+    ChannelStateHandle,
+    EmptySegmentFileStateHandle,
+    FileStateHandle,
+)
+from state_pipelines.metadata.streams import ChannelData, write_channel_data
 from state_pipelines.operations.auditing import Property, Severity
 from state_pipelines.operations.rescale import parse_request, rescale
 from state_pipelines.snapshot import open_snapshot
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from state_pipelines.metadata.channel_handles import ChannelState
+    from state_pipelines.metadata.handles import ChannelState
     from tests.operations.auditing.damage import Copy
 
 

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.errors import FormatError
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
 from state_pipelines.keyed.key_group_assignment import assign_key_groups
 from state_pipelines.metadata.checkpoint import SubtaskState
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
+    HandleAndLocalPath,
+    IncrementalRemoteKeyedStateHandle,
+    KeyGroupRange,
+)
 from state_pipelines.operations.auditing import audit_snapshot
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.dump import dump

@@ -20,9 +20,9 @@ from state_pipelines.operations.auditing.report import Findings
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.rescale import parse_request, rescale
 from state_pipelines.storage import PathMapping, resolve, resolve_snapshot
-from state_pipelines.storage.manifest import Manifest, find_manifest, read_manifest, write_manifest
-from state_pipelines.storage.written_files import RecordedFile, compute_checksum
-from state_pipelines.storage.written_names import MANIFEST_FILE
+from state_pipelines.storage.files import RecordedFile, compute_checksum
+from state_pipelines.storage.resolution import MANIFEST_FILE
+from state_pipelines.storage.snapshot_writer import Manifest, find_manifest, read_manifest, write_manifest
 from tests.operations.auditing.damage import copy_case
 from tests.snapshot.savepoints import orders
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.errors import FormatError
 from state_pipelines.keyed.header import KeyedHeader
@@ -17,9 +17,7 @@ from state_pipelines.keyed.key_group_assignment import assign_key_groups
 from state_pipelines.keyed.raw_timers import TimerService, write_raw_timers
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.metadata.checkpoint import SubtaskState
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupRange, KeyGroupsSavepointStateHandle
 from state_pipelines.operations.auditing import Depth, Severity, audit_snapshot
 from state_pipelines.operations.auditing.repeated_keys import RepeatedKeys
 from state_pipelines.operations.convert.conversion import convert

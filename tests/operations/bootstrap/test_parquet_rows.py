@@ -23,7 +23,8 @@ from state_pipelines.operations.bootstrap.new_states import NewOperator, NewStat
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetFiles, ParquetRows, RowGroups
 from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.write.transaction import SnapshotTransaction
-from state_pipelines.storage import free_memory, resolve
+from state_pipelines.storage import files as free_memory
+from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

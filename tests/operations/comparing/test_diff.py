@@ -16,11 +16,8 @@ import state_pipelines as sp
 from state_pipelines.errors import NotFoundError, UsageError
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.metadata import SubtaskState, write_metadata
-from state_pipelines.metadata.checkpoint import MasterState
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
-from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.metadata.checkpoint import MasterState, SavepointFormatType, make_savepoint_properties
+from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupRange, OperatorStreamStateHandle
 from state_pipelines.operations.diff import Presence, SnapshotDiff, StateDiff, diff
 from state_pipelines.operations.diff.diff_report import ContentsDiff, ExampleKind
 from state_pipelines.operations.local_processes import Processes
@@ -28,8 +25,7 @@ from state_pipelines.operations.rescale.rescale_request import parse_request
 from state_pipelines.operations.write.savepoint_plan import EncodedStates, plan_savepoint
 from state_pipelines.operations.write.state_spills import write_state_spill
 from state_pipelines.operations.write.transaction import SnapshotTransaction
-from state_pipelines.operatorstate.header import OperatorHeader
-from state_pipelines.operatorstate.state_files import write_operator_file
+from state_pipelines.operatorstate import OperatorHeader, write_operator_file
 from state_pipelines.serializers.build import basic, list_of
 from state_pipelines.serializers.state_meta_info import broadcast_state
 from state_pipelines.serializers.tree import Kryo

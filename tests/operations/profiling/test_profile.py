@@ -12,9 +12,7 @@ from state_pipelines.codecs.kryo import FieldLists
 from state_pipelines.codecs.kryo.table import ClassTable
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.metadata.checkpoint import SubtaskState
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupRange, KeyGroupsSavepointStateHandle
 from state_pipelines.operations.profiling import Profile, StateProfile, profile_snapshot
 from state_pipelines.serializers import build
 from state_pipelines.serializers.kryo import KryoConfig

@@ -14,7 +14,7 @@ from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.key_group_assignment import assign_key_group
 from state_pipelines.keyed.keyed_file import RecordContext
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.serializers.build import VOID_NAMESPACE, timer
 from state_pipelines.serializers.state_meta_info import keyed_state, priority_queue

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import state_pipelines as sp
-from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
@@ -18,16 +18,21 @@ from state_pipelines.errors import FormatError, UnsupportedError, UsageError
 from state_pipelines.keyed.canonical.reader import CanonicalFile
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.metadata import KeyGroupRange, SubtaskState
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle, KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.operator_handles import OperatorStateHandle, OperatorStreamStateHandle
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, KeyGroupsStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
+    IncrementalRemoteKeyedStateHandle,
+    KeyGroupsSavepointStateHandle,
+    KeyGroupsStateHandle,
+    OperatorStateHandle,
+    OperatorStreamStateHandle,
+    RelativeFileStateHandle,
+)
 from state_pipelines.metadata.streams import StateStream, StreamRange, read_whole_stream
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.rescale.file_ranges import Assembler, FileAssembly
 from state_pipelines.operations.rescale.keyed_assembly import NeedsRecords
 from state_pipelines.operations.rescale.operator_assembly import assemble_operator
-from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header
-from state_pipelines.operatorstate.state_files import read_operator_file, write_operator_file
+from state_pipelines.operatorstate import OperatorHeader, read_operator_file, read_operator_header, write_operator_file
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list
 from state_pipelines.snapshot import Operator, handle_readers

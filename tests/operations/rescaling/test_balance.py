@@ -12,7 +12,7 @@ from state_pipelines.errors import NotFoundError, UsageError
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.key_group_assignment import assign_key_groups, compute_operator_index
 from state_pipelines.metadata.checkpoint import SubtaskState
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.balance.balance import distribute, measure_balance
 from state_pipelines.operations.balance.balance_advice import advise, find_max_parallelism_conflicts
 from state_pipelines.operations.balance.balance_report import HotKeyLoad, KeyGroupLoads

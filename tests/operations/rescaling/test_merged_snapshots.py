@@ -13,18 +13,18 @@ from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.metadata import CheckpointProperties, KeyGroupRange, SubtaskState
-from state_pipelines.metadata.checkpoint import MasterState
-from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
-from state_pipelines.metadata.properties import SavepointType
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.metadata.checkpoint import MasterState, SavepointType
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
+    KeyGroupsSavepointStateHandle,
+    OperatorStreamStateHandle,
+)
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.rescale import RescaleRequest, parse_request, plan_rescale, rescale
 from state_pipelines.operations.rescale.rescale_plan import Way
 from state_pipelines.operations.rescale.rescale_request import OperatorRequest, TakeRequest
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule
-from state_pipelines.operatorstate.header import OperatorHeader
-from state_pipelines.operatorstate.state_files import write_operator_file
+from state_pipelines.operatorstate import OperatorHeader, write_operator_file
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.state_meta_info import (
     BackendStateType,

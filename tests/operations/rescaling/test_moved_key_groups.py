@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.rescale import parse_request, plan_rescale
 from state_pipelines.operations.rescale.change_texts import tell_moved
 from state_pipelines.operations.rescale.moved_key_groups import MovedKeyGroups, find_moved_key_groups

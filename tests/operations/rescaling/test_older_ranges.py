@@ -13,8 +13,7 @@ from state_pipelines.cli import main
 from state_pipelines.errors import FormatError
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.metadata import write_metadata
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle, KeyGroupRange
 from state_pipelines.operations.balance.balance import measure_balance
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.dump import dump

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
+from state_pipelines.metadata.handles import RelativeFileStateHandle
 from state_pipelines.operations.rescale import parse_request, plan_rescale, rescale
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import join

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.metadata.operator_handles import (
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
     OperatorStateMetaInfo,
     OperatorStateMode,
     OperatorStreamStateHandle,
 )
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.operations.rescale.redistribution import Share, redistribute
 from tests.operations.rescaling.golden_redistribution import CASES, LINES, read_golden
 

@@ -16,7 +16,7 @@ from state_pipelines.keyed.digests.file_digests import digest_states
 from state_pipelines.keyed.digests.record_digests import sum_digests
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.keyed.keys.key_filter import KeyFilter
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.rescale.record_regrouping import Collect, Gather, InputFiles, Shuffle
 from state_pipelines.operations.rescale.snapshot_merge import align_headers
 from state_pipelines.operations.write.spilled_blocks import find_blocks, read_spill

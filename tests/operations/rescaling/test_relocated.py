@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import OutOfReachError
-from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.stream_handles import FileStateHandle
+from state_pipelines.metadata.handles import FileStateHandle, HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.rescale import rescale
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from tests.snapshots import OWN

@@ -11,8 +11,7 @@ import yaml
 from state_pipelines.binary.snappy_frames import STREAM_ID, compress_chunks
 from state_pipelines.errors import FormatError, UsageError
 from state_pipelines.metadata import write_metadata
-from state_pipelines.metadata.operator_handles import OperatorStateMetaInfo, OperatorStateMode
-from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.metadata.handles import ByteStreamStateHandle, OperatorStateMetaInfo, OperatorStateMode
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.rescale import parse_request, plan_rescale, rescale

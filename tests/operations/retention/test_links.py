@@ -9,7 +9,7 @@ import pytest
 
 from state_pipelines import open_snapshot
 from state_pipelines.metadata import list_references, read_metadata
-from state_pipelines.metadata.stream_handles import FileStateHandle
+from state_pipelines.metadata.handles import FileStateHandle
 from state_pipelines.operations.auditing import Depth, audit_snapshot
 from state_pipelines.operations.retention import apply_plan
 from tests.operations.retention.trees import (

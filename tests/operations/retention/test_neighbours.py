@@ -12,7 +12,7 @@ import pytest
 from state_pipelines import open_snapshot
 from state_pipelines.errors import UsageError
 from state_pipelines.metadata import list_references, read_metadata
-from state_pipelines.metadata.stream_handles import FileStateHandle
+from state_pipelines.metadata.handles import FileStateHandle
 from state_pipelines.operations.auditing import Depth, Severity, audit_snapshot
 from state_pipelines.operations.retention import ApplyLimits, apply_plan, plan_retention
 from state_pipelines.storage import join

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.metadata.properties import SnapshotKind
+from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations.retention import KeepRule, PolicyRule, load_policy, parse_policy
 from state_pipelines.operations.retention.policy import FOREVER, SnapshotFormat, parse_duration, parse_size
 

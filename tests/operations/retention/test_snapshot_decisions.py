@@ -9,7 +9,7 @@ import pytest
 
 from state_pipelines.errors import FormatError, UsageError
 from state_pipelines.metadata import list_references, read_metadata, write_metadata
-from state_pipelines.metadata.stream_handles import FileStateHandle
+from state_pipelines.metadata.handles import FileStateHandle
 from state_pipelines.operations.retention import (
     PathKind,
     RetentionPlan,
@@ -20,7 +20,7 @@ from state_pipelines.operations.retention import (
     unpin_snapshot,
 )
 from state_pipelines.storage import resolve
-from state_pipelines.storage.trees import list_tree
+from state_pipelines.storage.listing import list_tree
 from tests.operations.retention.trees import (
     JOB,
     NATIVE,

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.s3_server import S3Server, start_objects
 from state_pipelines.metadata import list_references, write_metadata
-from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
+from state_pipelines.metadata.handles import RelativeFileStateHandle
 from state_pipelines.operations.retention import RetentionPlan, plan_retention
 from state_pipelines.storage import Location, join, resolve
 from tests.operations.inventory.trees import JOB, flink_metadata, put

@@ -20,16 +20,15 @@ from state_pipelines.metadata import (
     replace_stream_handles,
     write_metadata,
 )
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.handles import FileStateHandle, IncrementalRemoteKeyedStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.references import StreamReference, StreamRole
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.storage import METADATA_FILE
 from tests.snapshots import OWN
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import StreamStateHandle
 
 BASE = next(case for case in OWN if case.name == "types-2.2-rocksdb-full")
 LIFETIMES = (3, 10, 20, 50, 200)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from state_pipelines.metadata import read_metadata, replace_stream_handles, write_metadata
-from state_pipelines.metadata.stream_handles import FileStateHandle, SegmentFileStateHandle
+from state_pipelines.metadata.handles import FileStateHandle, SegmentFileStateHandle
 from state_pipelines.operations.retention import plan_retention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state_pipelines.metadata import StreamReference
-    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.operations.retention import RetentionPlan
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "types"

@@ -1,1 +1,0 @@
-"""Operator (non-keyed) state: the header, the elements, and their redistribution."""
