@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.java_stream import write_stream
-from state_pipelines.binary.java_values import (
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.binary.java_stream import (
     JavaArray,
     JavaBlock,
     JavaClass,
@@ -27,8 +27,8 @@ from state_pipelines.binary.java_values import (
     JavaString,
     JavaValue,
     hierarchy,
+    write_stream,
 )
-from state_pipelines.binary.reader import Reader
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers.logical_types import read_java
 from state_pipelines.serializers.registry import read_nested

@@ -39,8 +39,7 @@ from state_pipelines.operations.migration.history import HEAD
 from state_pipelines.operations.retention.policy import parse_duration
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.storage import read_file, resolve
-from state_pipelines.storage.given_files import read_given_text
-from state_pipelines.storage.yaml_documents import parse_yaml
+from state_pipelines.storage.documents import parse_yaml, read_given_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

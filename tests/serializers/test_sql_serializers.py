@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from state_pipelines.binary.writer import Writer
+from state_pipelines.binary.data_views import Writer
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers.build import basic, list_of, map_of
 from state_pipelines.serializers.registry import write_nested
