@@ -329,16 +329,16 @@ class HttpClient:
                     hint="Look at the host of the address",
                     transient=True,
                 )
-            case ConnectTimeoutError():
-                return ClusterError(
-                    f"{name} does not answer: no connection within {timeouts.connect:g} s",
-                    hint="Look whether a firewall is between, or raise connect_seconds",
-                    transient=True,
-                )
             case NewConnectionError():
                 return ClusterError(
                     f"{name} is not there: {_describe_cause(error)}",
                     hint="Look whether the cluster runs, and at the host and port of the address (rest.port)",
+                    transient=True,
+                )
+            case ConnectTimeoutError():
+                return ClusterError(
+                    f"{name} does not answer: no connection within {timeouts.connect:g} s",
+                    hint="Look whether a firewall is between, or raise connect_seconds",
                     transient=True,
                 )
             case SSLError():
