@@ -112,7 +112,7 @@ def test_a_status_that_is_not_reached_is_an_error(server: Server, cluster: RestC
 def test_a_start_says_everything(server: Server, cluster: RestCluster, jar: Path) -> None:
     server.on(f"GET /jobs/{JOB}/status", (404, {"errors": ["none"]}))
     server.on("GET /jars", {"files": []})
-    server.on("POST /jars/upload", {"filename": "/tmp/flink-web/upload/uuid_or-ders.jar"})
+    server.on("POST /jars/upload", {"filename": "/flink-web/upload/uuid_or-ders.jar"})
     server.on("POST /jars/uuid_or-ders.jar/run", STARTED)
     submission = Submission(
         jar=str(jar),
@@ -144,7 +144,7 @@ def test_a_jar_that_is_there_is_not_uploaded_again(server: Server, cluster: Rest
     def answer(received: Received) -> Any:
         if received.path == "/jars/upload":
             uploads.append(received.body.split(b'filename="')[1].split(b'"')[0].decode())
-            return {"filename": f"/tmp/uuid_{uploads[-1]}"}
+            return {"filename": f"/flink-web/uuid_{uploads[-1]}"}
         if received.path == "/jars":
             return {"files": [{"id": f"uuid_{name}", "name": name, "entry": []} for name in uploads]}
         return STARTED
