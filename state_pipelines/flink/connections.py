@@ -30,8 +30,7 @@ from state_pipelines.errors import UsageError, at
 from state_pipelines.flink.commands import VERBS, CommandCluster
 from state_pipelines.flink.http_client import Credentials, HttpClient, Timeouts
 from state_pipelines.flink.rest_cluster import RestCluster
-from state_pipelines.storage.given_files import read_given_text
-from state_pipelines.storage.yaml_documents import parse_yaml
+from state_pipelines.storage.documents import parse_yaml, read_given_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
