@@ -107,7 +107,7 @@ def count_ticks(home: Path) -> int:
 
 
 def wait_until_quiet(home: Path, ticks: int) -> None:
-    """Wait until each sensor has ticked twice, and the instance has got no event for a while.
+    """Wait until there were six ticks for each job, and the instance has got no event for a while.
 
     Args:
         home: directory of the instance.
@@ -116,7 +116,7 @@ def wait_until_quiet(home: Path, ticks: int) -> None:
     size, since = -1, time.monotonic()
     while time.monotonic() - since < QUIET:
         time.sleep(5)
-        if (now := measure_events(home)) != size or count_ticks(home) - ticks < 2 * 3 * JOBS:
+        if (now := measure_events(home)) != size or count_ticks(home) - ticks < 6 * JOBS:
             size, since = now, time.monotonic()
 
 

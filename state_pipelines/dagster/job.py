@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from state_pipelines.dagster.field_validators import parsed_by
 from state_pipelines.dagster.job_resources import ResourceSettings
+from state_pipelines.dagster.ownership import RENEWAL
 from state_pipelines.dagster.python_functions import split_function
 from state_pipelines.dagster.retention_settings import RetentionSettings
 from state_pipelines.dagster.revisions import Revisions
@@ -74,6 +75,9 @@ _Names = Annotated[tuple[str, ...], _split_by(","), _LIST]
 _Policy = Annotated[dict[str, Any], parsed_by(parse_policy)]
 _Lives = Annotated[dict[str, str], parsed_by(_parse_lives)]
 _Optional = Annotated[str | None, BeforeValidator(_empty_to_none)]
+_SensorName = Literal[
+    "new_snapshots", "automation", "table_automation", "failed_runs", "requests", "agreed_plans", "new_input"
+]
 
 
 class Thresholds(dg.Model):
@@ -225,6 +229,11 @@ class FlinkJob(dg.Model):
     )
     # A Literal: the texts of `dg.DefaultSensorStatus` are upper case.
     sensors: Literal["running", "stopped"] = Field(default="running", description="Initial status of the sensors.")
+    intervals: dict[_SensorName, Annotated[int, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="Seconds between two ticks of a sensor, by its name without that of the job. Others keep their "
+        "default: a short one costs CPU all the time.",
+    )
     webhook: _Optional = Field(
         default=None, description="URL to which failed runs are posted as JSON; none by default."
     )
@@ -239,6 +248,16 @@ class FlinkJob(dg.Model):
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a name: use letters, digits and _, such as orders_v2")
         return name
+
+    @field_validator("intervals")
+    @classmethod
+    def _check_intervals(cls, intervals: dict[str, int]) -> dict[str, int]:
+        if (seconds := intervals.get("new_snapshots", 0)) > RENEWAL.total_seconds():
+            raise ValueError(
+                f"new_snapshots: {seconds} s is too long: at most {RENEWAL.total_seconds():.0f}, because each tick tells "
+                "other code locations that this one runs the job"
+            )
+        return intervals
 
     @field_validator("bootstrap")
     @classmethod
@@ -430,6 +449,10 @@ class FlinkJob(dg.Model):
     def execute(self, context: dg.AssetExecutionContext, run: Callable[[], Iterator[object]]) -> Iterator[object]:
         """Run the step of an asset, through the hook of the component."""
         yield from run() if self._hooks is None else self._hooks.execute(context, run)
+
+    def interval(self, sensor: str, default: int) -> int:
+        """Return the seconds between two ticks of a sensor: that of the field `intervals`, or the default."""
+        return next((seconds for name, seconds in self.intervals.items() if name == sensor), default)
 
     def prefix(self, name: str) -> str:
         """Return the name of a job, sensor, schedule or pool of this job."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import dagster as dg
 import pytest
@@ -297,3 +297,31 @@ def test_wrong_automation_is_refused() -> None:
         make_job(automation={"restore_audit": "daily"})
     with pytest.raises(ValidationError, match="there is no asset restore_audits"):
         make_job(automation={"restore_audits": "never"})
+
+
+# --- intervals of sensors
+
+
+@pytest.mark.parametrize(
+    ("webhook", "failed_runs"), [(None, 300), ("https://chat.example.com", 60)], ids=["log", "webhook"]
+)
+def test_sensors_tick_rarely_where_nothing_waits_for_them(webhook: str | None, failed_runs: int) -> None:
+    sensors = build_flink_job(make_job(tables="tables", webhook=webhook)).sensors or ()
+    found = {each.name: each.minimum_interval_seconds for each in sensors}
+    assert found == {
+        "shop_new_snapshots": 60,
+        "shop_automation": 300,
+        "shop_table_automation": 300,
+        "shop_failed_runs": failed_runs,
+    }
+
+
+def test_the_yaml_sets_the_interval_of_each_sensor(tmp_path: Path) -> None:
+    names = get_args(get_args(FlinkJob.model_fields["intervals"].annotation)[0])
+    stream = {"definition": "stream.py:sum_orders", "directory": str(tmp_path), "input": str(tmp_path / "in")}
+    intervals = {name: number for number, name in enumerate(names, 1)}
+    job = make_job(
+        tables="tables", requests="requests", retention_runs={"apply": "scheduled"}, stream=stream, intervals=intervals
+    )
+    found = {each.name: each.minimum_interval_seconds for each in build_flink_job(job).sensors or ()}
+    assert found == {job.prefix(name): number for name, number in intervals.items()}

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 NAME = "agreed_plans"
 
+INTERVAL = 60
+"""Seconds between two ticks."""
+
 
 def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
     """The sensor `agreed_plans` of a job with `apply: scheduled`."""
@@ -26,7 +29,7 @@ def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
         dg.sensor,
         name=job.prefix(NAME),
         job_name=job.prefix(APPLY_RETENTION),
-        minimum_interval_seconds=60,
+        minimum_interval_seconds=job.interval(NAME, INTERVAL),
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
     def agreed_plans(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:

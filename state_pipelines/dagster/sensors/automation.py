@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NAME = "automation"
 TABLES_NAME = "table_automation"
 
-INTERVAL = 180
+INTERVAL = 300
 """Seconds between two evaluations, which cost more than a tick of other sensors; nothing urgent waits for them."""
 
 
@@ -46,7 +46,7 @@ def _build(
         job.prefix(name),
         target=selection,
         run_tags={PRIORITY_TAG: str(priority), **job.tags},
-        minimum_interval_seconds=INTERVAL,
+        minimum_interval_seconds=job.interval(name, INTERVAL),
         default_status=job.sensor_status,
         description=description,
         # A backfill submits its runs in the order of the graph, so that a canceled or failed one takes others with it.

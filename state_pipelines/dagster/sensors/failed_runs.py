@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 NAME = "failed_runs"
 
 INTERVAL = 60
-"""Seconds between two ticks."""
+"""Seconds between two ticks, if somebody gets a message."""
+
+LOG_INTERVAL = 300
+"""Seconds between two ticks of a job without a webhook, whose failures are only written to the log of the sensor."""
 
 JOB_TAG = "state-pipelines/flink-job"
 """Tag of runs of other Dagster jobs that this sensor reports too; its value is the name of the Flink job."""
@@ -59,7 +62,7 @@ def build_failed_runs(job: FlinkJob, *, jobs: Collection[str], assets: Collectio
 
     @dg.sensor(
         name=job.prefix(NAME),
-        minimum_interval_seconds=INTERVAL,
+        minimum_interval_seconds=job.interval(NAME, INTERVAL if job.webhook else LOG_INTERVAL),
         default_status=job.sensor_status,
         description=_DESCRIPTION,
     )

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 NAME = "new_input"
 
+INTERVAL = 30
+"""Seconds between two ticks."""
+
 _WILDCARDS = ("*", "?", "[")
 
 
@@ -35,7 +38,7 @@ def build_new_input(job: FlinkJob, pattern: str) -> dg.SensorDefinition:
         dg.sensor,
         name=job.prefix(NAME),
         job_name=job.prefix(TAKE_CHECKPOINT),
-        minimum_interval_seconds=30,
+        minimum_interval_seconds=job.interval(NAME, INTERVAL),
         default_status=job.sensor_status,
     )
     def new_input(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:

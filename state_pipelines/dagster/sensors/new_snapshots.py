@@ -50,7 +50,7 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
         dg.sensor,
         name=job.prefix(NAME),
         job_name=job.prefix(MIGRATE),
-        minimum_interval_seconds=INTERVAL,
+        minimum_interval_seconds=job.interval(NAME, INTERVAL),
         default_status=job.sensor_status,
     )
     def new_snapshots(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 NAME = "requests"
 
+INTERVAL = 30
+"""Seconds between two ticks."""
+
 REQUEST_TAG = "state-pipelines/request"
 """Run tag with the Flink job, and the name and mark of the request file."""
 
@@ -78,7 +81,7 @@ def build_requests(job: FlinkJob, jobs: Sequence[AnyJob]) -> dg.SensorDefinition
         name=job.prefix(NAME),
         # None that needs resources: Dagster copies sensors of such jobs, and logs a beta warning for each.
         jobs=[each for each in jobs if each.name in {job.prefix(name) for name in JOBS}],
-        minimum_interval_seconds=30,
+        minimum_interval_seconds=job.interval(NAME, INTERVAL),
         default_status=job.sensor_status,
     )
     def requests(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:

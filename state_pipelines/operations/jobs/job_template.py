@@ -94,6 +94,7 @@ attributes:
   # translation: {key_prefix: [flink], group_name: platform, descriptions: {restore_audit: Restorable or not.}}
   # Whether the sensors run at once, and where failed runs are posted.
   # sensors: running
+  # intervals: {new_snapshots: 60, automation: 300}
   # webhook: https://chat.example.com/hook
   # owners: [team:streaming]
   # tags: {cluster: prod}
