@@ -254,7 +254,7 @@ class FlinkJob(dg.Model):
     def _check_intervals(cls, intervals: dict[str, int]) -> dict[str, int]:
         if (seconds := intervals.get("new_snapshots", 0)) > RENEWAL.total_seconds():
             raise ValueError(
-                f"new_snapshots: {seconds} s is too long: at most {RENEWAL.total_seconds():.0f}, because each tick tells "
+                f"new_snapshots: {seconds} s is too long: {RENEWAL.total_seconds():.0f} at most, as its ticks tell "
                 "other code locations that this one runs the job"
             )
         return intervals

@@ -381,7 +381,7 @@ def test_a_schedule_names_the_storage(unreachable: Deployment, tmp_path: Path) -
         ({"watch": {"kinds": "backup"}}, "watch.kinds"),
         ({"intervals": {"sensor": 5}}, "intervals.sensor"),
         ({"intervals": {"automation": 0}}, "intervals.automation"),
-        ({"intervals": {"new_snapshots": 121}}, "at most 120"),
+        ({"intervals": {"new_snapshots": 121}}, "120 at most"),
         ({"thresholds": {"max_imbalance": 0}}, "thresholds.max_imbalance"),
         ({"storage_options": {"s3://bucket": SECRET}}, "storage_options"),
     ],
