@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import FormatError, MissingFileError, StateError, UnsupportedError, UsageError, Where, at
-from state_pipelines.sql.compiled_plans import Plan, read_plan
+from state_pipelines.sql.compiled_plans import MOST_PLAN, Plan, load_plan, read_plan
 from state_pipelines.sql.scripts import (
     Script,
     Statement,
@@ -140,6 +140,25 @@ def compile_scripts(
                 text = _shift_numbers(text, offset) if offset else text
                 compiled.append(CompiledScript(text, replace(read_plan(text), settings=script.settings), tuple(notes)))
     return tuple(compiled)
+
+
+def load_queries(
+    paths: Sequence[str], *, flink_home: str | None = None, flink: str | None = None, jars: Sequence[str] = ()
+) -> tuple[CompiledScript, ...]:
+    """Read queries: compiled plans (`.json`), and scripts, which are compiled in one Java process.
+
+    Arguments and errors are those of `compile_script`, and of `load_plan`.
+    """
+    scripts = [each for each in dict.fromkeys(paths) if not each.endswith(".json")]
+    options: dict[str, Any] = {"flink_home": flink_home, "flink": flink, "jars": jars}
+    compiled = dict(zip(scripts, compile_scripts(scripts, **options), strict=True)) if scripts else {}
+    return tuple(compiled[each] if each in compiled else _read_compiled(each) for each in paths)
+
+
+def _read_compiled(path: str) -> CompiledScript:
+    plan = load_plan(path)
+    with at(file=path):
+        return CompiledScript(read_file(resolve(path), most=MOST_PLAN).decode(), plan, ())
 
 
 def _read_script(path: str) -> Script:
