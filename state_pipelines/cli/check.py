@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
-from state_pipelines.cli.display import crop, echo, indent, make_console, plural, print_table, shorten_classes
+from state_pipelines.cli.display import (
+    crop,
+    echo,
+    indent,
+    make_console,
+    plural,
+    print_table,
+    shorten_classes,
+    write_markdown,
+)
 from state_pipelines.cli.options import AS_JSON, Opener, snapshot_options
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.operations.check.check import BACKENDS, CheckReport, StateCheck, Verdict, check_jobs, parse_release
@@ -166,7 +174,7 @@ def command(
         write_revision(resolve(rename_request), format_rename_request(matches))
     drafted, remarks = ([], []) if draft is None else _write_draft(snapshot, after, report, draft)
     if markdown is not None:
-        _write_markdown(report, markdown)
+        write_markdown(report.to_markdown(), markdown)
     if as_json:
         extra = {
             "loses_state": bool(losses),
@@ -312,13 +320,3 @@ def _write_draft(snapshot: Snapshot, new: Job, report: CheckReport, directory: s
         [write_revision(join(location, f"{_DRAFT}.yaml"), format_revision(draft))] if draft.migration.changes else []
     )
     return paths, list(draft.remarks)
-
-
-def _write_markdown(report: CheckReport, path: str) -> None:
-    if path == _STDOUT:
-        click.echo(report.to_markdown(), nl=False)
-        return
-    try:
-        Path(path).write_text(report.to_markdown(), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"the report cannot be written: {error.strerror}", where=Where(file=path)) from None

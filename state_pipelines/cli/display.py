@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +20,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from state_pipelines.errors import StateError
+from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.snapshot.escaping import escape_line, escape_terminal
 from state_pipelines.snapshot.representation import format_bytes as format_bytes
 
@@ -177,3 +178,18 @@ def shorten_classes(text: str) -> str:
 def plural(number: int, noun: str) -> str:
     """`1 file`, `2 files`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def write_markdown(text: str, path: str) -> None:
+    """Write a report into a file; `-` is the standard output.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    if path == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"the report cannot be written: {error.strerror}", where=Where(file=path)) from None

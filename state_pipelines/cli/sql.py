@@ -8,17 +8,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.display import crop, make_console, plural, print_table
-from state_pipelines.cli.options import AS_JSON, STORAGE_OPTIONS
-from state_pipelines.errors import TargetExistsError, Where
+from state_pipelines.cli.combinations import Excludes, RuledCommand
+from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
+from state_pipelines.cli.display import crop, make_console, plural, print_table, write_markdown
+from state_pipelines.cli.options import AS_JSON, STORAGE_OPTIONS, Opener, snapshot_options
+from state_pipelines.errors import TargetExistsError, UsageError, Where
+from state_pipelines.operations.sql_check import NO_PLAN, SqlCheckReport, describe_verdict, list_remarks, list_rows
+from state_pipelines.operations.sql_check import check as check_query
 from state_pipelines.serializers.text import describe_type
 from state_pipelines.sql.node_states import PlannedOperator, list_operators
 from state_pipelines.sql.planner import VERSIONS, compile_script
+from state_pipelines.sql.verdict import Verdict
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from state_pipelines.sql.planner import CompiledScript
 
 _CELL_SIZE = 100
+_MOST_SUBJECT = 300
 
 
 @click.group("sql")
@@ -58,6 +66,117 @@ def plan(
         click.echo(found.json)
     else:
         _show(found, operators, target)
+
+
+_RULES = (Excludes("--json", ("--markdown",), "both want the standard output", values=("-",)),)
+
+
+@command.command("check", cls=RuledCommand, rules=_RULES)
+@click.argument("old")
+@click.argument("new")
+@click.argument("savepoint")
+@click.option(
+    "--match",
+    "matches",
+    metavar="OLD=NEW",
+    multiple=True,
+    help="An operator of the old query and the one that keeps its state, by uid, where several would do; repeatable.",
+)
+@click.option(
+    "--flink-home", metavar="DIR", help="Directory of an installed Flink. Default: FLINK_HOME, else a package."
+)
+@click.option("--flink", "line", type=click.Choice(VERSIONS), help="Release line that this Flink has to be of.")
+@click.option("--jars", metavar="JAR", multiple=True, help="A jar of connectors, formats or functions; repeatable.")
+@click.option(
+    "--migrating",
+    is_flag=True,
+    help="The savepoint gets a migration, so that silent swaps are no reason for exit code 1.",
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 also when anything is not kept exactly, or is dropped.")
+@AS_JSON
+@click.option("--markdown", metavar="FILE", help="Write the report for a pull request, too; - is the standard output.")
+@snapshot_options
+@click.pass_context
+def check(
+    ctx: click.Context,
+    old: str,
+    new: str,
+    savepoint: str,
+    *,
+    matches: tuple[str, ...],
+    flink_home: str | None,
+    line: str | None,
+    jars: tuple[str, ...],
+    migrating: bool,
+    strict: bool,
+    as_json: bool,
+    markdown: str | None,
+    opener: Opener,
+) -> None:
+    """Tell for each operator and column whether the query NEW keeps the state of SAVEPOINT, which the query OLD wrote.
+
+    OLD and NEW are scripts (.sql), which Flink's planner compiles, or compiled plans (.json). OLD may be -, for a query
+    that is not known: then equal types are to be determined.
+
+    Exit code 0: the state is kept, exactly or in part. 1: some of it is refused, or a restore of SAVEPOINT as it is
+    would give wrong values without an error. 2: wrong use, or unreadable. 3: it cannot be determined.
+    """
+    report = check_query(
+        None if old == NO_PLAN else old,
+        new,
+        opener.open(savepoint),
+        match=dict(_split_match(each) for each in matches),
+        flink_home=flink_home,
+        flink=line,
+        jars=jars,
+    )
+    if markdown is not None:
+        write_markdown(report.to_markdown(), markdown)
+    if as_json:
+        click.echo(json.dumps(report.to_json(), indent=2))
+    elif markdown != "-":
+        _show_check(report)
+    if report.verdict is Verdict.UNDETERMINED:
+        ctx.exit(UNDETERMINED)
+    loses = strict and not (report.exact and report.verdict in (Verdict.CARRIED, Verdict.COMPUTED))
+    if report.verdict is Verdict.REFUSED or loses or (report.swaps and not migrating):
+        ctx.exit(ANSWER_IS_NO)
+
+
+def _split_match(text: str) -> tuple[str, str]:
+    old, _, new = text.partition("=")
+    if not old or not new:
+        raise UsageError(f"--match {text!r} does not have the form OLD=NEW", hint="Such as 6_group-aggregate=8_join")
+    return old, new
+
+
+def _show_check(report: SqlCheckReport) -> None:
+    console = make_console()
+    bad = report.verdict in (Verdict.REFUSED, Verdict.UNDETERMINED) or report.swaps
+    console.print(describe_verdict(report), style="bold red" if bad else "bold green")
+    if report.swaps:
+        console.print("silent swap: a restore of the savepoint as it is gives no error and wrong values", style="bold")
+        for each in report.swaps:
+            console.print(f"  {each}", soft_wrap=True)
+    for operator in report.comparison.operators:
+        console.print()
+        for row in list_rows(operator):
+            _show_row(row, console)
+    console.print()
+    for remark in list_remarks(report):
+        console.print(f"note: {remark}", soft_wrap=True)
+
+
+def _show_row(row: tuple[str, str, str, str, str], console: Console) -> None:
+    name, state, subject, verdict, reason = row
+    if name:
+        console.print(f"{name}: {verdict}", style="bold", soft_wrap=True)
+        for text in (crop(subject, _MOST_SUBJECT), reason):
+            if text:
+                console.print(f"  {text}", soft_wrap=True)
+        return
+    text = f"{state}{f': {subject}' if subject else ''}: {verdict}"
+    console.print(f"  {text}{f' ({reason})' if reason else ''}", soft_wrap=True)
 
 
 def _to_json(found: CompiledScript, operators: list[PlannedOperator]) -> dict[str, object]:

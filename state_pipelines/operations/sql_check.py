@@ -345,7 +345,7 @@ def describe_verdict(report: SqlCheckReport) -> str:
             return "kept, and some is dropped, which the new query does not need"
         case Verdict.COMPUTED:
             return "kept exactly: some is computed"
-    return "kept exactly" + ("" if report.restores_as_it_is else ": names or places change")
+    return "kept exactly" + ("" if report.restores_as_it_is else ": names or positions change")
 
 
 def _label(operator: OperatorVerdict) -> str:
@@ -366,10 +366,12 @@ def list_rows(operator: OperatorVerdict) -> Iterator[tuple[str, str, str, str, s
         name = _state_label(state)
         if state.old is None or state.new is None or state.reason or state.old.name != state.new.name:
             yield "", name, _shorten(state), _verdict_text(state.verdict, state.exact), state.reason
+        same = [each for each in state.columns if each.verdict is Verdict.CARRIED and each.old == each.new]
+        if same:
+            yield "", name, ", ".join(each.meaning for each in same), str(Verdict.CARRIED), ""
         for column in state.columns:
-            if column.verdict is Verdict.CARRIED and column.old == column.new:
-                continue
-            yield "", name, column.meaning, _verdict_text(column.verdict, column.exact), _explain_column(column)
+            if column not in same:
+                yield "", name, column.meaning, _verdict_text(column.verdict, column.exact), _explain_column(column)
 
 
 def _find_subject(operator: OperatorVerdict) -> str:

@@ -61,7 +61,7 @@ class NodeSignature:
         kind: of kinds that keep their state in the same way.
         operators: of the node.
         bare: the same, with texts without filters.
-        key: texts of the columns of its key, without filters; of a join those of both sides.
+        key: texts of the columns of its key, without filters; of a join those of both sides, of a source the table.
         task: what the node does with its inputs.
         bare_task: the same without conditions.
         inputs: texts of the rows of its inputs.
@@ -222,6 +222,8 @@ def _list_inputs(plan: Plan, node: PlanNode, lineage: Mapping[int, Lineage]) -> 
 def _find_key(node: PlanNode, operators: Sequence[PlannedOperator], lineage: Mapping[int, Lineage]) -> tuple[str, ...]:
     if node.kind in JOINS:
         return tuple(sorted(_list_side_keys(node, lineage)))
+    if node.kind == "table-source-scan":
+        return (find_table(node),)
     key = next((each.key for each in operators if each.key is not None), None)
     return () if key is None else tuple(each.meaning for each in key.columns)
 

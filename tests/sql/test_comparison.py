@@ -1,0 +1,299 @@
+"""Changed queries: which state each operator of the new one keeps, and what becomes of every column."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.errors import UsageError
+from state_pipelines.sql import load_plan
+from state_pipelines.sql.comparison import compare_plans
+from state_pipelines.sql.derivations import Derivation
+from state_pipelines.sql.matching import list_signatures, match_nodes
+from state_pipelines.sql.verdict import Verdict
+from tests.sql.changed_plans import changed_plan, compare, find_operator, read_changed, shift
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from state_pipelines.sql.verdict import ColumnVerdict, PlanComparison
+
+CARRIED, COMPUTED, EMPTY = Verdict.CARRIED, Verdict.COMPUTED, Verdict.EMPTY
+DROPPED, REFUSED = Verdict.DROPPED, Verdict.REFUSED
+
+
+@pytest.mark.parametrize("name", sorted(read_changed()))
+def test_the_same_query_with_other_numbers_is_a_rename(name: str) -> None:
+    found = compare_plans(changed_plan(name), shift(name, 7))
+    assert found.ties == ()
+    assert found.sinks == ()
+    assert (found.verdict, found.exact) == (CARRIED, True)
+    for each in found.operators:
+        assert each.is_same, each
+        assert each.renamed, each
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "verdict", "exact"),
+    [
+        # Reordered and removed aggregates.
+        ("sums", "sums_swapped", "group-aggregate", CARRIED, True),
+        ("sums", "sums_one", "group-aggregate", CARRIED, True),
+        ("distinct", "distinct_swapped", "group-aggregate", CARRIED, True),
+        ("distinct", "distinct_one", "group-aggregate", CARRIED, True),
+        # AVG from SUM and COUNT, and back.
+        ("sum_count", "average", "group-aggregate", COMPUTED, True),
+        ("average", "sum_count", "group-aggregate", COMPUTED, True),
+        ("count_need", "sum_need_count", "group-aggregate", COMPUTED, True),
+        ("count_nullable", "count_rows", "group-aggregate", EMPTY, False),
+        # Functions of a column under DISTINCT.
+        ("distinct", "distinct_maximum", "group-aggregate", COMPUTED, True),
+        ("distinct", "distinct_sum", "group-aggregate", COMPUTED, True),
+        # Another new aggregate; in a window; in a bounded OVER.
+        ("sums", "sums_third", "group-aggregate", EMPTY, False),
+        ("window", "window_more", "window-aggregate", EMPTY, False),
+        ("over", "over_more", "over-aggregate", COMPUTED, True),
+        # Mini-batch and two phases.
+        ("sums", "sums_batched", "group-aggregate", CARRIED, True),
+        ("sums_batched", "sums", "group-aggregate", CARRIED, True),
+        # Longer texts, wider numbers.
+        ("plain", "wide", "deduplicate", CARRIED, True),
+        ("quantity", "quantity_wide", "group-aggregate", COMPUTED, True),
+        # Columns of rows.
+        ("last", "last_column", "deduplicate", EMPTY, False),
+        ("join_name", "join_city", "join", EMPTY, False),
+        ("join_rows", "join_rows_column", "join", REFUSED, False),
+        ("join_rows_column", "join_rows", "join", CARRIED, True),
+        ("join_city", "join_name", "join", CARRIED, True),
+        ("join_name", "join_exchanged", "join", CARRIED, True),
+        # TopN.
+        ("top3", "top2", "rank", CARRIED, True),
+        ("top2", "top3", "rank", CARRIED, False),
+        ("retract_top3", "retract_top5", "rank", CARRIED, True),
+        ("top3", "top1", "rank", COMPUTED, True),
+        ("top1", "top3", "rank", COMPUTED, False),
+        ("top3", "top3_total", "rank", REFUSED, False),
+        # Filters and expressions.
+        ("sums", "sums_filtered", "group-aggregate", CARRIED, False),
+        ("join_name", "join_filtered", "join", CARRIED, False),
+        ("sums", "sums_expression", "group-aggregate", EMPTY, False),
+        # Input that takes back rows.
+        ("counts", "counts_deduplicated", "group-aggregate", COMPUTED, False),
+        ("sums", "sums_deduplicated", "group-aggregate", REFUSED, False),
+        ("maximum", "maximum_retracting", "group-aggregate", REFUSED, False),
+        # Outer joins.
+        ("join_name", "join_left", "join", COMPUTED, False),
+        ("join_left", "join_name", "join", COMPUTED, True),
+        ("join_left_condition", "join_left_other", "join", REFUSED, False),
+        # Keys, windows, patterns, other rows.
+        ("sums", "sums_by_oid", "group-aggregate", REFUSED, False),
+        ("join_name", "join_other_key", "join", REFUSED, False),
+        ("window", "window_longer", "window-aggregate", REFUSED, False),
+        ("pattern", "pattern_other", "match", REFUSED, False),
+        ("first_arrival", "last_arrival", "deduplicate", REFUSED, False),
+        ("distinct", "distinct_split", "global-group-aggregate", REFUSED, False),
+        # Time to live.
+        ("sum_count_ttl", "average_ttl", "group-aggregate", EMPTY, False),
+    ],
+)
+def test_verdicts_of_changes(old: str, new: str, kind: str, verdict: Verdict, exact: bool) -> None:
+    found = find_operator(compare(old, new), kind)
+    assert (found.verdict, found.exact) == (verdict, exact)
+    if verdict is REFUSED:
+        assert found.reasons or any(each.reason or any(c.reason for c in each.columns) for each in found.states)
+
+
+def columns(comparison: PlanComparison, kind: str, state: str) -> dict[str, ColumnVerdict]:
+    (found,) = (each for each in find_operator(comparison, kind).states if each.name == state)
+    return {each.meaning: each for each in found.columns}
+
+
+def swaps(comparison: PlanComparison) -> dict[str, str]:
+    return {state.name: state.swap for each in comparison.operators for state in each.states if state.swap}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "state", "text"),
+    [
+        ("sums", "sums_swapped", "accState", "SUM(o.amount) would be taken for SUM(o.total)"),
+        (
+            "distinct",
+            "distinct_swapped",
+            "distinctAcc_0",
+            "the distinct values of o.amount would be taken for the dist",
+        ),
+        ("join", "join_swapped", "left-records", "k.cid would be taken for k.total"),
+        ("last", "last_swapped", "deduplicate-state", "UPPER(o.note) would be taken for LOWER(o.title)"),
+        ("sum_count", "average", "accState", "SUM(o.amount) would be taken for sum of AVG(o.amount)"),
+        ("filtered_counts", "filtered_counts_swapped", "distinctAcc_0", "marks of COUNT(DISTINCT o.amount) FILTER"),
+    ],
+)
+def test_swaps_of_equal_types_are_called_so(old: str, new: str, state: str, text: str) -> None:
+    assert swaps(compare(old, old)) == {}
+    assert text in swaps(compare(old, new))[state]
+
+
+def test_swapped_columns_say_where_they_were() -> None:
+    found = columns(compare("sums", "sums_swapped"), "aggregate", "accState")
+    assert {name: (each.old, each.new) for name, each in found.items()} == {
+        "SUM(o.total)": (1, 0),
+        "SUM(o.amount)": (0, 1),
+    }
+
+
+def test_views_follow_their_columns() -> None:
+    found = find_operator(compare("distinct", "distinct_swapped"), "aggregate")
+    names = {each.new.name: each.old.name for each in found.states if each.new and each.old}
+    assert names == {
+        "accState": "accState",
+        "distinctAcc_0": "distinctAcc_1",
+        "distinctAcc_0_null_state": "distinctAcc_1_null_state",
+        "distinctAcc_1": "distinctAcc_0",
+        "distinctAcc_1_null_state": "distinctAcc_0_null_state",
+    }
+
+
+def test_bits_of_a_view_follow_their_calls() -> None:
+    found = find_operator(compare("filtered_counts", "filtered_counts_swapped"), "aggregate")
+    assert {each.name: each.bits for each in found.states if each.bits} == {
+        "distinctAcc_0": (1, 0),
+        "distinctAcc_0_null_state": (1, 0),
+    }
+    more = find_operator(compare("distinct", "distinct_sum"), "aggregate")
+    assert {each.name: each.bits for each in more.states if each.bits}["distinctAcc_1"] == (0, 0)
+
+
+def test_derivations_name_their_sources() -> None:
+    average = columns(compare("sum_count", "average"), "aggregate", "accState")
+    assert average["sum of AVG(o.amount)"].derivation is Derivation.SUM_OR_ZERO
+    assert [each.sources for each in average.values()] == [(0,), (1,)]
+    back = columns(compare("average", "sum_count"), "aggregate", "accState")["SUM(o.amount)"]
+    assert (back.derivation, back.sources) == (Derivation.SUM_OR_NULL, (0, 1))
+    assert "number of values in AVG(o.amount)" in back.reason
+    folded = columns(compare("distinct", "distinct_maximum"), "aggregate", "accState")["MAX(o.total)"]
+    assert (folded.derivation, folded.view) == (Derivation.FOLD_MAX, "distinctAcc_1")
+    wide = columns(compare("quantity", "quantity_wide"), "aggregate", "accState")["SUM(CAST(o.qty AS BIGINT))"]
+    assert (wide.derivation, wide.sources) == (Derivation.WIDEN, (0,))
+
+
+def test_nothing_computed_from_state_with_time_to_live_is_exact() -> None:
+    found = columns(compare("sum_count_ttl", "average_ttl"), "aggregate", "accState")["sum of AVG(o.amount)"]
+    assert (found.verdict, found.exact) == (COMPUTED, False)
+    assert "time to live (1 d)" in found.reason
+    new = columns(compare("sum_count_ttl", "average_ttl"), "aggregate", "accState")["SUM(o.total)"]
+    assert new.reason == "partial until rows from before are older than the time to live (1 d)"
+
+
+def test_changes_are_said_in_words() -> None:
+    filtered = find_operator(compare("sums", "sums_filtered"), "aggregate")
+    assert filtered.reasons == (
+        "the filter changes from none to (o.qty > 5): rows from before stay as the old one chose them",
+    )
+    window = columns(compare("window", "window_more"), "window-aggregate", "window-aggs")["SUM(o.total)"]
+    assert window.reason == "partial until the windows that are open now have ended"
+    expression = columns(compare("sums", "sums_expression"), "aggregate", "accState")["SUM((o.amount * 2))"]
+    assert expression.reason.startswith("SUM(o.amount) is another expression")
+    key = find_operator(compare("sums", "sums_by_oid"), "aggregate")
+    assert "the grouping key changes from o.cid to o.oid" in key.reasons[0]
+    assert "bootstrap" in key.reasons[0]
+
+
+def test_a_new_operator_above_an_old_one_starts_empty() -> None:
+    found = compare("counts", "counts_deduplicated")
+    above = find_operator(found, "deduplicate")
+    assert (above.old, above.verdict, above.exact) == (None, EMPTY, False)
+    assert any("not sent again" in each for each in above.reasons)
+    aggregate = find_operator(found, "group-aggregate")
+    assert any("come from other tables" in each for each in aggregate.reasons)
+
+
+def test_sinks_say_which_columns_change() -> None:
+    found = compare("sums", "sums_swapped").sinks
+    assert [(each.table, each.column) for each in found] == [("t2", "a"), ("t2", "b")]
+    assert compare("sums", "sums_batched").sinks == ()
+
+
+def test_offsets_of_a_table_that_is_not_read_any_more_are_dropped() -> None:
+    found = compare("join_name", "sums")
+    dropped = [each for each in found.operators if each.new is None and each.old and each.old.kind.endswith("scan")]
+    assert {each.old.meaning for each in dropped if each.old} == {"k", "c"}
+    assert all("its offsets go" in each.reasons[0] for each in dropped)
+
+
+def test_asynchronous_state_is_refused() -> None:
+    from dataclasses import replace
+
+    settings = {"table.exec.async-state.enabled": "true"}
+    new = replace(changed_plan("sums"), settings=settings)
+    found = find_operator(compare_plans(changed_plan("sums"), new), "aggregate")
+    assert found.verdict is REFUSED
+    assert "table.exec.async-state.enabled" in found.reasons[0]
+    assert find_operator(compare_plans(new, new), "aggregate").verdict is CARRIED
+
+
+def test_ties_are_resolved_by_names() -> None:
+    old, new = changed_plan("two_sinks_tie"), changed_plan("two_sinks_other")
+    found = compare_plans(old, new)
+    assert found.verdict is Verdict.UNDETERMINED
+    (tie,) = found.ties
+    assert (len(tie.old), len(tie.new)) == (2, 2)
+    given = compare_plans(old, new, {tie.old[0]: tie.new[1]})
+    assert given.ties == ()
+    pairs = {each.old.uid: each.new.uid for each in given.operators if each.old and each.new}
+    assert (pairs[tie.old[0]], pairs[tie.old[1]]) == (tie.new[1], tie.new[0])
+    with pytest.raises(UsageError, match="the new plan has no operator 99_rank"):
+        compare_plans(old, new, {tie.old[0]: "99_rank"})
+    with pytest.raises(UsageError, match="cannot be"):
+        compare_plans(old, new, {tie.old[0]: "1_source"})
+    with pytest.raises(UsageError, match="2 times"):
+        compare_plans(old, new, dict.fromkeys(tie.old, tie.new[0]))
+
+
+def test_equal_plans_match_and_others_do_not_in_all_pairs_of_changes() -> None:
+    signatures = {name: list_signatures(changed_plan(name)) for name in read_changed()}
+    for old, before in signatures.items():
+        for new, after in signatures.items():
+            found = match_nodes(before, after)
+            if old == new:
+                assert (found.dropped, found.added, found.ties) == ((), (), ())
+            matched = [each for pair in found.pairs for each in pair]
+            assert len({id(each) for each in matched}) == (len(found.pairs) if old == new else 2 * len(found.pairs))
+            for one, other in found.pairs:
+                assert one.kind == other.kind
+                if one.is_source:
+                    assert one.tables == other.tables
+                if old == new:
+                    assert one.node.id == other.node.id
+
+
+def test_releases_compile_one_script_to_equal_operators() -> None:
+    import gzip
+    import json
+
+    from state_pipelines.sql import read_plan
+    from tests.sql.test_recorded_plans import RECORDED
+
+    plans = [read_plan(json.dumps(json.loads(gzip.decompress(each.read_bytes()))["plan"])) for each in RECORDED]
+    for old in plans:
+        for new in plans:
+            found = compare_plans(old, new)
+            kept = [each for each in found.operators if (each.old or each.new).kind != "sink"]  # type: ignore[union-attr]
+            assert [each for each in kept if not each.is_same] == []
+
+
+def test_plans_of_flink_are_equal_to_themselves_alone(fixtures: Path) -> None:
+    plans = {each.parts[-3]: load_plan(str(each)) for each in sorted((fixtures / "flink/sql").glob("*/plan/*.json"))}
+    signatures = {name: list_signatures(each) for name, each in plans.items()}
+    for old, before in signatures.items():
+        for new, after in signatures.items():
+            found = match_nodes(before, after)
+            if old == new:
+                assert all(one is other for one, other in found.pairs)
+                assert len(found.pairs) == len(before)
+            for one, other in found.pairs:
+                assert one.kind == other.kind
+    for name, plan in plans.items():
+        found_self = compare_plans(plan, plan)
+        assert all(each.is_same for each in found_self.operators), name
+        assert found_self.exact, name
