@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from state_pipelines.sql.planner import FlinkJars, compile_scripts, find_flink, parse_script, start_java
+from state_pipelines.sql.planner import FlinkJars, compile_scripts, find_flink, start_java
+from state_pipelines.sql.scripts import parse_script
 from tests.flink.harness import ROOT
 from tests.flink.planned_states import SETTINGS, link_home
 
