@@ -19,13 +19,15 @@
     sp.verify(snapshot).findings
     sp.verify_all("s3://bucket/checkpoints").newest_restorable
     sp.plan_retention(["s3://bucket/checkpoints", "s3://bucket/savepoints"])
+    sp.upgrade("JOB.yaml", plan_only=True).plan
+    sp.rehearse("JOB.yaml").down_time
     sp.spark.register(spark)
     sp.sql.list_operators(sp.sql.load_plan("plan.json"))
 
 Operations take a snapshot or its path. They have the names of the commands of `state-pipelines`; `balance` and
 `profile` are the options `--balance` and `--profile` of the command `inspect`, and `plan_retention` is `retain`.
 
-Names are imported on first use; only `migrate` and `spark` need Spark.
+Names are imported on first use; only `migrate`, upgrades that migrate, and `spark` need Spark.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
     from state_pipelines.spark.bootstrap_run import bootstrap
     from state_pipelines.spark.migration_run import migrate
     from state_pipelines.storage import use_storage_options
+    from state_pipelines.upgrades.job_upgrade import upgrade
+    from state_pipelines.upgrades.rehearsal import rehearse
 
 __all__ = [
     "Declarations",
@@ -76,9 +80,11 @@ __all__ = [
     "plan_retention",
     "profile",
     "read",
+    "rehearse",
     "rescale",
     "spark",
     "sql",
+    "upgrade",
     "use_storage_options",
     "verify",
     "verify_all",
@@ -106,7 +112,9 @@ _DEFINITIONS = {
     "plan_retention": "operations.retention.plan_retention",
     "profile": "operations.profiling.profile_snapshot",
     "read": "operations.state_rows.read",
+    "rehearse": "upgrades.rehearsal.rehearse",
     "rescale": "operations.rescale.rescale",
+    "upgrade": "upgrades.job_upgrade.upgrade",
     "use_storage_options": "storage.use_storage_options",
     "verify": "operations.auditing.audit_snapshot",
     "verify_all": "operations.auditing.audit_paths",

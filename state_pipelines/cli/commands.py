@@ -45,6 +45,8 @@ COMMANDS = {
     "erase": ("erase", "Write a snapshot without some keys, or tell where they are."),
     "retain": ("retain", "Show which snapshots and files can go, and why."),
     "verify": ("verify", "Tell whether snapshots can be restored."),
+    "rehearse": ("rehearse", "Try the upgrade of a running job, which runs on."),
+    "upgrade": ("upgrade", "Upgrade a running job, or go back."),
     "sql": ("sql", "Compile SQL scripts to plans, off line."),
     "init": ("init", "Describe a Flink job for Dagster."),
     "prepare": ("prepare", "Make what lets Spark start faster, once."),

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import NotFoundError, UsageError
+from state_pipelines.upgrades.cluster_connections import connect_clusters
 from state_pipelines.upgrades.leases import hold_lease
 from state_pipelines.upgrades.upgrade_plan import plan_upgrade
 from state_pipelines.upgrades.upgrade_records import Outcome, UpgradeRecord, find_records
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 def upgrade(
     job: UpgradeRequest | str,
-    clusters: tuple[FlinkCluster, FlinkCluster],
     *,
+    clusters: tuple[FlinkCluster, FlinkCluster] | None = None,
     approve: str | None = None,
     plan_only: bool = False,
     sleep: Callable[[float], object] = time.sleep,
@@ -41,7 +42,7 @@ def upgrade(
 
     Args:
         job: the job, or the path of its `JOB.yaml`.
-        clusters: of the old and of the new program.
+        clusters: of the old and of the new program; by default those that the job names.
         approve: fingerprint of the plan that may be carried out whatever the policy of the job says.
         plan_only: stop nothing, and report what would happen.
         sleep: waits between two polls.
@@ -55,7 +56,7 @@ def upgrade(
         StateError: records or revisions cannot be read.
     """
     request = load_upgrade_request(job) if isinstance(job, str) else job
-    old, new = clusters
+    old, new = clusters or connect_clusters(request)
     records = find_records(request.results, request.name)
     if plan_only:
         unfinished = records.find_unfinished()

@@ -12,6 +12,7 @@ from state_pipelines.errors import ClusterError, ProofError, StateError
 from state_pipelines.flink.cluster import POLL_SECONDS, JobStatus, find_job
 from state_pipelines.storage import join, resolve
 from state_pipelines.storage.files import is_directory, remove_directory
+from state_pipelines.upgrades.cluster_connections import connect_clusters, connect_spare
 from state_pipelines.upgrades.state_changes import map_to_cluster, plan_change, prepare_change, write_change
 from state_pipelines.upgrades.upgrade_plan import (
     CheckedSnapshot,
@@ -22,6 +23,7 @@ from state_pipelines.upgrades.upgrade_plan import (
     take_savepoint,
 )
 from state_pipelines.upgrades.upgrade_records import find_records
+from state_pipelines.upgrades.upgrade_request import UpgradeRequest, load_upgrade_request
 from state_pipelines.upgrades.upgrade_run import describe_failure
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from state_pipelines.flink.cluster import FlinkCluster
     from state_pipelines.upgrades.state_changes import StateChange
     from state_pipelines.upgrades.upgrade_plan import DownTime
-    from state_pipelines.upgrades.upgrade_request import UpgradeRequest
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,9 @@ class RehearsalReport:
 
 
 def rehearse(
-    job: UpgradeRequest,
-    clusters: tuple[FlinkCluster, FlinkCluster],
+    job: UpgradeRequest | str,
     *,
+    clusters: tuple[FlinkCluster, FlinkCluster] | None = None,
     spare: FlinkCluster | None = None,
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
@@ -116,10 +117,10 @@ def rehearse(
     """Rehearse an upgrade: take a savepoint, check it, write and prove what is needed, and remove that again.
 
     Args:
-        job: the job.
-        clusters: of the old and of the new program.
+        job: the job, or the path of its `JOB.yaml`.
+        clusters: of the old and of the new program; by default those that the job names.
         spare: a cluster on which the new program is restored from the result, with the arguments of rehearsals, and
-            cancelled once it has completed a checkpoint.
+            cancelled once it has completed a checkpoint; by default that of `upgrade.rehearsal`, if there is one.
         sleep: waits between two polls.
         clock: seconds that only grow.
         report: gets a line for each step.
@@ -129,15 +130,17 @@ def rehearse(
         NotFoundError: the cluster has no such job.
         StateError: the records cannot be read or written.
     """
-    old, new = clusters
-    records = find_records(job.results, job.name)
-    found = find_job(old, job.job)
-    refusals = [*check_job(found), *check_clusters(job, old, new)]
-    result = RehearsalReport(job.name, tuple(refusals), None, "", None, None, {}, None, None, "")
+    request = load_upgrade_request(job) if isinstance(job, str) else job
+    old, new = clusters or connect_clusters(request)
+    spare = spare or connect_spare(request)
+    records = find_records(request.results, request.name)
+    found = find_job(old, request.job)
+    refusals = [*check_job(found), *check_clusters(request, old, new)]
+    result = RehearsalReport(request.name, tuple(refusals), None, "", None, None, {}, None, None, "")
     mark = f"rehearsal-{uuid4().hex[:12]}"
     if not refusals:
         report("savepoint …")
-        result = _rehearse(job, old, found.id, spare, mark, result, sleep, clock, report)
+        result = _rehearse(request, old, found.id, spare, mark, result, sleep, clock, report)
     result = replace(result, finished=datetime.now(UTC).isoformat(timespec="seconds"))
     records.write_rehearsal(result.to_json())
     if result.change is not None and result.ok:

@@ -1,7 +1,7 @@
 """The file `JOB.yaml`: a Flink job with the program that runs and the program that is to run.
 
     name: orders
-    cluster: {url: "http://flink:8081"}     # where the job runs (`state_pipelines.flink`)
+    cluster: {rest: "http://flink:8081"}    # where the job runs (`flink.connections`)
     job: orders                             # name or id of the job at the cluster; by default `name`
     results: s3://bucket/results            # new savepoints, and the records of upgrades
     roots: [s3://bucket/savepoints]         # directories of retention, in which savepoints are pinned
@@ -11,10 +11,10 @@
       savepoints: s3://bucket/savepoints    # as the cluster names it
       old: {jar: orders-1.jar, entry_class: com.acme.Orders, arguments: [--topic, orders], parallelism: 4}
       new: {jar: orders-2.jar, entry_class: com.acme.Orders, parallelism: 4, max_parallelism: 256}
-      cluster: {url: "http://flink-2:8081"} # where the new program runs; by default where the old one does
+      cluster: {rest: "http://flink-2:8081"} # where the new program runs; by default where the old one does
       automatic: [compatible, migrated]     # no approval needed for these; see `Need`
       checkpoints: 2                        # completed ones after which the upgrade is done
-      rehearsal: {cluster: {url: "http://test:8081"}, arguments: [--idle]}   # restores there; left out: nowhere
+      rehearsal: {cluster: {rest: "http://test:8081"}, arguments: [--idle]}   # restores there; left out: nowhere
 
 The file of a job of Dagster (`type: state_pipelines.dagster.FlinkJobComponent` with `attributes`) is read, too, if it
 has no templates. JSON is YAML, too.
@@ -178,6 +178,7 @@ class UpgradeRequest:
         new_job: description (.yaml, .json) or snapshot of the new job.
         job_classes: classes of the new job; None for the jar of the new program.
         file: the file, for messages and commands.
+        directory: at which relative paths of the settings of clusters start.
         allow_python: Python files among the migrations may run.
         allow_sql: migrations may have SQL that is more than functions over the row.
     """
@@ -197,6 +198,7 @@ class UpgradeRequest:
     new_job: str | None = None
     job_classes: tuple[str, ...] | None = None
     file: str = "JOB.yaml"
+    directory: str = "."
     allow_python: bool = False
     allow_sql: bool = False
 
@@ -290,6 +292,7 @@ def parse_upgrade_request(content: object, directory: Path) -> UpgradeRequest:
     return UpgradeRequest(
         name=name,
         cluster=_require_mapping(body.get("cluster"), "cluster"),
+        directory=str(directory),
         job=str(body.get("job") or name),
         results=_resolve(directory, _require_text(body, "results", "the description of the job")),
         settings=parse_settings(body.get("upgrade"), directory),

@@ -19,6 +19,7 @@ from state_pipelines.flink.cluster import (
     SavepointRequest,
     TriggerStatus,
 )
+from state_pipelines.flink.stack_traces import find_root_cause
 from state_pipelines.operations.retention import pin_snapshot, unpin_snapshot
 from state_pipelines.storage import Location, resolve
 from state_pipelines.storage.locations import is_below
@@ -347,8 +348,9 @@ class UpgradeRun:
             statistics = self._ask(lambda: self._new.read_checkpoints(job), f"job {job} runs")
             load = self._ask(lambda: self._new.read_load(job), f"job {job} runs")
             if load.restarts:
-                raise ClusterError(f"job {job} of the new program has restarted {load.restarts} times")
-            if status is JobStatus.RUNNING and running is None:
+                failures = self._ask(lambda: self._new.read_exceptions(job), f"job {job} runs")
+                raise ClusterError(f"job {job} of the new program has restarted: {describe_failure(failures)}")
+            if running is None and status is JobStatus.RUNNING and self._runs_all_tasks(job):
                 running, first_lag = self._clock(), load.pending_records
             lag = load.pending_records
             grows = first_lag is not None and lag is not None and lag > first_lag
@@ -368,6 +370,11 @@ class UpgradeRun:
                     f"{self._settings.checkpoints} checkpoints after {self._settings.watch_seconds:g} s, and {what}"
                 )
             self._sleep(POLL_SECONDS)
+
+    def _runs_all_tasks(self, job: str) -> bool:
+        """Whether every task runs: a job is RUNNING as soon as it is scheduled."""
+        details = self._ask(lambda: self._new.read_job(job), f"job {job} runs")
+        return all(each.status in ("RUNNING", "FINISHED") for each in details.vertices)
 
     def _require_healthy(self, job: str, status: JobStatus) -> None:
         failures = self._ask(lambda: self._new.read_exceptions(job), f"job {job} runs")
@@ -548,9 +555,7 @@ def describe_failure(failures: tuple[JobFailure, ...]) -> str:
     """Return the reason of the newest failure in one line: the innermost cause that Flink names."""
     if not failures:
         return "Flink names no exception"
-    stack = failures[0].stack or failures[0].exception
-    causes = [line.strip() for line in stack.splitlines() if line.startswith("Caused by: ")]
-    return causes[-1].removeprefix("Caused by: ") if causes else stack.splitlines()[0]
+    return find_root_cause(failures[0].stack) or failures[0].exception
 
 
 def _now() -> str:

@@ -24,7 +24,7 @@ def describe(
         (directory / name).write_bytes(name.encode())
     text = f"""\
 name: orders
-cluster: {{url: "http://127.0.0.1:1"}}
+cluster: {{rest: "http://127.0.0.1:1"}}
 results: results
 job_classes: []
 {job}

@@ -21,7 +21,7 @@ RESCALED = ", max_parallelism: 256"
 def run(request: UpgradeRequest, cluster: MemoryCluster, **options: Any) -> RehearsalReport:
     # Time passes on the cluster on which a program is watched.
     watched = options.get("spare", cluster)
-    return rehearse(request, (cluster, cluster), sleep=watched.sleep, clock=watched.clock, **options)
+    return rehearse(request, clusters=(cluster, cluster), sleep=watched.sleep, clock=watched.clock, **options)
 
 
 def test_a_rehearsal_writes_and_proves_while_the_job_runs_on(tmp_path: Path, snapshot: Path) -> None:
@@ -40,13 +40,13 @@ def test_the_plan_predicts_what_the_rehearsal_has_measured(tmp_path: Path, snaps
     cluster = MemoryCluster(snapshot)
     request = describe(tmp_path, new_more=RESCALED)
     report = run(request, cluster)
-    plan = upgrade(request, (cluster, cluster), plan_only=True).plan
+    plan = upgrade(request, clusters=(cluster, cluster), plan_only=True).plan
     assert plan is not None
     assert plan.down_time is not None
     assert plan.down_time.change == pytest.approx(sum(report.change_seconds.values()))
     assert plan.down_time.sources["change"] == f"rehearsal of {report.finished}"
     # Another change was not rehearsed.
-    other = upgrade(describe(tmp_path, new_more=", max_parallelism: 64"), (cluster, cluster), plan_only=True)
+    other = upgrade(describe(tmp_path, new_more=", max_parallelism: 64"), clusters=(cluster, cluster), plan_only=True)
     assert other.plan is not None
     assert other.plan.down_time is not None
     assert other.plan.down_time.sources["change"] == "assumed speed, not rehearsed"
@@ -77,7 +77,7 @@ def test_a_program_that_does_not_restore_is_a_refusal(tmp_path: Path, snapshot: 
     cluster, spare = MemoryCluster(snapshot), MemoryCluster(snapshot)
     spare.jobs.clear()
     report = run(describe(tmp_path, new="fails.jar"), cluster, spare=spare)
-    assert report.refusals == ("the new program does not run from the result: java.lang.IllegalStateException: broken",)
+    assert report.refusals == ("the new program does not run from the result: IllegalStateException: broken",)
 
 
 def test_a_failed_savepoint_is_an_error_of_the_cluster(tmp_path: Path, snapshot: Path) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 JOB = """\
 name: orders
-cluster: {url: "http://flink:8081"}
+cluster: {rest: "http://flink:8081"}
 results: s3://bucket/results
 migrations: migrations
 upgrade:

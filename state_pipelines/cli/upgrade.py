@@ -1,0 +1,92 @@
+"""`upgrade`: a running job from its old program to the new one, or back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from state_pipelines.cli.combinations import Excludes, RuledCommand
+from state_pipelines.cli.display import echo
+from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, MAP, STORAGE_OPTIONS
+from state_pipelines.upgrades.job_upgrade import upgrade
+from state_pipelines.upgrades.upgrade_request import UpgradeRequest, load_upgrade_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_RULES = (Excludes("--plan", ("--approve",), "a plan stops nothing, so nothing needs an approval"),)
+ALLOW_SQL = click.option(
+    "--allow-sql",
+    is_flag=True,
+    help="Allow SQL in the migrations that is more than functions over the row, such as subqueries and files.",
+)
+
+
+@click.command("upgrade", cls=RuledCommand, rules=_RULES)
+@click.argument("job")
+@click.option("--plan", is_flag=True, help="Stop nothing; show what would happen, and the predicted down time.")
+@click.option("--approve", metavar="FINGERPRINT", help="Carry out the plan with this fingerprint, whatever the policy.")
+@MAP
+@ALLOW_PYTHON
+@ALLOW_SQL
+@STORAGE_OPTIONS
+@AS_JSON
+@click.pass_context
+def command(
+    ctx: click.Context,
+    job: str,
+    *,
+    plan: bool,
+    approve: str | None,
+    path_mapping: tuple[str, ...],
+    allow_python: bool,
+    allow_sql: bool,
+    as_json: bool,
+) -> None:
+    """Upgrade the running job that the file JOB describes: savepoint, check, migration, proof, start, watch, or back.
+
+    An upgrade that was interrupted is continued. The first line of the report says what runs.
+
+    Exit code 0: the new program runs. 1: it does not. 2: wrong use, or nothing could be begun. 3: an approval is
+    missing, or it cannot be seen what runs.
+    """
+    request = load_request(job, path_mapping, allow_python=allow_python, allow_sql=allow_sql)
+    try:
+        report = upgrade(request, approve=approve, plan_only=plan, report=make_reporter(as_json=as_json))
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(f"the upgrade is not decided; to continue it: state-pipelines upgrade {job}")
+        raise
+    if as_json:
+        click.echo(json.dumps(report.to_json(), indent=2, default=str))
+    else:
+        for line in report.list_lines():
+            echo(line)
+    ctx.exit(report.exit_code)
+
+
+def load_request(path: str, path_mapping: tuple[str, ...], *, allow_python: bool, allow_sql: bool) -> UpgradeRequest:
+    """Read the description of a job, with the options of the command.
+
+    Raises:
+        UsageError: the file is no such description.
+    """
+    request = load_upgrade_request(path)
+    return replace(
+        request,
+        path_mapping=(*request.path_mapping, *path_mapping),
+        allow_python=allow_python,
+        allow_sql=allow_sql,
+    )
+
+
+def make_reporter(*, as_json: bool) -> Callable[[str], None]:
+    """Return what prints the steps to the standard error, unless JSON is wanted."""
+
+    def report(text: str) -> None:
+        if not as_json:
+            echo(text, err=True)
+
+    return report

@@ -1,0 +1,189 @@
+"""Upgrades of a job that runs on a session cluster of real Flink: forward, back, refused, killed and continued."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from state_pipelines.flink.cluster import (
+    JobStatus,
+    SavepointRequest,
+    Submission,
+    wait_for_savepoint,
+    wait_for_status,
+)
+from state_pipelines.flink.connections import connect
+from state_pipelines.snapshot import open_snapshot
+from state_pipelines.upgrades.job_upgrade import upgrade
+from state_pipelines.upgrades.rehearsal import rehearse
+from state_pipelines.upgrades.upgrade_reports import Result
+from tests.flink.clusters import RunningCluster, make_jar, running_cluster
+from tests.flink.harness import VERSIONS
+from tests.flink.jobs import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from state_pipelines.flink.cluster import FlinkCluster
+    from state_pipelines.upgrades.upgrade_reports import UpgradeReport
+
+pytestmark = pytest.mark.flink
+
+SECONDS = 120
+UIDS = ("numbers", "pauses", "totals", "output")
+ARGUMENTS = ("upgrading.UpgradedJob", "totals", "execution.checkpointing.interval=200ms")
+MIGRATION = """\
+revision: "0001"
+operator: totals
+state: total
+upgrade:
+  - cast: {field: sum, to: Double}
+  - drop: {field: note}
+  - add: {field: priority, type: Integer, expression: "0"}
+downgrade:
+  - drop: {field: priority}
+  - add: {field: note, type: String, default: null}
+  - cast: {field: sum, to: Long}
+loss:
+  - field: note
+    reason: the upgrade drops the notes
+"""
+
+
+class Killed(BaseException):
+    """The process was killed."""
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    with running_cluster(request.param, tmp_path_factory.mktemp("cluster")) as cluster:
+        for classes in ("v1", "v2", "broken"):
+            folders = (f"tests/flink/java/upgrading/{classes}", "tests/flink/java/upgrading/job")
+            make_jar(request.param, cluster.directory / f"{classes}.jar", Job("upgrading.UpgradedJob", folders))
+        (cluster.directory / "migrations").mkdir()
+        (cluster.directory / "migrations" / "0001_double.yaml").write_text(MIGRATION)
+        yield cluster
+
+
+def describe(running: RunningCluster, old: dict[str, Any], new: dict[str, Any], **more: Any) -> str:
+    """Write the description of the job, and return its path."""
+    program = {"arguments": list(ARGUMENTS), "parallelism": 2}
+    settings = {
+        "savepoints": (running.directory / "savepoints").as_uri(),
+        "old": {**program, **old},
+        "new": {**program, **new},
+        "automatic": ["compatible", "migrated", "rescaled", "repeated"],
+    }
+    job = {
+        "name": "totals",
+        "cluster": {"rest": running.url},
+        "results": str(running.directory / "results"),
+        "target_release": running.version.rpartition(".")[0],
+        "uids": list(UIDS),
+        "upgrade": settings,
+        **more,
+    }
+    path = running.directory / "JOB.json"
+    path.write_text(json.dumps(job))
+    return str(path)
+
+
+def find_running(cluster: FlinkCluster) -> str:
+    """The id of the only job that runs."""
+    (found,) = [each for each in cluster.list_jobs() if not each.status.is_terminal]
+    return found.id
+
+
+def await_checkpoint(cluster: FlinkCluster, job: str) -> None:
+    """Wait until all tasks run, which a job that is RUNNING does not say."""
+    deadline = time.monotonic() + SECONDS
+    while not cluster.read_checkpoints(job).completed:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def kill_at(step: str, job: str) -> None:
+    """Run an upgrade, and kill it as soon as a step begins."""
+
+    def kill(text: str) -> None:
+        if text.startswith(step):
+            raise Killed(text)
+
+    with pytest.raises(Killed):
+        upgrade(job, report=kill)
+
+
+def expect(report: UpgradeReport, result: Result) -> None:
+    assert report.result is result, "\n".join(report.list_lines())
+
+
+def test_a_job_goes_from_program_to_program_without_a_gap_or_a_double(
+    running: RunningCluster, spark: SparkSession
+) -> None:
+    cluster = connect({"rest": running.url})
+    jar = {name: {"jar": str(running.directory / f"{name}.jar")} for name in ("v1", "v2", "broken")}
+    one_task = {**jar["v1"], "parallelism": 1}
+    migrations = {"migrations": str(running.directory / "migrations")}
+    cluster.start(Submission(jar["v1"]["jar"], arguments=ARGUMENTS, parallelism=2))
+    first = find_running(cluster)
+    await_checkpoint(cluster, first)
+
+    # Compatible: the same program with another parallelism.
+    report = upgrade(describe(running, jar["v1"], one_task))
+    expect(report, Result.UPGRADED)
+    second = find_running(cluster)
+    assert second != first
+    assert second in report.headline
+    assert cluster.read_status(first) is JobStatus.FINISHED
+
+    # Incompatible: nothing is stopped.
+    expect(upgrade(describe(running, one_task, jar["v2"])), Result.REFUSED)
+    assert find_running(cluster) == second
+    assert cluster.read_status(second) is JobStatus.RUNNING
+
+    # A program that fails: back.
+    report = upgrade(describe(running, one_task, {**jar["broken"], "parallelism": 1}))
+    expect(report, Result.WENT_BACK)
+    third = find_running(cluster)
+    assert third in report.headline
+    assert "the new program cannot add" in report.lines[0]
+
+    # Migrated, and killed before each step.
+    job = describe(running, one_task, jar["v2"], **migrations)
+    rehearsed = rehearse(job)
+    assert rehearsed.ok
+    assert find_running(cluster) == third
+    for step in ("check", "change", "start", "watch"):
+        kill_at(step, job)
+    report = upgrade(job)
+    expect(report, Result.UPGRADED)
+    fourth = find_running(cluster)
+    assert [each.id for each in cluster.list_jobs()].count(fourth) == 1
+
+    # Other key groups.
+    wider = {**jar["v2"], "max_parallelism": 256, "arguments": [*ARGUMENTS, "pipeline.max-parallelism=256"]}
+    report = upgrade(describe(running, jar["v2"], wider))
+    expect(report, Result.UPGRADED)
+    last = find_running(cluster)
+    assert {each.max_parallelism for each in cluster.read_job(last).vertices} == {256}
+
+    stop = SavepointRequest((running.directory / "savepoints").as_uri(), stop=True, trigger_id="1" * 32)
+    cluster.trigger_savepoint(last, stop)
+    savepoint = wait_for_savepoint(cluster, last, "1" * 32, timeout_seconds=SECONDS).path
+    wait_for_status(cluster, last, lambda status: status.is_terminal, timeout_seconds=SECONDS)
+
+    files = [each for each in (running.directory / "output").iterdir() if not each.name.startswith(".")]
+    numbers = [int(line) for each in files for line in each.read_text().split()]
+    assert numbers
+    assert max(Counter(numbers).values()) == 1
+    # Each of the two splits of the source is complete up to its last number.
+    for split in ([each for each in numbers if each < 1 << 62], [each for each in numbers if each >= 1 << 62]):
+        assert max(split) - min(split) + 1 == len(split)
+    rows = open_snapshot(savepoint, uids=UIDS).operator("totals").state("total").to_arrow().to_pylist()
+    assert {row["state_key"]: row["value"]["count"] for row in rows} == Counter(each % 20 for each in numbers)
