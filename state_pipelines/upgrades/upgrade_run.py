@@ -49,6 +49,9 @@ Answer = TypeVar("Answer")
 _TRIGGERS = 3
 """Number of requests for the savepoint whose answers may be lost."""
 
+_EXPLANATIONS = 10
+"""Number of requests for the exception of a failed job."""
+
 FORWARD = (Step.STOP, Step.CHECK, Step.CHANGE, Step.START, Step.WATCH)
 """The steps of an upgrade that succeeds."""
 
@@ -348,7 +351,7 @@ class UpgradeRun:
             statistics = self._ask(lambda: self._new.read_checkpoints(job), f"job {job} runs")
             load = self._ask(lambda: self._new.read_load(job), f"job {job} runs")
             if load.restarts:
-                failures = self._ask(lambda: self._new.read_exceptions(job), f"job {job} runs")
+                failures = self._find_failures(job)
                 raise ClusterError(f"job {job} of the new program has restarted: {describe_failure(failures)}")
             if running is None and status is JobStatus.RUNNING and self._runs_all_tasks(job):
                 running, first_lag = self._clock(), load.pending_records
@@ -380,7 +383,16 @@ class UpgradeRun:
         failures = self._ask(lambda: self._new.read_exceptions(job), f"job {job} runs")
         is_bad = status.is_terminal or status in (JobStatus.FAILING, JobStatus.RESTARTING, JobStatus.CANCELLING)
         if failures or is_bad:
+            failures = failures or self._find_failures(job)
             raise ClusterError(f"job {job} of the new program is {status}: {describe_failure(failures)}")
+
+    def _find_failures(self, job: str) -> tuple[JobFailure, ...]:
+        """The failures of a job that has one: Flink lists it a moment after the status has changed."""
+        for _ in range(_EXPLANATIONS):
+            if failures := self._ask(lambda: self._new.read_exceptions(job), f"job {job} runs"):
+                return failures
+            self._sleep(POLL_SECONDS)
+        return ()
 
     # The way back.
 
