@@ -347,7 +347,7 @@ def _match_given(
         before, after = _find_uid(old, one, "old"), _find_uid(new, other, "new")
         if before.kind != after.kind:
             raise UsageError(
-                f"--match {one}={other}: {before.node.kind} cannot be {after.node.kind}",
+                f"{one} cannot keep its state in {other}: {before.node.kind} is not {after.node.kind}",
                 hint="Name operators of one kind",
             )
         pairs.append((before, after))
@@ -355,7 +355,7 @@ def _match_given(
         counts = Counter(pair[side].uid for pair in pairs)
         for uid, count in counts.items():
             if count > 1:
-                raise UsageError(f"--match names {uid} of the {which} plan {count} times")
+                raise UsageError(f"{uid} of the {which} plan is matched {count} times")
     return pairs
 
 
@@ -364,7 +364,7 @@ def _find_uid(nodes: Sequence[NodeSignature], uid: str, which: str) -> NodeSigna
         if any(uid == one.uid for one in each.operators):
             return each
     names = ", ".join(each.uid for each in nodes)
-    raise UsageError(f"--match: the {which} plan has no operator {uid}", hint=f"It has {names}")
+    raise UsageError(f"the {which} plan has no operator {uid} to match", hint=f"It has {names}")
 
 
 def _group(
