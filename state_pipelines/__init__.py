@@ -19,6 +19,7 @@
     sp.verify(snapshot).findings
     sp.verify_all("s3://bucket/checkpoints").newest_restorable
     sp.plan_retention(["s3://bucket/checkpoints", "s3://bucket/savepoints"])
+    sp.status("orders.yaml").findings
     sp.upgrade("JOB.yaml", plan_only=True).plan
     sp.rehearse("JOB.yaml").down_time
     sp.spark.register(spark)
@@ -37,6 +38,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from state_pipelines import errors, spark, sql
+    from state_pipelines.flink.status import status
     from state_pipelines.operations.auditing import audit_paths as verify_all
     from state_pipelines.operations.auditing import audit_snapshot as verify
     from state_pipelines.operations.balance.balance import measure_balance as balance
@@ -84,6 +86,7 @@ __all__ = [
     "rescale",
     "spark",
     "sql",
+    "status",
     "upgrade",
     "use_storage_options",
     "verify",
@@ -114,6 +117,7 @@ _DEFINITIONS = {
     "read": "operations.state_rows.read",
     "rehearse": "upgrades.rehearsal.rehearse",
     "rescale": "operations.rescale.rescale",
+    "status": "flink.status.status",
     "upgrade": "upgrades.job_upgrade.upgrade",
     "use_storage_options": "storage.use_storage_options",
     "verify": "operations.auditing.audit_snapshot",

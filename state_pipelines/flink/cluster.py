@@ -406,6 +406,7 @@ class CheckpointStatistics:
         restored_path: snapshot that the job was restored from last; empty where it was not.
         restored_id: id of that snapshot.
         history: the last ones (`web.checkpoints.history`), newest first.
+        latest_completed: the last completed checkpoint, which may have left the history; savepoints do not count.
     """
 
     completed: int
@@ -415,6 +416,7 @@ class CheckpointStatistics:
     restored_path: str
     restored_id: int | None
     history: tuple[Checkpoint, ...]
+    latest_completed: Checkpoint | None = None
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,8 @@ def read_exceptions(content: Mapping[str, Any]) -> tuple[JobFailure, ...]:
 def read_statistics(content: Mapping[str, Any]) -> CheckpointStatistics:
     """Statistics from `CheckpointingStatistics`."""
     counts = take(content, "counts", dict)
-    restored = take(take(content, "latest", dict, {}), "restored", dict, {})
+    latest = take(content, "latest", dict, {})
+    restored, completed = take(latest, "restored", dict, {}), take(latest, "completed", dict, {})
     history = [read_checkpoint(each, {}) for each in take(content, "history", list, [])]
     return CheckpointStatistics(
         completed=take(counts, "completed", int),
@@ -184,6 +185,7 @@ def read_statistics(content: Mapping[str, Any]) -> CheckpointStatistics:
         restored_path=take(restored, "external_path", str, ""),
         restored_id=take(restored, "id", int) if restored else None,
         history=tuple(sorted(history, key=lambda each: each.id, reverse=True)),
+        latest_completed=read_checkpoint(completed, {}) if completed else None,
     )
 
 

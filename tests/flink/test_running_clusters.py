@@ -24,6 +24,7 @@ from state_pipelines.flink.cluster import (
 from state_pipelines.flink.http_client import HttpClient
 from state_pipelines.flink.rest_cluster import RestCluster
 from state_pipelines.flink.stack_traces import find_failure_reason, find_root_cause
+from state_pipelines.flink.status import status
 from state_pipelines.snapshot import open_snapshot
 from tests.flink.clusters import SLOTS, RunningCluster, make_jar, running_cluster
 from tests.flink.harness import VERSIONS
@@ -171,6 +172,11 @@ def test_a_failed_checkpoint_has_its_reason(
     with running.trouble(trouble):
         failed = until(lambda: find_failed(cluster, job_id))
         assert find_failure_reason(failed.failure) is reason
+        report = status(cluster, job_id)
+        explained = next(each for each in report.failed if each.id == failed.id)
+        assert (explained.reason, bool(explained.cause), bool(explained.remedy)) == (reason.name, True, True)
+        assert report.slowest
+        assert not report.notes
         if trouble == "decline":
             failure = until(lambda: cluster.read_exceptions(job_id))[0]
             assert find_failure_reason(failure.stack) is FailureReason.CHECKPOINT_DECLINED

@@ -1,0 +1,137 @@
+"""Failed checkpoints of running jobs: Flink's reason, its usual cause, and the remedy in Flink.
+
+`checkpoints.failure_reasons` has the reasons with the causes of checkpoints that are taken here; those that differ in
+Flink are below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from state_pipelines.checkpoints.failure_reasons import FailureReason
+from state_pipelines.flink.stack_traces import find_failure_reason, find_root_cause
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from state_pipelines.flink.cluster import Checkpoint, JobFailure
+
+_IN_FLINK: dict[FailureReason, tuple[str, str]] = {
+    FailureReason.CHECKPOINT_EXPIRED: (
+        "The slowest subtask took longer than execution.checkpointing.timeout: barriers wait for backpressured "
+        "records, or its state is slow to upload.",
+        "Look at the slowest subtasks: a long alignment or start delay asks for unaligned checkpoints or less "
+        "backpressure, a long asynchronous one for incremental checkpoints or a faster storage.",
+    ),
+    FailureReason.CHECKPOINT_SUBSUMED: (
+        "A later checkpoint was completed first.",
+        "Nothing, or allow fewer concurrent checkpoints (execution.checkpointing.max-concurrent-checkpoints).",
+    ),
+    FailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN: (
+        "The job ended or was cancelled while the checkpoint was pending.",
+        "Nothing where that was wanted; otherwise look at the failures of the job.",
+    ),
+    FailureReason.CHECKPOINT_COORDINATOR_SUSPEND: (
+        "The job failed and restarted, or stopped with a savepoint, while the checkpoint was pending.",
+        "Repair what made the job fail: see its failures.",
+    ),
+    FailureReason.IO_EXCEPTION: (
+        "The directory of the checkpoint could not be created.",
+        "Check execution.checkpointing.dir from the JobManager: permissions, credentials, free space.",
+    ),
+    FailureReason.FINALIZE_CHECKPOINT_FAILURE: (
+        "All tasks acknowledged, but the JobManager could not write `_metadata`.",
+        "Check execution.checkpointing.dir from the JobManager: permissions, credentials, free space.",
+    ),
+    FailureReason.TOO_MANY_CHECKPOINT_REQUESTS: (
+        "More than 1,000 requests wait, because checkpoints take longer than the time between requests.",
+        "Ask less often, or find out why the pending checkpoint takes so long.",
+    ),
+    FailureReason.JOB_FAILOVER_REGION: (
+        "A region of the job restarts.",
+        "Repair what made the region restart: see the failures of the job.",
+    ),
+}
+_BEGINNING = "In Flink, "
+_OF_THE_JOB = frozenset(
+    {
+        FailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
+        FailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
+        FailureReason.JOB_FAILOVER_REGION,
+        FailureReason.TASK_FAILURE,
+        FailureReason.TASK_CHECKPOINT_FAILURE,
+    }
+)
+_SECONDS_APART = 10
+
+
+@dataclass(frozen=True)
+class FailedCheckpoint:
+    """A failed checkpoint of a running job.
+
+    Attributes:
+        id: its id; None of a savepoint or checkpoint that failed before it had one.
+        is_savepoint: whether it was to be a savepoint.
+        failed: when; None where Flink does not say.
+        message: Flink's message.
+        reason: name of Flink's reason; empty where its message names none.
+        cause: the usual cause.
+        remedy: what to do.
+        job_failure: root cause of the failure of the job that ended it; empty where there is none.
+        acknowledged: number of subtasks that acknowledged.
+        subtasks: number of those that had to.
+    """
+
+    id: int | None
+    is_savepoint: bool
+    failed: datetime | None
+    message: str
+    reason: str
+    cause: str
+    remedy: str
+    job_failure: str = ""
+    acknowledged: int = 0
+    subtasks: int = 0
+
+
+def explain_message(message: str) -> tuple[str, str, str]:
+    """Name of the reason, usual cause and remedy of a failed checkpoint or savepoint, from Flink's words."""
+    reason = find_failure_reason(message)
+    if reason is None:
+        return "", "", "Look at the log of the JobManager."
+    cause, remedy = _IN_FLINK.get(reason, (reason.cause, reason.remedy))
+    if cause.startswith(_BEGINNING):
+        cause = cause[len(_BEGINNING) :]
+        cause = cause[:1].upper() + cause[1:]
+    return reason.name, cause, remedy
+
+
+def explain_checkpoint(checkpoint: Checkpoint, failures: Iterable[JobFailure] = ()) -> FailedCheckpoint:
+    """A failed checkpoint with its cause and remedy.
+
+    Args:
+        checkpoint: the checkpoint.
+        failures: of the job; one at the same time is the cause where Flink's reason is that the job restarted.
+    """
+    name, cause, remedy = explain_message(checkpoint.failure)
+    nearest = ""
+    if name and FailureReason[name] in _OF_THE_JOB and checkpoint.failed is not None:
+        failed = checkpoint.failed
+        apart = {each: abs((each.time - failed).total_seconds()) for each in failures}
+        found = min(apart, key=lambda each: apart[each], default=None)
+        if found is not None and apart[found] <= _SECONDS_APART:
+            nearest = find_root_cause(found.stack) or found.exception
+    return FailedCheckpoint(
+        id=checkpoint.id,
+        is_savepoint=checkpoint.is_savepoint,
+        failed=checkpoint.failed,
+        message=checkpoint.failure,
+        reason=name,
+        cause=cause,
+        remedy=remedy,
+        job_failure=nearest,
+        acknowledged=checkpoint.acknowledged,
+        subtasks=checkpoint.subtasks,
+    )

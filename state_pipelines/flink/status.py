@@ -1,0 +1,610 @@
+"""`status`: a running job with its checkpoints, their failures, and what is wrong.
+
+Nothing is changed at the cluster. What a cluster cannot answer is a note, not an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from state_pipelines.errors import ClusterError, NotFoundError, StateError, UnsupportedError, UsageError
+from state_pipelines.flink.checkpoint_failures import explain_checkpoint
+from state_pipelines.flink.cluster import CheckpointStatus, JobLoad, JobStatus, find_job
+from state_pipelines.flink.connections import open_job
+from state_pipelines.flink.stack_traces import find_root_cause
+from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.snapshot import open_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from state_pipelines.flink.checkpoint_failures import FailedCheckpoint
+    from state_pipelines.flink.cluster import (
+        Checkpoint,
+        CheckpointSettings,
+        CheckpointStatistics,
+        FlinkCluster,
+        JobDetails,
+        JobFailure,
+        JobOverview,
+        JobVertex,
+    )
+    from state_pipelines.snapshot import Snapshot
+
+_T = TypeVar("_T")
+SLOWEST = 5
+"""Subtasks that are listed as the slowest ones."""
+
+_FAILED_IN_A_ROW = 2
+_INTERVALS = 3
+_BUSY = 0.9
+# State that does not fit the program (`StateMigrationException`, `Checkpoints.loadAndValidateCheckpoint`).
+_MISFITS = ("StateMigrationException", "serializer must", "There is no operator for the state")
+# Handles that cannot be read, or hold other bytes (`StreamTaskStateInitializerImpl`, `BackendRestorerProcedure`).
+_RESTORES = ("Could not restore keyed state backend", "Could not restore operator state backend")
+
+
+class Level(StrEnum):
+    """Severity of what is found about a job."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True)
+class JobFinding:
+    """Something that is wrong with a job.
+
+    Attributes:
+        level: how severe it is.
+        what: what is wrong.
+        remedy: what to do.
+    """
+
+    level: Level
+    what: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class CheckpointDurations:
+    """Durations and sizes of the completed checkpoints of the history; savepoints do not count.
+
+    Attributes:
+        number: of checkpoints.
+        last_ms: duration of the last one.
+        median_ms: the median.
+        longest_ms: the longest.
+        last_size: bytes of state of the last one.
+        last_written: bytes that the last one wrote.
+        last_persisted: bytes of in-flight data in the last one.
+    """
+
+    number: int
+    last_ms: int | None
+    median_ms: int | None
+    longest_ms: int | None
+    last_size: int | None
+    last_written: int | None
+    last_persisted: int | None
+
+
+@dataclass(frozen=True)
+class SlowSubtask:
+    """A subtask of the newest checkpoint that has subtasks.
+
+    Attributes:
+        task: name of its task.
+        index: of the subtask.
+        is_completed: whether it acknowledged.
+        duration_ms: from the trigger to the acknowledgement; None where it has not acknowledged.
+        sync_ms: synchronous duration.
+        async_ms: asynchronous duration.
+        alignment_ms: duration of the alignment of barriers.
+        start_delay_ms: time until the first barrier arrived.
+        state_size: bytes of its state.
+    """
+
+    task: str
+    index: int
+    is_completed: bool
+    duration_ms: int | None
+    sync_ms: int | None
+    async_ms: int | None
+    alignment_ms: int | None
+    start_delay_ms: int | None
+    state_size: int | None
+
+
+@dataclass(frozen=True)
+class StateGrowth:
+    """Growth of the state of a task, or of an operator, between two snapshots.
+
+    Attributes:
+        name: of the task; of the operator its uid, name or id.
+        before: bytes in the older one; None where it is not in it.
+        after: bytes in the newer one; None where it is not in it.
+        hours: between both.
+    """
+
+    name: str
+    before: int | None
+    after: int | None
+    hours: float
+
+    @property
+    def bytes_per_hour(self) -> float | None:
+        """Growth in bytes per hour; None where there is no time between both, or only one has it."""
+        if self.before is None or self.after is None or self.hours <= 0:
+            return None
+        return (self.after - self.before) / self.hours
+
+    def predict_hours(self, threshold: int) -> float | None:
+        """Hours from the newer snapshot until the state has as many bytes; None where it does not grow."""
+        rate = self.bytes_per_hour
+        if rate is None or rate <= 0 or self.after is None:
+            return None
+        return max(0.0, (threshold - self.after) / rate)
+
+
+@dataclass(frozen=True)
+class FailureCount:
+    """Failures of a job with one root cause.
+
+    Attributes:
+        cause: the root cause.
+        number: of the last failures that have it.
+        last: time of the last one.
+        task: the task that failed last with it; empty where the job failed as a whole.
+        misfits: whether the state does not fit the program.
+        cannot_restore: whether the state could not be restored for another reason.
+    """
+
+    cause: str
+    number: int
+    last: datetime
+    task: str
+    misfits: bool
+    cannot_restore: bool
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """A job at one moment.
+
+    Attributes:
+        endpoint: of the cluster.
+        measured: the moment.
+        job: the job.
+        vertices: its tasks.
+        load: its restarts, backpressure and lag; None where the cluster does not say.
+        settings: of its checkpoints; None where it takes none, or the cluster does not say.
+        counts: checkpoints by status; empty where it takes none.
+        restored_path: snapshot that it was restored from last; empty where it was not.
+        newest: the newest completed checkpoint or savepoint; None without one.
+        durations: of its checkpoints.
+        failed: failed checkpoints of the history, newest first.
+        failures: its last failures by root cause, newest first.
+        slowest: subtasks of the newest checkpoint, slowest first.
+        growth: of the state of its tasks since the oldest checkpoint of the history.
+        operators: growth of the state of its operators, largest first, between two checkpoints that are still there;
+            empty unless asked for.
+        findings: what is wrong, most severe first.
+        notes: what could not be found out.
+    """
+
+    endpoint: str
+    measured: datetime
+    job: JobOverview
+    vertices: tuple[JobVertex, ...]
+    load: JobLoad | None
+    settings: CheckpointSettings | None
+    counts: dict[str, int]
+    restored_path: str
+    newest: Checkpoint | None
+    durations: CheckpointDurations
+    failed: tuple[FailedCheckpoint, ...]
+    failures: tuple[FailureCount, ...]
+    slowest: tuple[SlowSubtask, ...]
+    growth: tuple[StateGrowth, ...]
+    operators: tuple[StateGrowth, ...]
+    findings: tuple[JobFinding, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing is found that is an error."""
+        return not any(each.level is Level.ERROR for each in self.findings)
+
+    @property
+    def newest_age(self) -> timedelta | None:
+        """Time since the newest completed checkpoint was triggered; None without one."""
+        return None if self.newest is None else max(timedelta(), self.measured - self.newest.triggered)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON; times in ISO 8601."""
+        content = _to_json(asdict(self))
+        assert isinstance(content, dict)
+        age = self.newest_age
+        return {
+            **content,
+            "is_healthy": self.is_healthy,
+            "newest_age_seconds": None if age is None else age.total_seconds(),
+        }
+
+
+def status(
+    job: str | FlinkCluster,
+    name: str | None = None,
+    *,
+    operators: bool = False,
+    open: Callable[[str], Snapshot] = open_snapshot,
+    now: datetime | None = None,
+) -> JobReport:
+    """Report how a running job is.
+
+    Args:
+        job: the description of a job with its `cluster`, the address of a REST endpoint, or a cluster.
+        name: name or id of the job at the cluster; by default that of the description, or the only one that runs.
+        operators: also compare the oldest and the newest checkpoint that are still there, operator by operator.
+        open: opens these two.
+        now: the moment, for ages; by default the current time.
+
+    Raises:
+        ClusterError: the cluster cannot be reached or refuses.
+        NotFoundError: it has no such job.
+        UsageError: the description names no cluster, or several jobs fit.
+    """
+    cluster, described = open_job(job) if isinstance(job, str) else (job, None)
+    found = _choose_job(cluster, name or described)
+    return _Watcher(cluster, found, now or datetime.now(UTC)).report(open if operators else None)
+
+
+def _choose_job(cluster: FlinkCluster, name: str | None) -> JobOverview:
+    if name is not None:
+        return find_job(cluster, name)
+    jobs = cluster.list_jobs()
+    running = [each for each in jobs if not each.status.is_terminal]
+    if len(running) == 1 or (not running and len(jobs) == 1):
+        return (running or jobs)[0]
+    known = ", ".join(f"{each.name} ({each.id}, {each.status})" for each in (running or jobs)[:10])
+    raise UsageError(
+        f"{len(running)} jobs run at {cluster.endpoint}",
+        hint=f"Name one with --job: {known}" if known else "Look whether this is the cluster of the job",
+    )
+
+
+class _Watcher:
+    def __init__(self, cluster: FlinkCluster, job: JobOverview, now: datetime) -> None:
+        self.cluster = cluster
+        self.job = job
+        self.now = now
+        self.notes: list[str] = []
+
+    def attempt(self, what: str, call: Callable[[], _T]) -> _T | None:
+        """The answer to a question; None, with a note, where there is none."""
+        try:
+            return call()
+        except UnsupportedError as error:
+            self.notes.append(f"{what}: {error.what}")
+        except NotFoundError:
+            self.notes.append(f"{what}: the cluster has none")
+        except ClusterError as error:
+            # The job was found: what fails now does not hide what is known.
+            self.notes.append(f"{what}: {error.what}")
+        return None
+
+    def report(self, open: Callable[[str], Snapshot] | None) -> JobReport:
+        identity = self.job.id
+        details = self.attempt("tasks", lambda: self.cluster.read_job(identity))
+        statistics = self.attempt("checkpoints", lambda: self.cluster.read_checkpoints(identity))
+        failures = self.attempt("failures", lambda: self.cluster.read_exceptions(identity)) or ()
+        load = None
+        if not self.job.status.is_terminal:
+            load = self.attempt("load", lambda: self.cluster.read_load(identity))
+        history = statistics.history if statistics is not None else ()
+        names = {each.id: each.name for each in details.vertices} if details is not None else {}
+        done = [each for each in history if each.status is CheckpointStatus.COMPLETED]
+        newest = _find_newest(statistics)
+        failed = [each for each in history if each.status is CheckpointStatus.FAILED]
+        slowest = self.attempt("slowest subtasks", lambda: self._find_slowest(history, names))
+        growth = self.attempt("growth of state", lambda: self._measure_growth(done, names))
+        explained = tuple(explain_checkpoint(each, failures) for each in failed)
+        counted = _count_failures(failures)
+        settings = details.checkpoints if details is not None else None
+        durations = _measure_durations([each for each in done if not each.is_savepoint])
+        findings = [
+            *self._judge_job(counted, load, newest),
+            *self._judge_checkpoints(statistics, settings, details, explained, durations),
+            *_judge_load(load),
+        ]
+        return JobReport(
+            endpoint=self.cluster.endpoint,
+            measured=self.now,
+            job=self.job,
+            vertices=details.vertices if details is not None else (),
+            load=load,
+            settings=settings,
+            counts={}
+            if statistics is None
+            else {
+                "completed": statistics.completed,
+                "failed": statistics.failed,
+                "in_progress": statistics.in_progress,
+                "restored": statistics.restored,
+            },
+            restored_path=statistics.restored_path if statistics is not None else "",
+            newest=newest,
+            durations=durations,
+            failed=explained,
+            failures=counted,
+            slowest=slowest or (),
+            growth=growth or (),
+            operators=() if open is None else self._compare_operators(done, open),
+            findings=tuple(sorted(findings, key=lambda each: each.level is Level.WARNING)),
+            notes=tuple(dict.fromkeys(self.notes)),
+        )
+
+    def _find_slowest(self, history: Sequence[Checkpoint], names: dict[str, str]) -> tuple[SlowSubtask, ...]:
+        """Subtasks of the newest checkpoint whose failure or duration they explain."""
+        for each in history[:3]:
+            if each.status is CheckpointStatus.IN_PROGRESS and len(history) > 1:
+                continue
+            try:
+                details = self.cluster.read_checkpoint(self.job.id, each.id, subtasks=True)
+            except NotFoundError:
+                # It has left the history meanwhile.
+                continue
+            found = [
+                SlowSubtask(
+                    task=names.get(task.vertex_id, task.vertex_id),
+                    index=subtask.index,
+                    is_completed=subtask.is_completed,
+                    duration_ms=subtask.duration_ms,
+                    sync_ms=subtask.sync_ms,
+                    async_ms=subtask.async_ms,
+                    alignment_ms=subtask.alignment_ms,
+                    start_delay_ms=subtask.start_delay_ms,
+                    state_size=subtask.state_size,
+                )
+                for task in details.tasks
+                for subtask in task.details
+            ]
+            if found:
+                # Those that have not acknowledged are the slowest of all.
+                found.sort(key=lambda sub: (sub.is_completed, -(sub.duration_ms or 0)))
+                return tuple(found[:SLOWEST])
+        return ()
+
+    def _measure_growth(self, done: Sequence[Checkpoint], names: dict[str, str]) -> tuple[StateGrowth, ...]:
+        """Growth of each task from the oldest to the newest checkpoint of the history; formats differ in size."""
+        alike = [each for each in done if each.is_savepoint == done[0].is_savepoint] if done else []
+        if len(alike) < 2:
+            return ()
+        after = self._read_sizes(alike[0])
+        for each in reversed(alike[1:]):
+            try:
+                before = self._read_sizes(each)
+            except NotFoundError:
+                # It has left the history meanwhile.
+                continue
+            hours = (alike[0].triggered - each.triggered) / timedelta(hours=1)
+            return tuple(
+                StateGrowth(names.get(vertex, vertex), before.get(vertex), after.get(vertex), hours)
+                for vertex in dict.fromkeys((*after, *before))
+            )
+        return ()
+
+    def _read_sizes(self, checkpoint: Checkpoint) -> dict[str, int | None]:
+        tasks = self.cluster.read_checkpoint(self.job.id, checkpoint.id).tasks
+        return {task.vertex_id: task.state_size for task in tasks}
+
+    def _compare_operators(
+        self, done: Sequence[Checkpoint], open: Callable[[str], Snapshot]
+    ) -> tuple[StateGrowth, ...]:
+        there = [each for each in done if each.path and not each.is_discarded and not each.is_savepoint]
+        if len(there) < 2:
+            self.notes.append(
+                "growth of operators: fewer than two checkpoints are there, see execution.checkpointing.num-retained"
+            )
+            return ()
+        hours = (there[0].triggered - there[-1].triggered) / timedelta(hours=1)
+        try:
+            return compare_operators(open(there[-1].path), open(there[0].path), hours)
+        except StateError as error:
+            self.notes.append(f"growth of operators: {error}")
+            return ()
+
+    def _judge_job(
+        self, failures: Sequence[FailureCount], load: JobLoad | None, newest: Checkpoint | None
+    ) -> list[JobFinding]:
+        found = []
+        state = self.job.status
+        if state in (JobStatus.FAILED, JobStatus.SUSPENDED):
+            why = f": {failures[0].cause}" if failures else ""
+            found.append(JobFinding(Level.ERROR, f"the job is {state}{why}", "Repair the cause, then start it again."))
+        elif state in (JobStatus.CANCELED, JobStatus.FINISHED):
+            found.append(
+                JobFinding(Level.ERROR, f"the job is {state}", "Start it from its last savepoint or checkpoint.")
+            )
+        elif state is not JobStatus.RUNNING:
+            why = f": {failures[0].cause}" if failures else ""
+            found.append(JobFinding(Level.ERROR, f"the job is {state}, not running{why}"))
+        for each in failures:
+            # A later checkpoint shows that the job has come up since.
+            is_over = newest is not None and newest.triggered > each.last and state is JobStatus.RUNNING
+            if (each.misfits or each.cannot_restore) and not is_over:
+                found.append(_explain_state_error(each))
+        restarts = load.restarts if load is not None else None
+        if restarts and state is JobStatus.RUNNING:
+            why = f"; last: {failures[0].cause}" if failures else ""
+            found.append(
+                JobFinding(Level.WARNING, f"the job has restarted {restarts} times{why}", "Repair what makes it fail.")
+            )
+        return found
+
+    def _judge_checkpoints(
+        self,
+        statistics: CheckpointStatistics | None,
+        settings: CheckpointSettings | None,
+        details: JobDetails | None,
+        failed: Sequence[FailedCheckpoint],
+        durations: CheckpointDurations,
+    ) -> list[JobFinding]:
+        if self.job.status.is_terminal:
+            return []
+        if settings is None or settings.interval_ms is None:
+            if details is None:
+                return []
+            return [
+                JobFinding(
+                    Level.WARNING,
+                    "the job takes no periodic checkpoints",
+                    "Set execution.checkpointing.interval, or take savepoints on a schedule.",
+                )
+            ]
+        found: list[JobFinding] = []
+        history = statistics.history if statistics is not None else ()
+        decided = [each for each in history if each.status is not CheckpointStatus.IN_PROGRESS]
+        row = next((n for n, each in enumerate(decided) if each.status is CheckpointStatus.COMPLETED), len(decided))
+        if row and failed:
+            last = failed[0]
+            why = f": {last.message}" + (f" ({last.job_failure})" if last.job_failure else "")
+            level = Level.ERROR if row >= _FAILED_IN_A_ROW else Level.WARNING
+            number = "the last checkpoint has failed" if row == 1 else f"the last {row} checkpoints have failed"
+            found.append(JobFinding(level, f"{number}{why}", last.remedy))
+        interval, often = timedelta(milliseconds=settings.interval_ms), describe_duration(settings.interval_ms)
+        patience = _INTERVALS * interval + timedelta(milliseconds=settings.timeout_ms or 0)
+        newest = _find_newest(statistics)
+        since = newest.triggered if newest is not None else self.job.started
+        if since is not None and self.now - since > patience:
+            age = describe_duration(int((self.now - since).total_seconds()) * 1000)
+            what = (
+                f"the newest checkpoint is {age} old"
+                if newest is not None
+                else f"no checkpoint was completed in {age}, since the job started"
+            )
+            found.append(JobFinding(Level.ERROR, f"{what}, with an interval of {often}", _hint_of(failed)))
+        if durations.median_ms is not None and durations.median_ms > settings.interval_ms:
+            found.append(
+                JobFinding(
+                    Level.WARNING,
+                    f"checkpoints take {describe_duration(durations.median_ms)}, longer than the interval of {often}",
+                    "Raise execution.checkpointing.interval, or make them faster: see the slowest subtasks.",
+                )
+            )
+        return found
+
+
+def _find_newest(statistics: CheckpointStatistics | None) -> Checkpoint | None:
+    """The newest completed checkpoint or savepoint, also one that has left the history."""
+    if statistics is None:
+        return None
+    found = [each for each in statistics.history if each.status is CheckpointStatus.COMPLETED]
+    found += [statistics.latest_completed] if statistics.latest_completed is not None else []
+    return max(found, key=lambda each: each.triggered, default=None)
+
+
+def describe_duration(millis: int) -> str:
+    """A duration for people: `250 ms`, `1.5 s`, `0:05:00`."""
+    if millis < 1000:
+        return f"{millis} ms"
+    return f"{millis / 1000:.1f} s" if millis < 60_000 else str(timedelta(seconds=round(millis / 1000)))
+
+
+def _explain_state_error(failure: FailureCount) -> JobFinding:
+    if failure.misfits:
+        return JobFinding(
+            Level.ERROR,
+            f"its state does not fit its program: {failure.cause}",
+            "See what does not fit: `state-pipelines check SNAPSHOT --jar NEW.jar`, with the snapshot that it starts "
+            "from; `--draft DIR` drafts the migration.",
+        )
+    return JobFinding(
+        Level.ERROR,
+        f"its state cannot be restored: {failure.cause}",
+        "See whether the snapshot is whole: `state-pipelines verify SNAPSHOT`, with the one that it starts from.",
+    )
+
+
+def _hint_of(failed: Sequence[FailedCheckpoint]) -> str:
+    return failed[0].remedy if failed else "Look at the log of the JobManager."
+
+
+def _judge_load(load: JobLoad | None) -> list[JobFinding]:
+    if load is None:
+        return []
+    waiting = [each for each in load.vertices if (each.backpressured_ratio or 0) > _BUSY]
+    busy = [each for each in load.vertices if (each.busy_ratio or 0) > _BUSY]
+    if not waiting:
+        return []
+    names = ", ".join(each.vertex.name for each in waiting)
+    because = ", ".join(each.vertex.name for each in busy)
+    return [
+        JobFinding(
+            Level.WARNING,
+            f"backpressure in {names}" + (f", since {because} is busy all the time" if because else ""),
+            "Give the busy task more parallelism, or look for skewed keys: `state-pipelines inspect --balance`.",
+        )
+    ]
+
+
+def _count_failures(failures: Sequence[JobFailure]) -> tuple[FailureCount, ...]:
+    counted: dict[str, FailureCount] = {}
+    for each in failures:
+        cause = find_root_cause(each.stack) or each.exception
+        if cause in counted:
+            counted[cause] = replace(counted[cause], number=counted[cause].number + 1)
+            continue
+        misfits = any(words in each.stack for words in _MISFITS)
+        cannot_restore = not misfits and any(words in each.stack for words in _RESTORES)
+        counted[cause] = FailureCount(cause, 1, each.time, each.task, misfits, cannot_restore)
+    return tuple(counted.values())
+
+
+def _measure_durations(done: Sequence[Checkpoint]) -> CheckpointDurations:
+    durations = sorted(each.duration_ms for each in done if each.duration_ms is not None)
+    last = done[0] if done else None
+    return CheckpointDurations(
+        number=len(done),
+        last_ms=last.duration_ms if last is not None else None,
+        median_ms=durations[len(durations) // 2] if durations else None,
+        longest_ms=durations[-1] if durations else None,
+        last_size=last.state_size if last is not None else None,
+        last_written=last.written_size if last is not None else None,
+        last_persisted=last.persisted_data if last is not None else None,
+    )
+
+
+def compare_operators(older: Snapshot, newer: Snapshot, hours: float) -> tuple[StateGrowth, ...]:
+    """Growth of the state of each operator between two snapshots, from their handles.
+
+    Args:
+        older: a checkpoint or savepoint.
+        newer: a later one of the same job.
+        hours: between both.
+
+    Raises:
+        StateError: one of them cannot be read.
+    """
+    sizes: list[dict[str, int]] = []
+    names: dict[str, str] = {}
+    for each in (older, newer):
+        operators = inspect(each, count=False).operators
+        sizes.append({operator.id: operator.bytes for operator in operators})
+        names |= {operator.id: operator.uid or operator.name or operator.id for operator in operators}
+    order = sorted(names, key=lambda each: -(sizes[1].get(each, 0)))
+    return tuple(StateGrowth(names[each], sizes[0].get(each), sizes[1].get(each), hours) for each in order)
+
+
+def _to_json(value: object) -> object:
+    if isinstance(value, dict):
+        return {str(name): _to_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_json(each) for each in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value

@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+import state_pipelines as sp
+from state_pipelines.checkpoints.failure_reasons import FailureReason
+from state_pipelines.cli.commands import CommandGroup
+from state_pipelines.errors import NotFoundError, UsageError
+from state_pipelines.flink.checkpoint_failures import explain_message
+from state_pipelines.flink.status import JobReport, Level, StateGrowth, compare_operators
+from tests.clusters.servers import Server, serving
+from tests.flink.harness import ORDERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+JOB = "a" * 32
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MILLIS = int(NOW.timestamp() * 1000)
+SOURCE, COUNTS = "c" * 32, "d" * 32
+EXPIRED, SUSPENDED = "Checkpoint expired before completing.", "Checkpoint Coordinator is suspending."
+
+
+def describe_job(status: str = "RUNNING") -> dict[str, Any]:
+    vertices = [
+        {"id": SOURCE, "name": "numbers", "parallelism": 2, "maxParallelism": 128, "status": "RUNNING"},
+        {"id": COUNTS, "name": "counts", "parallelism": 2, "maxParallelism": 128, "status": "RUNNING"},
+    ]
+    return {
+        "jid": JOB,
+        "name": "orders",
+        "state": status,
+        "start-time": MILLIS - 7_200_000,
+        "end-time": -1,
+        "maxParallelism": -1,
+        "vertices": vertices,
+        "plan": {},
+    }
+
+
+def complete(number: int, seconds_ago: float, **more: Any) -> dict[str, Any]:
+    return {
+        "id": number,
+        "status": "COMPLETED",
+        "is_savepoint": False,
+        "trigger_timestamp": MILLIS - int(seconds_ago * 1000),
+        "end_to_end_duration": 100 * number,
+        "state_size": 1000 * number,
+        "checkpointed_size": 10,
+        "num_subtasks": 4,
+        "num_acknowledged_subtasks": 4,
+        "external_path": f"file:/checkpoints/chk-{number}",
+        "tasks": {
+            SOURCE: {"status": "COMPLETED", "num_subtasks": 2, "num_acknowledged_subtasks": 2, "state_size": 8},
+            COUNTS: {
+                "status": "COMPLETED",
+                "num_subtasks": 2,
+                "num_acknowledged_subtasks": 2,
+                "state_size": 500 * number,
+            },
+        },
+        **more,
+    }
+
+
+def fail(number: int, seconds_ago: float, message: str) -> dict[str, Any]:
+    ended = MILLIS - int(seconds_ago * 1000)
+    more = {"failure_timestamp": ended, "failure_message": message, "num_acknowledged_subtasks": 3}
+    return {**complete(number, seconds_ago + 1), "status": "FAILED", "external_path": None, **more}
+
+
+def fail_job(seconds_ago: float, stack: str) -> dict[str, Any]:
+    return {
+        "timestamp": MILLIS - int(seconds_ago * 1000),
+        "exceptionName": "java.io.IOException",
+        "stacktrace": stack,
+        "taskName": "counts (1/2)",
+    }
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as server:
+        yield server
+
+
+def arrange(
+    server: Server,
+    *history: dict[str, Any],
+    job: str = "RUNNING",
+    failures: tuple[dict[str, Any], ...] = (),
+    interval: int = 10_000,
+) -> None:
+    path = f"GET /jobs/{JOB}"
+    details = describe_job(job)
+    server.on("GET /jobs/overview", {"jobs": [details]})
+    server.on(path, details)
+    server.on(f"{path}/config", {"execution-config": {"user-config": {"topic": "orders"}}})
+    settings = {"mode": "exactly_once", "interval": interval, "timeout": 5000, "tolerable_failed_checkpoints": 3}
+    server.on(f"{path}/checkpoints/config", settings)
+    server.on(f"{path}/exceptions", {"exceptionHistory": {"entries": list(failures)}})
+    failed = sum(each["status"] == "FAILED" for each in history)
+    counts = {"completed": len(history) - failed, "failed": failed, "in_progress": 0, "restored": 1}
+    restored = {"restored": {"id": 7, "external_path": "file:/savepoints/s-7"}}
+    server.on(f"{path}/checkpoints", {"counts": counts, "latest": restored, "history": list(history)})
+    for each in history:
+        details_of = f"{path}/checkpoints/details/{each['id']}"
+        server.on(details_of, each)
+        for vertex, ms in ((SOURCE, 10), (COUNTS, 70)):
+            subtasks = [describe_subtask(index, ms * (index + 1)) for index in range(2)]
+            if each["status"] == "FAILED" and vertex == COUNTS:
+                subtasks[1] = {"index": 1, "status": "pending_or_failed"}
+            server.on(f"{details_of}/subtasks/{vertex}", {"subtasks": subtasks})
+    server.on(f"{path}/metrics", [{"id": "numRestarts", "value": "3"}, {"id": "uptime", "value": "5000"}])
+    for vertex in (SOURCE, COUNTS):
+        names = [{"id": "Source__numbers.pendingRecords", "sum": 12}] if vertex == SOURCE else []
+        full = 990 if vertex == COUNTS else 10
+        ratios = [
+            {"id": "busyTimeMsPerSecond", "max": full},
+            {"id": "backPressuredTimeMsPerSecond", "max": 1000 - full},
+        ]
+        server.on(f"{path}/vertices/{vertex}/subtasks/metrics", names, ratios, names)
+        server.on(f"{path}/vertices/{vertex}/watermarks", [{"id": "0.currentInputWatermark", "value": "5"}])
+
+
+def describe_subtask(index: int, ms: int) -> dict[str, Any]:
+    return {
+        "index": index,
+        "status": "completed",
+        "ack_timestamp": MILLIS,
+        "end_to_end_duration": ms,
+        "state_size": 9,
+        "checkpoint": {"sync": 1, "async": 2},
+        "alignment": {"duration": 3},
+        "start_delay": 4,
+    }
+
+
+def watch(server: Server) -> JobReport:
+    return sp.status(server.url, now=NOW)
+
+
+def test_a_job_that_is_well_has_numbers_and_no_errors(server: Server) -> None:
+    arrange(server, complete(3, 10), complete(2, 1810), complete(1, 3610))
+    report = watch(server)
+    assert report.is_healthy
+    assert report.newest is not None
+    assert report.newest.id == 3
+    assert str(report.newest_age) == "0:00:10"
+    assert (report.durations.last_ms, report.durations.median_ms, report.durations.longest_ms) == (300, 200, 300)
+    assert report.restored_path == "file:/savepoints/s-7"
+    assert [(each.task, each.index, each.duration_ms) for each in report.slowest] == [
+        *(("counts", 1, 140), ("counts", 0, 70), ("numbers", 1, 20), ("numbers", 0, 10)),
+    ]
+    growth = {each.name: each for each in report.growth}
+    assert growth["counts"].bytes_per_hour == 1000
+    assert growth["counts"].predict_hours(4500) == 3
+    assert growth["numbers"].predict_hours(10**9) is None
+    assert report.load is not None
+    assert (report.load.restarts, report.load.pending_records) == (3, 12)
+    assert {each.what.split(";")[0].split(",")[0] for each in report.findings} == {
+        "the job has restarted 3 times",
+        "backpressure in numbers",
+    }
+    assert not report.notes
+
+
+def test_failed_checkpoints_have_reason_cause_and_remedy(server: Server) -> None:
+    stack = "java.io.IOException: outer\n\tat a.b(C.java:1)\nCaused by: java.lang.IllegalStateException: no price\n"
+    history = (fail(4, 5, EXPIRED), fail(3, 20, SUSPENDED), complete(2, 30))
+    arrange(server, *history, failures=(fail_job(21, stack), fail_job(400, stack)))
+    report = watch(server)
+    assert not report.is_healthy
+    first, second = report.failed
+    assert (first.reason, first.message, first.job_failure) == ("CHECKPOINT_EXPIRED", EXPIRED, "")
+    assert "execution.checkpointing.timeout" in first.cause
+    assert (second.reason, second.job_failure) == ("CHECKPOINT_COORDINATOR_SUSPEND", "IllegalStateException: no price")
+    assert (first.acknowledged, first.subtasks) == (3, 4)
+    # A subtask that has not acknowledged is the slowest.
+    assert (report.slowest[0].task, report.slowest[0].index, report.slowest[0].is_completed) == ("counts", 1, False)
+    assert [(each.cause, each.number) for each in report.failures] == [("IllegalStateException: no price", 2)]
+    assert report.findings[0].level is Level.ERROR
+    assert report.findings[0].what == f"the last 2 checkpoints have failed: {EXPIRED}"
+
+
+def test_an_old_checkpoint_is_an_error(server: Server) -> None:
+    arrange(server, complete(1, 40))
+    assert [each.what for each in watch(server).findings if each.level is Level.ERROR] == [
+        "the newest checkpoint is 40.0 s old, with an interval of 10.0 s"
+    ]
+    arrange(server)
+    assert "no checkpoint was completed in 2:00:00" in watch(server).findings[0].what
+
+
+def test_the_newest_checkpoint_may_have_left_the_history(server: Server) -> None:
+    arrange(server, fail(9, 5, EXPIRED), fail(8, 15, EXPIRED))
+    statistics = f"GET /jobs/{JOB}/checkpoints"
+    (content,) = server.answers[statistics]
+    server.on(statistics, {**content, "latest": {"completed": complete(7, 50)}})
+    report = watch(server)
+    assert report.newest is not None
+    assert report.newest.id == 7
+    assert any(each.what.startswith("the newest checkpoint is 50.0 s old") for each in report.findings)
+
+
+def test_growth_is_measured_from_the_oldest_checkpoint_that_is_left(server: Server) -> None:
+    arrange(server, complete(3, 10), complete(2, 1810), complete(1, 3610))
+    server.on(f"GET /jobs/{JOB}/checkpoints/details/1", (404, {"errors": ["Could not find checkpoint"]}))
+    assert {each.hours for each in watch(server).growth} == {0.5}
+
+
+def test_state_that_does_not_fit_is_recognised(server: Server) -> None:
+    misfit = (
+        "x\nCaused by: org.apache.flink.util.StateMigrationException: The new state serializer must not be incompatible"
+    )
+    gone = (
+        "java.lang.Exception: Could not restore keyed state backend for X\nCaused by: java.io.FileNotFoundException: f"
+    )
+    arrange(server, job="RESTARTING", failures=(fail_job(1, misfit), fail_job(2, gone)))
+    found = [each for each in watch(server).findings if each.level is Level.ERROR]
+    assert [each.what.split(":")[0] for each in found[:3]] == [
+        "the job is RESTARTING, not running",
+        "its state does not fit its program",
+        "its state cannot be restored",
+    ]
+    assert "state-pipelines check" in found[1].remedy
+    assert "state-pipelines verify" in found[2].remedy
+    # A checkpoint after the failure shows that it is over.
+    arrange(server, complete(1, 1), failures=(fail_job(5, misfit),))
+    assert watch(server).is_healthy
+
+
+def test_a_job_without_checkpoints_is_a_warning(server: Server) -> None:
+    arrange(server)
+    server.on(f"GET /jobs/{JOB}/checkpoints/config", (404, {"errors": ["Checkpointing is not enabled"]}))
+    server.on(f"GET /jobs/{JOB}/checkpoints", (404, {"errors": ["Checkpointing is not enabled"]}))
+    report = watch(server)
+    assert report.is_healthy
+    assert any("no periodic checkpoints" in each.what for each in report.findings)
+    assert report.notes == ("checkpoints: the cluster has none",)
+
+
+def test_what_a_cluster_does_not_answer_is_a_note(server: Server) -> None:
+    arrange(server, complete(1, 1))
+    server.on(f"GET /jobs/{JOB}/metrics", (500, {"errors": ["java.lang.NullPointerException: metrics"]}))
+    report = watch(server)
+    assert report.load is None
+    assert report.notes[0].startswith("load: ")
+    assert report.counts["completed"] == 1
+
+
+@pytest.mark.parametrize(("job", "what"), [("FAILED", "the job is FAILED"), ("FINISHED", "the job is FINISHED")])
+def test_a_job_that_has_ended_is_an_error(server: Server, job: str, what: str) -> None:
+    arrange(server, complete(1, 1), job=job)
+    assert [each.what for each in watch(server).findings] == [what]
+
+
+def test_the_job_has_to_be_named_where_several_run(server: Server) -> None:
+    arrange(server)
+    second = {**describe_job(), "jid": "b" * 32, "name": "payments"}
+    server.on("GET /jobs/overview", {"jobs": [describe_job(), second]})
+    with pytest.raises(UsageError, match="2 jobs run") as caught:
+        watch(server)
+    assert "payments" in caught.value.hint
+    assert sp.status(server.url, "orders", now=NOW).job.id == JOB
+    with pytest.raises(NotFoundError):
+        sp.status(server.url, "shipments", now=NOW)
+
+
+def test_every_reason_is_explained_for_flink() -> None:
+    for reason in FailureReason:
+        name, cause, remedy = explain_message(f"org.x.CheckpointException: {reason.message}")
+        assert name == reason.name
+        assert cause
+        assert remedy
+        assert "Spark" not in cause + remedy
+        assert not cause.startswith("In Flink")
+        assert "run of" not in cause
+    assert explain_message("something else")[0] == ""
+
+
+def test_operators_are_compared_between_two_snapshots() -> None:
+    (path,) = (ORDERS / "savepoints" / "flink-2.2").glob("savepoint-*")
+    snapshot = sp.open_snapshot(str(path))
+    growth = compare_operators(snapshot, snapshot, 2)
+    assert [each.bytes_per_hour for each in growth] == [0.0] * len(snapshot.operators)
+    assert growth[0].after is not None
+    assert growth[0].after > 0
+    assert StateGrowth("new", None, 5, 1).bytes_per_hour is None
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(CommandGroup("state-pipelines"), ["status", *arguments])
+    return result.exit_code, result.output
+
+
+def test_the_command_shows_it_all_and_exits_with_the_answer(server: Server, tmp_path: Path) -> None:
+    arrange(server, fail(4, 5, EXPIRED), fail(3, 20, EXPIRED), complete(2, 30))
+    path = tmp_path / "orders.yaml"
+    path.write_text(f"name: orders\ncluster: {{rest: {server.url}}}\n")
+    code, output = invoke(str(path))
+    assert code == 1
+    for words in (
+        "orders  RUNNING",
+        "the last 2 checkpoints have failed",
+        "usual cause: ",
+        "CHECKPOINT_EXPIRED",
+        "not ack",
+    ):
+        assert words in output
+    code, output = invoke(str(path), "--json")
+    content = json.loads(output)
+    assert (code, content["is_healthy"], content["failed"][0]["reason"]) == (1, False, "CHECKPOINT_EXPIRED")
+    code, output = invoke(str(tmp_path / "none.yaml"))
+    assert code == 2
+
+
+def test_the_command_names_a_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("state_pipelines.flink.http_client.PAUSE_SECONDS", 0)
+    with serving() as server:
+        url = server.url
+    code, output = invoke(url)
+    assert code == 2
+    assert "is not there" in output
