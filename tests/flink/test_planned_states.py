@@ -8,7 +8,8 @@ import pytest
 
 from state_pipelines import sql
 from state_pipelines.errors import UnsupportedError, UsageError
-from state_pipelines.sql.planner import find_flink
+from state_pipelines.sql.comparison import compare_plans
+from state_pipelines.sql.planner import compile_scripts, find_flink
 from tests.flink.planned_states import link_home, list_planned, list_stored, read_script, run_plan
 
 if TYPE_CHECKING:
@@ -69,3 +70,15 @@ def test_errors_of_the_planner_name_the_line_and_what_is_missing(tmp_path: Path)
     with pytest.raises(UsageError, match="metadata") as error:
         sql.plan(write(tmp_path, metadata + TOTALS + INSERT), flink_home=home)
     assert "stub stands for orders" in error.value.hint
+
+
+def test_scripts_compiled_together_have_the_numbers_of_each_alone(version: str, tmp_path: Path) -> None:
+    home = str(link_home(version, tmp_path))
+    old, new = tmp_path / "old.sql", tmp_path / "new.sql"
+    old.write_text(ORDERS + TOTALS + INSERT)
+    new.write_text(ORDERS + TOTALS + INSERT.replace("COUNT(*), SUM(amount)", "SUM(amount), COUNT(*)"))
+    together = compile_scripts([str(old), str(new)], flink_home=home)
+    assert [each.json for each in together] == [sql.plan(str(path), flink_home=home).json for path in (old, new)]
+    assert together[1].plan.nodes[0].id == 1
+    (found,) = (each for each in compare_plans(*(each.plan for each in together)).operators if each.states)
+    assert "COUNT(*) would be taken for SUM(orders.amount)" in found.states[0].swap
