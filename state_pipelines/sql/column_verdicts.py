@@ -66,13 +66,23 @@ def compare_rows(
         if source is None:
             continue
         is_derived = len(found) != len(rows) and number < len(rows) - 1
-        is_key = number < len(rows) - 1 or _is_map_key(pair.new)
+        is_key = number < len(rows) - 1 or _is_map_key(pair.new) or _finds_rows_by_value(new, pair.new)
         if any(each.buffer is not None or each.type == MAP_VIEW for each in bare.columns):
             yield from _compare_accumulators(old, new, pair, number, row, bare, source, views)
         else:
             verdicts = _compare_kept_rows(pair, number, row, bare, source, is_key=is_key)
             # A key that is computed from the row leaves nothing out.
             yield from (each for each in verdicts if not (is_derived and each.verdict is Verdict.DROPPED))
+
+
+def _finds_rows_by_value(node: NodeSignature, state: PlannedState) -> bool:
+    """Return whether rows are taken back by comparing all of their columns with those that are kept.
+
+    Source: `RetractableTopNFunction`, `SinkUpsertMaterializer` without the upsert key of its input.
+    """
+    if node.kind == "sink":
+        return state.name == "values" and not node.node.content.get("inputUpsertKey")
+    return node.kind == "rank" and state.name == "data-state"
 
 
 def _is_map_key(state: PlannedState) -> bool:
@@ -115,8 +125,8 @@ def _compare_kept_rows(
                 number,
                 new=index,
                 exact=False,
-                reason="rows are kept under it as a key, so that later changes of rows from before would not find "
-                "them; declare a primary key, give a table with the column, or start from empty",
+                reason="rows are found by it, so that later changes would not find those from before; declare a "
+                "primary key, give a table with the column, or start from empty",
             )
         else:
             where = " (NULL is not allowed: give a default or a table)" if not shown.type.nullable else ""
@@ -196,7 +206,7 @@ def _compare_accumulators(
         for column in bare.columns
     ]
     begins_to_retract = retracts(new.node) and not retracts(old.node)
-    folds_rows = new.kind == "over-aggregate" and any(each.name == "inputState" for each in new.operators[0].states)
+    kept = _list_kept_rows(old, new)
     used: set[int] = set(taken)
     for index, (shown, column) in enumerate(zip(row.columns, bare.columns, strict=True)):
         if column.type == MAP_VIEW:
@@ -264,7 +274,7 @@ def _compare_accumulators(
                 reason="the function is one of the user, whose accumulator no plan describes; start from empty, or "
                 "keep the call as it is",
             )
-        elif folds_rows and column.buffer is not None:
+        elif column.buffer is not None and column.buffer.argument in kept:
             yield _verdict(
                 shown,
                 Verdict.COMPUTED,
@@ -272,7 +282,7 @@ def _compare_accumulators(
                 new=index,
                 derivation=Derivation.FOLD_ROWS,
                 view="inputState",
-                reason="from the rows of the window, where they have the column",
+                reason="from the rows of the window, which inputState has",
             )
         else:
             yield _verdict(
@@ -287,6 +297,19 @@ def _compare_accumulators(
     for index in range(len(source.columns)):
         if index not in used:
             yield _verdict(pair.old.rows[number].columns[index], Verdict.DROPPED, number, old=index)
+
+
+def _list_kept_rows(old: NodeSignature, new: NodeSignature) -> tuple[str, ...]:
+    """Return the columns of the rows that a bounded OVER keeps as long as its window, and an empty text for none.
+
+    It is empty for other nodes.
+    """
+    operator = old.bare[0]
+    rows = operator.find_state("inputState")
+    limits = any(operator.find_state(name) is not None for name in ("processedCountState", "cleanupTsState"))
+    if new.kind != "over-aggregate" or rows is None or not limits or old.bare_task != new.bare_task:
+        return ()
+    return ("", *(each.meaning for row in rows.rows for each in row.columns))
 
 
 def retracts(node: PlanNode) -> bool:

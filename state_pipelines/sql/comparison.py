@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from state_pipelines.sql.column_verdicts import describe_end
-from state_pipelines.sql.lineage import INCREMENTAL, walk_up
-from state_pipelines.sql.matching import JOINS, NodeMatches, NodeSignature, list_signatures, match_nodes
-from state_pipelines.sql.state_verdicts import compare_states
+from state_pipelines.sql.lineage import INCREMENTAL, find_table_options, walk_up
+from state_pipelines.sql.matching import JOINS, NodeMatches, NodeSignature, find_join_spec, list_signatures, match_nodes
+from state_pipelines.sql.state_verdicts import compare_states, sides_are_exchanged
 from state_pipelines.sql.verdict import OperatorVerdict, PlanComparison, SinkChange, StateVerdict, Verdict, find_worst
 
 if TYPE_CHECKING:
@@ -81,9 +81,10 @@ def _compare_nodes(
 ) -> Iterator[OperatorVerdict]:
     refusals = tuple(_find_refusals(old_plan, new_plan, old, new))
     changes = tuple(_find_changes(old, new))
+    remarks = tuple(_find_options(old.node, new.node)) if new.is_source else ()
     by_name = {_transformation(each): (each, bare) for each, bare in zip(old.operators, old.bare, strict=True)}
     for operator, bare in zip(new.operators, new.bare, strict=True):
-        if not operator.states and any(each.states for each in new.operators):
+        if not operator.states and any(each.states for each in new.operators) and new.kind != "sink":
             continue
         found = by_name.get(_transformation(operator))
         if found is None and len(old.operators) == 1:
@@ -102,7 +103,7 @@ def _compare_nodes(
         states = tuple(compare_states(old, new, bare_before, bare, before, operator))
         verdict = find_worst([each.verdict for each in states])
         exact = not changes and all(each.exact for each in states)
-        yield OperatorVerdict(before, operator, verdict, states, exact, changes)
+        yield OperatorVerdict(before, operator, verdict, states, exact, (*changes, *remarks))
 
 
 def _transformation(operator: PlannedOperator) -> str:
@@ -149,6 +150,11 @@ def _find_refusals(old_plan: Plan, new_plan: Plan, old: NodeSignature, new: Node
             "asynchronous state (table.exec.async-state.enabled) is switched, which has other operators; keep the "
             "setting of the old query"
         )
+    if "window" in new.kind and window == window_before and old.key == new.key and old.bare_task != new.bare_task:
+        yield (
+            f"the window, its time or its order changes ({old.bare_task} becomes {new.bare_task}): rows inside a "
+            "window were chosen by the old one; let the windows end in the old query, and start from empty"
+        )
     if old.order != new.order:
         yield (
             f"the order changes from {old.order or 'none'} to {new.order or 'none'}: rows were chosen by the old one, "
@@ -191,8 +197,35 @@ def _find_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
         yield "the rows that reach it come from other tables, joins or keys: those from before stay as they are"
     if old.kind == "rank" and (more := _find_more_rows(old.node, new.node)):
         yield more
-    if old.bare_task != new.bare_task and old.kind not in ("rank", *JOINS):
+    if old.kind in JOINS:
+        yield from _find_join_changes(old, new)
+    elif old.bare_task != new.bare_task and old.kind != "rank":
         yield f"it does something else: {old.bare_task} becomes {new.bare_task}"
+
+
+def _find_join_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
+    one, other = (str(find_join_spec(each.node).get("joinType")) for each in (old, new))
+    if sides_are_exchanged(old, new):
+        one = _MIRRORED.get(one, one)
+    if one != other:
+        yield f"the join changes from {one} to {other}: rows that it has emitted stay as they are"
+    elif old.bare_task != new.bare_task and not sides_are_exchanged(old, new):
+        yield "the bounds or windows of the join change: rows that the old ones have removed are missing"
+
+
+_MIRRORED = {"LEFT": "RIGHT", "RIGHT": "LEFT"}
+
+
+def _find_options(old: PlanNode, new: PlanNode) -> Iterator[str]:
+    """Yield in words which options of a source change, such as the topic: its offsets are those of the old ones."""
+    before, after = find_table_options(old), find_table_options(new)
+    changed = [
+        f"{key} from {before.get(key, 'none')} to {after.get(key, 'none')}"
+        for key in sorted({*before, *after})
+        if before.get(key) != after.get(key)
+    ]
+    if changed:
+        yield f"options of the table change ({', '.join(changed)}): its offsets are those of the old ones"
 
 
 def _find_more_rows(old: PlanNode, new: PlanNode) -> str:

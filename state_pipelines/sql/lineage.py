@@ -136,6 +136,12 @@ def find_table(node: PlanNode) -> str:
     return ".".join(path) or "anonymous"
 
 
+def find_table_options(node: PlanNode) -> Mapping[str, Any]:
+    """Return the options of the table that a source or sink names, as the plan has them."""
+    holder = node.mapping("scanTableSource") or node.mapping("dynamicTableSink")
+    return _below(holder, "table", "resolvedTable", "options")
+
+
 def find_arguments(plan: Plan, node: PlanNode, found: Mapping[int, Lineage]) -> Lineage | None:
     """Return the columns to which the arguments of an aggregate refer; None where they are not found.
 

@@ -62,7 +62,7 @@ def _pair_names(
     old: NodeSignature, new: NodeSignature, before: PlannedOperator, after: PlannedOperator
 ) -> Mapping[str, str]:
     """Return the name of the old state for that of each new one: views by what they hold, others by name."""
-    if new.kind in JOINS and _sides_are_exchanged(old, new):
+    if new.kind in JOINS and sides_are_exchanged(old, new):
         return {
             each.name: _other_side(each.name)
             for each in after.states
@@ -95,7 +95,7 @@ def _other_side(name: str) -> str:
     return name
 
 
-def _sides_are_exchanged(old: NodeSignature, new: NodeSignature) -> bool:
+def sides_are_exchanged(old: NodeSignature, new: NodeSignature) -> bool:
     """Return whether the left side of a join is the right one of another."""
     return old.sides != new.sides and old.sides == new.sides[::-1]
 

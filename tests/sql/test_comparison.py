@@ -54,6 +54,9 @@ def test_the_same_query_with_other_numbers_is_a_rename(name: str) -> None:
         ("sums", "sums_third", "group-aggregate", EMPTY, False),
         ("window", "window_more", "window-aggregate", EMPTY, False),
         ("over", "over_more", "over-aggregate", COMPUTED, True),
+        ("over", "over_new", "over-aggregate", EMPTY, False),
+        ("over_unbounded", "over_unbounded_more", "over-aggregate", EMPTY, False),
+        ("over", "over_longer", "over-aggregate", CARRIED, False),
         # Mini-batch and two phases.
         ("sums", "sums_batched", "group-aggregate", CARRIED, True),
         ("sums_batched", "sums", "group-aggregate", CARRIED, True),
@@ -74,6 +77,7 @@ def test_the_same_query_with_other_numbers_is_a_rename(name: str) -> None:
         ("top3", "top1", "rank", COMPUTED, True),
         ("top1", "top3", "rank", COMPUTED, False),
         ("top3", "top3_total", "rank", REFUSED, False),
+        ("ranked_one", "ranked_sums", "rank", REFUSED, False),
         # Filters and expressions.
         ("sums", "sums_filtered", "group-aggregate", CARRIED, False),
         ("join_name", "join_filtered", "join", CARRIED, False),
@@ -84,8 +88,10 @@ def test_the_same_query_with_other_numbers_is_a_rename(name: str) -> None:
         ("maximum", "maximum_retracting", "group-aggregate", REFUSED, False),
         # Outer joins.
         ("join_name", "join_left", "join", COMPUTED, False),
-        ("join_left", "join_name", "join", COMPUTED, True),
+        ("join_left", "join_name", "join", COMPUTED, False),
         ("join_left_condition", "join_left_other", "join", REFUSED, False),
+        ("join_semi", "join_anti", "join", CARRIED, False),
+        ("interval", "interval_longer", "interval-join", CARRIED, False),
         # Keys, windows, patterns, other rows.
         ("sums", "sums_by_oid", "group-aggregate", REFUSED, False),
         ("join_name", "join_other_key", "join", REFUSED, False),
@@ -297,3 +303,26 @@ def test_plans_of_flink_are_equal_to_themselves_alone(fixtures: Path) -> None:
         found_self = compare_plans(plan, plan)
         assert all(each.is_same for each in found_self.operators), name
         assert found_self.exact, name
+
+
+def test_a_sink_that_keeps_rows_gets_a_column_where_it_knows_the_key() -> None:
+    found = compare("upsert", "upsert_more")
+    (sink,) = (each for each in found.operators if each.new and each.new.transformation == "upsert-materialize")
+    assert sink.verdict is EMPTY
+
+
+def test_options_of_a_source_are_said() -> None:
+    import json
+
+    from state_pipelines.sql import read_plan
+
+    content = json.loads(json.dumps(read_changed()["sums"]))
+    content["nodes"][0]["scanTableSource"]["table"]["resolvedTable"]["options"]["topic"] = "other"
+    found = find_operator(compare_plans(changed_plan("sums"), read_plan(json.dumps(content))), "group-aggregate")
+    assert found.is_same
+    sources = [
+        each for each in compare_plans(changed_plan("sums"), read_plan(json.dumps(content))).operators if each.reasons
+    ]
+    assert all("topic from none to other" in each.reasons[0] for each in sources)
+    assert sources
+    assert all(each.exact for each in sources)

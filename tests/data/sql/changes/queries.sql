@@ -72,3 +72,12 @@
 -- filtered_counts_swapped: INSERT INTO t2 SELECT cid, COUNT(DISTINCT amount), COUNT(DISTINCT amount) FILTER (WHERE qty > 1) FROM o GROUP BY cid
 -- plain: INSERT INTO s3 SELECT cid, note, title FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY ts DESC) AS r FROM (SELECT cid, note, title, ts FROM o)) WHERE r = 1
 -- wide: INSERT INTO s3 SELECT cid, note, title FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY ts DESC) AS r FROM (SELECT cid, CAST(note AS VARCHAR(40)) AS note, title, ts FROM o)) WHERE r = 1
+-- over_new: INSERT INTO t3 SELECT cid, total, SUM(amount) OVER w, SUM(need) OVER w FROM o WINDOW w AS (PARTITION BY cid ORDER BY ts ROWS BETWEEN 2 PRECEDING AND CURRENT ROW)
+-- over_unbounded: INSERT INTO t2 SELECT cid, total, SUM(amount) OVER (PARTITION BY cid ORDER BY ts) FROM o
+-- over_unbounded_more: INSERT INTO t3 SELECT cid, total, SUM(amount) OVER w, SUM(total) OVER w FROM o WINDOW w AS (PARTITION BY cid ORDER BY ts)
+-- interval: INSERT INTO t1 SELECT a.cid, b.amount FROM o AS a JOIN o AS b ON a.cid = b.oid AND a.ts BETWEEN b.ts - INTERVAL '1' HOUR AND b.ts
+-- interval_longer: INSERT INTO t1 SELECT a.cid, b.amount FROM o AS a JOIN o AS b ON a.cid = b.oid AND a.ts BETWEEN b.ts - INTERVAL '2' HOUR AND b.ts
+-- join_semi: INSERT INTO t1 SELECT oid, total FROM k WHERE cid IN (SELECT cid FROM c)
+-- join_anti: INSERT INTO t1 SELECT oid, total FROM k WHERE NOT EXISTS (SELECT 1 FROM c WHERE c.cid = k.cid)
+-- ranked_one: INSERT INTO t1 SELECT cid, a FROM (SELECT *, ROW_NUMBER() OVER (ORDER BY a DESC) AS r FROM (SELECT cid, SUM(amount) AS a FROM o GROUP BY cid)) WHERE r <= 3
+-- upsert_more: INSERT INTO u3 SELECT cid, SUM(amount), SUM(total), COUNT(*) FROM o GROUP BY cid

@@ -7,3 +7,4 @@ CREATE TABLE t3 (cid BIGINT, a BIGINT, b BIGINT, c BIGINT) WITH ('connector' = '
 CREATE TABLE s2 (cid BIGINT, a STRING) WITH ('connector' = 'blackhole');
 CREATE TABLE s3 (cid BIGINT, a STRING, b STRING) WITH ('connector' = 'blackhole');
 CREATE TABLE u2 (cid BIGINT, a BIGINT, b BIGINT, PRIMARY KEY (a) NOT ENFORCED) WITH ('connector' = 'blackhole');
+CREATE TABLE u3 (cid BIGINT, a BIGINT, b BIGINT, c BIGINT, PRIMARY KEY (a) NOT ENFORCED) WITH ('connector' = 'blackhole');
