@@ -80,5 +80,6 @@ def test_scripts_compiled_together_have_the_numbers_of_each_alone(version: str, 
     together = compile_scripts([str(old), str(new)], flink_home=home)
     assert [each.json for each in together] == [sql.plan(str(path), flink_home=home).json for path in (old, new)]
     assert together[1].plan.nodes[0].id == 1
-    (found,) = (each for each in compare_plans(*(each.plan for each in together)).operators if each.states)
+    old_plan, new_plan = (each.plan for each in together)
+    (found,) = (each for each in compare_plans(old_plan, new_plan).operators if each.states)
     assert "COUNT(*) would be taken for SUM(orders.amount)" in found.states[0].swap
