@@ -44,13 +44,13 @@ class Binding:
 
     Attributes:
         labels: of operators of the savepoint, by uid of the plan.
-        empty: uids of operators of the plan that have no state in the savepoint.
+        missing: uids of operators of the plan with keyed state, which the savepoint does not have.
         unknown: labels of operators with state that the plan does not have.
         misfits: states whose types are others than in the plan, in words.
     """
 
     labels: Mapping[str, str]
-    empty: frozenset[str]
+    missing: tuple[str, ...]
     unknown: tuple[str, ...]
     misfits: tuple[str, ...]
 
@@ -115,6 +115,7 @@ class SqlCheckReport:
                 {"table": each.table, "column": each.column, "old": each.old, "new": each.new}
                 for each in self.comparison.sinks
             ],
+            "missing_operators": list(self.binding.missing),
             "unknown_operators": list(self.binding.unknown),
             "misfits": list(self.binding.misfits),
             "notes": list(self.notes),
@@ -221,8 +222,8 @@ def bind_operators(planned: Sequence[PlannedOperator], snapshot: Snapshot) -> Bi
     misfits = tuple(
         text for each in planned if each.uid in labels for text in _find_misfits(each, by_label[labels[each.uid]])
     )
-    empty = frozenset(each.uid for each in planned if each.uid not in labels)
-    return Binding(labels, empty, tuple(sorted(each.label for each in rest if _is_of_query(each))), misfits)
+    missing = tuple(each.uid for each in planned if each.states and each.uid not in labels)
+    return Binding(labels, missing, tuple(sorted(each.label for each in rest if _is_of_query(each))), misfits)
 
 
 def _is_of_query(operator: Operator) -> bool:
@@ -322,7 +323,7 @@ def _check_without_plan(new: Plan, snapshot: Snapshot, notes: tuple[str, ...]) -
         states = tuple(StateVerdict(None, each, verdict, exact=False) for each in planned.states)
         operators.append(OperatorVerdict(None, planned, verdict, states, exact=False, reasons=(reason,)))
     lost = tuple(sorted(each.label for each, keyed in stored if keyed and each.label not in reached))
-    binding = Binding({}, frozenset(), lost, ())
+    binding = Binding({}, (), lost, ())
     hint = "give the old query (a script or compiled plan) for a verdict on columns"
     return SqlCheckReport(PlanComparison(tuple(operators), (), ()), binding, (*notes, hint))
 
@@ -407,6 +408,7 @@ def list_remarks(report: SqlCheckReport) -> list[str]:
     found = [f"tie: {each.describe()}; name pairs with --match OLD=NEW" for each in report.comparison.ties]
     found += [f"the savepoint has state of {each}, which the old query does not say" for each in report.binding.unknown]
     found += report.binding.misfits
+    found += [f"the savepoint has no state of {each}, which the old query keeps" for each in report.binding.missing]
     tables: dict[str, list[str]] = {}
     for sink in report.comparison.sinks:
         tables.setdefault(sink.table, []).append(sink.column)

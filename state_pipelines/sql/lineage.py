@@ -212,10 +212,12 @@ def _trace_passed(_: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
 
 
 def _trace_union(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
-    columns = zip(*(each.columns for each in inputs), strict=False)
+    # The branches may be written in any order; all columns name them in the same one.
+    branches = sorted(inputs, key=lambda each: each.rows)
+    columns = zip(*(each.columns for each in branches), strict=False)
     return Lineage(
         tuple(texts[0] if len(set(texts)) == 1 else f"union({', '.join(texts)})" for texts in columns),
-        f"union({'; '.join(each.rows for each in inputs)})",
+        f"union({'; '.join(each.rows for each in branches)})",
     )
 
 

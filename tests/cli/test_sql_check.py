@@ -126,7 +126,9 @@ def test_a_plan_of_another_job_is_seen(tmp_path: Path) -> None:
     assert "it is not the query of the job that wrote the savepoint" in found.output
     other = tmp_path / "join.json"
     other.write_text(json.dumps(read_changed()["window"]))
-    assert "which the old query does not say" in run(str(other), TOTALS, SAVEPOINT).output
+    text = run(str(other), TOTALS, SAVEPOINT).output
+    assert "which the old query does not say" in text
+    assert "the savepoint has no state of 6_global-window-aggregate, which the old query keeps" in text
 
 
 def test_a_refusal_says_why(tmp_path: Path) -> None:

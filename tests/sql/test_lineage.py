@@ -60,6 +60,15 @@ def test_a_filter_is_part_of_the_rows() -> None:
     assert found.rows == "aggregate(src where (src.amount > 5)) by (src.id)"
 
 
+def test_branches_of_a_union_may_have_any_order() -> None:
+    def union(*tables: str) -> Lineage:
+        node = {"id": 3, "type": "stream-exec-union_1", "outputType": SOURCE}
+        return trace(scan(1, tables[0]), scan(2, tables[1]), node, edges=[(1, 3), (2, 3)])
+
+    assert union("a", "b") == union("b", "a")
+    assert union("a", "b").columns[0] == "union(a.id, b.id)"
+
+
 def test_two_phases_mean_what_one_means() -> None:
     partial = "ROW<`id` BIGINT, `sum$0` BIGINT>"
     local = {
