@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from benchmarks.inventory import CASES, make_snapshot
+from benchmarks.inventory import JOBS as JOBS_OF_COPIES
 from tests.deploy.services import ROOT, find_free_port, post_json, started, wait_for
 from tests.snapshots import RETAINED
 
@@ -54,11 +57,27 @@ JOBS: dict[str, dict[str, Any]] = {
 }
 """Fields of the jobs besides their directories."""
 
+INTERVALS = dict.fromkeys(("new_snapshots", "automation", "failed_runs", "requests"), 1)
+"""Seconds between ticks: as often as the daemon looks for sensors that are due, which is every 5 seconds."""
+
 ARCHIVE = "archive"
+CLICKS = "clicks"
+CHECKPOINTS_OF_CLICKS = 121
+"""Number of checkpoints, which are a minute apart."""
+
+NOT_CLICKED = ("snapshot_profile", "snapshot_diff", "key_group_balance", "compatibility_report")
+"""Assets of the job with many checkpoints that are not materialised automatically."""
+
 OWN_FILES = (ROOT / "assets/defs/release.py", ROOT / "assets/defs/largest_orders.py")
 """A composed job and an asset downstream of the deployment of this repository, which are about the job `orders`."""
 
 _RUN_SECONDS = 1_800
+_SWITCH = """mutation Switch($selector: SensorSelector!) { startSensor(sensorSelector: $selector) {
+    __typename ... on PythonError { message } } }"""
+_TICKS = """query Ticks($selector: SensorSelector!) { sensorOrError(sensorSelector: $selector) {
+    ... on Sensor { sensorState { ticks(limit: 10) { status skipReason } } } } }"""
+_CANCEL = """mutation Cancel($run: String!) {
+    terminateRun(runId: $run, terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY) { __typename } }"""
 _LAUNCH = """mutation Launch($parameters: ExecutionParams!) { launchRun(executionParams: $parameters) {
     __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
     ... on RunConfigValidationInvalid { errors { message } } } }"""
@@ -90,7 +109,8 @@ class Project:
         roots = [str(self.find(name, "checkpoints")), str(self.find(name, "savepoints"))]
         checkpoint = CHECKPOINTS[name]
         moved = f"{checkpoint.written}={self.find(name, 'checkpoints')}"
-        return {"name": name, "roots": roots, **directories, "path_mapping": [moved], **JOBS[name]}
+        fields = {"name": name, "roots": roots, **directories, "path_mapping": [moved], "intervals": INTERVALS}
+        return {**fields, **JOBS[name]}
 
     def describe_archive(self) -> dict[str, Any]:
         """The fields of a job of old savepoints, whose runs are launched by the tests only."""
@@ -102,6 +122,19 @@ class Project:
             "retention": {"savepoints": {"last": 1}, "min-age": "0s", "price": 0.023},
             "retention_runs": {"quarantine": "7d"},
             "sensors": "stopped",
+            "intervals": INTERVALS,
+        }
+
+    def describe_clicks(self) -> dict[str, Any]:
+        """The fields of a job with a checkpoint every minute, whose sensors are started by the tests."""
+        return {
+            "name": CLICKS,
+            "roots": [str(self.find(CLICKS, "checkpoints"))],
+            "results": str(self.find(CLICKS, "results")),
+            "watch": {"since": "all", "kinds": ["checkpoint"], "checkpoints": "1h"},
+            "automation": dict.fromkeys(NOT_CLICKED, "never"),
+            "sensors": "stopped",
+            "intervals": INTERVALS,
         }
 
     def write_job(self, name: str, fields: dict[str, Any]) -> None:
@@ -142,9 +175,21 @@ def make_project(root: Path) -> Project:
         project.write_job(name, project.describe_job(name))
     project.find(ARCHIVE, "savepoints").mkdir(parents=True)
     project.write_job(ARCHIVE, project.describe_archive())
+    _take_checkpoints(project.find(CLICKS, "checkpoints"))
+    project.write_job(CLICKS, project.describe_clicks())
     for file in OWN_FILES:
         shutil.copy(file, root / "shop" / "defs")
     return project
+
+
+def _take_checkpoints(root: Path) -> None:
+    """Make a checkpoint for each of the last minutes."""
+    now = int(time.time())
+    for minutes in range(CHECKPOINTS_OF_CLICKS):
+        number = JOBS_OF_COPIES * (CHECKPOINTS_OF_CLICKS - minutes) + CASES.index("heap-checkpoint")
+        make_snapshot(root, number)
+        (metadata,) = root.glob(f"*/chk-{number}/_metadata")
+        os.utime(metadata, (now - 60 * minutes, now - 60 * minutes))
 
 
 def _find_block(text: str, language: str) -> str:
@@ -242,10 +287,10 @@ class Deployment:
         (node,) = self.query(text)["repositoriesOrError"]["nodes"]
         return {"repositoryName": node["name"], "repositoryLocationName": node["location"]["name"]}
 
-    def launch(
+    def submit(
         self, job: str, ops: dict[str, Any] | None = None, *, key: str | None = None, asset: str | None = None
-    ) -> tuple[str, str]:
-        """Launch a job as the launchpad does; return the id of the run, and its final status.
+    ) -> str:
+        """Launch a job as the launchpad does; return the id of the run.
 
         Args:
             job: the job.
@@ -261,10 +306,40 @@ class Deployment:
         }
         launched = self.query(_LAUNCH, parameters=parameters)["launchRun"]
         assert launched["__typename"] == "LaunchRunSuccess", launched
-        run = str(launched["run"]["runId"])
+        return str(launched["run"]["runId"])
+
+    def launch(
+        self, job: str, ops: dict[str, Any] | None = None, *, key: str | None = None, asset: str | None = None
+    ) -> tuple[str, str]:
+        """Launch a job as `submit` does; return the id of the run, and its final status."""
+        run = self.submit(job, ops, key=key, asset=asset)
         ended = {"SUCCESS", "FAILURE", "CANCELED"}
         wait_for(lambda: self.list_runs()[run] in ended, f"the run {run} of {job}", seconds=_RUN_SECONDS)
         return run, self.list_runs()[run]
+
+    def cancel(self, run: str) -> None:
+        """Cancel a run, wherever it is."""
+        assert self.query(_CANCEL, run=run)["terminateRun"]["__typename"] == "TerminateRunSuccess"
+
+    def start_sensor(self, name: str) -> None:
+        """Switch a sensor on, and wait until it has ticked."""
+        selector = {**self.location, "sensorName": name}
+        assert self.query(_SWITCH, selector=selector)["startSensor"]["__typename"] == "Sensor"
+        wait_for(lambda: bool(self.list_ticks(name)), f"a tick of {name}", seconds=_RUN_SECONDS)
+
+    def list_ticks(self, sensor: str) -> list[str]:
+        """The reasons of the last ticks of a sensor that have ended without a run, the newest first."""
+        selector = {**self.location, "sensorName": sensor}
+        ticks = self.query(_TICKS, selector=selector)["sensorOrError"]["sensorState"]["ticks"]
+        return [each["skipReason"] or "" for each in ticks if each["status"] != "STARTED"]
+
+    def list_partitions(self, asset: str) -> list[str]:
+        """The partition keys of an asset."""
+        path = json.dumps(asset.split("/"))
+        node = self.query(
+            f"{{assetNodeOrError(assetKey: {{path: {path}}}) {{ ... on AssetNode {{ partitionKeys }} }} }}"
+        )
+        return list(node["assetNodeOrError"]["partitionKeys"])
 
     def request(self, job: str, name: str, text: str) -> dict[str, Any]:
         """Write a request; return its result when the run has succeeded."""

@@ -16,10 +16,11 @@ from state_pipelines.operations.retention.pins import read_pins
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve
 from tests.browser.pictures import keep_picture
-from tests.browser.project import ARCHIVE, SAVEPOINTS
+from tests.browser.project import ARCHIVE, CHECKPOINTS_OF_CLICKS, CLICKS, SAVEPOINTS
 from tests.browser.test_ui import show
 from tests.dagster.conftest import ROOT
 from tests.dagster.conftest import SAVEPOINTS as OF_RELEASE
+from tests.deploy.services import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +68,25 @@ def test_a_savepoint_comes_back_from_quarantine_and_stays(deployment: Deployment
     keep_picture(page, "restored-snapshot")
 
 
-def test_a_damaged_savepoint_is_red(deployment: Deployment, page: Page) -> None:
+def test_of_frequent_checkpoints_each_hour_has_one_and_no_audit_is_lost(deployment: Deployment, page: Page) -> None:
+    # An inventory that never ends its run, in front of everything else.
+    lost = deployment.submit(f"{CLICKS}_refresh_inventory")
+    deployment.cancel(lost)
+    deployment.start_sensor(f"{CLICKS}_new_snapshots")
+    sampled = 1 + (CHECKPOINTS_OF_CLICKS - 1) // 60
+    left_out = f"{CHECKPOINTS_OF_CLICKS - sampled} checkpoints get no partition"
+    assert any(left_out in each for each in deployment.list_ticks(f"{CLICKS}_new_snapshots"))
+    partitions = deployment.list_partitions(f"{CLICKS}/restore_audit")
+    assert len(partitions) == sampled
+    deployment.start_sensor(f"{CLICKS}_automation")
+    deployment.wait_for({f"{CLICKS}/restore_audit": sampled, f"{CLICKS}/snapshot_inventory": 1})
+    assert deployment.list_runs()[lost] == "CANCELED"
+    show(deployment, page, f"/assets/{CLICKS}/restore_audit?view=partitions", *partitions)
+    keep_picture(page, "sampled-checkpoints")
+
+
+def test_a_damaged_savepoint_is_red_and_reported(deployment: Deployment, page: Page) -> None:
+    deployment.start_sensor(f"{ARCHIVE}_failed_runs")
     damaged = put(deployment, NEWEST, 0)
     key = make_partition_key(open_snapshot(str(damaged)))
     largest = max(
@@ -79,6 +98,12 @@ def test_a_damaged_savepoint_is_red(deployment: Deployment, page: Page) -> None:
     assert deployment.count_failed_partitions(f"{ARCHIVE}/restore_audit") == 1
     show(deployment, page, f"/runs/{run}", "archive_audit_snapshot", "STEP_FAILURE")
     keep_picture(page, "damaged-savepoint")
+    text = f"archive_audit_snapshot failed for {key}"
+    wait_for(
+        lambda: any(text in each for each in deployment.list_ticks(f"{ARCHIVE}_failed_runs")), "the report", seconds=120
+    )
+    show(deployment, page, f"/assets/{ARCHIVE}/restore_audit?view=partitions&partition={key}", "Failed")
+    keep_picture(page, "damaged-partition")
 
 
 def test_a_job_of_ops_makes_a_release(deployment: Deployment, page: Page) -> None:
