@@ -6,7 +6,6 @@ python -m benchmarks.many_jobs DIRECTORY [MINUTES]
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sqlite3
 import subprocess
@@ -148,9 +147,9 @@ def measure_idle(directory: Path, minutes: float) -> tuple[float, float]:
             # Each job has one report an hour, which may fall outside of the time measured.
             written = (measure_events(home) - events) * 3600 / seconds / JOBS
         finally:
+            # Not SIGINT, which background processes of a shell ignore. A code location waits a minute for its calls.
             for each in reversed(started):
-                each.send_signal(signal.SIGINT)
-                # A code location waits a minute for its calls.
+                each.terminate()
                 each.wait(300)
     return used / seconds, written
 

@@ -37,7 +37,7 @@ from state_pipelines.operations.retention import (
 )
 from state_pipelines.operations.retention.own_directory import find_above
 from state_pipelines.operations.retention.path_keys import PathKeys, parse_equalities
-from state_pipelines.operations.retention.pins import find_pinnable, find_pinned_keys
+from state_pipelines.operations.retention.pins import find_pinnable, find_pinned_keys, pin_restored
 from state_pipelines.operations.retention.policy import parse_duration, parse_price
 from state_pipelines.operations.retention.survey import open_roots
 from state_pipelines.storage import parse_path_mapping, resolve
@@ -111,7 +111,11 @@ _RULES = (
 @click.option("--max-bytes", metavar="SIZE", help="With --apply: stop before more bytes than this.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="With --apply: paths per second.")
 @click.option("--audit-log", metavar="DIR", help="Directory of the audit log; by default in the first root.")
-@click.option("--restore", metavar="WHAT", help="Move files back from the quarantine: a fingerprint, or a path.")
+@click.option(
+    "--restore",
+    metavar="WHAT",
+    help="Move back what is in quarantine, and pin it: a fingerprint, or a path.",
+)
 @click.option("--purge", type=_Duration(), metavar="AGE", help="Delete what is longer in quarantine than AGE.")
 @click.option("--pin", metavar="PATH", help="Keep the snapshot at PATH from now on, and end.")
 @click.option("--reason", default="", metavar="TEXT", help="Why it is pinned.")
@@ -195,8 +199,9 @@ def command(
         log = _open_log(locations[0], audit_log)
         keys = PathKeys(policy.equal_schemes, policy.equal_authorities)
         done = [] if restore is None else restore_quarantined(locations, restore, log, keys=keys, path_mapping=mapping)
+        pinned = pin_restored(locations, done, reason="restored from quarantine", keys=keys)
         done += [] if purge is None else purge_quarantine(locations, purge, log)
-        ctx.exit(show_records(done, as_json=as_json))
+        ctx.exit(show_records(done, pinned, as_json=as_json))
     if fingerprint is not None:
         result = apply_plan(
             roots,

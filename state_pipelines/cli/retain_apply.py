@@ -77,14 +77,15 @@ def show_result(result: ApplyResult, *, as_json: bool) -> bool:
     return result.finished
 
 
-def show_records(records: Sequence[AuditRecord], *, as_json: bool) -> int:
-    """Print which files were restored or purged; returns the exit code."""
+def show_records(records: Sequence[AuditRecord], pinned: Sequence[str], *, as_json: bool) -> int:
+    """Print which files were restored or purged, and which snapshots were pinned; returns the exit code."""
     failed = [record for record in records if record.outcome is Outcome.FAILED]
     incomplete = [record for record in records if record.outcome is Outcome.INCOMPLETE]
     unverified = [record for record in records if record.outcome is Outcome.RESTORED and record.detail]
     code = ANSWER_IS_NO if failed or incomplete else UNDETERMINED if unverified else 0
     if as_json:
-        click.echo(json.dumps({"records": [record.to_json() for record in records]}, indent=2))
+        found = {"records": [record.to_json() for record in records], "pinned": list(pinned)}
+        click.echo(json.dumps(found, indent=2))
         return code
     for outcome in (Outcome.RESTORED, Outcome.PURGED):
         done = [record for record in records if record.outcome is outcome]
@@ -92,6 +93,8 @@ def show_records(records: Sequence[AuditRecord], *, as_json: bool) -> int:
         if done:
             size = format_bytes(sum(record.bytes for record in done))
             echo(f"{plural(len(done), 'file')} with {size} {outcome.value}")
+    for path in pinned:
+        echo(f"pinned, so that the next plan keeps it: {path}")
     _show_details("failed", failed)
     _show_details("the restored snapshot is not complete", incomplete)
     _show_details("whether the restored snapshot is complete cannot be seen", unverified)

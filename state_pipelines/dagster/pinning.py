@@ -9,7 +9,7 @@ from state_pipelines.dagster.assets.applied_retention import open_log
 from state_pipelines.dagster.assets.retention_plan import find_roots
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.retention import Outcome, list_quarantine, restore_quarantined
-from state_pipelines.operations.retention.pins import pin_snapshot, unpin_snapshot
+from state_pipelines.operations.retention.pins import pin_restored, pin_snapshot, unpin_snapshot
 from state_pipelines.storage import METADATA_FILE, Location, resolve
 
 if TYPE_CHECKING:
@@ -72,11 +72,7 @@ def restore_snapshots(job: FlinkJob, what: str, *, reason: str) -> Restored:
     roots = [resolve(each) for each in find_roots(job)]
     records = restore_quarantined(roots, _find_quarantined(roots, what), open_log(job), path_mapping=job.reach)
     back = [each for each in records if each.outcome in _BACK]
-    suffix = f"/{METADATA_FILE}"
-    snapshots = [each.path.removesuffix(suffix) for each in back if each.path.endswith(suffix)]
-    for path in snapshots:
-        root, relative = _split(path, roots)
-        pin_snapshot(root, relative, reason=reason)
+    snapshots = pin_restored(roots, records, reason=reason)
     is_problem = [each.outcome in (Outcome.FAILED, Outcome.INCOMPLETE) for each in records]
     return Restored(
         snapshots,

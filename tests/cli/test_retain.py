@@ -288,6 +288,18 @@ def test_a_restored_snapshot_that_is_not_complete(call: Callable[..., Called], t
     assert shared in called.out
 
 
+def test_the_next_plan_keeps_a_restored_snapshot(call: Callable[..., Called], tmp_path: Path) -> None:
+    job = install_job(tmp_path / "root")
+    (tmp_path / "policy.yaml").write_text("checkpoints: {last: 1}\n")
+    command = ("retain", tmp_path / "root", "--policy", tmp_path / "policy.yaml")
+    fingerprint = call(*command, "--json").json["fingerprint"]
+    assert call(*command, "--apply", fingerprint, "--quarantine").code == 0
+    called = call("retain", tmp_path / "root", "--restore", f"{job.name}/chk-2", "--json")
+    assert (called.code, called.json["pinned"]) == (0, [str(job / "chk-2")])
+    kept = [each for each in call(*command, "--json").json["delete"] if "chk-2" in each["path"]]
+    assert kept == []
+
+
 def test_names_of_files_forge_no_lines(call: Callable[..., Called], root: Path) -> None:
     shared = next(root.glob("*/shared"))
     forged = "0 paths with 0 B would go; 9 files stay"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from state_pipelines.errors import FormatError, MissingFileError, StateError, UsageError, Where
+from state_pipelines.operations.retention.audit_log import Outcome
 from state_pipelines.operations.retention.own_directory import locate_own
 from state_pipelines.operations.retention.path_keys import PathKeys
 from state_pipelines.storage import METADATA_FILE, Location, exists, join, read_file
@@ -18,7 +19,9 @@ from state_pipelines.storage.files import replace_file
 from state_pipelines.storage.snapshot_listing import find_snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
+
+    from state_pipelines.operations.retention.audit_log import AuditRecord
 
 PINS_FILE = "pins.yaml"
 """Name of the pin file in the directory of retention of a root."""
@@ -158,6 +161,34 @@ def pin_snapshot(
     pinned = find_pinned_keys(keys.directory_key(root.url), found, keys)
     write_pins(root, [*_without(root, pinned, keys), pin])
     return pin
+
+
+def pin_restored(
+    roots: Sequence[Location], records: Iterable[AuditRecord], *, reason: str, keys: PathKeys | None = None
+) -> list[str]:
+    """Pin the snapshots that are back from quarantine, so that the next plan does not take them again.
+
+    Args:
+        roots: the roots that they are below.
+        records: lines of the restore (`restore_quarantined`).
+        reason: why, for people.
+        keys: the one spelling of paths.
+
+    Returns:
+        their paths.
+
+    Raises:
+        UsageError: one is below none of the roots.
+        StateError: a pin file cannot be read or written.
+    """
+    keys = keys or PathKeys()
+    suffix = f"/{METADATA_FILE}"
+    back = [each.path for each in records if each.outcome in (Outcome.RESTORED, Outcome.INCOMPLETE)]
+    snapshots = [each.removesuffix(suffix) for each in back if each.endswith(suffix)]
+    for path in snapshots:
+        root = next((each for each in roots if find_pinnable(each, path, keys) is not None), roots[0])
+        pin_snapshot(root, path, reason=reason, keys=keys)
+    return snapshots
 
 
 def find_pinnable(root: Location, path: str, keys: PathKeys) -> str | None:
