@@ -27,6 +27,16 @@ from state_pipelines.dagster.ops import (
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.snapshots_resource import SnapshotsResource, StateTablesIOManager
 from state_pipelines.dagster.testing import TestJob, build_test_job
+from state_pipelines.dagster.upgrading import (
+    change_savepoint,
+    check_savepoint,
+    decide_upgrade,
+    plan_job_upgrade,
+    rehearse,
+    start_program,
+    stop_job,
+    watch_program,
+)
 
 __all__ = [
     "ExpectationsResource",
@@ -41,17 +51,25 @@ __all__ = [
     "bootstrap",
     "build_flink_job",
     "build_test_job",
+    "change_savepoint",
     "check",
+    "check_savepoint",
     "checkpoint",
     "convert",
+    "decide_upgrade",
     "erase",
     "migrate",
     "pin",
+    "plan_job_upgrade",
     "plan_retention",
     "register",
+    "rehearse",
     "rescale",
     "restore",
     "savepoint",
     "search",
+    "start_program",
+    "stop_job",
     "verify",
+    "watch_program",
 ]

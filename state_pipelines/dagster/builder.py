@@ -40,6 +40,7 @@ from state_pipelines.dagster.sensors.new_input import build_new_input
 from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
 from state_pipelines.dagster.sensors.requests import build_requests
 from state_pipelines.dagster.snapshots_resource import SnapshotsResource, StateTablesIOManager
+from state_pipelines.dagster.upgrading import build_new_program, build_nightly_rehearsal, build_upgrade_jobs
 from state_pipelines.errors import StateError
 from state_pipelines.storage.resolution import scoped_storage_options
 
@@ -85,6 +86,7 @@ def build_flink_job(job: FlinkJob) -> dg.Definitions:
 
 def _build_definitions(job: FlinkJob) -> dg.Definitions:
     jobs: list[AnyJob] = [*build_asset_jobs(job), *build_op_jobs(job), *(build(job) for build in JOBS)]
+    jobs += build_upgrade_jobs(job)
     resources: dict[str, object] = {
         **build_job_resources(job.name, job.resources),
         job.prefix("snapshots"): SnapshotsResource.of(job),
@@ -140,6 +142,8 @@ def _build_schedules(job: FlinkJob) -> Iterator[dg.ScheduleDefinition]:
         yield build(job)
     if job.stream is not None and job.stream.cron is not None:
         yield build_periodic_checkpoint(job, job.stream.cron)
+    if job.upgrade is not None:
+        yield build_nightly_rehearsal(job)
 
 
 def _build_sensors(
@@ -155,3 +159,5 @@ def _build_sensors(
         yield build_agreed_plans(job)
     if job.stream is not None and job.stream.input is not None:
         yield build_new_input(job, job.stream.input)
+    if job.upgrade is not None:
+        yield build_new_program(job)

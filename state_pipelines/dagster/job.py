@@ -29,6 +29,7 @@ from state_pipelines.operations.retention.policy import RetentionPolicy, parse_d
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.storage import PathMapping, parse_path_mapping
 from state_pipelines.storage.resolution import scoped_storage_options
+from state_pipelines.upgrades.upgrade_request import parse_settings, resolve_programs
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -74,9 +75,17 @@ _Texts = Annotated[tuple[str, ...], _split_by(";"), _LIST]
 _Names = Annotated[tuple[str, ...], _split_by(","), _LIST]
 _Policy = Annotated[dict[str, Any], parsed_by(parse_policy)]
 _Lives = Annotated[dict[str, str], parsed_by(_parse_lives)]
+_Upgrade = Annotated[dict[str, Any], parsed_by(lambda body: parse_settings(body, Path()))]
 _Optional = Annotated[str | None, BeforeValidator(_empty_to_none)]
 _SensorName = Literal[
-    "new_snapshots", "automation", "table_automation", "failed_runs", "requests", "agreed_plans", "new_input"
+    "new_snapshots",
+    "automation",
+    "table_automation",
+    "failed_runs",
+    "requests",
+    "agreed_plans",
+    "new_input",
+    "new_program",
 ]
 
 
@@ -194,6 +203,14 @@ class FlinkJob(dg.Model):
         description="Description (.yaml, .json) or snapshot of the new job; by default the migrated old job.",
     )
     job_classes: _Texts = Field(default=(), description="Jars, directories and field lists of the new job's classes.")
+    cluster: dict[str, Any] | None = Field(
+        default=None,
+        description="Cluster of the running job, such as {rest: 'http://jobmanager:8081'} (docs/upgrading.md).",
+    )
+    job: _Optional = Field(default=None, description="Name or id of the job at the cluster; by default `name`.")
+    upgrade: _Upgrade | None = Field(
+        default=None, description="The program that runs and the one that is to run (docs/upgrading.md)."
+    )
     stream: StreamSettings | None = Field(
         default=None, description="A stream of this job that runs on Spark, with its state in Flink's format."
     )
@@ -300,6 +317,12 @@ class FlinkJob(dg.Model):
     def _check_roots(self) -> Self:
         if not self.roots and self.flink_config is None and self.stream is None:
             raise PydanticCustomError("no_roots", "there are no roots: set roots or flink_config")
+        return self
+
+    @model_validator(mode="after")
+    def _check_cluster(self) -> Self:
+        if self.upgrade is not None and self.cluster is None:
+            raise PydanticCustomError("no_cluster", "upgrade has no effect without cluster: set both, or none")
         return self
 
     @model_validator(mode="after")
@@ -418,6 +441,8 @@ class FlinkJob(dg.Model):
                     if (value := getattr(self.stream, name)) is not None
                 }
             )
+        if self.upgrade is not None:
+            changed["upgrade"] = resolve_programs(self.upgrade, directory)
         return FlinkJob(**{**self.model_dump(), **changed})
 
     def with_hooks(self, hooks: Hooks) -> FlinkJob:

@@ -123,10 +123,29 @@ def make_op_job(
         description: of the job.
         launchpad: the configuration of the op with which the launchpad begins.
     """
-    config: Any = None if launchpad is None else {"ops": {op.name: launchpad}}
+    return make_graph_job(job, name, op, description, None if launchpad is None else {op.name: launchpad})
+
+
+def make_graph_job(
+    job: FlinkJob,
+    name: str,
+    compose: Callable[[], object],
+    description: str,
+    launchpad: Mapping[str, object] | None = None,
+) -> dg.JobDefinition:
+    """Make the job of several ops, with the prefix and the tags of a Flink job.
+
+    Args:
+        job: the Flink job.
+        name: name of the job, without the prefix.
+        compose: calls the ops.
+        description: of the job.
+        launchpad: the configuration of ops, by name, with which the launchpad begins.
+    """
+    config: Any = None if launchpad is None else {"ops": launchpad}
 
     @dg.graph(name=job.prefix(name))
     def run() -> None:
-        op()
+        compose()
 
     return _OpJob(graph_def=run, description=description, tags=job.tags, config=config)

@@ -349,6 +349,16 @@ def parse_settings(content: object, directory: Path) -> UpgradeSettings:
     )
 
 
+def resolve_programs(body: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Return the entry `upgrade` of a job with the paths of its jars resolved against a directory."""
+    resolved = dict(body)
+    for name in ("old", "new"):
+        program = body.get(name)
+        if isinstance(program, dict) and isinstance(program.get("jar"), str):
+            resolved[name] = {**program, "jar": _resolve(directory, program["jar"])}
+    return resolved
+
+
 def digest_file(path: str) -> str:
     """Return the SHA-256 of a file, 16 hexadecimal digits.
 

@@ -34,6 +34,7 @@ from state_pipelines.upgrades.state_changes import (
     write_change,
 )
 from state_pipelines.upgrades.upgrade_records import Outcome, Step
+from state_pipelines.upgrades.upgrade_request import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -311,6 +312,8 @@ class UpgradeRun:
         if self._find_status(self._new, self.new_job) is None:
             for cluster in {id(each): each for each in (self._old, self._new)}.values():
                 self._require_ended(cluster)
+            if self.record.plan.get("programs") != fingerprint(self._request.describe_change()):
+                raise UsageError("a program or its settings have changed since the plan, so that it was not checked")
             self._note(Step.START, job=self.new_job, requested=_now())
             self._submit(self._new, self._settings.new, str(self.record.get(Step.CHANGE)["path"]), self.new_job)
         self._note(Step.START, job=self.new_job, done=True)

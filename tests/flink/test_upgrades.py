@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,12 +22,14 @@ from state_pipelines.snapshot import open_snapshot
 from state_pipelines.upgrades.job_upgrade import upgrade
 from state_pipelines.upgrades.rehearsal import rehearse
 from state_pipelines.upgrades.upgrade_reports import Result
+from state_pipelines.upgrades.upgrade_request import load_upgrade_request
 from tests.flink.clusters import RunningCluster, make_jar, running_cluster
 from tests.flink.harness import VERSIONS
 from tests.flink.jobs import Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -187,3 +190,24 @@ def test_a_job_goes_from_program_to_program_without_a_gap_or_a_double(
         assert max(split) - min(split) + 1 == len(split)
     rows = open_snapshot(savepoint, uids=UIDS).operator("totals").state("total").to_arrow().to_pylist()
     assert {row["state_key"]: row["value"]["count"] for row in rows} == Counter(each % 20 for each in numbers)
+
+
+def test_a_job_moves_to_a_cluster_of_the_next_major_release(tmp_path: Path) -> None:
+    folders = ("tests/flink/java/upgrading/v1", "tests/flink/java/upgrading/job")
+    job = Job("upgrading.UpgradedJob", folders)
+    with (
+        running_cluster(VERSIONS[0], tmp_path / "old") as old,
+        running_cluster(VERSIONS[1], tmp_path / "new") as new,
+    ):
+        jars = [make_jar(each.version, each.directory / "job.jar", job) for each in (old, new)]
+        clusters = [connect({"rest": each.url}) for each in (old, new)]
+        clusters[0].start(Submission(str(jars[0]), arguments=ARGUMENTS, parallelism=2))
+        await_checkpoint(clusters[0], find_running(clusters[0]))
+        request = load_upgrade_request(
+            describe(old, {"jar": str(jars[0])}, {"jar": str(jars[1])}, target_release=new.version.rpartition(".")[0])
+        )
+        settings = replace(request.settings, cluster={"rest": new.url})
+        expect(upgrade(replace(request, settings=settings)), Result.UPGRADED)
+        assert not [each for each in clusters[0].list_jobs() if not each.status.is_terminal]
+        started = find_running(clusters[1])
+        assert "/savepoints/upgrade-" in clusters[1].read_checkpoints(started).restored_path

@@ -378,6 +378,19 @@ def test_an_upgrade_is_continued_with_its_own_programs_only(tmp_path: Path, snap
         run(request, cluster)
 
 
+def test_a_jar_that_is_replaced_meanwhile_is_not_started(tmp_path: Path, snapshot: Path) -> None:
+    cluster = MemoryCluster(snapshot)
+
+    def replace_jar(text: str) -> None:
+        if text.startswith("start"):
+            (tmp_path / "new.jar").write_bytes(b"other content")
+
+    report = run(describe(tmp_path), cluster, report=replace_jar)
+    assert report.result is Result.WENT_BACK
+    assert "have changed since the plan" in report.lines[0]
+    assert programs(cluster) == ["old.jar"]
+
+
 def run_until_stopped(request: UpgradeRequest, cluster: MemoryCluster) -> None:
     """Run an upgrade, and kill it once the job has stopped."""
 

@@ -1,0 +1,173 @@
+"""The Dagster job of an upgrade, with a cluster in memory."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+from pydantic import ValidationError
+
+from state_pipelines.dagster import FlinkJob, build_flink_job, upgrading
+from state_pipelines.dagster.upgrading import WAITING_TAG, build_new_program
+from state_pipelines.upgrades.upgrade_records import Step
+from state_pipelines.upgrades.upgrade_run import UpgradeRun
+from tests.upgrades.conftest import SNAPSHOT
+from tests.upgrades.memory_cluster import Killed, MemoryCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OPS = ["plan_job_upgrade", "stop_job", "check_savepoint", "change_savepoint", "start_program", "watch_program"]
+
+
+def make_job(directory: Path, new: str = "new.jar", **settings: Any) -> FlinkJob:
+    for name in ("old.jar", new):
+        (directory / name).write_bytes(name.encode())
+    upgrade = {
+        "savepoints": str(directory / "savepoints"),
+        "old": {"jar": "old.jar"},
+        "new": {"jar": new, **settings},
+        "watch": "20s",
+        # Empty jars have no classes.
+        "automatic": ["compatible", "undetermined"],
+    }
+    job = FlinkJob(
+        name="shop",
+        roots=(str(directory / "savepoints"),),
+        results=str(directory / "results"),
+        cluster={"rest": "http://127.0.0.1:1"},
+        job="orders",
+        upgrade=upgrade,
+        job_classes=(str(directory / "classes.yaml"),),
+    )
+    (directory / "classes.yaml").write_text("{}")
+    return job.beside(directory)
+
+
+class Runner:
+    """Runs the job of an upgrade on a cluster in memory."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, instance: dg.DagsterInstance) -> None:
+        self.cluster = MemoryCluster(SNAPSHOT)
+        self.instance = instance
+        patch.setattr(upgrading, "connect_clusters", lambda request: (self.cluster, self.cluster))
+        patch.setattr(upgrading, "UpgradeRun", partial(UpgradeRun, sleep=self.cluster.sleep, clock=self.cluster.clock))
+
+    def run(self, job: FlinkJob, **config: Any) -> dg.ExecuteInProcessResult:
+        definitions = dg.Definitions.merge(build_flink_job(job), dg.Definitions(executor=dg.in_process_executor))
+        given = {"ops": {"shop_plan_job_upgrade": {"config": config}}} if config else None
+        return definitions.resolve_job_def("shop_upgrade").execute_in_process(
+            instance=self.instance, raise_on_error=False, run_config=given
+        )
+
+    @property
+    def programs(self) -> list[str]:
+        return [each.program for each in self.cluster.running]
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Runner(monkeypatch, instance)
+
+
+def list_ops(result: dg.ExecuteInProcessResult) -> list[str]:
+    """The ops that have run, without the prefix of the job."""
+    return [each.step_key.removeprefix("shop_") for each in result.all_events if each.is_step_success and each.step_key]
+
+
+def test_a_run_upgrades_the_job(tmp_path: Path, runner: Runner) -> None:
+    result = runner.run(make_job(tmp_path))
+    assert result.success
+    assert list_ops(result) == [*OPS, "decide_upgrade"]
+    assert runner.programs == ["new.jar"]
+    # Another run of the same program has nothing to do.
+    again = runner.run(make_job(tmp_path))
+    assert again.success
+    assert list_ops(again) == ["plan_job_upgrade"]
+
+
+def test_a_plan_waits_for_the_approval_of_its_fingerprint(tmp_path: Path, runner: Runner) -> None:
+    job = make_job(tmp_path, max_parallelism=256)
+    waiting = runner.run(job)
+    assert waiting.success
+    assert list_ops(waiting) == ["plan_job_upgrade"]
+    assert runner.programs == ["old.jar"]
+    run = runner.instance.get_run_by_id(waiting.run_id)
+    assert run is not None
+    assert runner.run(job, approve=run.tags[WAITING_TAG]).success
+    assert runner.programs == ["new.jar"]
+
+
+def test_a_program_that_fails_brings_the_old_one_back_and_fails_the_run(tmp_path: Path, runner: Runner) -> None:
+    result = runner.run(make_job(tmp_path, "fails.jar"))
+    assert not result.success
+    assert list_ops(result) == OPS
+    assert runner.programs == ["old.jar"]
+    (failure,) = [each for each in result.all_events if each.is_step_failure]
+    assert failure.step_key == "shop_decide_upgrade"
+    assert "shop runs the old program again" in str(failure.step_failure_data.error)
+
+
+def test_a_run_that_was_killed_is_continued_by_the_next_one(
+    tmp_path: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = UpgradeRun.advance
+
+    def kill(run: UpgradeRun, step: Step) -> None:
+        if step is Step.START:
+            raise Killed(step)
+        advance(run, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(UpgradeRun, "advance", kill)
+        assert not runner.run(make_job(tmp_path)).success
+    assert runner.programs == []
+    assert runner.run(make_job(tmp_path)).success
+    assert runner.programs == ["new.jar"]
+    assert runner.cluster.stopped == ["a" * 32]
+
+
+def test_a_new_jar_requests_an_upgrade_once(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    sensor = build_new_program(job)
+    assert sensor.default_status is dg.DefaultSensorStatus.STOPPED
+
+    def tick(cursor: str | None) -> dg.SensorResult | dg.SkipReason:
+        with dg.DagsterInstance.ephemeral() as instance:
+            found = sensor(dg.build_sensor_context(instance, cursor=cursor))
+        assert isinstance(found, dg.SensorResult | dg.SkipReason)
+        return found
+
+    first = tick(None)
+    assert isinstance(first, dg.SensorResult)
+    assert first.run_requests
+    assert isinstance(tick(first.cursor), dg.SkipReason)
+    (tmp_path / "new.jar").write_bytes(b"other content")
+    second = tick(first.cursor)
+    assert isinstance(second, dg.SensorResult)
+    assert second.cursor != first.cursor
+    (tmp_path / "new.jar").unlink()
+    missing = tick(second.cursor)
+    assert isinstance(missing, dg.SkipReason)
+    assert "the jar of the new program is not there" in str(missing.skip_message)
+
+
+def test_a_job_with_an_upgrade_has_its_jobs_and_schedule(tmp_path: Path) -> None:
+    definitions = build_flink_job(make_job(tmp_path))
+    jobs = {each.name for each in definitions.jobs or ()}
+    assert {"shop_upgrade", "shop_rehearse"} <= jobs
+    assert "shop_nightly_rehearsal" in {each.name for each in definitions.schedules or ()}
+
+
+def test_an_upgrade_needs_a_cluster(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="upgrade has no effect without cluster"):
+        FlinkJob(
+            name="shop",
+            roots=(str(tmp_path),),
+            results=str(tmp_path),
+            upgrade={"savepoints": "s3://b/s", "old": {"jar": "a.jar"}, "new": {"jar": "b.jar"}},
+        )
