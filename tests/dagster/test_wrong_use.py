@@ -40,8 +40,8 @@ pytestmark = pytest.mark.usefixtures("no_storages")
 SECRET = "wJalrXUtnFEMI"
 UNREACHABLE = f"s3://AKIA:{SECRET}@no-such-bucket/flink/chk-1"
 SNAPSHOT = str(SAVEPOINTS["2.2"])
-OPS = frozenset({"rescale", "erase", "search", "pin", "restore"})
-INPUTS = OPS - {"restore"}
+OPS = frozenset({"rescale", "erase", "search", "pin", "restore", "plan_job_upgrade"})
+INPUTS = OPS - {"restore", "plan_job_upgrade"}
 """Ops with the prefix of the job, and those of them that take a snapshot."""
 
 
@@ -151,6 +151,7 @@ OTHERS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
     ("bootstrap_savepoint", "bootstrapped_savepoint", {"base": "/no/such"}, ("/no/such",)),
     ("bootstrap_savepoint", "bootstrapped_savepoint", {}, ("bootstrap.yaml", "operatos")),
     ("take_savepoint", "savepoint", {"format": "canonical"}, ("checkpoints",)),
+    ("upgrade", "plan_job_upgrade", {"approve": "0123"}, ("http://127.0.0.1:1",)),
 )
 """The same for jobs without partitions."""
 
@@ -170,6 +171,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployment,
     (root / "bootstrap.yaml").write_text("operatos: []\n")
     (root / "stream.py").write_text("def make(spark, keyed_batches): ...\n")
     (root / "snapshots").mkdir()
+    (root / "job.jar").touch()
+    program = {"jar": str(root / "job.jar")}
     job = FlinkJob(
         name="shop",
         roots=(str(root / "snapshots"),),
@@ -178,6 +181,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployment,
         bootstrap=str(root / "bootstrap.yaml"),
         stream=StreamSettings(definition=f"{root}/stream.py:make", directory=str(root / "stream"), input=str(root)),
         retention_runs=RetentionSettings(apply=PlanApplication.SCHEDULED),
+        cluster={"rest": "http://127.0.0.1:1"},
+        upgrade={"savepoints": str(root), "old": program, "new": program},
     )
     with dg.DagsterInstance.ephemeral() as instance:
         deployment = Deployment(root, instance, job)

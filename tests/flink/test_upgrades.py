@@ -192,6 +192,7 @@ def test_a_job_goes_from_program_to_program_without_a_gap_or_a_double(
     assert {row["state_key"]: row["value"]["count"] for row in rows} == Counter(each % 20 for each in numbers)
 
 
+@pytest.mark.slow
 def test_a_job_moves_to_a_cluster_of_the_next_major_release(tmp_path: Path) -> None:
     folders = ("tests/flink/java/upgrading/v1", "tests/flink/java/upgrading/job")
     job = Job("upgrading.UpgradedJob", folders)

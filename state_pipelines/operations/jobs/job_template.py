@@ -62,6 +62,15 @@ attributes:
   # new_job: job.yaml
   # job_classes: [job-2.jar]
 
+  # The running job, and the program that is to take its place (docs/upgrading.md).
+  # cluster: {rest: "http://jobmanager:8081"}
+  # job: orders
+  # upgrade:
+  #   savepoints: s3://bucket/savepoints
+  #   old: {jar: job-1.jar, parallelism: 4}
+  #   new: {jar: job-2.jar, parallelism: 4}
+  #   automatic: [compatible, migrated]
+
   # Suites of Great Expectations for the states, in YAML files; where their data docs go (docs/expectations.md).
   # expectations: expectations
   # data_docs: /var/lib/state-pipelines/docs
