@@ -11,6 +11,11 @@
       read_seconds: 60
 
     cluster:
+      kubernetes: orders                       # name of a FlinkDeployment, or FlinkSessionJob (`kind`)
+      namespace: flink
+      rest: http://orders-rest.flink:8081      # for statistics of checkpoints and load; may be left out
+
+    cluster:
       commands: {list_jobs: [./flink.sh, jobs], read_status: [./flink.sh, status, "{job_id}"]}
       command_seconds: 600
 
@@ -29,6 +34,7 @@ import yaml
 from state_pipelines.errors import UsageError, at
 from state_pipelines.flink.commands import VERBS, CommandCluster
 from state_pipelines.flink.http_client import Credentials, HttpClient, Timeouts
+from state_pipelines.flink.kubernetes_operator import PLURALS, OperatorCluster, connect_api
 from state_pipelines.flink.rest_cluster import RestCluster
 from state_pipelines.storage.documents import parse_yaml, read_given_text
 
@@ -41,7 +47,13 @@ _TEXTS = ("user", "password", "token")
 _FILES = ("token_file", "ca_certificates", "client_certificate", "client_key")
 _SECONDS = {"connect_seconds": "connect", "read_seconds": "read"}
 _HTTP = {*_TEXTS, *_FILES, *_SECONDS, "headers"}
-_KINDS: Mapping[str, Collection[str]] = {"rest": _HTTP, "commands": {"command_seconds"}}
+_KUBERNETES = {"namespace", "kind", "kubeconfig", "context", "rest"}
+_KINDS: Mapping[str, Collection[str]] = {
+    "kubernetes": {*_KUBERNETES, *_HTTP},
+    "rest": _HTTP,
+    "commands": {"command_seconds"},
+}
+_DEFAULTS = (("connect_seconds", 10.0), ("read_seconds", 60.0))
 _COMPONENT = "FlinkJobComponent"
 
 
@@ -58,6 +70,8 @@ def connect(settings: Mapping[str, Any], directory: Path | None = None) -> Flink
     if not isinstance(settings, dict):
         raise UsageError("`cluster` is not a mapping", hint='Such as {rest: "http://jobmanager:8081"}')
     kinds = [name for name in _KINDS if name in settings]
+    if "kubernetes" in kinds and "rest" in kinds:
+        kinds.remove("rest")
     if len(kinds) != 1:
         found = f"has {' and '.join(kinds)}" if kinds else "names no cluster"
         raise UsageError(f"`cluster` {found}", hint=f"It has one of {', '.join(_KINDS)}")
@@ -71,7 +85,29 @@ def connect(settings: Mapping[str, Any], directory: Path | None = None) -> Flink
     start = directory or Path()
     if kind == "commands":
         return _connect_commands(settings, start)
+    if kind == "kubernetes":
+        return _connect_kubernetes(settings, start)
     return RestCluster(make_client(settings, str(settings["rest"]), start))
+
+
+def _connect_kubernetes(settings: Mapping[str, Any], directory: Path) -> OperatorCluster:
+    texts = {name: _read_text(settings, name) for name in ("kubernetes", *_KUBERNETES)}
+    kind = texts["kind"] or "FlinkDeployment"
+    if kind not in PLURALS:
+        raise UsageError(f"`kind` of `cluster` is {kind!r}", hint=f"Choose from {', '.join(PLURALS)}")
+    if not texts["kubernetes"]:
+        raise UsageError("`kubernetes` of `cluster` names no resource")
+    seconds = [_read_seconds(settings, name) if name in settings else default for name, default in _DEFAULTS]
+    rest = RestCluster(make_client(settings, texts["rest"], directory)) if texts["rest"] else None
+    file = str(directory / texts["kubeconfig"]) if texts["kubeconfig"] else None
+    return OperatorCluster(
+        connect_api(file, texts["context"] or None),
+        texts["kubernetes"],
+        texts["namespace"] or "default",
+        kind,
+        rest,
+        (seconds[0], seconds[1]),
+    )
 
 
 def make_client(settings: Mapping[str, Any], endpoint: str, directory: Path, what: str = "Flink") -> HttpClient:

@@ -1,0 +1,509 @@
+"""`OperatorCluster`: a job of Flink's Kubernetes operator, through the Kubernetes API.
+
+A `FlinkDeployment` or `FlinkSessionJob` is one job, whose id the operator chooses. So that a start is idempotent, the
+id that the caller chooses is an annotation of the resource, and the nonce that makes the operator redeploy follows from
+it. Savepoints and checkpoints of a running job are `FlinkStateSnapshot` resources, named after their triggers. What
+only Flink itself knows (statistics of checkpoints, load) is asked of its REST endpoint, where that is reached.
+
+Sources: `FlinkDeploymentSpec`, `JobSpec`, `CommonStatus`, `AbstractJobReconciler` of the operator.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from state_pipelines.errors import ClusterError, NotFoundError, StateError, UnsupportedError, UsageError
+from state_pipelines.flink.cluster import (
+    CheckpointKind,
+    CheckpointProgress,
+    ClusterOverview,
+    JobDetails,
+    JobFailure,
+    JobOverview,
+    JobStatus,
+    SavepointProgress,
+    TriggerStatus,
+)
+from state_pipelines.flink.rest_values import read_status, take
+from state_pipelines.flink.stack_traces import list_causes
+from state_pipelines.redaction import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from state_pipelines.flink.cluster import (
+        Checkpoint,
+        CheckpointStatistics,
+        FlinkCluster,
+        JobLoad,
+        SavepointRequest,
+        Submission,
+    )
+
+_T = TypeVar("_T")
+GROUP, VERSION = "flink.apache.org", "v1beta1"
+PLURALS = {"FlinkDeployment": "flinkdeployments", "FlinkSessionJob": "flinksessionjobs"}
+"""Kinds of resources that are one job, with the names of their collections."""
+
+JOB_ID = "state-pipelines/job-id"
+"""Annotation with the id that the caller of the last start has chosen."""
+
+STOP_ID = "state-pipelines/stop-id"
+"""Annotation with the trigger id of the last stop."""
+
+_SNAPSHOTS = "flinkstatesnapshots"
+_SAVEPOINT_DIRECTORIES = ("execution.checkpointing.savepoint-dir", "state.savepoints.dir")
+_SAVEPOINT_FORMAT = "kubernetes.operator.savepoint.format.type"
+_CHECKPOINT = re.compile(r"chk-(\d+)/?$")
+_SNAPSHOT_STATES = {
+    "COMPLETED": TriggerStatus.COMPLETED,
+    "FAILED": TriggerStatus.FAILED,
+    "ABANDONED": TriggerStatus.FAILED,
+}
+
+
+class OperatorCluster:
+    """One job of the operator.
+
+    Args:
+        api: `kubernetes.client.CustomObjectsApi`.
+        name: of the resource.
+        namespace: of the resource.
+        kind: `FlinkDeployment` or `FlinkSessionJob`.
+        rest: Flink itself, for what only it knows; None where it is not reached.
+        seconds: time-outs of a request: to connect, and to read.
+    """
+
+    def __init__(
+        self,
+        api: Any,
+        name: str,
+        namespace: str,
+        kind: str = "FlinkDeployment",
+        rest: FlinkCluster | None = None,
+        seconds: tuple[float, float] = (10, 60),
+    ) -> None:
+        self._api = api
+        self._name = name
+        self._namespace = namespace
+        self._kind = kind
+        self._rest = rest
+        self._seconds = seconds
+
+    @property
+    def endpoint(self) -> str:
+        """Kind, namespace and name of the resource."""
+        return f"{self._kind} {self._namespace}/{self._name}"
+
+    def describe(self) -> ClusterOverview:
+        """The deployment, with its own part of the configuration."""
+        resource = self._read()
+        spec, status = _take(resource, "spec"), _take(resource, "status")
+        version = str(spec.get("flinkVersion", "")).removeprefix("v").replace("_", ".")
+        options = {str(name): str(value) for name, value in _take(spec, "flinkConfiguration").items()}
+        return ClusterOverview(
+            endpoint=self.endpoint,
+            version=str(_take(status, "clusterInfo").get("flink-version") or version),
+            slots_total=None,
+            slots_available=None,
+            task_managers=None,
+            can_submit=True,
+            configuration={name: redact(value) for name, value in sorted(options.items())},
+        )
+
+    def list_jobs(self) -> tuple[JobOverview, ...]:
+        """The job of the resource; none before the operator has deployed it."""
+        resource = self._read()
+        job = self._describe_job(resource)
+        return (job,) if job.id else ()
+
+    def _describe_job(self, resource: Mapping[str, Any]) -> JobOverview:
+        status = _take(_take(resource, "status"), "jobStatus")
+        started = str(status.get("startTime") or "")
+        return JobOverview(
+            id=_find_annotation(resource, JOB_ID) or str(status.get("jobId") or ""),
+            name=str(status.get("jobName") or self._name),
+            status=_find_status(resource),
+            started=datetime.fromtimestamp(int(started) / 1000, UTC) if started.isdecimal() else None,
+        )
+
+    def read_job(self, job_id: str) -> JobDetails:
+        """The job; its tasks and settings where Flink itself is reached."""
+        resource = self._find(job_id)
+        job = self._describe_job(resource)
+        own = self._find_own_id(resource)
+        if self._rest is not None and own:
+            details = self._rest.read_job(own)
+            return JobDetails(
+                job, details.vertices, details.max_parallelism, details.configuration, details.checkpoints, details.plan
+            )
+        options = _take(_take(resource, "spec"), "flinkConfiguration")
+        shown = {str(name): redact(str(value)) for name, value in options.items()}
+        return JobDetails(job, (), None, shown, None, {})
+
+    def read_status(self, job_id: str) -> JobStatus:
+        """The status of the job; INITIALIZING until the operator has seen what was asked last."""
+        return _find_status(self._find(job_id))
+
+    def trigger_savepoint(self, job_id: str, request: SavepointRequest) -> str:
+        """Create a `FlinkStateSnapshot`, or suspend the job with a savepoint; return the trigger id."""
+        trigger = (request.trigger_id or uuid.uuid4().hex).lower()
+        resource = self._find(job_id)
+        if not (request.stop or request.drain):
+            savepoint: dict[str, object] = {"formatType": str(request.format), "disposeOnDelete": False}
+            savepoint |= {"path": request.directory} if request.directory else {}
+            self._create_snapshot(trigger, {"savepoint": savepoint})
+            return trigger
+        if request.drain:
+            raise UnsupportedError(
+                f"the operator does not drain {self.endpoint} when it suspends it",
+                hint="Stop without draining, which is right for a job that goes on from the savepoint",
+            )
+        self._require_options(resource, request)
+        if _find_annotation(resource, STOP_ID) != trigger:
+            body = {"spec": {"job": {"state": "suspended", "upgradeMode": "savepoint"}}}
+            self._patch({**body, "metadata": {"annotations": {STOP_ID: trigger}}})
+        return trigger
+
+    def _require_options(self, resource: Mapping[str, Any], request: SavepointRequest) -> None:
+        """A job is suspended with the directory and format of its running configuration."""
+        options = _take(_take(resource, "spec"), "flinkConfiguration")
+        directory = next((str(options[name]) for name in _SAVEPOINT_DIRECTORIES if options.get(name)), "")
+        if request.directory and request.directory.rstrip("/") != directory.rstrip("/"):
+            raise UsageError(
+                f"{self.endpoint} is suspended with a savepoint in {directory or 'no directory'}, not in "
+                f"{request.directory}",
+                hint=f"Set {_SAVEPOINT_DIRECTORIES[0]} in its flinkConfiguration before, or name that directory",
+            )
+        chosen = str(options.get(_SAVEPOINT_FORMAT, "CANONICAL")).upper()
+        if chosen != str(request.format):
+            raise UsageError(
+                f"{self.endpoint} is suspended with a savepoint in the format {chosen}, not {request.format}",
+                hint=f"Set {_SAVEPOINT_FORMAT} in its flinkConfiguration before, or ask for that format",
+            )
+
+    def poll_savepoint(self, job_id: str, trigger_id: str) -> SavepointProgress:
+        """Progress of a savepoint, also of one that the job was suspended with."""
+        resource = self._find(job_id)
+        if _find_annotation(resource, STOP_ID) == trigger_id.lower():
+            return _read_suspension(resource)
+        status, path, failure = self._poll_snapshot(trigger_id)
+        return SavepointProgress(status, path, failure)
+
+    def trigger_checkpoint(
+        self, job_id: str, kind: CheckpointKind = CheckpointKind.CONFIGURED, trigger_id: str | None = None
+    ) -> str:
+        """Create a `FlinkStateSnapshot` of a checkpoint; the operator knows the configured kind only."""
+        self._find(job_id)
+        if kind is not CheckpointKind.CONFIGURED:
+            raise UnsupportedError(f"the operator takes configured checkpoints only, not {kind}")
+        trigger = (trigger_id or uuid.uuid4().hex).lower()
+        self._create_snapshot(trigger, {"checkpoint": {}})
+        return trigger
+
+    def poll_checkpoint(self, job_id: str, trigger_id: str) -> CheckpointProgress:
+        """Progress of a checkpoint."""
+        self._find(job_id)
+        status, path, failure = self._poll_snapshot(trigger_id)
+        found = _CHECKPOINT.search(path)
+        return CheckpointProgress(status, int(found[1]) if found else None, failure)
+
+    def _create_snapshot(self, trigger: str, spec: Mapping[str, object]) -> None:
+        body = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": "FlinkStateSnapshot",
+            "metadata": {"name": _name_snapshot(trigger), "namespace": self._namespace},
+            "spec": {"jobReference": {"kind": self._kind, "name": self._name}, "backoffLimit": 0, **spec},
+        }
+        # A snapshot of this name is that of an earlier request with the same trigger id.
+        self._call(
+            lambda seconds: self._api.create_namespaced_custom_object(
+                GROUP, VERSION, self._namespace, _SNAPSHOTS, body, _request_timeout=seconds
+            ),
+            "create a FlinkStateSnapshot",
+            accepted=(409,),
+        )
+
+    def _poll_snapshot(self, trigger_id: str) -> tuple[TriggerStatus, str, str]:
+        name = _name_snapshot(trigger_id.lower())
+        resource = self._call(
+            lambda seconds: self._api.get_namespaced_custom_object(
+                GROUP, VERSION, self._namespace, _SNAPSHOTS, name, _request_timeout=seconds
+            ),
+            f"read FlinkStateSnapshot {name}",
+        )
+        status = _take(resource, "status")
+        state = _SNAPSHOT_STATES.get(str(status.get("state")), TriggerStatus.IN_PROGRESS)
+        failure = redact(str(status.get("error") or f"the snapshot was {str(status.get('state')).lower()}"))
+        path = str(status.get("path") or "")
+        return state, path if state is TriggerStatus.COMPLETED else "", failure if state is TriggerStatus.FAILED else ""
+
+    def cancel(self, job_id: str) -> None:
+        """Suspend the job without a savepoint."""
+        self._find(job_id)
+        self._patch({"spec": {"job": {"state": "suspended", "upgradeMode": "stateless"}}})
+
+    def start(self, submission: Submission) -> str:
+        """Redeploy the job from a savepoint, or start it; return the id, which is an annotation of the resource."""
+        job_id = (submission.job_id or uuid.uuid4().hex).lower()
+        resource = self._read()
+        if _find_annotation(resource, JOB_ID) == job_id:
+            return job_id
+        if submission.plan is not None:
+            raise UnsupportedError(
+                "the operator starts jars, not plans of SQL",
+                hint="Give the plan to a runner in a jar as its argument",
+            )
+        if submission.jar is not None and "://" not in submission.jar:
+            raise UsageError(
+                f"the operator fetches the jar itself, and {submission.jar} is a path of this machine",
+                hint="Name an address that its pods reach, such as local:///opt/job.jar in the image or https://…",
+            )
+        job: dict[str, object] = {"state": "running", "allowNonRestoredState": submission.allow_non_restored_state}
+        job |= {"upgradeMode": "savepoint"}
+        if submission.savepoint is not None:
+            job |= {"initialSavepointPath": submission.savepoint, "savepointRedeployNonce": int(job_id[:8], 16)}
+        else:
+            job |= {"upgradeMode": "stateless"}
+        job |= {"jarURI": submission.jar} if submission.jar is not None else {}
+        job |= {"entryClass": submission.entry_class} if submission.entry_class is not None else {}
+        job |= {"args": list(submission.arguments)} if submission.arguments else {}
+        job |= {"parallelism": submission.parallelism} if submission.parallelism is not None else {}
+        spec: dict[str, object] = {"job": job}
+        if submission.configuration:
+            spec["flinkConfiguration"] = dict(submission.configuration)
+        if submission.image is not None:
+            if self._kind != "FlinkDeployment":
+                raise UsageError("a FlinkSessionJob has no image", hint="Name the jar of the job")
+            spec["image"] = submission.image
+        self._patch({"metadata": {"annotations": {JOB_ID: job_id}}, "spec": spec})
+        return job_id
+
+    def read_exceptions(self, job_id: str) -> tuple[JobFailure, ...]:
+        """The error that the operator reports, and those of Flink where it is reached."""
+        resource = self._find(job_id)
+        failures: list[JobFailure] = []
+        error = str(_take(resource, "status").get("error") or "")
+        if error:
+            kind, stack = _read_error(error)
+            failures.append(JobFailure(datetime.now(UTC), kind, stack))
+        own = self._find_own_id(resource)
+        if self._rest is not None and own:
+            failures += self._rest.read_exceptions(own)
+        return tuple(failures)
+
+    def read_checkpoints(self, job_id: str) -> CheckpointStatistics:
+        """Statistics of the checkpoints, of Flink itself."""
+        return self._ask_flink(job_id, lambda rest, own: rest.read_checkpoints(own))
+
+    def read_checkpoint(self, job_id: str, checkpoint_id: int, *, subtasks: bool = False) -> Checkpoint:
+        """One checkpoint, of Flink itself."""
+        return self._ask_flink(job_id, lambda rest, own: rest.read_checkpoint(own, checkpoint_id, subtasks=subtasks))
+
+    def read_load(self, job_id: str) -> JobLoad:
+        """Restarts, backpressure and lag, of Flink itself."""
+        return self._ask_flink(job_id, lambda rest, own: rest.read_load(own))
+
+    def _ask_flink(self, job_id: str, ask: Callable[[FlinkCluster, str], _T]) -> _T:
+        own = self._find_own_id(self._find(job_id))
+        if self._rest is None:
+            raise UnsupportedError(
+                f"only Flink itself knows this of {self.endpoint}",
+                hint="Add `rest` beside `kubernetes`: the address of the service NAME-rest",
+            )
+        if not own:
+            raise NotFoundError(f"{self.endpoint} runs no job yet", hint="Look at it again once it is deployed")
+        return ask(self._rest, own)
+
+    @staticmethod
+    def _find_own_id(resource: Mapping[str, Any]) -> str:
+        """The id that the operator has given the job."""
+        return str(_take(_take(resource, "status"), "jobStatus").get("jobId") or "")
+
+    def _find(self, job_id: str) -> dict[str, Any]:
+        """The resource, if the id is that of its job."""
+        resource = self._read()
+        chosen = _find_annotation(resource, JOB_ID)
+        # After a start, the id of the job before says nothing of the resource any more.
+        if job_id.lower() != (chosen or self._find_own_id(resource).lower()):
+            raise NotFoundError(
+                f"{self.endpoint} has no job {job_id}", hint="Look whether somebody else has changed the resource"
+            )
+        return resource
+
+    def _read(self) -> dict[str, Any]:
+        return self._call(
+            lambda seconds: self._api.get_namespaced_custom_object(
+                GROUP, VERSION, self._namespace, PLURALS[self._kind], self._name, _request_timeout=seconds
+            ),
+            "read it",
+        )
+
+    def _patch(self, body: Mapping[str, object]) -> None:
+        # A merge patch of absolute values has one effect, however often it arrives.
+        self._call(
+            lambda seconds: self._api.patch_namespaced_custom_object(
+                GROUP, VERSION, self._namespace, PLURALS[self._kind], self._name, body, _request_timeout=seconds
+            ),
+            "change it",
+        )
+
+    def _call(
+        self, call: Callable[[tuple[float, float]], Any], what: str, accepted: tuple[int, ...] = ()
+    ) -> dict[str, Any]:
+        """The answer of the Kubernetes API.
+
+        Raises:
+            ClusterError: it cannot be reached or refuses.
+            NotFoundError: the resource is not there.
+        """
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            answer = call(self._seconds)
+        except ApiException as error:
+            status = int(error.status or 0)
+            if status in accepted:
+                return {}
+            raise self._refuse(status, _read_message(error), what) from None
+        except (HTTPError, OSError) as error:
+            raise ClusterError(
+                f"the Kubernetes API cannot be reached to {what} ({self.endpoint}): {type(error).__name__}",
+                hint="Look at the context and the network; what was asked may have been carried out",
+                transient=True,
+                in_doubt=not what.startswith("read"),
+            ) from None
+        if not isinstance(answer, dict):
+            raise ClusterError(f"the Kubernetes API does not answer with a resource ({self.endpoint})")
+        return answer
+
+    def _refuse(self, status: int, message: str, what: str) -> StateError:
+        if status == 404:
+            return NotFoundError(
+                f"the Kubernetes API has none to {what}, {self.endpoint}: {message}",
+                hint="Look at name and namespace, and whether the operator's definitions are installed",
+            )
+        if status in (401, 403):
+            return ClusterError(
+                f"the Kubernetes API does not let us {what}, {self.endpoint} (HTTP {status}): {message}",
+                hint="Give the account get, patch and create of flinkdeployments, flinksessionjobs and "
+                "flinkstatesnapshots in flink.apache.org",
+            )
+        return ClusterError(
+            f"the Kubernetes API refuses to {what}, {self.endpoint} (HTTP {status}): {message}",
+            hint="The definitions of the operator may be older than the field" if status == 422 else "",
+            transient=status in (429, 500, 502, 503, 504),
+            in_doubt=status in (500, 502, 504) and not what.startswith("read"),
+        )
+
+
+def connect_api(kubeconfig: str | None = None, context: str | None = None) -> Any:
+    """The Kubernetes API of a kubeconfig, or of the pod that this runs in.
+
+    Raises:
+        UsageError: the extra is not installed, or there is neither.
+    """
+    try:
+        from kubernetes import client, config
+    except ImportError:
+        raise UsageError(
+            "the Kubernetes client is not installed", hint="pip install 'state-pipelines[kubernetes]'"
+        ) from None
+    try:
+        if kubeconfig is None and context is None:
+            try:
+                settings = client.Configuration()
+                config.load_incluster_config(settings)  # type: ignore[no-untyped-call]
+                return client.CustomObjectsApi(client.ApiClient(settings))
+            except config.ConfigException:
+                pass
+        made = config.new_client_from_config(config_file=kubeconfig, context=context)  # type: ignore[no-untyped-call]
+        return client.CustomObjectsApi(made)
+    except (config.ConfigException, OSError) as error:
+        raise UsageError(
+            f"there is no configuration of Kubernetes: {error}", hint="Name kubeconfig and context in `cluster`"
+        ) from None
+
+
+def _take(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return take(content, name, dict, {})
+
+
+def _find_annotation(resource: Mapping[str, Any], name: str) -> str:
+    return str(_take(_take(resource, "metadata"), "annotations").get(name) or "")
+
+
+def _is_observed(resource: Mapping[str, Any]) -> bool:
+    """Whether the operator has seen the last change of the specification."""
+    generation = _take(resource, "metadata").get("generation")
+    return generation is None or (_take(resource, "status").get("observedGeneration") or 0) >= generation
+
+
+def _find_status(resource: Mapping[str, Any]) -> JobStatus:
+    status = _take(resource, "status")
+    wanted = str(_take(_take(resource, "spec"), "job").get("state") or "running")
+    state = str(_take(status, "jobStatus").get("state") or "")
+    if not _is_observed(resource):
+        # What the status says is about the job before the change.
+        return JobStatus.INITIALIZING if wanted == "running" else JobStatus.CANCELLING
+    lifecycle = str(status.get("lifecycleState") or "")
+    if lifecycle == "FAILED":
+        return JobStatus.FAILED
+    if lifecycle == "UPGRADING" or _take(status, "reconciliationStatus").get("state") == "UPGRADING":
+        return JobStatus.INITIALIZING if wanted == "running" else JobStatus.CANCELLING
+    if lifecycle == "SUSPENDED":
+        found = read_status(state) if state else JobStatus.FINISHED
+        return found if found.is_terminal else JobStatus.FINISHED
+    return read_status(state) if state else JobStatus.INITIALIZING
+
+
+def _read_suspension(resource: Mapping[str, Any]) -> SavepointProgress:
+    """Progress of the savepoint that a job is suspended with."""
+    status = _take(resource, "status")
+    job = _take(status, "jobStatus")
+    error = str(status.get("error") or "")
+    if not _is_observed(resource):
+        return SavepointProgress(TriggerStatus.IN_PROGRESS)
+    if status.get("lifecycleState") == "SUSPENDED":
+        last = _take(_take(job, "savepointInfo"), "lastSavepoint").get("location")
+        path = str(job.get("upgradeSavepointPath") or last or "")
+        if path:
+            return SavepointProgress(TriggerStatus.COMPLETED, path)
+        return SavepointProgress(
+            TriggerStatus.FAILED, failure="the job is suspended, and the operator names no savepoint"
+        )
+    if error:
+        return SavepointProgress(TriggerStatus.FAILED, failure="\n".join(list_causes(_read_error(error)[1])))
+    return SavepointProgress(TriggerStatus.IN_PROGRESS)
+
+
+def _read_error(error: str) -> tuple[str, str]:
+    """Class and stack of an error in a status (`FlinkResourceException` as JSON, or text)."""
+    try:
+        content = json.loads(error)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        return "", redact(error)
+    causes = [each for each in content.get("throwableList") or () if isinstance(each, dict)]
+    chain = [content, *causes]
+    stack = "\nCaused by: ".join(f"{each.get('type', '')}: {each.get('message', '')}" for each in chain)
+    return str(content.get("type") or ""), redact(stack)
+
+
+def _read_message(error: Any) -> str:
+    try:
+        content = json.loads(error.body or "")
+    except (ValueError, TypeError):
+        content = None
+    message = content.get("message") if isinstance(content, dict) else None
+    return redact(str(message or error.reason or "no message"))[:1000]
+
+
+def _name_snapshot(trigger: str) -> str:
+    return f"state-pipelines-{trigger}"
