@@ -261,7 +261,7 @@ class OperatorCluster:
         if submission.jar is not None and "://" not in submission.jar:
             raise UsageError(
                 f"the operator fetches the jar itself, and {submission.jar} is a path of this machine",
-                hint="Name an address that its pods reach, such as local:///opt/job.jar in the image or https://…",
+                hint="Name an address that its pods reach, such as local:///jobs/job.jar in the image or https://…",
             )
         job: dict[str, object] = {"state": "running", "allowNonRestoredState": submission.allow_non_restored_state}
         job |= {"upgradeMode": "savepoint"}

@@ -128,7 +128,7 @@ def run(api: KubernetesApi, job_id: str = OWN, state: str = "RUNNING", lifecycle
 @pytest.fixture
 def api() -> KubernetesApi:
     api = KubernetesApi()
-    job = {"jarURI": "local:///opt/orders-1.jar", "parallelism": 2, "state": "running", "upgradeMode": "savepoint"}
+    job = {"jarURI": "local:///jobs/orders-1.jar", "parallelism": 2, "state": "running", "upgradeMode": "savepoint"}
     options = {"execution.checkpointing.savepoint-dir": SAVEPOINTS}
     spec = {"image": "orders:1", "flinkVersion": "v2_2", "job": job, "flinkConfiguration": options}
     created, _ = api.create("flinkdeployments", {"metadata": {"name": "orders"}, "spec": spec})
@@ -228,7 +228,7 @@ def test_an_upgrade_suspends_the_job_and_redeploys_it_from_a_savepoint(
     assert (spec["image"], spec["flinkConfiguration"]["pipeline.max-parallelism"]) == ("orders:2", "256")
     assert spec["flinkConfiguration"]["execution.checkpointing.savepoint-dir"] == SAVEPOINTS
     assert spec["job"] == {
-        "jarURI": "local:///opt/orders-1.jar",
+        "jarURI": "local:///jobs/orders-1.jar",
         "parallelism": 4,
         "state": "running",
         "upgradeMode": "savepoint",
