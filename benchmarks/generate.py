@@ -23,10 +23,10 @@ from benchmarks.shapes import FORMATS, KEYS, STATES, Shape
 from state_pipelines import open_snapshot
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+from state_pipelines.keyed.row_encoding import RecordEncoder
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.write.file_names import make_file_name

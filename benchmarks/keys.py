@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from benchmarks.shapes import HOT
 from state_pipelines.keyed.hashing import hash_codes, parse_hash_expression
-from state_pipelines.keyed.key_group_assignment import assign_key_groups
+from state_pipelines.keyed.key_groups import assign_key_groups
 from state_pipelines.serializers.text import parse
 
 if TYPE_CHECKING:

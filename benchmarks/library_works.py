@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from benchmarks.generate import OPERATOR
 from benchmarks.stages import Task, run_program
 from state_pipelines import open_snapshot
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.state_table import TableOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

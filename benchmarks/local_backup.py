@@ -24,7 +24,7 @@ from state_pipelines.backends.keyed_backend import KeyedStateBackend
 from state_pipelines.backends.keyed_snapshots import write_full_snapshot
 from state_pipelines.backends.local_backup import LocalBackup
 from state_pipelines.backends.rocksdb_store import RocksStore
-from state_pipelines.codecs.layout_context import LayoutContext
+from state_pipelines.codecs.layout import LayoutContext
 from state_pipelines.datastream.restored_state import DatabaseFiles, KeyedHandles, RestoredState
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle, KeyGroupRange

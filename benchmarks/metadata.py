@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from benchmarks.processes import Clock
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.metadata import (
     CheckpointMetadata,
     OperatorState,

@@ -27,7 +27,7 @@ from benchmarks.generate import generate
 from benchmarks.s3_server import Content, S3Server, start_objects
 from benchmarks.shapes import Shape
 from state_pipelines import convert, dump, open_snapshot, rescale
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.diff.diff import diff
 from state_pipelines.operations.inspect.inspection import inspect

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.generate import OPERATOR
 from benchmarks.stages import Task, run_program
 from state_pipelines import open_snapshot
-from state_pipelines.keyed.canonical.reader import CanonicalFile
+from state_pipelines.keyed.canonical import CanonicalFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from tests.flink.harness import Entry, read_entries
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from state_pipelines.codecs.kryo.field_lists import FieldLists
+    from state_pipelines.codecs.kryo.classes import FieldLists
     from state_pipelines.snapshot import Snapshot
 
 DATA = Path(__file__).resolve().parent / "data"

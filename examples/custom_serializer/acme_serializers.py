@@ -10,9 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from state_pipelines.codecs.extensions import register_class_layout, register_layout
-from state_pipelines.codecs.json.json_lines import register_json, to_json
-from state_pipelines.codecs.layout import JavaText, Layout, Optional, Primitive, PrimitiveKind, Struct
+from state_pipelines.codecs.json import register_json, to_json
+from state_pipelines.codecs.layout import (
+    JavaText,
+    Layout,
+    Optional,
+    Primitive,
+    PrimitiveKind,
+    Struct,
+    register_class_layout,
+    register_layout,
+)
 from state_pipelines.serializers.compatibility import Compatibility, compare_class, compare_nested, rule
 from state_pipelines.serializers.registry import read_nested, register, write_nested
 from state_pipelines.serializers.tree import Serializer
@@ -21,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from state_pipelines.binary.data_views import Reader, Writer
-    from state_pipelines.codecs.extensions import Derive
-    from state_pipelines.codecs.json.json_lines import Json
+    from state_pipelines.codecs.json import Json
+    from state_pipelines.codecs.layout import Derive
     from state_pipelines.serializers.snapshot_frames import Head
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import UsageError
-from state_pipelines.keyed.key_group_prefix import encode_prefix
+from state_pipelines.keyed.key_groups import encode_prefix
 
 if TYPE_CHECKING:
     from state_pipelines.backends.key_context import KeyContext

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state_pipelines.backends.entry_store import EntryStore
-    from state_pipelines.codecs.extensions import Convert
-    from state_pipelines.codecs.layout_context import LayoutContext
+    from state_pipelines.codecs.layout import Convert, LayoutContext
     from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo

@@ -11,16 +11,15 @@ import numpy as np
 from state_pipelines.backends.value_codecs import Value, make_codec
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.keyed.key_group_assignment import assign_key_group
-from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
-from state_pipelines.keyed.keys.key_hashes import make_key_hasher
+from state_pipelines.keyed.hashing.value_hashes import make_key_hasher
+from state_pipelines.keyed.key_groups import assign_key_group, key_group_prefix_size
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from state_pipelines.codecs.layout_context import LayoutContext
+    from state_pipelines.codecs.layout import LayoutContext
     from state_pipelines.keyed.hashing.hash_expressions import HashExpression
     from state_pipelines.serializers.tree import Serializer
 
@@ -39,7 +38,7 @@ class KeyContext:
         serializer: of the keys.
         max_parallelism: number of key groups.
         layouts: what layouts depend on.
-        hashes: `hashCode` of user classes, by class name (see `keyed.keys.key_hashes`).
+        hashes: `hashCode` of user classes, by class name (see `keyed.hashing.value_hashes`).
 
     Raises:
         UsageError: values of the type cannot be keys.

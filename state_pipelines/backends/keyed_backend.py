@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.backends.entry_store import Entries, EntryStore
     from state_pipelines.backends.value_codecs import Value
-    from state_pipelines.codecs.layout_context import LayoutContext
+    from state_pipelines.codecs.layout import LayoutContext
     from state_pipelines.keyed.hashing.hash_expressions import HashExpression
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.keyed.record_layout import KeyedLayout

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from state_pipelines.backends.restored_elements import OldOperatorState
-    from state_pipelines.codecs.layout_context import LayoutContext
+    from state_pipelines.codecs.layout import LayoutContext
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.storage import Location

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UsageError
-from state_pipelines.keyed.canonical.sections import read_sections
 from state_pipelines.keyed.raw_timers import NEVER_STARTED, find_raw_sections
+from state_pipelines.keyed.sections import read_sections
 from state_pipelines.metadata.handles import KeyGroupsStateHandle, OperatorStreamStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.operations.rescale.redistribution import redistribute

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.keyed.key_group_prefix import decode_prefixes, encode_prefix
+from state_pipelines.keyed.key_groups import decode_prefixes, encode_prefix
 from state_pipelines.keyed.record_layout import KeyedRecords
 
 if TYPE_CHECKING:

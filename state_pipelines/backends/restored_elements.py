@@ -16,7 +16,7 @@ from state_pipelines.serializers.merged_subclasses import join_infos
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from state_pipelines.codecs.layout_context import LayoutContext
+    from state_pipelines.codecs.layout import LayoutContext
     from state_pipelines.metadata.handles import OperatorStateHandle
     from state_pipelines.operations.rescale.redistribution import Share
     from state_pipelines.operatorstate import OperatorStateFile, UnreadOperatorState

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.checkpoints.pending_checkpoint import CheckpointedOperator
 from state_pipelines.errors import IncompatibleError, UsageError, Where
-from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism
+from state_pipelines.keyed.key_groups import compute_default_max_parallelism
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.check.restore_errors import (
     explain_max_parallelism,

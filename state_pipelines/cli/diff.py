@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.keyed.digests import RecordDigest
     from state_pipelines.operations.diff.diff_report import Example, OperatorDiff, Property, SnapshotDiff, StateDiff
 
 _CELL_SIZE = 300

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.options import STRICT, Opener, finish_with_notes, snapshot_options
-from state_pipelines.codecs.json.json_lines import dumps
+from state_pipelines.codecs.json import dumps
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.dump_lines import LineKind

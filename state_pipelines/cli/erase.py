@@ -22,7 +22,7 @@ from state_pipelines.cli.display import (
 from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Opener, discard_left_over, snapshot_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError
-from state_pipelines.keyed.keys.key_values import KeyText
+from state_pipelines.keyed.keys import KeyText
 from state_pipelines.operations.erase.key_erasure import ErasurePlan, plan_erasure, run_erasure, search_below
 from state_pipelines.operations.json_rows import compact
 from state_pipelines.operations.local_processes import Processes, choose_processes

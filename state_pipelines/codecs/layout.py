@@ -2,18 +2,40 @@
 
 A layout is a small tree of frozen values. `scalar` interprets it one value at a time; `program` compiles it for the
 kernels that turn millions of records into Arrow columns and back. `serializer_layouts` derives it from a serializer.
+
+Data of serializers that are not Flink's own: layouts that somebody else declares, by node class or by type class. A
+custom serializer family has two halves. `serializers.registry.register` reads and writes its snapshot as a custom node;
+`register_layout` gives the data layout of such a node, in the public layouts of `codecs.layout`. From then on scalar
+codec, columns, tables, `dump` and migrations know them. `register_class_layout` does the second half for classes that
+write themselves under a serializer of Flink's (`Value`, `CopyableValue`, Hadoop `Writable`).
+`codecs.json.register_json` adds a form for `dump` where that of the value itself does not do.
+
+Layouts as text, for serializers that the user declares: `Struct(currency: utf, cents: i64)`. layout := word |
+`List(layout)` | `Map(layout, layout)` | `Nullable(layout)` | `Sized(layout)` | `Struct(name: layout, …)` | `nested0`,
+`nested1`, … (a nested snapshot that the declaration names)
+
+The words are those of `codecs.layout`: see `WORDS`. A list and a map begin with an i32 count, `Nullable` with a flag
+byte (1 is null), `Sized` with an i32 length.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum, StrEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from state_pipelines.errors import UsageError
+from state_pipelines.plugins import load_plugins
+from state_pipelines.serializers import tree
+from state_pipelines.serializers.registry import ENTRY_POINT_GROUP
 
 if TYPE_CHECKING:
-    from state_pipelines.codecs.kryo.field_lists import FieldLists
-    from state_pipelines.codecs.messages.chill_messages import MessageTypes
-    from state_pipelines.serializers import tree
+    from state_pipelines.codecs.kryo.classes import FieldLists
+    from state_pipelines.codecs.messages import MessageTypes
+    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
 
 
 @dataclass(frozen=True)
@@ -400,3 +422,329 @@ LOGICAL_COMPONENTS: dict[LogicalKind, tuple[PrimitiveKind, ...]] = {
     LogicalKind.MILLI_OF_DAY: (_I32,),
 }
 """Encoded components of each logical value. `ordered_i64` has its sign bit flipped (`TimerSerializer`)."""
+
+
+class OpaqueValues(Enum):
+    """Values that are kept as bytes (`layout.Opaque`) instead of being decoded."""
+
+    NONE = 0
+    UNDECODABLE = 1
+    """Values that no codec decodes."""
+    ALL = 2
+    """Values whose shape does not follow from their serializer: Kryo, Java objects, custom serializers."""
+
+
+@dataclass(frozen=True)
+class LayoutContext:
+    """The context that data layouts depend on beside the serializer snapshot.
+
+    Attributes:
+        kryo_version: 2 for snapshots of Flink 1.x, 5 from 2.0 (the serializer snapshot does not store it).
+        opaque_values: the values that are kept as bytes.
+        subclasses: non-registered POJO subclasses by POJO class, as far as any serializer of the snapshot lists them.
+            The heap backend writes objects of such classes without listing the class in the state's own serializer.
+        classes: declarations of classes that the snapshot does not describe: fields of classes that Kryo writes, and
+            subclasses of POJOs.
+        messages: declared messages of Protobuf and Thrift inside Kryo.
+    """
+
+    kryo_version: int = 5
+    subclasses: tuple[tuple[str, tuple[tree.PojoSubclass, ...]], ...] = field(default=())
+    classes: FieldLists | None = None
+    messages: MessageTypes | None = None
+    opaque_values: OpaqueValues = OpaqueValues.NONE
+
+
+def keep_all_opaque(context: LayoutContext) -> LayoutContext:
+    """Return `context` with all opaque values kept as bytes, for values that are only passed on."""
+    return replace(context, opaque_values=OpaqueValues.ALL)
+
+
+def keep_undecodable(context: LayoutContext) -> LayoutContext:
+    """Return `context` with only undecodable values kept as bytes, for values that are read."""
+    return replace(context, opaque_values=OpaqueValues.UNDECODABLE)
+
+
+Node = TypeVar("Node", bound=tree.Serializer)
+Derive: TypeAlias = Callable[[tree.Serializer], Layout]
+"""Gives the layout of a nested serializer."""
+LayoutOf: TypeAlias = Callable[[Node, Derive], Layout]
+Convert: TypeAlias = Callable[[Any], Any]
+"""Turns a value of an old serializer into one of a new serializer."""
+FindConversion: TypeAlias = Callable[[tree.Serializer, tree.Serializer], Convert]
+"""Gives the conversion between nested serializers."""
+ConversionOf: TypeAlias = Callable[[Any, Any, FindConversion], Convert]
+
+
+@dataclass(frozen=True)
+class _Extension:
+    layout_of: LayoutOf[Any]
+    fixed_length: bool
+
+
+_extensions: dict[type[tree.Serializer], _Extension] = {}
+_classes: dict[str, Layout] = {}
+_conversions: dict[tuple[type[tree.Serializer], type[tree.Serializer]], ConversionOf] = {}
+_caches: list[Callable[[], None]] = []
+
+
+def register_layout(node_class: type[Node], *, fixed_length: bool = True) -> Callable[[LayoutOf[Node]], LayoutOf[Node]]:
+    """Register the data layout of a serializer family; decorates the function that derives it from a node.
+
+    Example::
+
+        @register_layout(Money)
+        def lay_money(node, derive):
+            return Struct((("amount", Primitive(PrimitiveKind.I64)), ("currency", Text())))
+
+    Args:
+        node_class: a frozen dataclass, subclass of `tree.Serializer`.
+        fixed_length: False when `TypeSerializer.getLength` returns -1 although the size is constant; it matters for
+            keys and namespaces (`CompositeKeySerializationUtils.isAmbiguousKeyPossible`).
+
+    Raises:
+        UsageError: the class is one of Flink's families, is no serializer, or has a layout already.
+    """
+    if not issubclass(node_class, tree.Serializer) or tree.is_built_in(node_class):
+        raise UsageError(
+            f"{node_class.__name__} is not a custom serializer family",
+            hint="Derive a frozen dataclass from state_pipelines.serializers.tree.Serializer",
+        )
+
+    def decorate(layout_of: LayoutOf[Node]) -> LayoutOf[Node]:
+        if node_class in _extensions and _extensions[node_class].layout_of is not layout_of:
+            raise UsageError(f"a layout of {node_class.__name__} is registered already")
+        _extensions[node_class] = _Extension(layout_of, fixed_length)
+        _forget()
+        return layout_of
+
+    return decorate
+
+
+def register_class_layout(type_class: str, layout: Layout) -> None:
+    """Register the layout of a class that writes itself, or that has a Kryo serializer of its own.
+
+    Args:
+        type_class: its binary name, such as `com.acme.Job$Name`.
+        layout: layout of the bytes that its `write` method writes (`Value`, `CopyableValue`, Hadoop `Writable`), or its
+            Kryo serializer.
+
+    Raises:
+        UsageError: the class has another layout already.
+    """
+    if _classes.setdefault(type_class, layout) != layout:
+        raise UsageError(f"a layout of {type_class} is registered already")
+    _forget()
+
+
+def register_conversion(
+    old_class: type[tree.Serializer], new_class: type[tree.Serializer]
+) -> Callable[[ConversionOf], ConversionOf]:
+    """Register how values change where a rule answers *after migration*; decorates the function that finds it.
+
+    It is what `deserialize` of the restored serializer and `serialize` of the new one do together. Without it, values
+    stay as they are, which needs layouts of the same kinds of values: numbers may become wider, nested serializers may
+    change as their own rules allow.
+
+    Example::
+
+        @register_conversion(Cents, Amount)
+        def convert_cents(old, new, find):
+            return lambda value: {"amount": value, "currency": new.currency}
+
+    The function gets the old node, the new node, and a function that gives the conversion between two nested ones. The
+    conversion takes and returns values of the scalar codec: those of the layouts of both nodes.
+
+    Args:
+        old_class: class of the nodes in snapshots.
+        new_class: class of the nodes of the new job; may be the same.
+
+    Raises:
+        UsageError: both are families of Flink, or the pair has a conversion already.
+    """
+    if tree.is_built_in(old_class) and tree.is_built_in(new_class):
+        raise UsageError(f"{old_class.__name__} and {new_class.__name__} are both families of Flink")
+
+    def decorate(conversion_of: ConversionOf) -> ConversionOf:
+        if _conversions.setdefault((old_class, new_class), conversion_of) is not conversion_of:
+            names = f"{old_class.__name__} to {new_class.__name__}"
+            raise UsageError(f"a conversion from {names} is registered already")
+        return conversion_of
+
+    return decorate
+
+
+def find_conversion(old: tree.Serializer, new: tree.Serializer, find: FindConversion) -> Convert | None:
+    """Return the conversion that somebody registered for two serializers, or None."""
+    conversion_of = _conversions.get((type(old), type(new)))
+    return None if conversion_of is None else conversion_of(old, new, find)
+
+
+def find_class_layout(type_class: str) -> Layout | None:
+    """Return the layout that somebody registered for a class that writes itself, or that Kryo has a serializer for."""
+    load_plugins(ENTRY_POINT_GROUP, "serializer")
+    return _classes.get(type_class)
+
+
+def find_layout(serializer: tree.Serializer, derive: Derive) -> Layout | None:
+    """Return the layout that somebody registered for a serializer, or None."""
+    if isinstance(serializer, tree.ClassBound):
+        # Its snapshot class is Flink's own, so plug-ins may not be loaded yet.
+        return find_class_layout(serializer.type_class)
+    extension = _extensions.get(type(serializer))
+    return None if extension is None else extension.layout_of(serializer, derive)
+
+
+def has_fixed_length(serializer: tree.Serializer) -> bool:
+    """Return whether the family allows a fixed length of its data; the layout decides."""
+    if isinstance(serializer, tree.ClassBound):
+        return serializer.kind is tree.ClassBoundKind.COPYABLE_VALUE
+    extension = _extensions.get(type(serializer))
+    return extension is None or extension.fixed_length
+
+
+def on_registration(forget: Callable[[], None]) -> None:
+    """Have a cache of derived layouts emptied whenever a layout is registered."""
+    _caches.append(forget)
+
+
+def _forget() -> None:
+    for forget in _caches:
+        forget()
+
+
+WORDS: dict[str, Layout] = {
+    **{kind.value: Primitive(kind) for kind in PrimitiveKind},
+    **{kind.value: Logical(kind) for kind in LogicalKind},
+    "utf": JavaText(),
+    "text": Text(),
+    "sized_text": Sized(text=True),
+    "bytes": Sized(),
+    "big_integer": BigInteger(),
+    "big_decimal": BigDecimal(),
+    "void": Constant(b""),
+}
+"""Layout of each word: numbers by width, `utf` (`writeUTF`), `text` (Flink's `StringValue`), `bytes` after an i32."""
+
+MAX_DEPTH = 32
+
+_TOKEN = re.compile(r"\s*([\w.$]+|[(),:])")
+_NESTED = re.compile(r"nested(\d{1,2})")
+
+
+def check_layout(declared: DeclaredSerializer) -> None:
+    """Refuse a declaration whose layout cannot be read.
+
+    Raises:
+        UsageError: its layout has another form, or names a nested serializer that the body does not have.
+    """
+    known = (declared.body or ()).count("snapshot")
+    if "composite" in (declared.body or ()):
+        known = 1 << 7
+    parse_layout(declared.layout, (Rest(),) * known)
+
+
+def names_nested(text: str) -> bool:
+    """Return whether the text of a layout names nested serializers."""
+    return any(_NESTED.fullmatch(token) for token in _TOKEN.findall(text))
+
+
+@lru_cache(maxsize=256)
+def parse_layout(text: str, nested: tuple[Layout, ...] = ()) -> Layout:
+    """Read the text of a layout.
+
+    Args:
+        text: the text.
+        nested: layouts of the nested serializers, which `nested0` and so on name.
+
+    Raises:
+        UsageError: the text has another form; names the character.
+    """
+    parser = _Parser(text, nested)
+    layout = parser.layout()
+    parser.expect("")
+    return layout
+
+
+class _Parser:
+    def __init__(self, text: str, nested: tuple[Layout, ...]) -> None:
+        self._text = text
+        self._nested = nested
+        self._position = 0
+        self._depth = 0
+
+    def layout(self) -> Layout:
+        start, word = self._position, self._take()
+        if self._depth >= MAX_DEPTH:
+            raise self._error(f"layouts nest deeper than {MAX_DEPTH}", start)
+        self._depth += 1
+        try:
+            return self._layout(word, start)
+        finally:
+            self._depth -= 1
+
+    def _layout(self, word: str, start: int) -> Layout:
+        match word:
+            case "List":
+                return Sequence(self._arguments(1)[0])
+            case "Map":
+                return Mapping(*self._arguments(2))
+            case "Nullable":
+                return Optional(self._arguments(1)[0])
+            case "Sized":
+                return Framed(self._arguments(1)[0])
+            case "Struct":
+                return self._struct()
+        nested = _NESTED.fullmatch(word)
+        if nested:
+            if int(nested[1]) >= len(self._nested):
+                raise self._error(f"{word}: the declaration names {len(self._nested)} nested snapshots", start)
+            return self._nested[int(nested[1])]
+        if word not in WORDS:
+            words = ", ".join(WORDS)
+            raise self._error(
+                f"{word or 'the end'!r} is not a layout", start, f"The words are {words}, List, Map, Nullable, Struct"
+            )
+        return WORDS[word]
+
+    def _arguments(self, count: int) -> list[Layout]:
+        self.expect("(")
+        found = [self.layout()]
+        for _ in range(count - 1):
+            self.expect(",")
+            found.append(self.layout())
+        self.expect(")")
+        return found
+
+    def _struct(self) -> Struct:
+        self.expect("(")
+        fields: dict[str, Layout] = {}
+        while True:
+            start, name = self._position, self._take()
+            if not name or name in "(),:" or name in fields:
+                raise self._error(f"{name or 'the end'!r} is not the name of a new field", start)
+            self.expect(":")
+            fields[name] = self.layout()
+            start, symbol = self._position, self._take()
+            if symbol == ")":
+                return Struct(tuple(fields.items()))
+            if symbol != ",":
+                raise self._error(f"',' or ')' expected, {symbol or 'the end'!r} found", start)
+
+    def expect(self, symbol: str) -> None:
+        """Consume a symbol; the empty one is the end."""
+        start, found = self._position, self._take()
+        if found != symbol:
+            raise self._error(f"{symbol or 'the end'!r} expected, {found or 'the end'!r} found", start)
+
+    def _take(self) -> str:
+        match = _TOKEN.match(self._text, self._position)
+        if match is None:
+            if self._text[self._position :].strip():
+                raise self._error(f"{self._text[self._position :].strip()[0]!r} is not expected", self._position)
+            return ""
+        self._position = match.end()
+        return match[1]
+
+    def _error(self, what: str, position: int, hint: str = "") -> UsageError:
+        return UsageError(f"{what}, at character {position + 1} of the layout {self._text!r}", hint=hint)

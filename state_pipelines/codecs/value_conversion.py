@@ -1,7 +1,7 @@
 """Values of an old serializer as those of a new one, as Flink's serializers read and write them.
 
 What `TypeSerializer.deserialize` of the restored serializer and `serialize` of the new one do together. Families of
-Flink have rules of their own. Of other families a registered conversion counts (`extensions.register_conversion`);
+Flink have rules of their own. Of other families a registered conversion counts (`codecs.layout.register_conversion`);
 without one, values are carried over where both layouts hold the same kind of values.
 """
 
@@ -14,11 +14,9 @@ import numpy as np
 
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.avro.avro_resolution import make_resolution
+from state_pipelines.codecs.avro import make_resolution
 from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.codecs.extensions import Convert, find_conversion
-from state_pipelines.codecs.layout import PrimitiveKind
-from state_pipelines.codecs.layout_context import OpaqueValues
+from state_pipelines.codecs.layout import Convert, OpaqueValues, PrimitiveKind, find_conversion
 from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
@@ -32,8 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from state_pipelines.codecs.layout import Layout
-    from state_pipelines.codecs.layout_context import LayoutContext
+    from state_pipelines.codecs.layout import Layout, LayoutContext
     from state_pipelines.serializers.tree import Serializer
 
 Value: TypeAlias = Any
@@ -126,7 +123,7 @@ class ValueConversion:
         if found is None:
             raise UnsupportedError(
                 f"no conversion is known from {describe(old)} to {describe(new)}",
-                hint="Register one with state_pipelines.codecs.extensions.register_conversion, or migrate the "
+                hint="Register one with state_pipelines.codecs.layout.register_conversion, or migrate the "
                 "snapshot, which takes SQL expressions",
             )
         return found

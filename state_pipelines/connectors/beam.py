@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.binary.java_stream import JavaArray, JavaObject, read_stream
-from state_pipelines.codecs.avro.avro_records import AvroRecord
+from state_pipelines.codecs.avro import AvroRecord
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.connector_state import ConnectorStateKind

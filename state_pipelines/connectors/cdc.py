@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.binary.java_stream import read_stream
-from state_pipelines.codecs.json.json_lines import dumps, value_json
+from state_pipelines.codecs.json import dumps, value_json
 from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
 from state_pipelines.connectors.registry import connector_state, is_byte_array, source_splits

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.codecs.json.json_lines import Json, dumps, to_json
+from state_pipelines.codecs.json import Json, dumps, to_json
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.connector_state import ConnectorStateKind
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from state_pipelines.connectors.connector_state import Row
 
 COLUMNS = pa.schema([pa.field("element", pa.string()), pa.field("offset", pa.int64(), False)])
-"""`element`: the owner of the offset, as JSON of `codecs.json.json_lines`; null for plain numbers."""
+"""`element`: the owner of the offset, as JSON of `codecs.json`; null for plain numbers."""
 
 
 @dataclass(frozen=True)

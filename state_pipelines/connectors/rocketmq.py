@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from state_pipelines.binary.data_views import Reader, Writer
-from state_pipelines.codecs.java.typed_values import ObjectValue
+from state_pipelines.codecs.java import ObjectValue
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.connector_state import ConnectorStateKind

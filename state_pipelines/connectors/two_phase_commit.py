@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.codecs.json.json_lines import dumps, to_json
+from state_pipelines.codecs.json import dumps, to_json
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.connector_state import ConnectorStateKind
@@ -33,7 +33,7 @@ COLUMNS = pa.schema(
         pa.field("started", pa.timestamp("ms", tz="UTC")),
     ]
 )
-"""`role`: `open`, or `to commit`; `transaction`: as JSON, in the form of `codecs.json.json_lines`."""
+"""`role`: `open`, or `to commit`; `transaction`: as JSON, in the form of `codecs.json`."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from state_pipelines.dagster.assets.rescaled_savepoint import TARGET
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import make_table, round_seconds
 from state_pipelines.dagster.resources import SparkResource
-from state_pipelines.keyed.keys.key_values import KeyText
+from state_pipelines.keyed.keys import KeyText
 from state_pipelines.operations.erase.key_erasure import plan_erasure, require_searched, run_erasure, search_below
 from state_pipelines.operations.erase.key_search import KeySearch
 from state_pipelines.snapshot import Snapshot

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.codecs.avro.avro_records import (
+from state_pipelines.codecs.avro import (
     AvroBranch,
     AvroEnum,
     AvroMap,
@@ -133,7 +133,7 @@ class AvroTypeInfo(GivenTypeInfo):
                 path,
                 f"of one branch alone: it can be {names}",
                 "Give AvroRecord(name, fields), AvroMap(entries) or AvroEnum(name, symbol) of "
-                "state_pipelines.codecs.avro.avro_records",
+                "state_pipelines.codecs.avro",
             )
         return found[0][1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.codecs.avro.avro_records import parse_avro_schema
+from state_pipelines.codecs.avro import parse_avro_schema
 from state_pipelines.datastream.avro_types import AvroTypeInfo
 from state_pipelines.datastream.derived_types import derive_dataclass_pojo, derive_type
 from state_pipelines.datastream.field_types import PojoTypeInfo, RowTypeInfo, TupleTypeInfo

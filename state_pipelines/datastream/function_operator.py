@@ -16,7 +16,7 @@ from state_pipelines.backends.raw_streams import (
     write_raw_operator,
 )
 from state_pipelines.backends.system_clock import read_clock
-from state_pipelines.codecs.layout_context import LayoutContext
+from state_pipelines.codecs.layout import LayoutContext
 from state_pipelines.datastream.checkpoint_hooks import (
     CheckpointedFunction,
     CheckpointListener,

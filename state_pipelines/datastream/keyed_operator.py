@@ -37,7 +37,7 @@ from state_pipelines.datastream.keyed_states import BackendKeyedStates
 from state_pipelines.datastream.pyflink_layout import KeyRowTypeInfo
 from state_pipelines.datastream.timer_service import TimeDomain, TimerService
 from state_pipelines.errors import UsageError
-from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
+from state_pipelines.keyed.key_groups import key_group_prefix_size
 from state_pipelines.serializers.build import VOID_NAMESPACE
 
 if TYPE_CHECKING:

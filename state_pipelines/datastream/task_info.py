@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import IncompatibleError
-from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism, compute_key_group_range
+from state_pipelines.keyed.key_groups import compute_default_max_parallelism, compute_key_group_range
 from state_pipelines.operations.check.restore_errors import explain_max_parallelism, explain_parallelism
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Java classes, and the `.class` files that they are read from: names, flags, fields, methods, types; no code.
 
 Java classes as far as Flink's type extraction asks for them. A class comes from a `.class` file (`classfile`), or is
-declared by hand in a field list (`codecs.kryo.field_lists`).
+declared by hand in a field list (`codecs.kryo.classes`).
 
 Reading `.class` files: names, flags, fields, methods, generic types, annotations; no code. Source: The Java Virtual
 Machine Specification, chapter 4 (the class file format).
@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.codecs.kryo.field_lists import (
+from state_pipelines.codecs.kryo.classes import (
     ARRAY,
     COLLECTION_KINDS,
     OBJECT,
@@ -29,7 +29,7 @@ from state_pipelines.codecs.kryo.field_lists import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from state_pipelines.codecs.kryo.field_lists import ClassDeclaration
+    from state_pipelines.codecs.kryo.classes import ClassDeclaration
 
 ENUM_NAME = "java.lang.Enum"
 RECORD_NAME = "java.lang.Record"

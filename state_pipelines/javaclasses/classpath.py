@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
 
-from state_pipelines.codecs.kryo.field_lists import (
+from state_pipelines.codecs.kryo.classes import (
     COLLECTION_KINDS,
     MAX_SUPER_CLASSES,
     OBJECT_NAME,

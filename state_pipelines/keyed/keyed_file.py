@@ -3,32 +3,56 @@
 Every format returns its records in the same form (`KeyedRecords`: key-group prefix, key bytes and value bytes of the
 canonical format), so that tables, migrations and writers know one form only. What differs
 between formats is a member of the protocol; nothing else asks which format a file has.
+
+Several files of keyed state of one subtask as one. RocksDB checkpoints whose timers are kept on the heap have two: the
+managed state, and the timers in raw keyed state.
+
+Splits of the records of one state for tasks, inside large key groups too. `KeyedFile.split` cuts between key groups,
+because a key must stay together with all its states. The records of one state alone may be cut anywhere
+(`KeyedFile.split_records`), so that a large key group becomes several tasks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+from functools import cached_property
+from itertools import pairwise, zip_longest
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from state_pipelines.errors import UnsupportedError, Where
-from state_pipelines.keyed.key_group_memory import require_memory
-from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
+from state_pipelines.errors import FormatError, StateError, StorageError, UnsupportedError, Where
+from state_pipelines.keyed.digests import RecordDigest, digest_run
+from state_pipelines.keyed.key_groups import key_group_prefix_size, require_memory
+from state_pipelines.keyed.sections import (
+    WINDOW,
+    RunIndex,
+    Section,
+    StateRun,
+    choose_step,
+    cut_run,
+    group_sections,
+    measure_sections,
+    select_sections,
+)
+from state_pipelines.metadata.handles import KeyGroupRange
+from state_pipelines.metadata.streams import StateStream, read_stream_range
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.keyed.canonical.sections import Section
-    from state_pipelines.keyed.changelog.change_streams import ChangeLog, Changes
-    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.keyed.changelog.changes import ChangeLog, Changes
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.keys.key_filter import KeySeeks
+    from state_pipelines.keyed.keys import KeySeeks
     from state_pipelines.keyed.record_layout import KeyedRecords
-    from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.rocksdb.manifest import TableFile
     from state_pipelines.rocksdb.scan import TableCache
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
@@ -133,7 +157,7 @@ class KeyedFile(KeyGroupRecords, Protocol):
     def split_records(
         self, state_id: int, size: int, least: int, context: RecordContext, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[KeyedFile, int]]:
-        """Split the records of one state into parts of about `size` bytes of file (see `keyed.record_splits`).
+        """Split the records of one state into parts of about `size` bytes of file (see `keyed.keyed_file`).
 
         Key groups of more than `least` bytes are cut inside where the format allows it.
 
@@ -367,3 +391,265 @@ def gather_key_groups(streams: Mapping[int, Iterator[KeyedRecords]]) -> Iterator
                 else:
                     heads[state_id] = records.cut(count, len(records))
         yield key_group, runs
+
+
+def digest_states(file: KeyedFile, context: RecordContext, key_groups: KeyGroupRange) -> dict[str, RecordDigest]:
+    """Digests of all states of a file, by name; one pass over it.
+
+    The bytes after the flag of a null in a map do not count: some writers leave them out.
+    """
+    totals = {info.name: RecordDigest() for info in file.header.states}
+    for state_id, records in file.scan(range(len(file.header.states)), context, key_groups):
+        info = file.header.states[state_id]
+        totals[info.name] += digest_run(records, is_map=info.state_type == StateKind.MAP)
+    return totals
+
+
+@dataclass(frozen=True)
+class CombinedFile(KeyedFormat):
+    """The states of all files, those of the first one first; see `combine_files`.
+
+    Attributes:
+        files: of the same keys.
+        header: key serializer and compression of the first file, the states of all.
+        key_groups: range that is read of the files.
+    """
+
+    files: tuple[KeyedFile, ...]
+    header: KeyedHeader
+    key_groups: KeyGroupRange
+
+    format: ClassVar[FileFormat] = FileFormat.COMBINED
+
+    @property
+    def name(self) -> str:
+        """Name of the first file."""
+        return self.files[0].name
+
+    def scan(
+        self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[tuple[int, KeyedRecords]]:
+        """The records of some states, one file after the other (see `KeyedFile.scan`)."""
+        for first, file in zip(self._first_ids, self.files, strict=True):
+            wanted = [each - first for each in state_ids if 0 <= each - first < len(file.header.states)]
+            if wanted:
+                for state_id, records in file.scan(wanted, context, self._cut(key_groups)):
+                    yield first + state_id, records
+
+    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        """All records, one key group after the other; those of the first file come first in each."""
+        streams = [file.scan_key_groups(context, self._cut(key_groups)) for file in self.files]
+        heads = [next(stream, None) for stream in streams]
+        while present := [head[0] for head in heads if head is not None]:
+            key_group = min(present)
+            found: Runs = []
+            for number, first in enumerate(self._first_ids):
+                head = heads[number]
+                if head is not None and head[0] == key_group:
+                    found += [(first + state_id, records) for state_id, records in head[1]]
+                    heads[number] = next(streams[number], None)
+            yield key_group, found
+
+    def split(
+        self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[CombinedFile]:
+        """As many parts as the file with the most parts has, each an even share of the key groups."""
+        groups = self._cut(key_groups)
+        if not groups.number:
+            return
+        splits = [file.split(size, context, groups) for file in self.files]
+        count = min(groups.number, sum(1 for _ in zip_longest(*splits)))
+        bounds = [groups.start + groups.number * each // count for each in range(count + 1)] if count else []
+        for start, end in pairwise(bounds):
+            yield replace(self, key_groups=KeyGroupRange(start, end - start))
+
+    def split_records(
+        self, state_id: int, size: int, least: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[tuple[KeyedFile, int]]:
+        """Parts of the file that holds the state."""
+        first, holder = self._find_holder(state_id)
+        return holder.split_records(state_id - first, size, least, context, self._cut(key_groups))
+
+    def measure_state(self, state_id: int, context: RecordContext, key_groups: KeyGroupRange | None) -> int:
+        """Bytes in the file that holds the state."""
+        first, holder = self._find_holder(state_id)
+        return holder.measure_state(state_id - first, context, key_groups)
+
+    def measure_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
+        """Sums over the files."""
+        measured = [file.measure_stored_bytes(context, key_groups) for file in self.files]
+        return np.sum([each for each, _ in measured], axis=0), any(estimated for _, estimated in measured)
+
+    def narrow_to_keys(self, keys: KeySeeks) -> CombinedFile:
+        """See `KeyedFile`."""
+        return replace(self, files=tuple(file.narrow_to_keys(keys) for file in self.files))
+
+    def _find_holder(self, state_id: int) -> tuple[int, KeyedFile]:
+        """The file that holds a state, and the id here of the first state of that file."""
+        number = bisect_right(self._first_ids, state_id) - 1
+        return self._first_ids[number], self.files[number]
+
+    @cached_property
+    def _first_ids(self) -> tuple[int, ...]:
+        """Id of the first state of each file."""
+        sizes = [len(file.header.states) for file in self.files]
+        return tuple(sum(sizes[:number]) for number in range(len(sizes)))
+
+    def _cut(self, key_groups: KeyGroupRange | None) -> KeyGroupRange:
+        return self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
+
+
+def combine_files(files: Sequence[KeyedFile]) -> KeyedFile:
+    """The files of one subtask as one; a single file stays what it is.
+
+    Args:
+        files: at least one, of the same keys.
+
+    Raises:
+        FormatError: two files have different keys, or a state of the same name.
+    """
+    if len(files) == 1:
+        return files[0]
+    names: set[str] = set()
+    for file in files:
+        if file.header.key_serializer != files[0].header.key_serializer:
+            raise FormatError(
+                "the managed and the raw keyed state of a subtask have keys of different serializers",
+                where=Where(file=file.name),
+            )
+        for info in file.header.states:
+            if info.name in names:
+                raise FormatError(
+                    "the managed and the raw keyed state of a subtask both hold this state",
+                    where=Where(file=file.name, state=info.name),
+                )
+            names.add(info.name)
+    states = tuple(info for file in files for info in file.header.states)
+    header = replace(files[0].header, states=states)
+    start = min(file.key_groups.start for file in files)
+    end = max(file.key_groups.end for file in files)
+    return CombinedFile(tuple(files), header, KeyGroupRange(start, end + 1 - start))
+
+
+RunFinder: TypeAlias = Callable[[Section, int], tuple[StateRun, ...]]
+"""Finds the spans of the states in a section, given the bytes between positions where they can be cut."""
+
+
+@dataclass(frozen=True)
+class SectionFile(KeyedFormat):
+    """One stream with a section per key group, and its handle.
+
+    Attributes:
+        stream: the stream of the handle.
+        header: key serializer and states.
+        key_groups: range of the handle.
+        sections: the non-empty sections, ascending by position.
+        header_end: first byte after the header; -1 where it is not known.
+        runs: cached spans of states, and of some of their records, in large sections; shared by all splits.
+    """
+
+    stream: StateStream
+    header: KeyedHeader
+    key_groups: KeyGroupRange
+    sections: tuple[Section, ...]
+    header_end: int = -1
+    runs: RunIndex = field(default_factory=RunIndex, compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the stream."""
+        return self.stream.name
+
+    @abstractmethod
+    def scan(
+        self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[tuple[int, KeyedRecords]]:
+        """See `KeyedFile.scan`."""
+
+    @abstractmethod
+    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        """See `KeyedFile.scan_key_groups`."""
+
+    def find_runs(self, context: RecordContext) -> RunFinder | None:
+        """Return what finds the spans of the states in a large section; None: key groups are not cut inside."""
+        return None
+
+    def hold(self) -> Self:
+        """See `KeyedFile`."""
+        stream = self.stream
+        if stream.location is None or is_local(stream.location) or stream.size > WINDOW:
+            return self
+        try:
+            data = read_stream_range(stream, 0, stream.size)
+        except StorageError:
+            raise
+        except StateError:
+            # Reading a state raises the error for it.
+            return self
+        return replace(self, stream=StateStream(stream.name, len(data), data=data))
+
+    def sort_sections(self, key_groups: KeyGroupRange | None) -> list[Section]:
+        """The sections of some key groups, ascending by key group."""
+        return sorted(select_sections(self.sections, key_groups), key=lambda each: each.key_group)
+
+    def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[Self]:
+        """Parts of about `size` bytes."""
+        for sections in group_sections(select_sections(self.sections, key_groups), size):
+            yield replace(self, sections=sections)
+
+    def split_records(
+        self, state_id: int, size: int, least: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[tuple[Self, int]]:
+        """Parts of about `size` bytes; larger key groups than `least` are cut inside (see `KeyedFile.split_records`).
+
+        The section of such a key group is read once for that, `WINDOW` bytes at a time.
+        """
+        for split in self.split(size, context, key_groups):
+            section = split.sections[0]
+            is_large = len(split.sections) == 1 and section.size > least
+            find = self.find_runs(context) if is_large else None
+            if find is None:
+                yield split, state_id
+                continue
+            for run in self.runs.find(section, choose_step(size), find):
+                if run.state_id == state_id:
+                    for span in cut_run(section, run, size):
+                        yield replace(self, sections=(span,)), state_id
+
+    def stored_sections(self) -> tuple[Section, ...]:
+        """See `KeyedFile`."""
+        return self.sections
+
+    def measure_state(self, state_id: int, context: RecordContext, key_groups: KeyGroupRange | None) -> int:
+        """Bytes of all states."""
+        return sum(each.size for each in select_sections(self.sections, key_groups))
+
+    def measure_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
+        """See `KeyedFile`."""
+        return measure_sections(self.sections, key_groups)
+
+
+_TASKS = 16
+"""A key group is worth cutting from this fraction (1/16) of a state on."""
+
+_SKEW = 4
+"""A key group is worth cutting from this multiple of the mean of all key groups on."""
+
+
+def choose_least(
+    files: Iterable[tuple[KeyedFile, int]], size: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+) -> int:
+    """Return the smallest size of a key group that is worth cutting, from the bytes of all key groups of a state.
+
+    To find where to cut, the key group is read once more. So it has to be larger than two parts, and either hold more
+    than a 16th of everything or be four times as large as the mean.
+
+    Args:
+        files: those of all subtasks, with the position of the state in their headers.
+        size: bytes of file per part.
+        context: of the operator.
+        key_groups: only these.
+    """
+    total = sum(file.measure_state(state_id, context, key_groups) for file, state_id in files)
+    number = context.max_parallelism if key_groups is None else key_groups.number
+    return max(2 * size, total // max(_TASKS, number // _SKEW))

@@ -16,7 +16,7 @@ State whose format only its operator or Flink knows is printed as stored:
 * `coordinator`: kind, op, hex
 * `master`: kind, name, version, bytes
 
-`codecs.json.json_lines` describes the JSON of values. A key or value that cannot be decoded is `@bytes` hex with its
+`codecs.json` describes the JSON of values. A key or value that cannot be decoded is `@bytes` hex with its
 `@reason`; for broadcast state this covers the remaining entries of a subtask, for keyed state without a readable header
 a key group. An undecodable part of a Kryo value is `@undecoded` hex with its `@reason`. State of a Python function has
 its name in Python, and `java_state`; without a declared type, `guess` and `key_guess` show what looks like a pickle.
@@ -30,10 +30,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.codecs.json.json_lines import to_json
+from state_pipelines.codecs.json import to_json
 from state_pipelines.codecs.scalar.codec import read_value
-from state_pipelines.codecs.serializer_layouts import derive_layout
-from state_pipelines.codecs.subclasses import complete
+from state_pipelines.codecs.serializer_layouts import complete, derive_layout
 from state_pipelines.connectors.connector_state import LIST_INDEX
 from state_pipelines.errors import FormatError, MissingFileError, StateError, UnsupportedError, at
 from state_pipelines.keyed.raw_timers import NEVER_STARTED
@@ -68,7 +67,7 @@ from state_pipelines.storage.reading import scan_ahead
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.codecs.json.json_lines import Json
+    from state_pipelines.codecs.json import Json
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.connectors.connector_state import ConnectorState
     from state_pipelines.metadata import MasterState

@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.columns import explain
-from state_pipelines.codecs.java.typed_values import Undecoded
-from state_pipelines.codecs.json.json_lines import Json, access_times, to_json
+from state_pipelines.codecs.java import Undecoded
+from state_pipelines.codecs.json import Json, access_times, to_json
 from state_pipelines.errors import StateError, StorageError, UnsupportedError
 from state_pipelines.serializers import tree
 from state_pipelines.snapshot.survey import is_undetermined

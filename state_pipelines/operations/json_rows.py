@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from state_pipelines.codecs.json.json_values import date_text, time_text
+from state_pipelines.codecs.json import date_text, time_text
 
 Row: TypeAlias = dict[str, object]
 

@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.codecs.json.json_lines import Json, to_json, value_json
+from state_pipelines.codecs.json import Json, to_json, value_json
 from state_pipelines.codecs.pickles import Pickled, is_pickle
 from state_pipelines.codecs.scalar.codec import read_value
-from state_pipelines.codecs.subclasses import complete
+from state_pipelines.codecs.serializer_layouts import complete
 from state_pipelines.errors import (
     EDITED_METADATA,
     FormatError,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.errors import StateError, StorageError, UsageError, at
-from state_pipelines.keyed.keys.key_values import KeyText
-from state_pipelines.keyed.tables.operator_table import OperatorTableOptions, group_files
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.keys import KeyText
+from state_pipelines.keyed.operator_table import OperatorTableOptions, group_files
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.metadata.handles import parse_key_groups
 from state_pipelines.snapshot.file_scans import narrow_key_groups, require_key_groups
 from state_pipelines.snapshot.keyed_state import KeyedState
@@ -22,7 +22,7 @@ from state_pipelines.snapshot.survey import find_failures
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from state_pipelines.keyed.tables.state_table import KeyedTable
+    from state_pipelines.keyed.state_table import KeyedTable
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.snapshot import Snapshot
     from state_pipelines.snapshot.keyed_state import KeyedSubtaskState

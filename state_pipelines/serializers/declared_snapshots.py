@@ -1,6 +1,6 @@
 """Snapshot classes that the user declares without a plug-in: layouts of the body of the snapshot and of the data.
 
-A declaration is a text `CLASS=LAYOUT` or `CLASS(BODY)=LAYOUT`. `codecs.layout_text` reads LAYOUT; BODY is a list of
+A declaration is a text `CLASS=LAYOUT` or `CLASS(BODY)=LAYOUT`. `codecs.layout` reads LAYOUT; BODY is a list of
 words: a number (`i8`, `i16`, `i32`, `i64`, `f32`, `f64`, `bool`), `utf`, `bytes(N)`, `snapshot` (a nested serializer
 snapshot) or `composite` (the form of `CompositeTypeSerializerSnapshot` without outer data). Without BODY the body is
 empty, or ends where that can be proven (`body_ends`).

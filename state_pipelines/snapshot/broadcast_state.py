@@ -12,7 +12,7 @@ import pyarrow as pa
 from state_pipelines.codecs.columns import explain
 from state_pipelines.codecs.serializer_layouts import OpaqueValues
 from state_pipelines.errors import UnsupportedError, at
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operatorstate import read_broadcast_state
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.list_state import NonKeyedState, NonKeyedTable, ValueColumn, select_fields

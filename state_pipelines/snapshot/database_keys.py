@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import EDITED_METADATA, FormatError, Where
 from state_pipelines.keyed.changelog.reader import ChangelogFile, find_bases
-from state_pipelines.keyed.key_group_prefix import encode_prefix
-from state_pipelines.keyed.rocksdb.reader import RocksFile
+from state_pipelines.keyed.key_groups import encode_prefix
+from state_pipelines.keyed.rocksdb import RocksFile
 from state_pipelines.metadata.handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.rocksdb.scan import find_files, scan, split_keys
 

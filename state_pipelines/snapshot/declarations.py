@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.codecs.layout_text import check_layout, names_nested
-from state_pipelines.codecs.messages.chill_messages import MessageTypes, compile_proto
+from state_pipelines.codecs.layout import check_layout, names_nested
+from state_pipelines.codecs.messages import MessageTypes, compile_proto
 from state_pipelines.connectors.registry import list_codecs
 from state_pipelines.errors import UsageError, at
 from state_pipelines.javaclasses import load_field_lists
@@ -29,7 +29,7 @@ from state_pipelines.storage.documents import MOST_TEXT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from state_pipelines.codecs.kryo.field_lists import FieldLists
+    from state_pipelines.codecs.kryo.classes import FieldLists
     from state_pipelines.serializers.tree import Serializer
 
 
@@ -286,7 +286,7 @@ _PYTHON_EXAMPLE = "py-op.typed='ROW<n BIGINT, s STRING>'"
 
 
 def parse_serializers(texts: Iterable[str]) -> tuple[DeclaredSerializer, ...]:
-    """Parse `CLASS=LAYOUT` and `CLASS(BODY)=LAYOUT` texts (see `declared_snapshots`, `layout_text`).
+    """Parse `CLASS=LAYOUT` and `CLASS(BODY)=LAYOUT` texts (see `declared_snapshots`, `codecs.layout`).
 
     Raises:
         UsageError: a text has another form, its class is declared twice or is read already.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from state_pipelines.errors import UsageError, Where
-from state_pipelines.keyed.keys.key_hashes import find_key_group
+from state_pipelines.keyed.hashing.value_hashes import find_key_group
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.reading import count_scans_ahead, scan_ahead
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import EDITED_METADATA, FormatError, StateError, UnsupportedError
-from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
-from state_pipelines.keyed.canonical.sections import NO_SECTION, HeaderReading, read_first_header
-from state_pipelines.keyed.changelog.change_data import ChangeFiles
+from state_pipelines.keyed.canonical import CanonicalFile, open_canonical
+from state_pipelines.keyed.changelog.changes import ChangeFiles
 from state_pipelines.keyed.changelog.reader import find_bases, open_changelog
-from state_pipelines.keyed.heap.reader import HeapFile, open_heap
+from state_pipelines.keyed.heap import HeapFile, open_heap
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.raw_timers import NEVER_STARTED, find_raw_sections, open_raw_timers
-from state_pipelines.keyed.rocksdb.reader import open_rocksdb
+from state_pipelines.keyed.rocksdb import open_rocksdb
+from state_pipelines.keyed.sections import NO_SECTION, HeaderReading, read_first_header
 from state_pipelines.metadata.handles import (
     MAX_PARALLELISM,
     ChangelogStateBackendHandle,

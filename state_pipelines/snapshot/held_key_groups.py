@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import EDITED_METADATA, FormatError, Where
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.metadata.handles import (
     MAX_PARALLELISM,
     ChangelogStateBackendHandle,

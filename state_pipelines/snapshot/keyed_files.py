@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import StateError, UnsupportedError, at
-from state_pipelines.keyed.canonical.reader import CanonicalFile
-from state_pipelines.keyed.changelog.key_serializer_search import (
+from state_pipelines.keyed.canonical import CanonicalFile
+from state_pipelines.keyed.changelog.reader import (
+    ChangelogFile,
     FoundKeySerializer,
     find_key_serializer,
     find_written_serializers,
 )
-from state_pipelines.keyed.changelog.reader import ChangelogFile
-from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
+from state_pipelines.keyed.heap import check_first_section
+from state_pipelines.keyed.key_groups import key_group_prefix_size
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.raw_timers import NotTimersError
-from state_pipelines.keyed.section_starts import check_first_section
 from state_pipelines.snapshot.file_owners import Owners, check_owner, find_shared_files
 from state_pipelines.snapshot.held_key_groups import check_held_key_groups, find_held_key_groups
 from state_pipelines.snapshot.planned_names import find_misfits, label_file

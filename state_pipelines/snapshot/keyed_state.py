@@ -11,14 +11,13 @@ import numpy as np
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import explain
-from state_pipelines.codecs.scalar.codec import read_value
-from state_pipelines.codecs.scalar.self_describing import unknown_class
+from state_pipelines.codecs.scalar.codec import read_value, unknown_class
 from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.errors import FormatError, UnsupportedError, Where, at
-from state_pipelines.keyed.heap.entries import has_opaque
+from state_pipelines.keyed.heap_entries import has_opaque
+from state_pipelines.keyed.operator_columns import StateLayout
 from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords, derive_keyed_layout
-from state_pipelines.keyed.tables.operator_columns import StateLayout
-from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
+from state_pipelines.keyed.state_table import KeyedTable, TableOptions
 from state_pipelines.metadata.handles import MAX_PARALLELISM
 from state_pipelines.metadata.streams import KEPT
 from state_pipelines.serializers.build import VOID_NAMESPACE

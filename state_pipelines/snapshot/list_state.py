@@ -16,7 +16,7 @@ from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import Columns, explain, plan_columns
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import FormatError, MissingFileError, UnsupportedError, UsageError, at
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operatorstate import OperatorStateFile, decode_list_state
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.connector_states import (

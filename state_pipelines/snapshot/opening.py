@@ -17,7 +17,7 @@ from state_pipelines.storage.snapshot_listing import read_metadata_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from state_pipelines.codecs.kryo.field_lists import FieldLists
+    from state_pipelines.codecs.kryo.classes import FieldLists
     from state_pipelines.storage import SnapshotLocation
 
 

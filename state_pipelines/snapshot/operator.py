@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.errors import NotFoundError, StateError, Where, at
-from state_pipelines.keyed.tables.operator_table import WINDOW, OperatorTable, OperatorTableOptions, group_files
+from state_pipelines.keyed.operator_table import WINDOW, OperatorTable, OperatorTableOptions, group_files
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.file_scans import narrow_key_groups, scan_files
 from state_pipelines.snapshot.keyed_state import KeyedState, read_states
@@ -29,7 +29,7 @@ from state_pipelines.snapshot.table_states import choose_states
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from state_pipelines.keyed.tables.state_table import TableOptions
+    from state_pipelines.keyed.state_table import TableOptions
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.snapshot.raw_state import InFlightState
     from state_pipelines.snapshot.state import State

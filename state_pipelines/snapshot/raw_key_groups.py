@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from state_pipelines.keyed.canonical.sections import Section, group_sections, read_sections, select_sections
+from state_pipelines.keyed.sections import Section, group_sections, read_sections, select_sections
 from state_pipelines.snapshot.subtask_states import StateStatistics
 
 if TYPE_CHECKING:

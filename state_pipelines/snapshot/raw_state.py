@@ -45,7 +45,7 @@ from state_pipelines.storage.reading import scan_ahead
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.keyed.tables.state_table import TableOptions
+    from state_pipelines.keyed.state_table import TableOptions
     from state_pipelines.metadata.handles import KeyGroupRange, OperatorStateHandle
     from state_pipelines.snapshot.operator_files import OperatorFiles
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from state_pipelines.keyed.tables.state_table import TableOptions
+    from state_pipelines.keyed.state_table import TableOptions
     from state_pipelines.snapshot.declarations import Declarations
     from state_pipelines.storage import Location
 

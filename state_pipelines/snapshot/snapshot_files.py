@@ -29,7 +29,7 @@ from state_pipelines.snapshot.planned_names import find_planned
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from state_pipelines.codecs.kryo.field_lists import FieldLists
+    from state_pipelines.codecs.kryo.classes import FieldLists
     from state_pipelines.metadata import OperatorState
     from state_pipelines.serializers.python_types import PythonDeclaration
     from state_pipelines.storage import Location, PathMapping, SnapshotLocation

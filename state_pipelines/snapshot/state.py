@@ -14,7 +14,7 @@ from state_pipelines.snapshot.representation import format_count, make_html_tabl
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from state_pipelines.keyed.tables.state_table import TableOptions
+    from state_pipelines.keyed.state_table import TableOptions
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.registered_states import StateKind
     from state_pipelines.serializers.state_meta_info import StateMetaInfo

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import NotFoundError, UnsupportedError, UsageError, Where
-from state_pipelines.keyed.tables.key_rows import unmeasured
+from state_pipelines.keyed.operator_columns import unmeasured
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.survey import find_failures, survey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from state_pipelines.keyed.tables.operator_columns import StateLayout
-    from state_pipelines.keyed.tables.operator_table import OperatorTableOptions
+    from state_pipelines.keyed.operator_columns import StateLayout
+    from state_pipelines.keyed.operator_table import OperatorTableOptions
     from state_pipelines.snapshot.keyed_state import KeyedState
     from state_pipelines.snapshot.operator_files import OperatorFiles
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from state_pipelines.errors import at
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
+from state_pipelines.keyed.state_table import KeyedTable, TableOptions
 from state_pipelines.operations.migration.flows import Merge, Read, walk_flow
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.flow_columns import PAYLOAD, STORED, VISIBLE, hidden

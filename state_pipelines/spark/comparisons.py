@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.keyed.digests.column_digests import ROWS
+from state_pipelines.keyed.digests import ROWS
 from state_pipelines.operations.proofs.proof_reports import (
     EXAMPLES,
     KEY_SETS,

@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.codecs.columns import Columns, plan_columns
+from state_pipelines.codecs.logical_values import conform
 from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues, derive_layout
 from state_pipelines.connectors.registry import Codec, find_codec
 from state_pipelines.snapshot.connector_states import SPLIT_COLUMN

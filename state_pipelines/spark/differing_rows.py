@@ -11,7 +11,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN
+from state_pipelines.keyed.state_table import TTL_COLUMN
 from state_pipelines.operations.proofs.proof_reports import (
     BEFORE,
     EXAMPLES,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TableOptions
+from state_pipelines.keyed.state_table import TTL_COLUMN, TableOptions
 from state_pipelines.operations.proofs.proof_reports import AFTER, EXPECTED, DifferingRecord, to_plain
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, choose_fields, run_on_rows
 from state_pipelines.spark.row_digests import HASHED, Digested, RowColumns, RowDigest, combine, restore_types

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, BinaryType, DataType, DoubleType, FloatType, StructType
 
-from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.codecs.columns import column_type, plan_columns
+from state_pipelines.codecs.logical_values import conform
 from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layout
 from state_pipelines.spark.flow_columns import KEYS, hidden
 from state_pipelines.spark.types import from_spark

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import derive_layout
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN
+from state_pipelines.keyed.state_table import TTL_COLUMN
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.row_digests import VALUES, Digested, RowColumns, choose_columns
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.keyed.digests.column_digests import Sums
+    from state_pipelines.keyed.digests import Sums
     from state_pipelines.operations.migration.round_trips import Return
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator

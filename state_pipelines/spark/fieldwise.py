@@ -15,13 +15,12 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, IntegerType, StructField, StructType, TimestampType
 
-from state_pipelines.codecs.arrow_coercion import conform
-from state_pipelines.codecs.columns import column_type
+from state_pipelines.codecs.columns import column_type, find_fields, has_opaque
 from state_pipelines.codecs.layout import Opaque
-from state_pipelines.codecs.opaque_values import find_fields, has_opaque
+from state_pipelines.codecs.logical_values import conform
 from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layout, keep_undecodable
 from state_pipelines.errors import UnsupportedError, at
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TTL_TYPE
+from state_pipelines.keyed.state_table import TTL_COLUMN, TTL_TYPE
 from state_pipelines.operations.migration.flows import (
     Apply,
     Flow,

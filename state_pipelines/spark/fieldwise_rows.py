@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.codecs.columns import column_type
+from state_pipelines.codecs.logical_values import conform
 from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layout
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TableOptions
+from state_pipelines.keyed.state_table import TTL_COLUMN, TableOptions
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.fieldwise import FieldwiseFlow, field_column

@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import MigrationError
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN
+from state_pipelines.keyed.state_table import TTL_COLUMN
 from state_pipelines.operations.migration.structs import find_bare, quote_name
 from state_pipelines.spark.types import spark_schema
 

@@ -18,13 +18,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from state_pipelines.codecs.arrow_coercion import conform
-from state_pipelines.codecs.columns import column_type
+from state_pipelines.codecs.columns import column_type, find_fields, has_opaque
 from state_pipelines.codecs.layout import Opaque
-from state_pipelines.codecs.opaque_values import find_fields, has_opaque
+from state_pipelines.codecs.logical_values import conform
 from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues, contains_opaque, derive_layout
 from state_pipelines.errors import MigrationError
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN
+from state_pipelines.keyed.state_table import TTL_COLUMN
 from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration.flows import SessionRole
 from state_pipelines.operations.migration.structs import RAW, find_bare, name_raw, quote_name

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues
 from state_pipelines.errors import MigrationError, at
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN, KeyedTable, TableOptions
+from state_pipelines.keyed.state_table import TTL_COLUMN, KeyedTable, TableOptions
 from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read
 from state_pipelines.serializers.registered_states import StateKind

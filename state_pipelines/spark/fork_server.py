@@ -139,7 +139,7 @@ def _load_kernels() -> None:
 
     from state_pipelines.codecs import layout
     from state_pipelines.codecs.columns import plan_columns
-    from state_pipelines.keyed.canonical.kernels import scan_records
+    from state_pipelines.keyed.kernels import scan_records
 
     columns = plan_columns(layout.Text())
     encoded = columns.encode(pa.array([""]))

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
-from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.codecs.columns import column_type
+from state_pipelines.codecs.logical_values import conform
 from state_pipelines.codecs.serializer_layouts import contains_opaque, derive_layout
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.operations.migration.flows import Apply, Read, Regroup

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.codecs.columns import plan_columns
+from state_pipelines.codecs.logical_values import conform
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.datastream.pyflink_layout import ROW_KIND
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.hashing import hash_codes
-from state_pipelines.keyed.key_group_assignment import assign_key_groups, compute_operator_indexes
+from state_pipelines.keyed.key_groups import assign_key_groups, compute_operator_indexes
 from state_pipelines.spark.types import from_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.codecs.layout_context import LayoutContext
+    from state_pipelines.codecs.layout import LayoutContext
     from state_pipelines.keyed.hashing import HashExpression
     from state_pipelines.serializers.tree import Serializer
 

@@ -13,7 +13,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from state_pipelines.errors import UnsupportedError, UsageError, Where, at
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN
+from state_pipelines.keyed.state_table import TTL_COLUMN
 from state_pipelines.metadata import find_operator_id
 from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, NewOperator, NewState
 from state_pipelines.operations.bootstrap.row_shapes import STATE_KEY

@@ -22,7 +22,7 @@ from state_pipelines.datastream.pyflink_layout import has_pyflink_states, unwrap
 from state_pipelines.datastream.window_operator import WINDOW_CONTENTS, check_contents
 from state_pipelines.datastream.windows import WindowAssigner
 from state_pipelines.errors import UsageError, Where
-from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism
+from state_pipelines.keyed.key_groups import compute_default_max_parallelism
 from state_pipelines.metadata.checkpoint import compute_operator_id
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.tree import ListOf

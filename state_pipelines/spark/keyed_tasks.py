@@ -20,7 +20,7 @@ from state_pipelines.checkpoints.failure_reasons import FailureReason
 from state_pipelines.checkpoints.inlining import inline_small_files, measure_state
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, write_task_checkpoint
 from state_pipelines.codecs.kryo import oldest_metadata_version
-from state_pipelines.codecs.layout_context import LayoutContext
+from state_pipelines.codecs.layout import LayoutContext
 from state_pipelines.datastream import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import MigrationError, UsageError, Where, at
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+from state_pipelines.keyed.row_encoding import RecordEncoder
 from state_pipelines.operations.migration import Direction, Migration, ValuePlan
 from state_pipelines.operations.migration import flows as flowing
 from state_pipelines.operations.migration.drafts import refuse_drafts

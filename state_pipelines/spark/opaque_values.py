@@ -8,10 +8,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructType
 
-from state_pipelines.codecs.arrow_coercion import conform
-from state_pipelines.codecs.columns import column_type
+from state_pipelines.codecs.columns import column_type, find_fields, has_opaque, reinterpret
 from state_pipelines.codecs.layout import OPAQUE_FIELD, Layout, Opaque
-from state_pipelines.codecs.opaque_values import find_fields, has_opaque, reinterpret
+from state_pipelines.codecs.logical_values import conform
 from state_pipelines.codecs.serializer_layouts import contains_opaque, derive_layout, keep_all_opaque, keep_undecodable
 from state_pipelines.codecs.value_conversion import convert_column
 from state_pipelines.errors import MigrationError

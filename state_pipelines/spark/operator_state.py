@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layout
 from state_pipelines.errors import UnsupportedError, at
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operations.migration.flows import Read, find_reads
 from state_pipelines.operations.migration.round_trips import plan_round_trips
 from state_pipelines.operations.migration.snapshot_plans import describe_copied

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from state_pipelines.codecs.serializer_layouts import OpaqueValues
-from state_pipelines.keyed.digests.column_digests import KEYS, ROWS
+from state_pipelines.keyed.digests import KEYS, ROWS
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.operations.proofs.proof_reports import DESCRIPTIONS, KEY_SETS, ROW_COUNTS
 from state_pipelines.serializers.registered_states import StateKind
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.keyed.digests.column_digests import Sums
+    from state_pipelines.keyed.digests import Sums
     from state_pipelines.operations.migration.round_trips import Return
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.errors import at
-from state_pipelines.keyed.canonical.sorted_runs import join_sides, replace_values
-from state_pipelines.keyed.tables.state_table import KeyedTable
+from state_pipelines.keyed.canonical import join_sides, replace_values
+from state_pipelines.keyed.state_table import KeyedTable
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.state_spills import StateSpill, write_state_spill
 from state_pipelines.serializers.registered_states import StateKind
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
-    from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+    from state_pipelines.keyed.row_encoding import RecordEncoder
     from state_pipelines.spark.fieldwise_rows import Rows
     from state_pipelines.spark.splits import KeyedSplit
 

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.layout import OPAQUE_FIELD
-from state_pipelines.keyed.digests.column_digests import ColumnDigest, Sums, add_sums, drop_fields, identify_rows
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TTL_TYPE
+from state_pipelines.codecs.logical_values import conform
+from state_pipelines.keyed.digests import ColumnDigest, Sums, add_sums, drop_fields, identify_rows
+from state_pipelines.keyed.state_table import TTL_COLUMN, TTL_TYPE
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.flow_columns import KEYS as KEY_COLUMNS
 from state_pipelines.spark.types import from_spark
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from state_pipelines.keyed.digests.column_digests import Hashes
+    from state_pipelines.keyed.digests import Hashes
     from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.operations.migration.shapes import StateShape
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyspark.sql.datasource import InputPartition
 
 from state_pipelines.errors import FormatError, MissingFileError, StateError, UsageError, at
-from state_pipelines.keyed.keys.key_values import KeyText
-from state_pipelines.keyed.record_splits import choose_least
-from state_pipelines.keyed.tables.operator_table import (
+from state_pipelines.keyed.keyed_file import choose_least
+from state_pipelines.keyed.keys import KeyText
+from state_pipelines.keyed.operator_table import (
     OperatorTable,
     OperatorTableOptions,
     choose_files,
     group_files,
     split_files,
 )
-from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
+from state_pipelines.keyed.state_table import KeyedTable, TableOptions
 from state_pipelines.metadata.handles import KeyGroupRange, parse_key_groups
 from state_pipelines.snapshot import Operator, Snapshot, State, declare, open_snapshot
 from state_pipelines.snapshot.declarations import KINDS
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.operator_columns import StateLayout
     from state_pipelines.keyed.record_layout import KeyedLayout
-    from state_pipelines.keyed.tables.operator_columns import StateLayout
     from state_pipelines.snapshot.keyed_state import KeyedSubtaskState
     from state_pipelines.snapshot.list_state import NonKeyedSubtaskState, NonKeyedTable
     from state_pipelines.snapshot.raw_state import BytesSubtaskState
@@ -446,7 +446,7 @@ def split_operator(operator: Operator, options: StateOptions) -> Iterator[Operat
 def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit]:
     """Tasks over a keyed state: adjacent key groups of about `split_size` bytes of file each.
 
-    A key group that is much larger than that and than the others is several tasks (see `keyed.record_splits`); where to
+    A key group that is much larger than that and than the others is several tasks (see `keyed.keyed_file`); where to
     cut it is found by reading its bytes once, here.
     """
     layout, reason = state.find_layout()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from state_pipelines.codecs.serializer_layouts import OpaqueValues
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN
+from state_pipelines.keyed.state_table import TTL_COLUMN
 from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.spark.flow_columns import KEYS, PAYLOAD, hidden
 from state_pipelines.spark.flows import StateReader

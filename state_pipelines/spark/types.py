@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from state_pipelines.codecs.arrow_coercion import dense_offsets, flatten_entries
+from state_pipelines.codecs.logical_values import dense_offsets, flatten_entries
 from state_pipelines.errors import ValueRangeError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 
 from state_pipelines.errors import UsageError
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operations.json_rows import to_rows
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.splits import SPLIT_SIZE, StateOptions, find_schema, find_state, plan_splits

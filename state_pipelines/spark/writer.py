@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from state_pipelines.errors import UsageError
-from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+from state_pipelines.keyed.row_encoding import RecordEncoder
 from state_pipelines.operations.write.savepoint_plan import EncodedStates, SavepointPlan, plan_savepoint
 from state_pipelines.operations.write.state_descriptions import OperatorDescription, StateDescription
 from state_pipelines.operations.write.transaction import SnapshotTransaction

@@ -11,9 +11,8 @@ from state_pipelines.backends.rocksdb_options import read_rocksdb_options
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import StateError
-from state_pipelines.keyed.digests.file_digests import digest_states
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
-from state_pipelines.keyed.keyed_file import RecordContext
+from state_pipelines.keyed.key_groups import compute_key_group_range
+from state_pipelines.keyed.keyed_file import RecordContext, digest_states
 from state_pipelines.metadata.handles import FileStateHandle, IncrementalRemoteKeyedStateHandle, KeyGroupRange
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import keyed_state

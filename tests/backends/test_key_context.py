@@ -12,8 +12,8 @@ from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError, UsageError
-from state_pipelines.keyed.key_group_assignment import assign_key_group
-from state_pipelines.keyed.keys.key_hashes import make_key_hasher
+from state_pipelines.keyed.hashing.value_hashes import make_key_hasher
+from state_pipelines.keyed.key_groups import assign_key_group
 from state_pipelines.serializers.build import basic, enum, generic_array, pojo, tuple_of
 from tests.keyed.key_group_lines import Recorded, expressions_of, read_recorded
 

@@ -8,9 +8,9 @@ from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import UnsupportedError, UsageError
-from state_pipelines.keyed.digests.file_digests import digest_states
-from state_pipelines.keyed.digests.record_digests import RecordDigest
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.digests import RecordDigest
+from state_pipelines.keyed.key_groups import compute_key_group_range
+from state_pipelines.keyed.keyed_file import digest_states
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of, timer, tuple_of
 from state_pipelines.serializers.state_meta_info import keyed_state, operator_list, priority_queue

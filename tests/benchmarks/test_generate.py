@@ -12,10 +12,10 @@ from benchmarks.rows import FIRST_TIMER, NAMES, count_entries
 from benchmarks.shapes import HOT, STATES, Shape
 from state_pipelines import open_snapshot
 from state_pipelines.errors import UsageError
-from state_pipelines.keyed.digests.file_digests import digest_states
-from state_pipelines.keyed.digests.record_digests import RecordDigest, sum_digests
+from state_pipelines.keyed.digests import RecordDigest, sum_digests
 from state_pipelines.keyed.hashing import hash_codes
-from state_pipelines.keyed.key_group_assignment import assign_key_groups
+from state_pipelines.keyed.key_groups import assign_key_groups
+from state_pipelines.keyed.keyed_file import digest_states
 from state_pipelines.operations.inspect.keyed_formats import find_keyed_formats
 
 if TYPE_CHECKING:

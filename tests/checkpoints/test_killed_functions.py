@@ -30,7 +30,7 @@ from state_pipelines.datastream import (
     Types,
     ValueStateDescriptor,
 )
-from state_pipelines.keyed.key_group_assignment import compute_operator_index
+from state_pipelines.keyed.key_groups import compute_operator_index
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.write.file_names import make_file_name

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines import operatorstate
-from state_pipelines.keyed.canonical import sections
+from state_pipelines.keyed import sections
 from state_pipelines.serializers import registry
 from tests.flink.harness import diff_entries
 from tests.snapshots import ENTRY_KINDS, OWN, Case

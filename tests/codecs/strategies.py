@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.java.date_times import NANOS_OF_DAY
+from state_pipelines.codecs.java import NANOS_OF_DAY
 from state_pipelines.codecs.programs.program import smallest_size
 
 MAX_DEPTH = 3

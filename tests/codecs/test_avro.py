@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_pipelines.binary.data_views import Reader, Writer
-from state_pipelines.codecs.avro.avro_records import (
+from state_pipelines.codecs.avro import (
     AvroBranch,
     AvroEnum,
     AvroMap,

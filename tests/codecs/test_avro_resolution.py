@@ -10,8 +10,7 @@ import fastavro
 import pytest
 
 from state_pipelines.backends.value_codecs import make_codec
-from state_pipelines.codecs.avro.avro_records import AvroBranch, AvroEnum, AvroMap, AvroRecord
-from state_pipelines.codecs.avro.avro_resolution import make_resolution
+from state_pipelines.codecs.avro import AvroBranch, AvroEnum, AvroMap, AvroRecord, make_resolution
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.codecs.value_conversion import ValueConversion
 from state_pipelines.errors import ValueRangeError

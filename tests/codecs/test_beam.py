@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 
 from state_pipelines.binary.data_views import Reader, Writer
-from state_pipelines.codecs.avro.avro_records import AvroRecord
-from state_pipelines.codecs.beam.beam_values import BlockList
+from state_pipelines.codecs.avro import AvroRecord
+from state_pipelines.codecs.beam import BlockList
 from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.codecs.java.typed_values import Undecoded
-from state_pipelines.codecs.json.json_lines import to_json
+from state_pipelines.codecs.java import Undecoded
+from state_pipelines.codecs.json import to_json
 from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, fixed_length
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 from state_pipelines.keyed.hashing.value_hashes import Hasher
-from state_pipelines.keyed.key_group_assignment import assign_key_groups
+from state_pipelines.keyed.key_groups import assign_key_groups
 from state_pipelines.serializers.beam import BYTE_BUFFER_CODER, LEGACY, BeamSerializer, Coder
 from tests.serializers.javacoders import CODERS, WINDOWED, WINDOWS
 

@@ -21,14 +21,11 @@ from state_pipelines.binary.java_stream import (
     JavaObject,
     JavaString,
 )
+from state_pipelines.codecs import beam
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.beam import beam_layouts as beam
-from state_pipelines.codecs.beam import beam_values as beam_values  # registers the layouts
-from state_pipelines.codecs.java.big_numbers import MAX_BYTES, twos_complement
-from state_pipelines.codecs.java.serialized_objects import java_value
-from state_pipelines.codecs.java.typed_values import TypedValue
-from state_pipelines.codecs.json.json_values import value_json
-from state_pipelines.codecs.kryo.jdk_values import LEAVES_5
+from state_pipelines.codecs.java import MAX_BYTES, TypedValue, java_value, twos_complement
+from state_pipelines.codecs.json import value_json
+from state_pipelines.codecs.kryo.values import LEAVES_5
 from state_pipelines.codecs.programs.execution import decode_spans, encode_array
 from state_pipelines.codecs.programs.program import compile_layout
 from state_pipelines.codecs.scalar.codec import read_value, write_value

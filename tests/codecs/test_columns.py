@@ -14,7 +14,7 @@ import pytest
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import Decoded, KernelColumns, ScalarColumns, column_type, plan_columns
-from state_pipelines.codecs.java.typed_values import (
+from state_pipelines.codecs.java import (
     CollectionKind,
     CollectionValue,
     EnumValue,
@@ -22,7 +22,7 @@ from state_pipelines.codecs.java.typed_values import (
     ObjectValue,
     TypedValue,
 )
-from state_pipelines.codecs.json.json_lines import dumps, to_json
+from state_pipelines.codecs.json import dumps, to_json
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.layout import PojoObject, PojoVariant, Primitive, PrimitiveKind
 from state_pipelines.codecs.scalar.codec import write_value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from state_pipelines.codecs.arrow_coercion import conform
+from state_pipelines.codecs.logical_values import conform
 from state_pipelines.errors import ValueRangeError
 
 

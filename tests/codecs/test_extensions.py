@@ -7,9 +7,16 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from state_pipelines.codecs.extensions import register_class_layout, register_conversion, register_layout
-from state_pipelines.codecs.json.json_lines import register_json, to_json
-from state_pipelines.codecs.layout import JavaText, Layout, Primitive, PrimitiveKind
+from state_pipelines.codecs.json import register_json, to_json
+from state_pipelines.codecs.layout import (
+    JavaText,
+    Layout,
+    Primitive,
+    PrimitiveKind,
+    register_class_layout,
+    register_conversion,
+    register_layout,
+)
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, fixed_length
 from state_pipelines.codecs.value_conversion import ValueConversion, convert_column
 from state_pipelines.errors import UnsupportedError, UsageError

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.codecs.avro.avro_records import AvroBranch, AvroEnum, AvroMap, AvroRecord
+from state_pipelines.codecs.avro import AvroBranch, AvroEnum, AvroMap, AvroRecord
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.sql.binary_rows import BinaryRowValue, TimestampValue

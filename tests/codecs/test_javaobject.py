@@ -19,9 +19,8 @@ from state_pipelines.binary.java_stream import (
     JavaObject,
     JavaString,
 )
-from state_pipelines.codecs.java.serialized_objects import java_value, read_java_object, write_java_object
-from state_pipelines.codecs.java.typed_values import ArrayValue, ObjectValue
-from state_pipelines.codecs.json.json_values import value_json
+from state_pipelines.codecs.java import ArrayValue, ObjectValue, java_value, read_java_object, write_java_object
+from state_pipelines.codecs.json import value_json
 from state_pipelines.errors import FormatError, UnsupportedError
 
 FIXTURES = os.environ.get("FLINK_STATE_FIXTURES")

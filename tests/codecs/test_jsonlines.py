@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_pipelines.binary.java_stream import JavaString
-from state_pipelines.codecs.avro.avro_records import AvroBranch, AvroEnum, AvroMap, AvroRecord
-from state_pipelines.codecs.java.iso_dates import calendar_day, epoch_day
-from state_pipelines.codecs.java.typed_values import (
+from state_pipelines.codecs.avro import AvroBranch, AvroEnum, AvroMap, AvroRecord
+from state_pipelines.codecs.java import (
     ArrayValue,
     BackReference,
     CollectionKind,
@@ -22,9 +21,10 @@ from state_pipelines.codecs.java.typed_values import (
     ObjectValue,
     TypedValue,
     Undecoded,
+    calendar_day,
+    epoch_day,
 )
-from state_pipelines.codecs.json.json_lines import access_times, dumps, to_json
-from state_pipelines.codecs.json.json_values import sort_text, value_json
+from state_pipelines.codecs.json import access_times, dumps, sort_text, to_json, value_json
 from state_pipelines.codecs.sql.binary_rows import BinaryRowValue, TimestampValue
 from state_pipelines.errors import ValueRangeError
 from state_pipelines.serializers import tree

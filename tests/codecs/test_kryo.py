@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_pipelines.binary.data_views import Reader, Writer
-from state_pipelines.codecs.java.typed_values import (
+from state_pipelines.codecs.java import (
     ArrayValue,
     BackReference,
     CollectionKind,
@@ -26,7 +26,7 @@ from state_pipelines.codecs.java.typed_values import (
     Undecoded,
     plain,
 )
-from state_pipelines.codecs.json.json_values import value_json
+from state_pipelines.codecs.json import value_json
 from state_pipelines.codecs.kryo import (
     FieldLists,
     Version,
@@ -38,7 +38,7 @@ from state_pipelines.codecs.kryo import (
     read_kryo_span,
     write_kryo,
 )
-from state_pipelines.codecs.kryo.wire import read_string, read_varlong, write_string, write_varlong
+from state_pipelines.codecs.kryo.classes import read_string, read_varlong, write_string, write_varlong
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.registry import read_snapshot

@@ -16,12 +16,11 @@ from google.protobuf import descriptor_pb2, duration_pb2, timestamp_pb2
 
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.codecs.extensions import register_class_layout
-from state_pipelines.codecs.java.typed_values import CollectionValue, MessageValue, ObjectValue, TypedValue, Undecoded
-from state_pipelines.codecs.json.json_values import value_json
+from state_pipelines.codecs.java import CollectionValue, MessageValue, ObjectValue, TypedValue, Undecoded
+from state_pipelines.codecs.json import value_json
 from state_pipelines.codecs.kryo import read_kryo, read_kryo_span, write_kryo
-from state_pipelines.codecs.layout import JavaText
-from state_pipelines.codecs.messages.chill_messages import MessageTypes
+from state_pipelines.codecs.layout import JavaText, register_class_layout
+from state_pipelines.codecs.messages import MessageTypes
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.operations.convert.conversion import convert

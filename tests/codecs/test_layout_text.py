@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.layout_text import check_layout, parse_layout
+from state_pipelines.codecs.layout import check_layout, parse_layout
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers.declared_snapshots import parse_declaration
 

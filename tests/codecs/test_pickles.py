@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.codecs.json.json_values import value_json
+from state_pipelines.codecs.json import value_json
 from state_pipelines.codecs.pickles import MAX_DEPTH, Pickled, is_pickle, pickle_json, read_pickle
 from state_pipelines.errors import FormatError, StateError, UnsupportedError
 

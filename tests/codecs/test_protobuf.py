@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from google.protobuf import descriptor_pb2
 
-from state_pipelines.codecs.java.typed_values import MapValue
-from state_pipelines.codecs.messages.chill_messages import MessageFormat, MessageTypes
-from state_pipelines.codecs.messages.protobuf import ProtobufTypes
+from state_pipelines.codecs.java import MapValue
+from state_pipelines.codecs.messages import MessageFormat, MessageTypes
+from state_pipelines.codecs.protobuf import ProtobufTypes
 from state_pipelines.errors import FormatError, UsageError
 
 FIELD = descriptor_pb2.FieldDescriptorProto

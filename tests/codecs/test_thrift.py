@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.codecs.java.typed_values import MapValue
-from state_pipelines.codecs.json.json_values import value_json
-from state_pipelines.codecs.messages.chill_messages import MessageFormat, MessageTypes
-from state_pipelines.codecs.messages.thrift import ThriftFiles
+from state_pipelines.codecs.java import MapValue
+from state_pipelines.codecs.json import value_json
+from state_pipelines.codecs.messages import MessageFormat, MessageTypes, ThriftFiles
 from state_pipelines.errors import FormatError, UsageError
 
 FILE = """

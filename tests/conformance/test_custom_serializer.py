@@ -29,7 +29,7 @@ import numpy as np
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs.programs.execution import decode_spans, encode_array
-from state_pipelines.codecs.json.json_lines import to_json
+from state_pipelines.codecs.json import to_json
 from state_pipelines.codecs.programs.program import compile_layout
 from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, fixed_length

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.codecs.json.json_lines import dumps
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.codecs.json import dumps
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.operations.dump import dump

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.errors import FormatError, UsageError
-from state_pipelines.keyed.keys.key_values import KeyText
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.keys import KeyText
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.inspect.inspection import PythonReport, inspect
 from state_pipelines.snapshot import declare, open_snapshot

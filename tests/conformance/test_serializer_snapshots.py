@@ -10,8 +10,7 @@ import pytest
 
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columns import plan_columns, walk_layout
-from state_pipelines.codecs.programs.surrogate_layouts import find_surrogate
+from state_pipelines.codecs.columns import find_surrogate, plan_columns, walk_layout
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, walk
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.basic import SNAPSHOT_CLASSES

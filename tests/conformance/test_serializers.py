@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from state_pipelines.binary.data_views import Reader, Writer
-from state_pipelines.codecs.avro.avro_records import AvroRecord
-from state_pipelines.codecs.java.serialized_objects import java_value
-from state_pipelines.codecs.java.typed_values import ObjectValue, TypedValue, Undecoded
+from state_pipelines.codecs.avro import AvroRecord
+from state_pipelines.codecs.java import ObjectValue, TypedValue, Undecoded, java_value
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from state_pipelines.binary.snappy_frames import iter_chunks
-from state_pipelines.codecs.arrow_coercion import conform
-from state_pipelines.codecs.json.json_lines import dumps
-from state_pipelines.keyed.canonical.reader import CanonicalFile
+from state_pipelines.codecs.json import dumps
+from state_pipelines.codecs.logical_values import conform
+from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.operations.dump import dump

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from state_pipelines import operatorstate
 from state_pipelines.cli import main
-from state_pipelines.keyed.canonical import sections
+from state_pipelines.keyed import sections
 from state_pipelines.serializers import registry
 from state_pipelines.snapshot import open_snapshot
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import state_pipelines as sp
-from state_pipelines.keyed.keys.key_hashes import make_key_hasher
+from state_pipelines.keyed.hashing.value_hashes import make_key_hasher
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot.keyed_state import KeyedState
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
-from state_pipelines.keyed.rocksdb.reader import RocksFile
+from state_pipelines.keyed.rocksdb import RocksFile
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot import open_snapshot
 from tests.dagster.conftest import SAVEPOINTS

@@ -20,7 +20,7 @@ from state_pipelines.datastream import (
     ValueStateDescriptor,
 )
 from state_pipelines.keyed.hashing.hash_expressions import parse_hash_expression
-from state_pipelines.keyed.key_group_assignment import compute_operator_index
+from state_pipelines.keyed.key_groups import compute_operator_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable

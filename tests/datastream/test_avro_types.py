@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import state_pipelines as sp
-from state_pipelines.codecs.avro.avro_records import AvroMap, AvroRecord
+from state_pipelines.codecs.avro import AvroMap, AvroRecord
 from state_pipelines.datastream import (
     KeyedProcessFunction,
     KeyedProcessOperator,
@@ -21,7 +21,7 @@ from state_pipelines.datastream import (
 )
 from state_pipelines.datastream import ValueStateDescriptor as Value
 from state_pipelines.errors import UsageError, ValueRangeError
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operations.auditing import audit_snapshot
 
 if TYPE_CHECKING:

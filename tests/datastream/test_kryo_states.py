@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import state_pipelines as sp
-from state_pipelines.codecs.java.typed_values import CollectionKind, CollectionValue, ObjectValue
+from state_pipelines.codecs.java import CollectionKind, CollectionValue, ObjectValue
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.datastream import (
     KeyedProcessFunction,

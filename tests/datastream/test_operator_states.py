@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.codecs.json.json_lines import to_json
+from state_pipelines.codecs.json import to_json
 from state_pipelines.datastream import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,

@@ -23,7 +23,7 @@ from state_pipelines.datastream import (
     write_savepoint,
 )
 from state_pipelines.errors import TargetExistsError, UsageError
-from state_pipelines.keyed.key_group_assignment import compute_operator_index
+from state_pipelines.keyed.key_groups import compute_operator_index
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot import open_snapshot
 from tests.datastream.test_states import Add

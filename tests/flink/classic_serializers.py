@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.codecs.extensions import register_layout
-from state_pipelines.codecs.json.json_lines import register_json, to_json
-from state_pipelines.codecs.layout import JavaText, Layout
+from state_pipelines.codecs.json import register_json, to_json
+from state_pipelines.codecs.layout import JavaText, Layout, register_layout
 from state_pipelines.serializers.build import map_of
 from state_pipelines.serializers.registry import register_composite_with_outer, register_simple
 from state_pipelines.serializers.tree import Composite, Serializer
 
 if TYPE_CHECKING:
     from state_pipelines.binary.data_views import Reader, Writer
-    from state_pipelines.codecs.extensions import Derive
-    from state_pipelines.codecs.json.json_lines import Json
+    from state_pipelines.codecs.json import Json
+    from state_pipelines.codecs.layout import Derive
     from state_pipelines.serializers.snapshot_frames import CompositeMarks
 
 NOTE = "classic.NoteSerializer$NoteSnapshot"

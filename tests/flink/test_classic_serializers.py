@@ -16,7 +16,7 @@ from state_pipelines.datastream import (
     ValueStateDescriptor,
     write_savepoint,
 )
-from state_pipelines.keyed.key_group_assignment import compute_operator_index
+from state_pipelines.keyed.key_groups import compute_operator_index
 from state_pipelines.operations.dump import dump
 from state_pipelines.serializers.build import basic, generic_array
 from state_pipelines.snapshot import open_snapshot

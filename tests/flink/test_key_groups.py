@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
-from state_pipelines.keyed.key_group_assignment import (
+from state_pipelines.keyed.hashing.value_hashes import make_key_hasher
+from state_pipelines.keyed.key_groups import (
     assign_key_group,
     compute_default_max_parallelism,
     compute_key_group_range,
 )
-from state_pipelines.keyed.keys.key_hashes import make_key_hasher
 from tests.flink.key_groups import record_keys
 from tests.keyed.key_group_lines import expressions_of, parse_recorded
 

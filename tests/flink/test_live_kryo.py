@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import state_pipelines as sp
 from state_pipelines.cli import main
-from state_pipelines.codecs.java.typed_values import CollectionKind, CollectionValue, ObjectValue
+from state_pipelines.codecs.java import CollectionKind, CollectionValue, ObjectValue
 from state_pipelines.datastream import (
     KeyedProcessFunction,
     KeyedProcessOperator,

@@ -26,7 +26,7 @@ from state_pipelines.datastream import (
     Types,
     ValueStateDescriptor,
 )
-from state_pipelines.keyed.key_group_assignment import assign_key_group
+from state_pipelines.keyed.key_groups import assign_key_group
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest, TakeRequest
 from state_pipelines.spark import connect, keyed_process

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.codecs.kryo.field_lists import ARRAY, JavaType
+from state_pipelines.codecs.kryo.classes import ARRAY, JavaType
 from state_pipelines.errors import FormatError, MissingFileError, UsageError
 from state_pipelines.javaclasses.classfile import parse_class
 from state_pipelines.javaclasses.classpath import open_class_path

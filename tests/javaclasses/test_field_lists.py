@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.codecs.kryo.field_lists import OBJECT_NAME, ClassDeclaration, JavaType, load_classes
+from state_pipelines.codecs.kryo.classes import OBJECT_NAME, ClassDeclaration, JavaType, load_classes
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.javaclasses import classpath, load_field_lists
 from state_pipelines.javaclasses.classfile import ENUM_NAME, RECORD_NAME, JavaClass, JavaField

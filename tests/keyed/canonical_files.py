@@ -11,11 +11,16 @@ import numpy as np
 
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.binary.snappy_frames import compress
-from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
-from state_pipelines.keyed.canonical.sections import NO_SECTION
-from state_pipelines.keyed.canonical.sorted_runs import RecordBuffer, gather_runs, join_runs
-from state_pipelines.keyed.canonical.writer import CanonicalWriter
+from state_pipelines.keyed.canonical import (
+    CanonicalFile,
+    CanonicalWriter,
+    RecordBuffer,
+    gather_runs,
+    join_runs,
+    open_canonical,
+)
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
+from state_pipelines.keyed.sections import NO_SECTION
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import keyed_state

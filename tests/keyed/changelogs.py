@@ -39,7 +39,7 @@ from tests.serializers.literals import LONG_CLASS, i32, outer, utf
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from state_pipelines.keyed.canonical.reader import CanonicalFile
+    from state_pipelines.keyed.canonical import CanonicalFile
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer

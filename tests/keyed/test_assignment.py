@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_pipelines.errors import UsageError
-from state_pipelines.keyed.key_group_assignment import (
+from state_pipelines.keyed.key_groups import (
     assign_key_group,
     assign_key_groups,
     compute_default_max_parallelism,
     compute_key_group_range,
     compute_operator_index,
     compute_operator_indexes,
+    key_group_prefix_size,
 )
-from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
 from state_pipelines.metadata.checkpoint import read_metadata
 from state_pipelines.metadata.handles import KeyGroupRange, KeyGroupsSavepointStateHandle, KeyGroupsStateHandle
 

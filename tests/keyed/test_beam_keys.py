@@ -13,7 +13,7 @@ from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.keyed.hashing.value_hashes import hash_codes
 from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, write_keyed_header
-from state_pipelines.keyed.key_group_assignment import assign_key_groups
+from state_pipelines.keyed.key_groups import assign_key_groups
 from state_pipelines.serializers import build
 from state_pipelines.serializers.beam import BYTE_BUFFER_CODER
 from state_pipelines.serializers.compatibility import Outcome, resolve

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from state_pipelines.binary.snappy_frames import iter_chunks
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, UnsupportedError
-from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
-from state_pipelines.keyed.canonical.sections import NO_SECTION
+from state_pipelines.keyed.canonical import CanonicalFile, open_canonical
 from state_pipelines.keyed.keyed_file import RecordContext
+from state_pipelines.keyed.sections import NO_SECTION
 from state_pipelines.metadata.handles import KeyGroupRange, KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.snapshot import open_snapshot

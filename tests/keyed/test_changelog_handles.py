@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import EDITED_METADATA, FormatError
-from state_pipelines.keyed.changelog.changes import Operation
-from state_pipelines.keyed.changelog.handle_checks import (
+from state_pipelines.keyed.changelog.changes import (
+    Operation,
     check_changelog_handle,
     find_missing_base,
     find_missing_changes,

@@ -10,8 +10,8 @@ from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.keyed.changelog.changes import (
     Operation,
 )
-from state_pipelines.keyed.changelog.key_serializer_search import find_key_serializer, find_written_serializers
-from state_pipelines.keyed.key_group_assignment import assign_key_group
+from state_pipelines.keyed.changelog.reader import find_key_serializer, find_written_serializers
+from state_pipelines.keyed.key_groups import assign_key_group
 from state_pipelines.metadata.handles import (
     StateChange,
 )

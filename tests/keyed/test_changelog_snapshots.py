@@ -13,8 +13,13 @@ import pytest
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.keyed.changelog.key_serializer_search import find_key_serializer, find_written_serializers
-from state_pipelines.keyed.changelog.reader import ChangelogFile, find_bases, open_changelog
+from state_pipelines.keyed.changelog.reader import (
+    ChangelogFile,
+    find_bases,
+    find_key_serializer,
+    find_written_serializers,
+    open_changelog,
+)
 from state_pipelines.metadata.handles import (
     ChangelogStateBackendHandle,
     IncrementalRemoteKeyedStateHandle,

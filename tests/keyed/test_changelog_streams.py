@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from state_pipelines.binary.snappy_frames import STREAM_ID
 from state_pipelines.errors import FormatError
-from state_pipelines.keyed.changelog.change_data import AHEAD, Lookahead
 from state_pipelines.keyed.changelog.changes import (
+    AHEAD,
     DataChange,
+    Lookahead,
     Operation,
     write_change_stream,
     write_data_change,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.keyed.digests.column_digests import (
+from state_pipelines.keyed.digests import (
     KEYS,
     ROWS,
     ColumnDigest,

@@ -13,11 +13,10 @@ from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, UsageError
 from state_pipelines.keyed.hashing import hash_codes, parse_hash_expression
-from state_pipelines.keyed.hashing.search.candidates import list_orders
-from state_pipelines.keyed.hashing.search.findings import HashFinding, count_needed_keys
-from state_pipelines.keyed.hashing.search.hash_search import find_class_hashes
-from state_pipelines.keyed.key_group_assignment import assign_key_groups
-from state_pipelines.keyed.keys.key_hashes import make_key_hasher
+from state_pipelines.keyed.hashing.candidates import list_orders
+from state_pipelines.keyed.hashing.hash_search import HashFinding, count_needed_keys, find_class_hashes
+from state_pipelines.keyed.hashing.value_hashes import make_key_hasher
+from state_pipelines.keyed.key_groups import assign_key_groups
 from state_pipelines.serializers.build import basic, enum, list_of, pojo
 from state_pipelines.serializers.tree import Tuple
 from tests.keyed.key_group_lines import EXPRESSIONS, TypedKeys, expressions_of, make_records, read_recorded

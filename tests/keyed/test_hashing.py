@@ -14,11 +14,11 @@ import pytest
 from state_pipelines.codecs.programs.program import arrow_type
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError
-from state_pipelines.keyed.canonical.reader import open_canonical
+from state_pipelines.keyed.canonical import open_canonical
 from state_pipelines.keyed.hashing import hash_codes, make_pojo_hash, objects_hash, record_hash
-from state_pipelines.keyed.hashing.search.hash_search import find_class_hashes
+from state_pipelines.keyed.hashing.hash_search import find_class_hashes
+from state_pipelines.keyed.hashing.value_hashes import make_key_hasher
 from state_pipelines.keyed.keyed_file import RecordContext
-from state_pipelines.keyed.keys.key_hashes import make_key_hasher
 from state_pipelines.metadata.checkpoint import read_metadata
 from state_pipelines.metadata.handles import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.streams import open_stream

@@ -11,10 +11,9 @@ from state_pipelines.binary.snappy_frames import compress
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError
-from state_pipelines.keyed.canonical.reader import open_canonical
+from state_pipelines.keyed.canonical import open_canonical
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.heap.reader import HeapFile, open_heap
-from state_pipelines.keyed.heap.writer import HeapWriter
+from state_pipelines.keyed.heap import HeapFile, HeapWriter, open_heap
 from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
 from state_pipelines.keyed.record_layout import KeyedRecords, concat_records
 from state_pipelines.metadata.handles import KeyGroupRange, KeyGroupsSavepointStateHandle, KeyGroupsStateHandle

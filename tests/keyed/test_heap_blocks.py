@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
+from state_pipelines.keyed import heap_entries
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.heap import block_ends
-from state_pipelines.keyed.heap.block_ends import find_block_end
-from state_pipelines.keyed.heap.entries import Entries, EntryCodec, make_entry_codecs
+from state_pipelines.keyed.heap_entries import Entries, EntryCodec, find_block_end, make_entry_codecs
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import keyed_state
@@ -66,6 +65,6 @@ def test_a_search_is_given_up_after_a_bounded_number_of_bytes(monkeypatch: pytes
         return read(self, *arguments)
 
     monkeypatch.setattr(EntryCodec, "read", count)
-    monkeypatch.setattr(block_ends, "MAX_WORK", 32 << 20)
+    monkeypatch.setattr(heap_entries, "MAX_WORK", 32 << 20)
     assert find(bytes.fromhex("0001 00010000 00 0000") * 100_000, {1, 2}) is None
     assert 50 < tried < 60

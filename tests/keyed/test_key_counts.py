@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.keyed.stats.key_counts import CountedKeys, KeyCounter
+from state_pipelines.keyed.stats import CountedKeys, KeyCounter
 
 RECORDS = st.lists(st.tuples(st.integers(0, 70), st.integers(0, 5), st.binary(max_size=20), st.integers(0, 99)))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.keyed.keys.key_filter import MOST_SEEKS, KeyFilter, KeySeeks
+from state_pipelines.keyed.keys import MOST_SEEKS, KeyFilter, KeySeeks
 from state_pipelines.keyed.record_layout import KeyedRecords
 from state_pipelines.metadata.handles import KeyGroupRange
 

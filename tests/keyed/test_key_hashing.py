@@ -13,14 +13,14 @@ from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError
 from state_pipelines.keyed.hashing import hash_codes, parse_hash_expression
-from state_pipelines.keyed.hashing.scala import NUMBER_HASHES
-from state_pipelines.keyed.key_group_assignment import (
+from state_pipelines.keyed.hashing.class_hashes import NUMBER_HASHES
+from state_pipelines.keyed.hashing.value_hashes import make_key_hasher
+from state_pipelines.keyed.key_groups import (
     assign_key_group,
     assign_key_groups,
     compute_default_max_parallelism,
     compute_key_group_range,
 )
-from state_pipelines.keyed.keys.key_hashes import make_key_hasher
 from state_pipelines.serializers.build import avro, basic, enum, generic_array, pojo, tuple_of
 from state_pipelines.serializers.tree import BasicKind
 from tests.keyed.key_group_lines import GENERIC, Recorded, TypedKeys, expressions_of, make_records, read_recorded

@@ -10,8 +10,8 @@ import pytest
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import StateError, UsageError
-from state_pipelines.keyed.keys.key_values import KeyText, encode_keys
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.keys import KeyText, encode_keys
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.json_rows import to_rows
 from tests.snapshots import RESCALING, select

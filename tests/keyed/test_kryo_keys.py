@@ -13,7 +13,7 @@ import state_pipelines as sp
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, UnsupportedError
-from state_pipelines.keyed.keys.key_hashes import make_key_hasher
+from state_pipelines.keyed.hashing.value_hashes import make_key_hasher
 from state_pipelines.operations.dump import dump
 from state_pipelines.serializers.tree import Kryo
 from state_pipelines.snapshot import open_snapshot

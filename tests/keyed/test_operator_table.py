@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, NotFoundError, UnsupportedError, UsageError
-from state_pipelines.keyed.canonical.reader import CanonicalFile
+from state_pipelines.keyed import operator_table
+from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.keyed_file import RecordContext
+from state_pipelines.keyed.operator_columns import StateLayout
+from state_pipelines.keyed.operator_table import OperatorTable, OperatorTableOptions
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.keyed.tables import operator_table
-from state_pipelines.keyed.tables.operator_columns import StateLayout
-from state_pipelines.keyed.tables.operator_table import OperatorTable, OperatorTableOptions
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.json_rows import to_rows
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, timer

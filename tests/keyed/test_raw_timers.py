@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.codecs.json.json_lines import to_json
+from state_pipelines.codecs.json import to_json
 from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError
-from state_pipelines.keyed.canonical.sections import read_sections
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.raw_timers import (
     NEVER_STARTED,
@@ -29,6 +28,7 @@ from state_pipelines.keyed.raw_timers import (
     write_raw_timers,
 )
 from state_pipelines.keyed.record_layout import derive_keyed_layout
+from state_pipelines.keyed.sections import read_sections
 from state_pipelines.metadata.handles import KeyGroupRange, KeyGroupsStateHandle
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.serializers import tree

@@ -16,16 +16,13 @@ from state_pipelines.binary.data_views import Writer
 from state_pipelines.binary.snappy_frames import STREAM_ID, compress_chunks
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError
-from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
-from state_pipelines.keyed.canonical.sections import NO_SECTION, Section
-from state_pipelines.keyed.combined_file import combine_files
+from state_pipelines.keyed.canonical import CanonicalFile, open_canonical
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
-from state_pipelines.keyed.heap.reader import HeapFile, open_heap
-from state_pipelines.keyed.heap.writer import HeapWriter
-from state_pipelines.keyed.keyed_file import RecordContext
+from state_pipelines.keyed.heap import HeapFile, HeapWriter, open_heap
+from state_pipelines.keyed.keyed_file import RecordContext, choose_least, combine_files
 from state_pipelines.keyed.record_layout import KeyedRecords
-from state_pipelines.keyed.record_splits import choose_least
-from state_pipelines.keyed.rocksdb.reader import RocksFile
+from state_pipelines.keyed.rocksdb import RocksFile
+from state_pipelines.keyed.sections import NO_SECTION, Section
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.rocksdb import DatabaseWriter, read_database

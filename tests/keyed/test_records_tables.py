@@ -8,7 +8,7 @@ import pytest
 
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import UnsupportedError, UsageError
-from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
+from state_pipelines.keyed.state_table import KeyedTable, TableOptions
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot.keyed_state import KeyedState

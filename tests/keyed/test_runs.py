@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from state_pipelines.binary.snappy_frames import decompress
 from state_pipelines.errors import FormatError
-from state_pipelines.keyed.canonical.sorted_runs import (
+from state_pipelines.keyed.canonical import (
     Block,
+    CanonicalWriter,
     RecordBuffer,
     copy_records,
     gather_runs,
     join_blocks,
     join_runs,
 )
-from state_pipelines.keyed.canonical.writer import CanonicalWriter
-from state_pipelines.keyed.digests.record_digests import digest_run
+from state_pipelines.keyed.digests import digest_run
 from state_pipelines.keyed.record_layout import KeyedRecords
 from state_pipelines.metadata.handles import KeyGroupRange
 from tests.keyed.canonical_files import Record, Run, make_file, make_header, make_section

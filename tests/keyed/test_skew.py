@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.keyed.keys.key_hashes import make_key_hasher
-from state_pipelines.keyed.stats import key_group_stats
-from state_pipelines.keyed.stats.key_group_stats import (
+from state_pipelines.keyed import stats
+from state_pipelines.keyed.hashing.value_hashes import make_key_hasher
+from state_pipelines.keyed.operator_table import group_files
+from state_pipelines.keyed.stats import (
     KeyGroupMeasurement,
     KeyGroupSizes,
     Move,
     measure_key_groups,
     merge_sizes,
 )
-from state_pipelines.keyed.tables.operator_table import group_files
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.dump import dump
 from tests.snapshot.savepoints import orders, types
@@ -96,7 +96,7 @@ def test_the_hottest_key_is_the_one_with_the_most_entries() -> None:
 def test_the_hottest_of_parts_are_the_hottest_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = orders().open().operator("orders")
     whole = measure(operator, top=5)
-    monkeypatch.setattr(key_group_stats, "SPLIT_SIZE", 1)
+    monkeypatch.setattr(stats, "SPLIT_SIZE", 1)
     parts = measure(operator, top=5)
     for found, expected in ((parts.most_bytes, whole.most_bytes), (parts.most_records, whole.most_records)):
         assert [(each.bytes, each.records) for each in found] == [(each.bytes, each.records) for each in expected]

@@ -15,7 +15,7 @@ from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.datastream import StateTtlConfig, Time
 from state_pipelines.datastream.ttl_config_stream import write_ttl_config
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.metadata.handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.write.state_formats import Format

@@ -19,13 +19,11 @@ from state_pipelines.errors import (
     UnsupportedError,
     UsageError,
 )
-from state_pipelines.keyed.canonical.reader import CanonicalFile
-from state_pipelines.keyed.combined_file import combine_files
-from state_pipelines.keyed.digests.file_digests import digest_states
-from state_pipelines.keyed.heap.reader import HeapFile
-from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat
+from state_pipelines.keyed.canonical import CanonicalFile
+from state_pipelines.keyed.heap import HeapFile
+from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat, combine_files, digest_states
 from state_pipelines.keyed.raw_timers import RawTimersFile
-from state_pipelines.keyed.rocksdb.reader import RocksFile
+from state_pipelines.keyed.rocksdb import RocksFile
 from state_pipelines.metadata import (
     CheckpointProperties,
     SubtaskState,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.codecs.json.json_lines import dumps
+from state_pipelines.codecs.json import dumps
 from state_pipelines.errors import NotFoundError
 from state_pipelines.metadata.checkpoint import MasterState, SubtaskState
 from state_pipelines.metadata.handles import KeyGroupRange

@@ -10,7 +10,7 @@ import pytest
 
 import state_pipelines as sp
 from state_pipelines.errors import ProofError, StateError, TargetExistsError
-from state_pipelines.keyed.keys.key_values import KeyText, encode_keys
+from state_pipelines.keyed.keys import KeyText, encode_keys
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.erase.key_erasure import plan_erasure, run_erasure, search_below
 from state_pipelines.operations.erase.key_search import search_keys

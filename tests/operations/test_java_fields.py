@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from state_pipelines.codecs.kryo import load_classes
-from state_pipelines.codecs.kryo.field_lists import FieldLists, JavaType
+from state_pipelines.codecs.kryo.classes import FieldLists, JavaType
 from state_pipelines.javaclasses.classfile import JavaClass, JavaField
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, list_fields
 from state_pipelines.operations.check.data_classes import DataClasses

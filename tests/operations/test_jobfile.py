@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.codecs.kryo import load_classes
-from state_pipelines.codecs.kryo.field_lists import JavaType
-from state_pipelines.codecs.kryo.table import ClassTable
+from state_pipelines.codecs.kryo.classes import JavaType
+from state_pipelines.codecs.kryo.values import ClassTable
 from state_pipelines.errors import NotFoundError, StateError, UsageError
 from state_pipelines.javaclasses.classfile import JavaClass
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path

@@ -11,7 +11,7 @@ import pytest
 
 from state_pipelines.cli.check import show_check
 from state_pipelines.cli.display import make_console
-from state_pipelines.codecs.kryo.field_lists import JavaType
+from state_pipelines.codecs.kryo.classes import JavaType
 from state_pipelines.javaclasses.classfile import JavaClass, JavaMethod, Nesting
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
 from state_pipelines.operations.check.check_report import CheckReport, Verdict

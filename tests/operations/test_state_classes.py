@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.codecs.kryo.field_lists import JavaType
+from state_pipelines.codecs.kryo.classes import JavaType
 from state_pipelines.javaclasses import list_fields
 from state_pipelines.javaclasses.classfile import JavaClass, JavaField, JavaMethod
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass

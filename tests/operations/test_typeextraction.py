@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from state_pipelines.codecs.kryo import load_classes
-from state_pipelines.codecs.kryo.field_lists import JavaType, parse_type
+from state_pipelines.codecs.kryo.classes import JavaType, parse_type
 from state_pipelines.javaclasses.classfile import JavaClass, JavaField, JavaMethod
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
 from state_pipelines.operations.jobs.type_extraction import TypeExtraction, carry_over

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from state_pipelines.keyed.rocksdb.reader import RocksFile
+from state_pipelines.keyed.rocksdb import RocksFile
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.local_processes import run_tasks

@@ -23,8 +23,7 @@ import numpy as np
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.binary.java_stream import JavaArray, JavaClassData, JavaClassDesc, JavaObject, write_stream
 from state_pipelines.binary.snappy_frames import STREAM_ID
-from state_pipelines.codecs.json.json_lines import dumps, to_json
-from state_pipelines.codecs.json.json_values import value_json
+from state_pipelines.codecs.json import dumps, to_json, value_json
 from state_pipelines.codecs.kryo import read_kryo_span
 from state_pipelines.codecs.pickles import Pickled
 from state_pipelines.codecs.programs.execution import decode_spans

@@ -16,10 +16,9 @@ from unittest.mock import patch
 from state_pipelines.binary import snappy_frames
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.binary.java_stream import read_stream
-from state_pipelines.codecs.avro.avro_layouts import avro_layout
-from state_pipelines.codecs.avro.avro_records import parse_avro_schema, read_avro
-from state_pipelines.codecs.java.serialized_objects import java_value, read_java_object
-from state_pipelines.codecs.json.json_values import value_json
+from state_pipelines.codecs.avro import avro_layout, parse_avro_schema, read_avro
+from state_pipelines.codecs.java import java_value, read_java_object
+from state_pipelines.codecs.json import value_json
 from state_pipelines.codecs.kryo import load_classes, read_kryo
 from state_pipelines.codecs.pickles import pickle_json, read_pickle
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout

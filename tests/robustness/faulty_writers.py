@@ -25,7 +25,7 @@ import state_pipelines as sp
 from benchmarks.generate import OPERATOR, generate
 from benchmarks.shapes import Shape
 from state_pipelines.errors import StateError, TargetExistsError
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operations.bootstrap.bootstrap import plan_bootstrap
 from state_pipelines.operations.bootstrap.bootstrap_files import load_bootstrap
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.codecs.json.json_values import value_json
-from state_pipelines.codecs.messages.chill_messages import MessageFormat, MessageTypes
-from state_pipelines.codecs.messages.protobuf import ProtobufTypes
-from state_pipelines.codecs.messages.thrift import ThriftFiles
+from state_pipelines.codecs.json import value_json
+from state_pipelines.codecs.messages import MessageFormat, MessageTypes, ThriftFiles
+from state_pipelines.codecs.protobuf import ProtobufTypes
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.element_frames import Versioned, write_versioned_array

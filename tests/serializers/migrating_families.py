@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.codecs.extensions import register_conversion, register_layout
-from state_pipelines.codecs.json.json_lines import register_json, to_json
-from state_pipelines.codecs.layout import JavaText, Layout, Primitive, PrimitiveKind, Struct
+from state_pipelines.codecs.json import register_json, to_json
+from state_pipelines.codecs.layout import (
+    JavaText,
+    Layout,
+    Primitive,
+    PrimitiveKind,
+    Struct,
+    register_conversion,
+    register_layout,
+)
 from state_pipelines.serializers.compatibility import Compatibility, Finding, Outcome, compare_nested, rule
 from state_pipelines.serializers.registry import register, register_composite_with_outer
 from state_pipelines.serializers.tree import Composite, Serializer
@@ -16,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state_pipelines.binary.data_views import Reader, Writer
-    from state_pipelines.codecs.extensions import Derive
-    from state_pipelines.codecs.json.json_lines import Json
+    from state_pipelines.codecs.json import Json
+    from state_pipelines.codecs.layout import Derive
     from state_pipelines.serializers.snapshot_frames import CompositeMarks, Head
 
 COUNTER = "migrating.CounterSerializer$CounterSnapshot"

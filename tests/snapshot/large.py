@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, write_metadata
 from state_pipelines.metadata.checkpoint import (
     CheckpointType,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.keyed.canonical.sections import NO_SECTION
 from state_pipelines.keyed.raw_timers import NEVER_STARTED
+from state_pipelines.keyed.sections import NO_SECTION
 from state_pipelines.metadata import SubtaskState, write_metadata
 from state_pipelines.metadata.handles import (
     IncrementalRemoteKeyedStateHandle,

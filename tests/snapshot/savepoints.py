@@ -13,7 +13,7 @@ from state_pipelines.snapshot import open_snapshot
 from tests.flink.harness import ORDERS, Entry, read_entries
 
 if TYPE_CHECKING:
-    from state_pipelines.codecs.kryo.field_lists import FieldLists
+    from state_pipelines.codecs.kryo.classes import FieldLists
     from state_pipelines.snapshot import Snapshot
 
 TYPES = Path(__file__).resolve().parents[1] / "data" / "types"

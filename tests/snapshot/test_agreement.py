@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.keyed.canonical.reader import CanonicalFile
+from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.state_meta_info import VALUE_SERIALIZER
 from state_pipelines.snapshot import open_snapshot

@@ -11,7 +11,7 @@ from state_pipelines.connectors.kafka_sink import KafkaCommittable, write_kafka_
 from state_pipelines.connectors.kafka_source import KafkaSplit
 from state_pipelines.connectors.kinesis import KinesisSplit
 from state_pipelines.errors import UsageError
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.serializers.build import basic
 from state_pipelines.snapshot.declarations import parse_connectors
 from state_pipelines.snapshot.list_state import OperatorListState

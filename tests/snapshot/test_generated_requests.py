@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.generate import OPERATOR, generate
-from state_pipelines.keyed.canonical import reader as canonical
+from state_pipelines.keyed import canonical, heap, rocksdb
 from state_pipelines.keyed.changelog.changes import (
     METADATA_KEY_GROUP,
     DataChange,
@@ -19,9 +19,7 @@ from state_pipelines.keyed.changelog.changes import (
     write_data_change,
     write_metadata_change,
 )
-from state_pipelines.keyed.heap import reader as heap
-from state_pipelines.keyed.rocksdb import reader as rocksdb
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.metadata.handles import (
     ChangelogStateBackendHandle,

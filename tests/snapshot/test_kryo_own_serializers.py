@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.codecs.json.json_lines import dumps
+from state_pipelines.codecs.json import dumps
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot import open_snapshot
 from tests.codecs.test_kryo_own_serializers import DECLARED

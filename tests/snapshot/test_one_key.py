@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.keyed.tables.operator_table import OperatorTableOptions
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.operator_table import OperatorTableOptions
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.snapshot import open_snapshot

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import FormatError, NotFoundError
-from state_pipelines.keyed.tables.operator_table import OperatorTableOptions
+from state_pipelines.keyed.operator_table import OperatorTableOptions
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupRange, RelativeFileStateHandle
 from state_pipelines.snapshot.list_state import NonKeyedState

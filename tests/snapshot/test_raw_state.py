@@ -7,7 +7,7 @@ import pytest
 
 from state_pipelines.errors import FormatError, NotFoundError, UsageError
 from state_pipelines.keyed.raw_timers import write_raw_timers
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.snapshot.raw_state import IN_FLIGHT_NAME, RAW_KEYED_NAME, RAW_OPERATOR_NAME

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import StorageError
-from state_pipelines.keyed.tables.operator_table import OperatorTableOptions
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.operator_table import OperatorTableOptions
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operations.diff.diff import diff
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.erase.key_search import search_keys

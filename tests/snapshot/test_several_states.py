@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from state_pipelines.errors import FormatError, NotFoundError
-from state_pipelines.keyed.canonical.reader import CanonicalFile
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.canonical import CanonicalFile
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.snapshot import Operator, open_snapshot
 

@@ -9,7 +9,7 @@ from py4j.protocol import MEMORY_COMMAND_NAME
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+from state_pipelines.keyed.row_encoding import RecordEncoder
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.migration import Direction, Migration, parse_migration
 from state_pipelines.snapshot import Snapshot, open_snapshot

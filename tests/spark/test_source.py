@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from state_pipelines.keyed.tables.operator_table import OperatorTableOptions
+from state_pipelines.keyed.operator_table import OperatorTableOptions
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.spark import register

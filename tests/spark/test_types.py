@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import DayTimeIntervalType, LongType, TimestampNTZType, TimestampType
 
-from state_pipelines.codecs.arrow_coercion import conform
+from state_pipelines.codecs.logical_values import conform
 from state_pipelines.spark.types import from_spark, spark_schema, to_spark
 
 

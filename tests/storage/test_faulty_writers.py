@@ -16,7 +16,7 @@ import state_pipelines as sp
 from benchmarks.generate import OPERATOR, generate
 from benchmarks.shapes import Shape
 from state_pipelines.errors import StateError
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operations.dump import dump
 from state_pipelines.spark.writer import StateWriter
 from state_pipelines.storage import METADATA_FILE, Location, exists, faults, join, list_files

@@ -1,1 +1,683 @@
-"""Java values: serialized objects, dates and times, typed values."""
+"""Java values: serialized objects, dates and times, big numbers, typed values.
+
+Bytes of `java.math.BigInteger` and of unscaled values of `BigDecimal`, and the limit of their size. Time to convert
+them to decimal digits and back grows with the square of their size.
+
+Single dates and times in the fixed-width encodings of Flink's serializers; `logical_values` converts columns. Sources:
+`DateSerializer`, `SqlTimestampSerializer`, `InstantSerializer`, `LocalDateSerializer`, `LocalTimeSerializer`,
+`LocalDateTimeSerializer`. Each has a reserved form for null, which is None here.
+
+Values with their own Java type, where the serializer does not know it (Kryo, Java serialization). Strings, `int`
+(java.lang.Integer), `bool`, `float` (java.lang.Double), `bytes` (byte[]) and None are themselves; every other Java
+value is one of the classes below. An object that a graph mentions twice is the same Python object twice. `plain`
+reduces them to lists, dicts and numbers.
+
+Values that wrote themselves by Java serialization (`JavaSerializer`), read by structure. The stream names its classes
+and fields, so every object can be shown; classes of the JDK that write more than their fields (collections, dates, big
+numbers) are converted to plain values.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.binary.java_stream import (
+    MAX_DEPTH,
+    JavaAnyDesc,
+    JavaArray,
+    JavaBlock,
+    JavaClass,
+    JavaClassDesc,
+    JavaContent,
+    JavaEnum,
+    JavaObject,
+    JavaProxyDesc,
+    JavaReference,
+    JavaString,
+    JavaValue,
+    hierarchy,
+    read_stream,
+    write_stream,
+)
+from state_pipelines.codecs.expansion import BYTES_PER_VALUE, ExpansionBudget, TreeSizes, count_repeated
+from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError, Where
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from state_pipelines.binary.data_views import Writer
+
+MAX_BYTES = 1 << 12
+"""Maximum size of a number, the same for all commands: 9,864 digits."""
+
+
+def read_number(reader: Reader, size: int) -> int:
+    """Read big-endian two's complement of `size` bytes.
+
+    Raises:
+        FormatError: the bytes end early.
+        UnsupportedError: the number is too long.
+    """
+    if size > MAX_BYTES:
+        check_number(size, Where(file=reader.name, offset=reader.position))
+    return int.from_bytes(reader.take(size), "big", signed=True)
+
+
+def twos_complement(value: int) -> bytes:
+    """Return the shortest big-endian form (`BigInteger.toByteArray`)."""
+    return value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True)
+
+
+def check_number(size: int, where: Where | None = None) -> None:
+    """Check the size of a number before its digits are computed.
+
+    Raises:
+        UnsupportedError: it is more than `MAX_BYTES`.
+    """
+    if size > MAX_BYTES:
+        raise UnsupportedError(
+            f"a number of {size:,} bytes is longer than the {MAX_BYTES:,} bytes whose digits are computed",
+            where=where,
+            hint="The bytes can be copied as they are",
+        )
+
+
+def epoch_day(year: int, month: int, day: int) -> int:
+    """Return days since 1970-01-01 (`java.time.LocalDate.toEpochDay`)."""
+    shifted = year - (month <= 2)
+    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    return shifted * 365 + shifted // 4 - shifted // 100 + shifted // 400 + of_year - 719468
+
+
+def calendar_day(days: int) -> tuple[int, int, int]:
+    """Mirror of `epoch_day`: year, month and day."""
+    era, of_era = divmod(days + 719468, 146097)
+    year = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
+    of_year = of_era - (365 * year + year // 4 - year // 100)
+    shifted = (5 * of_year + 2) // 153
+    month = shifted + 3 if shifted < 10 else shifted - 9
+    return year + era * 400 + (month <= 2), month, of_year - (153 * shifted + 2) // 5 + 1
+
+
+MAX_YEAR = 999_999_999
+"""`java.time.Year.MAX_VALUE`; the smallest year is its negative."""
+
+NANOS_OF_DAY = 86_400_000_000_000
+_LONG_MIN = -(1 << 63)
+_INT_MIN = -(1 << 31)
+_NULL_DATE = bytes.fromhex("80000000 8000")
+_NULL_TIME = bytes.fromhex("80 8000 80000000")
+
+
+def read_millis(reader: Reader) -> int | None:
+    """Read epoch milliseconds of a `java.util.Date`, `java.sql.Date` or `java.sql.Time`."""
+    millis = reader.i64()
+    return None if millis == _LONG_MIN else millis
+
+
+def write_millis(writer: Writer, value: int | None) -> None:
+    """Write what `read_millis` reads."""
+    writer.i64(_LONG_MIN if value is None else value)
+
+
+def read_sql_timestamp(reader: Reader) -> dict[str, int] | None:
+    """`java.sql.Timestamp`: epoch milliseconds, and the nanoseconds within the second."""
+    millis, nanos = reader.i64(), reader.i32()
+    return None if millis == _LONG_MIN else {"millis": millis, "nanos": nanos}
+
+
+def write_sql_timestamp(writer: Writer, value: dict[str, int] | None) -> None:
+    """Write what `read_sql_timestamp` reads."""
+    writer.i64(_LONG_MIN if value is None else value["millis"])
+    writer.i32(0 if value is None else value["nanos"])
+
+
+def read_instant(reader: Reader) -> dict[str, int] | None:
+    """`java.time.Instant`: epoch seconds and nanoseconds."""
+    seconds, nano = reader.i64(), reader.i32()
+    return None if seconds == _LONG_MIN else {"epoch_second": seconds, "nano": nano}
+
+
+def write_instant(writer: Writer, value: dict[str, int] | None) -> None:
+    """Write what `read_instant` reads."""
+    writer.i64(_LONG_MIN if value is None else value["epoch_second"])
+    writer.i32(_INT_MIN if value is None else value["nano"])
+
+
+def read_local_date(reader: Reader) -> int | None:
+    """Read epoch days of a `java.time.LocalDate`, for all years of Java.
+
+    Raises:
+        FormatError: no day of the calendar.
+    """
+    start = reader.position
+    year, month, day = reader.i32(), reader.i8(), reader.i8()
+    if year == _INT_MIN:
+        return None
+    if 1 <= month <= 12 and 1 <= day <= 31 and abs(year) <= MAX_YEAR:
+        days = epoch_day(year, month, day)
+        if calendar_day(days) == (year, month, day):
+            return days
+    raise reader.error(f"{year}-{month}-{day} is no date", start)
+
+
+def write_local_date(writer: Writer, value: int | None) -> None:
+    """Write what `read_local_date` reads.
+
+    Raises:
+        ValueRangeError: Java has no such year.
+    """
+    if value is None:
+        writer.take(_NULL_DATE)
+        return
+    year, month, day = calendar_day(value)
+    if abs(year) > MAX_YEAR:
+        raise ValueRangeError(f"day {value} since 1970 is in the year {year}, which java.time does not have")
+    writer.i32(year)
+    writer.i8(month)
+    writer.i8(day)
+
+
+def read_local_time(reader: Reader) -> int | None:
+    """Read nanoseconds of the day of a `java.time.LocalTime`.
+
+    Raises:
+        FormatError: no time of day.
+    """
+    start = reader.position
+    hour, minute, second, nano = reader.i8(), reader.i8(), reader.i8(), reader.i32()
+    if hour == -128:
+        return None
+    if 0 <= hour < 24 and 0 <= minute < 60 and 0 <= second < 60 and 0 <= nano < 1_000_000_000:
+        return ((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nano
+    raise reader.error(f"{hour}:{minute}:{second} and {nano} nanoseconds is no time of day", start)
+
+
+def write_local_time(writer: Writer, value: int | None) -> None:
+    """Write what `read_local_time` reads.
+
+    Raises:
+        ValueRangeError: not within a day.
+    """
+    if value is None:
+        writer.take(_NULL_TIME)
+        return
+    if not 0 <= value < NANOS_OF_DAY:
+        raise ValueRangeError(f"{value} nanoseconds are not a time of day")
+    seconds, nano = divmod(value, 1_000_000_000)
+    writer.i8(seconds // 3600)
+    writer.i8(seconds // 60 % 60)
+    writer.i8(seconds % 60)
+    writer.i32(nano)
+
+
+def read_local_date_time(reader: Reader) -> dict[str, int] | None:
+    """`java.time.LocalDateTime`: `date` as `read_local_date`, `nano_of_day` as `read_local_time`.
+
+    Raises:
+        FormatError: no date or no time of day, or one of them is null and the other is not.
+    """
+    start = reader.position
+    date, time = read_local_date(reader), read_local_time(reader)
+    if date is None and time is None:
+        return None
+    if date is None or time is None:
+        raise reader.error("only one of date and time is null", start)
+    return {"date": date, "nano_of_day": time}
+
+
+def write_local_date_time(writer: Writer, value: dict[str, Any] | None) -> None:
+    """Write what `read_local_date_time` reads."""
+    write_local_date(writer, None if value is None else value["date"])
+    write_local_time(writer, None if value is None else value["nano_of_day"])
+
+
+@dataclass(frozen=True)
+class TypedValue:
+    """A value without inner structure and its class.
+
+    Attributes:
+        class_name: binary name, such as `java.lang.Long` or `java.time.LocalDate`.
+        value: the value as the scalar codec gives it for the serializer of that type (`LocalDate` in epoch days,
+            `LocalTime` in nanoseconds of the day, dates in epoch milliseconds, `char` as a string of one character); a
+            `BitSet` as its 64-bit words; other classes as a dict of their fields (`UUID`, `Duration`, `URI` …).
+    """
+
+    class_name: str
+    value: object
+
+
+@dataclass(frozen=True)
+class EnumValue:
+    """An enum constant.
+
+    Attributes:
+        class_name: the enum.
+        constant: name of the constant.
+        body_class: class of a constant that has a body of its own.
+    """
+
+    class_name: str
+    constant: str
+    body_class: str | None = None
+
+
+@dataclass(frozen=True)
+class ObjectValue:
+    """An object as its fields, in the order of the bytes; super classes may repeat a name."""
+
+    class_name: str
+    fields: tuple[tuple[str, object], ...]
+
+
+@dataclass(frozen=True)
+class ArrayValue:
+    """An array other than byte[]; `class_name` as the JVM spells it (`[J`, `[Ljava.lang.String;`)."""
+
+    class_name: str
+    items: tuple[object, ...]
+
+
+class CollectionKind(StrEnum):
+    """Kind of a collection; queues count as lists."""
+
+    LIST = "list"
+    SET = "set"
+    MAP = "map"
+
+
+@dataclass(frozen=True)
+class CollectionValue:
+    """A list, set or queue in the order of the bytes.
+
+    Attributes:
+        kind: list or set.
+        comparator: of sorted sets and priority queues; None is the natural order.
+        element_class: of an `EnumSet`, and of `Arrays.asList` in Kryo 2, which store it.
+    """
+
+    class_name: str
+    kind: CollectionKind
+    items: tuple[object, ...]
+    comparator: object = None
+    element_class: str | None = None
+
+
+@dataclass(frozen=True)
+class MapValue:
+    """A map in the order of the bytes; `comparator` as in `CollectionValue`."""
+
+    class_name: str
+    entries: tuple[tuple[object, object], ...]
+    comparator: object = None
+
+
+@dataclass(frozen=True)
+class MessageValue:
+    """A message of Protobuf or Thrift, which its own library wrote.
+
+    Attributes:
+        class_name: its Java class.
+        raw: the bytes of the message, written back unchanged.
+        fields: its fields by name, where the message is declared; None where it is not.
+    """
+
+    class_name: str
+    raw: bytes
+    fields: Mapping[str, object] | None = field(default=None, compare=False, hash=False)
+
+
+@dataclass(frozen=True)
+class BackReference:
+    """A mention of an object that encloses it; `index` counts the objects of the graph from 0."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Undecoded:
+    """Bytes that could not be decoded, kept as they are.
+
+    Attributes:
+        class_name: class of the value, as far as known.
+        raw: all bytes of the value.
+        reason: why not, and the way out.
+    """
+
+    class_name: str
+    raw: bytes = field(repr=False)
+    reason: str
+
+
+def plain(value: object) -> object:
+    """`value` without its Java types: lists, lists of (key, value), dicts with `class`, numbers, text.
+
+    Sets become lists and enum constants their names, as the scalar codec gives them for serializers that know them.
+    """
+    match value:
+        case TypedValue():
+            return value.value
+        case EnumValue():
+            return value.constant
+        case ArrayValue() | CollectionValue():
+            return [plain(item) for item in value.items]
+        case MapValue():
+            return [(plain(key), plain(item)) for key, item in value.entries]
+        case MessageValue():
+            return value.raw if value.fields is None else {"class": value.class_name, **value.fields}
+        case ObjectValue():
+            return {"class": value.class_name, **{name: plain(item) for name, item in value.fields}}
+        case _:
+            return value
+
+
+_NATIVE = ("java.lang.Boolean", "java.lang.Integer", "java.lang.Double")
+_IMMUTABLE_SET = 2
+_IMMUTABLE_MAP = 3
+
+
+def read_java_object(reader: Reader) -> JavaContent:
+    """Read one value; `java_value` turns it into one that can be shown.
+
+    Raises:
+        FormatError: not a serialization stream.
+        UnsupportedError: the stream uses a form that cannot be read without the class, or refers to the same objects
+            so often that they expand beyond the limit.
+    """
+    start = reader.position
+    content = read_stream(reader)
+    budget = ExpansionBudget(reader.position - start, reader.name, start)
+    budget.spend(make_sizes().measure(content))
+    return content
+
+
+def make_sizes() -> TreeSizes:
+    """Make the sizes of the contents of one stream as `java_value` converts them."""
+    return TreeSizes(_ContentInspector().inspect, MAX_DEPTH + 1, "a Java object")
+
+
+class _ContentInspector:
+    """Counts of the values of objects and arrays; an object shows the names of its class and its fields each time."""
+
+    def __init__(self) -> None:
+        # The contents keep their class descriptors, so that the ids stay theirs.
+        self._names: dict[int, int] = {}
+
+    def inspect(self, content: JavaValue) -> tuple[int, list[JavaValue]]:
+        """Return the number of values without those of the objects and arrays of objects inside, and these."""
+        match content:
+            case JavaObject():
+                values = [value for data in content.class_data for value in (*data.values, *(data.annotation or ()))]
+                if content.class_name == "java.util.BitSet":
+                    return 1 + sum(_count_bits(value) for value in values), []
+                count = 1 + self._count_names(content.class_desc)
+            case JavaArray() if isinstance(content.values, tuple):
+                if content.class_desc.name[1] not in "L[":
+                    return 1 + len(content.values), []
+                values, count = [*content.values], 1
+            case _:
+                return _count_leaf(content), []
+        inside: list[JavaValue] = []
+        for value in values:
+            if isinstance(value, JavaString):
+                count += count_repeated(value.text)
+            elif isinstance(value, JavaObject | JavaArray):
+                inside.append(value)
+            else:
+                count += _count_leaf(value)
+        return count, inside
+
+    def _count_names(self, desc: JavaAnyDesc | None) -> int:
+        known = self._names.get(id(desc))
+        if known is None:
+            texts = [text for each in hierarchy(desc) for text in _names_of(each)]
+            known = self._names[id(desc)] = sum(map(len, texts)) // BYTES_PER_VALUE
+        return known
+
+
+def _names_of(desc: JavaAnyDesc) -> tuple[str, ...]:
+    if isinstance(desc, JavaClassDesc):
+        return (desc.name, *(member.name for member in desc.fields))
+    return desc.interfaces
+
+
+def _count_leaf(value: JavaValue) -> int:
+    match value:
+        case JavaString():
+            return count_repeated(value.text)
+        case JavaBlock():
+            return count_repeated(value.data)
+        case JavaArray() if isinstance(value.values, bytes):
+            return count_repeated(value.values)
+        case JavaEnum():
+            return count_repeated(value.constant)
+        case JavaClass(class_desc=JavaClassDesc() | JavaProxyDesc() as desc) | (
+            JavaClassDesc() | JavaProxyDesc() as desc
+        ):
+            return 1 + sum(map(count_repeated, _names_of(desc)))
+    return 1
+
+
+def _count_bits(value: JavaValue) -> int:
+    """Return the bits that are set in the words of a BitSet."""
+    words = value.values if isinstance(value, JavaArray) else ()
+    return sum(word.bit_count() for word in words if isinstance(word, int))
+
+
+def write_java_object(writer: Writer, content: JavaContent) -> None:
+    """Write what `read_java_object` reads."""
+    writer.take(write_stream(content))
+
+
+def java_value(content: JavaValue) -> object:
+    """Convert a content of a stream to a plain value.
+
+    Returns:
+        A plain Python value or one of `codecs.java`; an object of an unknown class is the fields that it
+        wrote, with the data added by its `writeObject` method in the field `@annotation`.
+
+    Raises:
+        FormatError: the data of a known class are invalid.
+    """
+    return _Conversion().value(content)
+
+
+class _Conversion:
+    """Conversions of one value and of all inside it; `read_java_object` limits their number."""
+
+    def value(self, content: JavaValue) -> object:
+        match content:
+            case JavaString():
+                return content.text
+            case JavaObject():
+                return self.instance(content)
+            case JavaEnum():
+                return EnumValue(content.class_name, content.constant)
+            case JavaArray():
+                if isinstance(content.values, bytes):
+                    return content.values
+                return ArrayValue(content.class_desc.name, tuple(map(self.value, content.values)))
+            case JavaClass():
+                desc = content.class_desc
+                return TypedValue("java.lang.Class", desc.name if isinstance(desc, JavaClassDesc) else None)
+            case JavaBlock():
+                return content.data
+            case JavaReference():
+                return BackReference(content.index)
+            case JavaClassDesc():
+                return TypedValue("java.io.ObjectStreamClass", content.name)
+            case JavaProxyDesc():
+                return TypedValue("java.io.ObjectStreamClass", ", ".join(content.interfaces))
+            case _:
+                return content
+
+    def instance(self, content: JavaObject) -> object:
+        known = _KNOWN.get(content.class_name)
+        if known is not None:
+            try:
+                return known(self, content)
+            except (struct.error, IndexError, KeyError, TypeError, ValueError):
+                raise FormatError(
+                    f"an object of class {content.class_name} has data that do not fit its class"
+                ) from None
+        values = [(name, self.value(value)) for name, value in content.fields.items()]
+        added = [self.value(item) for item in _added(content)]
+        return ObjectValue(content.class_name, tuple(values + ([("@annotation", added)] if added else [])))
+
+    def elements(self, content: JavaObject) -> list[object]:
+        """Return the contents after the block with the size."""
+        return [self.value(item) for item in _added(content) if not isinstance(item, JavaBlock)]
+
+    def boxed(self, content: JavaObject) -> object:
+        value = content.fields["value"]
+        return value if content.class_name in _NATIVE else TypedValue(content.class_name, value)
+
+    def sequence(self, content: JavaObject) -> CollectionValue:
+        return CollectionValue(content.class_name, CollectionKind.LIST, tuple(self.elements(content)))
+
+    def unordered(self, content: JavaObject) -> CollectionValue:
+        """`TreeSet` writes its comparator first."""
+        elements = self.elements(content)
+        comparator = elements.pop(0) if content.class_name == "java.util.TreeSet" else None
+        return CollectionValue(content.class_name, CollectionKind.SET, tuple(elements), comparator)
+
+    def mapping(self, content: JavaObject) -> MapValue:
+        """`TreeMap` has its comparator as a field."""
+        comparator = self.value(content.fields.get("comparator"))
+        return _map(content.class_name, self.elements(content), comparator)
+
+    def immutable(self, content: JavaObject) -> CollectionValue | MapValue:
+        """Convert a `CollSer`, which `List.of`, `Set.of` and `Map.of` write; its tag gives the kind."""
+        elements, tag = self.elements(content), _integer(content.fields["tag"]) & 0xFF
+        if tag == _IMMUTABLE_MAP:
+            return _map("java.util.ImmutableCollections$MapN", elements, None)
+        if tag == _IMMUTABLE_SET:
+            return CollectionValue("java.util.ImmutableCollections$SetN", CollectionKind.SET, tuple(elements))
+        return CollectionValue("java.util.ImmutableCollections$ListN", CollectionKind.LIST, tuple(elements))
+
+    def as_list(self, content: JavaObject) -> CollectionValue:
+        array = self.value(content.fields["a"])
+        return CollectionValue(
+            content.class_name, CollectionKind.LIST, array.items if isinstance(array, ArrayValue) else ()
+        )
+
+    def empty(self, content: JavaObject) -> CollectionValue | MapValue:
+        if content.class_name.endswith("Map"):
+            return MapValue(content.class_name, ())
+        kind = CollectionKind.SET if content.class_name.endswith("Set") else CollectionKind.LIST
+        return CollectionValue(content.class_name, kind, ())
+
+    def bit_set(self, content: JavaObject) -> TypedValue:
+        words = content.fields["bits"]
+        values = words.values if isinstance(words, JavaArray) else ()
+        return TypedValue(content.class_name, tuple(_integer(word) & 0xFFFFFFFFFFFFFFFF for word in values))
+
+    def date(self, content: JavaObject) -> TypedValue:
+        return TypedValue(content.class_name, struct.unpack(">q", _block(content))[0])
+
+    def timestamp(self, content: JavaObject) -> TypedValue:
+        """`Date` wrote whole seconds, `Timestamp` has the rest as a field."""
+        (millis,) = struct.unpack(">q", _block(content))
+        nanos = _integer(content.fields["nanos"])
+        return TypedValue(content.class_name, {"millis": millis + nanos // 1_000_000, "nanos": nanos})
+
+    def big_integer(self, content: JavaObject) -> TypedValue:
+        magnitude = self.value(content.fields["magnitude"])
+        raw = magnitude if isinstance(magnitude, bytes) else b""
+        check_number(len(raw))
+        number = int.from_bytes(raw, "big")
+        return TypedValue(content.class_name, number * _integer(content.fields["signum"]))
+
+    def big_decimal(self, content: JavaObject) -> TypedValue:
+        unscaled = self.value(content.fields["intVal"])
+        sign, digits, _ = Decimal(_integer(unscaled.value if isinstance(unscaled, TypedValue) else None)).as_tuple()
+        return TypedValue(content.class_name, Decimal((sign, digits, -_integer(content.fields["scale"]))))
+
+    def uuid(self, content: JavaObject) -> TypedValue:
+        names = ("mostSigBits", "leastSigBits")
+        return TypedValue(content.class_name, {name: _integer(content.fields[name]) for name in names})
+
+    def time(self, content: JavaObject) -> TypedValue:
+        """`java.time.Ser`: a type byte, then the value."""
+        raw = _block(content)
+        reader = Reader(raw, "java.time.Ser")
+        match reader.u8():
+            case 1:
+                return TypedValue("java.time.Duration", {"seconds": reader.i64(), "nanos": reader.i32()})
+            case 2:
+                return TypedValue("java.time.Instant", {"epoch_second": reader.i64(), "nano": reader.i32()})
+            case 3:
+                return TypedValue("java.time.LocalDate", _local_date(reader))
+            case 4:
+                return TypedValue("java.time.LocalTime", _local_time(reader))
+            case 5:
+                date = _local_date(reader)
+                return TypedValue("java.time.LocalDateTime", {"date": date, "nano_of_day": _local_time(reader)})
+            case code:
+                return TypedValue(content.class_name, {"type": code, "data": raw[1:]})
+
+
+def _map(name: str, elements: list[object], comparator: object) -> MapValue:
+    return MapValue(name, tuple(zip(elements[::2], elements[1::2], strict=True)), comparator)
+
+
+def _added(content: JavaObject) -> list[JavaContent]:
+    """Return the data written by the `writeObject` methods of all classes of an object."""
+    return [item for data in content.class_data for item in data.annotation or ()]
+
+
+def _block(content: JavaObject) -> bytes:
+    return b"".join(item.data for item in _added(content) if isinstance(item, JavaBlock))
+
+
+def _local_date(reader: Reader) -> int:
+    year, month = reader.i32(), reader.u8()
+    return epoch_day(year, month, reader.u8())
+
+
+def _local_time(reader: Reader) -> int:
+    """Read a time of day without its trailing zero fields; the last one stored is complemented."""
+    numbers = [0, 0, 0]
+    for index in range(3):
+        item = reader.i8()
+        numbers[index] = ~item if item < 0 else item
+        if item < 0:
+            return ((numbers[0] * 60 + numbers[1]) * 60 + numbers[2]) * 1_000_000_000
+    return ((numbers[0] * 60 + numbers[1]) * 60 + numbers[2]) * 1_000_000_000 + reader.i32()
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, int):
+        return value
+    raise TypeError
+
+
+def _names(package: str, names: str) -> list[str]:
+    return [f"{package}.{name}" for name in names.split()]
+
+
+_KNOWN: dict[str, Callable[[_Conversion, JavaObject], object]] = {
+    **dict.fromkeys(_names("java.lang", "Boolean Byte Character Short Integer Long Float Double"), _Conversion.boxed),
+    **dict.fromkeys(
+        _names("java.util", "ArrayList LinkedList ArrayDeque concurrent.CopyOnWriteArrayList"), _Conversion.sequence
+    ),
+    **dict.fromkeys(_names("java.util", "HashSet LinkedHashSet TreeSet"), _Conversion.unordered),
+    **dict.fromkeys(_names("java.util", "HashMap LinkedHashMap TreeMap Hashtable EnumMap"), _Conversion.mapping),
+    **dict.fromkeys(
+        _names("java.util", "Collections$EmptyList Collections$EmptySet Collections$EmptyMap"), _Conversion.empty
+    ),
+    **dict.fromkeys(["java.util.Date", "java.sql.Date", "java.sql.Time"], _Conversion.date),
+    "java.util.Arrays$ArrayList": _Conversion.as_list,
+    "java.util.CollSer": _Conversion.immutable,
+    "java.util.BitSet": _Conversion.bit_set,
+    "java.sql.Timestamp": _Conversion.timestamp,
+    "java.math.BigInteger": _Conversion.big_integer,
+    "java.math.BigDecimal": _Conversion.big_decimal,
+    "java.util.UUID": _Conversion.uuid,
+    "java.time.Ser": _Conversion.time,
+}

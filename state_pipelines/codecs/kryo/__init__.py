@@ -15,24 +15,23 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from state_pipelines.codecs.java.typed_values import Undecoded
-from state_pipelines.codecs.kryo.field_lists import (
+from state_pipelines.codecs.java import Undecoded
+from state_pipelines.codecs.kryo.classes import (
     ClassDeclaration,
     FieldLists,
     JavaType,
+    Version,
     dump_classes,
     load_classes,
     parse_type,
 )
-from state_pipelines.codecs.kryo.reader import GraphReader
-from state_pipelines.codecs.kryo.table import ClassTable
-from state_pipelines.codecs.kryo.wire import Version
-from state_pipelines.codecs.kryo.writer import GraphWriter
+from state_pipelines.codecs.kryo.graphs import GraphReader, GraphWriter
+from state_pipelines.codecs.kryo.values import ClassTable
 from state_pipelines.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from state_pipelines.binary.data_views import Reader, Writer
-    from state_pipelines.codecs.messages.chill_messages import MessageTypes
+    from state_pipelines.codecs.messages import MessageTypes
     from state_pipelines.serializers import tree
 
 __all__ = [
@@ -89,7 +88,7 @@ def read_kryo(
         messages: declared messages of Protobuf and Thrift.
 
     Returns:
-        A plain Python value or one of `state_pipelines.codecs.java.typed_values`.
+        A plain Python value or one of `state_pipelines.codecs.java`.
 
     Raises:
         FormatError: the bytes are no Kryo graph.

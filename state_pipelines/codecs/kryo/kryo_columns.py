@@ -25,7 +25,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.java.typed_values import (
+from state_pipelines.codecs.java import (
     ArrayValue,
     CollectionKind,
     CollectionValue,
@@ -34,17 +34,24 @@ from state_pipelines.codecs.java.typed_values import (
     ObjectValue,
     TypedValue,
 )
-from state_pipelines.codecs.json.json_lines import dumps
-from state_pipelines.codecs.json.json_values import value_json
+from state_pipelines.codecs.json import dumps, value_json
 from state_pipelines.codecs.kryo import FieldLists
-from state_pipelines.codecs.kryo.classes import WRAPPERS, CollectionVariant
-from state_pipelines.codecs.kryo.field_lists import ARRAY, FIELD_KINDS, OBJECT, PRIMITIVES, ClassKind, JavaType
-from state_pipelines.codecs.kryo.table import ClassTable, class_name, resolve
+from state_pipelines.codecs.kryo.classes import (
+    ARRAY,
+    FIELD_KINDS,
+    OBJECT,
+    PRIMITIVES,
+    WRAPPERS,
+    ClassKind,
+    CollectionVariant,
+    JavaType,
+)
+from state_pipelines.codecs.kryo.values import ClassTable, class_name, resolve
 from state_pipelines.errors import UnsupportedError, ValueRangeError
 
 if TYPE_CHECKING:
-    from state_pipelines.codecs.kryo.wire import Version
-    from state_pipelines.codecs.messages.chill_messages import MessageTypes
+    from state_pipelines.codecs.kryo.classes import Version
+    from state_pipelines.codecs.messages import MessageTypes
     from state_pipelines.serializers import tree
 
 Change = Callable[[Any], Any]

@@ -1,4 +1,4 @@
-"""Array builders of single values: kernel columns to Arrow arrays and back."""
+"""Array builders: kernel columns to Arrow arrays and back."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 from typing_extensions import override
 
 from state_pipelines.codecs import logical_values
-from state_pipelines.codecs.java.big_numbers import MAX_BYTES, check_number
+from state_pipelines.codecs.java import MAX_BYTES, check_number
 from state_pipelines.codecs.kernels import opcodes as op
-from state_pipelines.codecs.kernels.big_numbers import format_numbers, parse_numbers
-from state_pipelines.codecs.layout import LogicalKind, PrimitiveKind
+from state_pipelines.codecs.kernels.strings import format_numbers, parse_numbers
+from state_pipelines.codecs.layout import ROW_KINDS, LogicalKind, PrimitiveKind
+from state_pipelines.codecs.logical_values import flatten_entries
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 
 if TYPE_CHECKING:
@@ -337,3 +338,412 @@ def take_names(names: tuple[str, ...], indices: np.ndarray, valid: logical_value
     if not bool((known if valid is None else known | ~valid).all()):
         raise FormatError(f"an index is outside the {len(names)} constants that the serializer snapshot lists")
     return pa.array(names, pa.string()).take(pa.array(indices, mask=None if valid is None else ~valid))
+
+
+@dataclass(frozen=True)
+class StructBuilder(ArrayBuilder):
+    """A tuple, row or POJO.
+
+    Attributes:
+        kind_column: column of the row kind; -1 when there is none or it is skipped.
+        classes: the classes of the objects, the declared class first; empty without subclasses.
+        class_column: column of the index into `classes`.
+    """
+
+    fields: tuple[tuple[str, ArrayBuilder], ...]
+    kind_column: int = -1
+    classes: tuple[str, ...] = ()
+    class_column: int = -1
+
+    @property
+    @override
+    def type(self) -> pa.DataType:
+        extra = [(name, pa.string()) for name, column in self._named_columns() if column >= 0]
+        return pa.struct([*extra, *((name, builder.type) for name, builder in self.fields if builder.main >= 0)])
+
+    def _named_columns(self) -> tuple[tuple[str, int], ...]:
+        return (("class", self.class_column), ("row_kind", self.kind_column))
+
+    @override
+    def level_columns(self) -> tuple[int, ...]:
+        below = [column for _, builder in self.fields for column in builder.level_columns()]
+        return (self.main, self.kind_column, self.class_column, *below)
+
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
+        children = []
+        for name, column in self._named_columns():
+            if column >= 0:
+                names, dtype = (self.classes, np.int32) if name == "class" else (ROW_KINDS, np.uint8)
+                children.append(take_names(names, columns.fixed(column, dtype).astype(np.int32), None))
+        children += [builder.finish(columns) for _, builder in self.fields if builder.main >= 0]
+        nulls = logical_values.bitmap(columns.valid(self.main))
+        return pa.Array.from_buffers(self.type, columns.count(self.main), [nulls], children=children)
+
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
+        columns.set_validity(self.main, array)
+        children = _children(array)
+        index = 0
+        for name, column in self._named_columns():
+            if column >= 0:
+                names, dtype = (self.classes, np.int32) if name == "class" else (ROW_KINDS, np.uint8)
+                numbers = _numbers_of(names, children[index], name)
+                columns.set_fixed(column, numbers.astype(dtype), pa.array(numbers))
+                index += 1
+        for _, builder in self.fields:
+            builder.prepare(children[index], columns)
+            index += 1
+
+
+@dataclass(frozen=True)
+class ChoiceBuilder(ArrayBuilder):
+    """An `Either`."""
+
+    flag: int
+    left: ArrayBuilder
+    right: ArrayBuilder
+
+    @property
+    @override
+    def type(self) -> pa.DataType:
+        return pa.struct([("is_left", pa.bool_()), ("left", self.left.type), ("right", self.right.type)])
+
+    @override
+    def level_columns(self) -> tuple[int, ...]:
+        return (self.main, self.flag, *self.left.level_columns(), *self.right.level_columns())
+
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
+        flags = np.packbits(columns.fixed(self.flag, np.uint8) != 0, bitorder="little")
+        count = columns.count(self.main)
+        is_left = pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(flags)])
+        children = [is_left, self.left.finish(columns), self.right.finish(columns)]
+        nulls = logical_values.bitmap(columns.valid(self.main))
+        return pa.Array.from_buffers(self.type, count, [nulls], children=children)
+
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
+        columns.set_validity(self.main, array)
+        children = _children(array)
+        if children[0].null_count > array.null_count:
+            raise ValueRangeError("is_left is null where there is an Either")
+        flags = children[0].fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint8)
+        columns.set_fixed(self.flag, flags, pa.array(flags))
+        self.left.prepare(children[1], columns)
+        self.right.prepare(children[2], columns)
+
+
+@dataclass(frozen=True)
+class CaseBuilder(ArrayBuilder):
+    """A tagged value: a struct of `case` (its name) and one field for each case with content.
+
+    Attributes:
+        case: column of the index of the case.
+        cases: name and builder of each case.
+    """
+
+    case: int
+    cases: tuple[tuple[str, ArrayBuilder], ...]
+
+    @property
+    def _fields(self) -> list[tuple[str, ArrayBuilder]]:
+        return [(name, builder) for name, builder in self.cases if not _is_void(builder)]
+
+    @property
+    @override
+    def type(self) -> pa.DataType:
+        return pa.struct([("case", pa.string()), *((name, builder.type) for name, builder in self._fields)])
+
+    @override
+    def level_columns(self) -> tuple[int, ...]:
+        below = [column for _, builder in self.cases for column in builder.level_columns()]
+        return (self.main, self.case, *below)
+
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
+        names = tuple(name for name, _ in self.cases)
+        cases = take_names(names, columns.fixed(self.case, np.int32), None)
+        children = [cases, *(builder.finish(columns) for _, builder in self._fields)]
+        nulls = logical_values.bitmap(columns.valid(self.main))
+        return pa.Array.from_buffers(self.type, columns.count(self.main), [nulls], children=children)
+
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
+        columns.set_validity(self.main, array)
+        children = _children(array)
+        if children[0].null_count > array.null_count:
+            raise ValueRangeError("`case` is null where there is a value")
+        numbers = _numbers_of(tuple(name for name, _ in self.cases), children[0], "case")
+        columns.set_fixed(self.case, numbers.astype(np.int32), pa.array(numbers))
+        for index, (_, builder) in enumerate(self._fields, 1):
+            builder.prepare(children[index], columns)
+        for _, builder in self.cases:
+            if _is_void(builder):
+                builder.prepare(pa.nulls(len(array)), columns)
+
+
+@dataclass(frozen=True)
+class ListBuilder(ArrayBuilder):
+    """A list."""
+
+    element: ArrayBuilder
+
+    @property
+    @override
+    def type(self) -> pa.DataType:
+        return pa.list_(self.element.type)
+
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
+        child = self.element.finish(columns)
+        buffers = [logical_values.bitmap(columns.valid(self.main)), pa.py_buffer(columns.offsets(self.main))]
+        return pa.Array.from_buffers(self.type, columns.count(self.main), buffers, children=[child])
+
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
+        columns.set_variable(self.main, array)
+        self.element.prepare(array.flatten(), columns)
+
+
+@dataclass(frozen=True)
+class MapBuilder(ArrayBuilder):
+    """A map; the entries keep the order of the bytes."""
+
+    key: ArrayBuilder
+    value: ArrayBuilder
+
+    @property
+    @override
+    def type(self) -> pa.DataType:
+        return pa.map_(self.key.type, self.value.type)
+
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
+        keys = self.key.finish(columns)
+        if keys.null_count:
+            raise ValueRangeError("a map has a null key, which Arrow and Spark cannot represent")
+        fields = [pa.field("key", keys.type, nullable=False), pa.field("value", self.value.type)]
+        entries = pa.StructArray.from_arrays([keys, self.value.finish(columns)], fields=fields)
+        buffers = [logical_values.bitmap(columns.valid(self.main)), pa.py_buffer(columns.offsets(self.main))]
+        return pa.Array.from_buffers(self.type, columns.count(self.main), buffers, children=[entries])
+
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
+        columns.set_variable(self.main, array)
+        entries = flatten_entries(array)
+        self.key.prepare(entries.field(0), columns)
+        self.value.prepare(entries.field(1), columns)
+
+
+def _is_void(builder: ArrayBuilder) -> bool:
+    """Return whether the values are always null."""
+    return isinstance(builder, ConstantBuilder) and not builder.empty
+
+
+def _children(array: pa.StructArray) -> list[pa.Array]:
+    """Return the children of a struct, null wherever the struct is null (values under a null are undefined)."""
+    if array.null_count:
+        children: list[pa.Array] = array.flatten()
+        return children
+    return [array.field(index) for index in range(array.type.num_fields)]
+
+
+def _numbers_of(names: tuple[str, ...], array: pa.Array, what: str) -> np.ndarray:
+    """Return the indices of strings in `names`, 0 for null."""
+    indices = pc.index_in(array, pa.array(names, pa.string()))
+    unknown = pc.and_(indices.is_null(), array.is_valid())
+    if pc.any(unknown).as_py():
+        raise ValueRangeError(f"{array.filter(unknown)[0].as_py()!r} is not a known {what} ({', '.join(names)})")
+    numbers: np.ndarray = indices.fill_null(0).to_numpy()
+    return numbers
+
+
+COMPACT_DECIMAL = 18
+"""Largest precision of a DECIMAL that is stored as a long."""
+COMPACT_TIMESTAMP = 3
+"""Largest precision of a TIMESTAMP that is stored without nanoseconds."""
+_MICROS, _NANOS = 6, 9
+_NANOS_OF_MILLI = 1_000_000
+_MILLIS_OF_DAY = 86_400_000
+
+
+@dataclass(frozen=True)
+class DecimalBuilder(ArrayBuilder):
+    """DECIMAL: a long up to precision 18, else 16 bytes."""
+
+    precision: int
+    scale: int
+
+    @property
+    @override
+    def type(self) -> pa.DataType:
+        return pa.decimal128(self.precision, self.scale)
+
+    @property
+    def width(self) -> int:
+        """Bytes of the kernel column."""
+        return 8 if self.precision <= COMPACT_DECIMAL else 16
+
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
+        values = columns.fixed(self.main, np.int64).astype(np.int64, copy=False)
+        if self.width == 8:
+            if bool((np.abs(values) >= 10**self.precision).any()):
+                raise self._too_long()
+            values = np.stack([values, values >> 63], axis=1)
+        nulls = logical_values.bitmap(columns.valid(self.main))
+        array = pa.Array.from_buffers(self.type, columns.count(self.main), [nulls, pa.py_buffer(values)])
+        if self.width == 16:
+            try:
+                array.validate(full=True)
+            except pa.ArrowInvalid:
+                raise self._too_long() from None
+        return array
+
+    def _too_long(self) -> FormatError:
+        return FormatError(f"a number has more digits than DECIMAL({self.precision}, {self.scale})")
+
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
+        buffer = array.buffers()[1]
+        raw = np.zeros(2 * len(array), np.int64)
+        if buffer is not None:
+            raw = np.frombuffer(buffer, np.int64, 2 * len(array), 16 * array.offset)
+        # A row of two longs is a value of 16 bytes.
+        values = raw.reshape(-1, 2)
+        columns.set_fixed(self.main, values[:, 0] if self.width == 8 else values.view("V16").ravel(), array)
+
+
+@dataclass(frozen=True)
+class TimestampBuilder(ArrayBuilder):
+    """TIMESTAMP and TIMESTAMP_LTZ: milliseconds up to precision 3, microseconds up to 6, else nanoseconds.
+
+    Attributes:
+        nanos: column of the nanoseconds within the millisecond; -1 up to precision 3.
+        precision: digits after the decimal point.
+        zone: UTC for an instant; None for a wall clock.
+    """
+
+    nanos: int
+    precision: int
+    zone: str | None
+
+    @property
+    @override
+    def type(self) -> pa.DataType:
+        return timestamp_type(self.precision, self.zone)
+
+    @property
+    def _scale(self) -> int:
+        return _NANOS_OF_MILLI if self.precision > _MICROS else 1000
+
+    @override
+    def level_columns(self) -> tuple[int, ...]:
+        return (self.main,) if self.nanos < 0 else (self.main, self.nanos)
+
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
+        values = columns.fixed(self.main, np.int64).astype(np.int64, copy=False)
+        if self.nanos >= 0:
+            nanos = columns.fixed(self.nanos, np.int32).astype(np.int64)
+            if bool(((nanos < 0) | (nanos >= _NANOS_OF_MILLI)).any()):
+                raise FormatError("the nanoseconds within a millisecond are outside 0 to 999,999")
+            unit = _NANOS_OF_MILLI // self._scale
+            if bool((nanos % unit).any()):
+                raise ValueRangeError(f"a TIMESTAMP({self.precision}) has digits beyond its precision")
+            limit = np.iinfo(np.int64).max // self._scale - 1
+            if bool((np.abs(values) > limit).any()):
+                raise ValueRangeError(f"a timestamp is outside the range of Arrow's {self.type}")
+            values = values * self._scale + nanos // unit
+        nulls = logical_values.bitmap(columns.valid(self.main))
+        return pa.Array.from_buffers(self.type, columns.count(self.main), [nulls, pa.py_buffer(values)])
+
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
+        values = _longs(array)
+        if self.nanos >= 0:
+            millis = values // self._scale
+            rest = (values - millis * self._scale) * (_NANOS_OF_MILLI // self._scale)
+            columns.set_fixed(self.nanos, rest.astype(np.int32), array)
+            values = millis
+        columns.set_fixed(self.main, values, array)
+
+
+def timestamp_type(precision: int, zone: str | None) -> pa.DataType:
+    """Return the Arrow type of a TIMESTAMP of a precision."""
+    unit = "ms" if precision <= COMPACT_TIMESTAMP else "us" if precision <= _MICROS else "ns"
+    return pa.timestamp(unit, zone)
+
+
+@dataclass(frozen=True)
+class SameBitsBuilder(ArrayBuilder):
+    """A number whose bits are those of the Arrow type: days of a date, milliseconds of an interval."""
+
+    of: pa.DataType
+
+    @property
+    @override
+    def type(self) -> pa.DataType:
+        return self.of
+
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
+        values = columns.fixed(self.main, f"i{self.of.bit_width // 8}")
+        nulls = logical_values.bitmap(columns.valid(self.main))
+        return pa.Array.from_buffers(self.of, len(values), [nulls, pa.py_buffer(values)])
+
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
+        width = self.of.bit_width // 8
+        buffer = array.buffers()[1]
+        values = np.zeros(len(array), f"i{width}")
+        if buffer is not None:
+            values = np.frombuffer(buffer, f"i{width}", len(array), width * array.offset)
+        columns.set_fixed(self.main, values, array)
+
+
+@dataclass(frozen=True)
+class TimeOfDayBuilder(ArrayBuilder):
+    """TIME: milliseconds of the day; nanoseconds in Arrow, as for `LocalTime`."""
+
+    @property
+    @override
+    def type(self) -> pa.DataType:
+        return pa.time64("ns")
+
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
+        millis, valid = columns.fixed(self.main, np.int32).astype(np.int64), columns.valid(self.main)
+        outside = (millis < 0) | (millis >= _MILLIS_OF_DAY)
+        if bool((outside if valid is None else outside & valid).any()):
+            raise FormatError("the milliseconds of a TIME are not a time of day")
+        values = millis * _NANOS_OF_MILLI
+        nulls = logical_values.bitmap(valid)
+        return pa.Array.from_buffers(self.type, len(values), [nulls, pa.py_buffer(values)])
+
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
+        values = _longs(array)
+        valid = np.asarray(array.is_valid())
+        if bool((values % _NANOS_OF_MILLI)[valid].any()):
+            raise ValueRangeError("a TIME has a precision of one millisecond")
+        columns.set_fixed(self.main, (values // _NANOS_OF_MILLI).astype(np.int32), array)
+
+
+def make_decimal_type(precision: int, scale: int) -> tuple[int, int]:
+    """Return precision and scale if Arrow can hold them.
+
+    Raises:
+        UnsupportedError: the precision is outside 1 to 38.
+    """
+    if not 1 <= precision <= 38:
+        raise UnsupportedError(f"DECIMAL({precision}, {scale}) has no Arrow type of 38 digits")
+    return precision, scale
+
+
+def _longs(array: pa.Array) -> np.ndarray:
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(array), np.int64)
+    return np.frombuffer(buffer, np.int64, len(array), 8 * array.offset)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.codecs.kernels import opcodes as op
 from state_pipelines.codecs.kernels.buffers import InputColumns, OutputColumns
 from state_pipelines.codecs.kernels.decoding import decode
 from state_pipelines.codecs.kernels.encoding import encode
+from state_pipelines.codecs.logical_values import conform
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError, Where
 
 if TYPE_CHECKING:

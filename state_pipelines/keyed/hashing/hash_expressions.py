@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import UsageError
-from state_pipelines.keyed.hashing.scala import hash_name, mix_product
+from state_pipelines.keyed.hashing.class_hashes import hash_name, mix_product
 
 if TYPE_CHECKING:
     import pyarrow as pa

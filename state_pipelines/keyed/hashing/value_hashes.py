@@ -1,24 +1,33 @@
 """Java hash codes of whole values: a walk of the serializer beside an Arrow array.
 
 Sources: `hashCode` of the class of each serializer; `org.apache.flink.types.RowUtils` for rows.
+
+Java hash codes of the keys of records, from their bytes. Keys of the most frequent types are hashed from their bytes;
+others are decoded first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_pipelines.codecs.arrow_coercion import conform
-from state_pipelines.codecs.beam.beam_layouts import derive_coder
-from state_pipelines.codecs.columns import plan_columns
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.codecs.avro import parse_avro_schema
+from state_pipelines.codecs.beam import derive_coder
+from state_pipelines.codecs.columns import Columns, plan_columns
+from state_pipelines.codecs.kryo import read_kryo_class
 from state_pipelines.codecs.layout import ROW_KINDS
-from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.errors import StateError, UnsupportedError, UsageError
-from state_pipelines.keyed.hashing import avro, scala
+from state_pipelines.codecs.logical_values import conform
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, walk
+from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, Where, at
+from state_pipelines.keyed.hashing import class_hashes
 from state_pipelines.keyed.hashing.basic_hashes import (
     BASIC_HASHES,
     HashCodes,
@@ -27,8 +36,12 @@ from state_pipelines.keyed.hashing.basic_hashes import (
     conform_basic,
     fields_of,
     flatten,
+    hash_int_keys,
     hash_ints,
+    hash_long_keys,
     hash_primitive_array,
+    hash_row_keys,
+    hash_string_keys,
     hash_strings,
     hash_wrapped_bytes,
     list_offsets,
@@ -36,15 +49,109 @@ from state_pipelines.keyed.hashing.basic_hashes import (
     sum_list,
     without_nulls,
 )
+from state_pipelines.keyed.hashing.class_hashes import hash_kryo, is_hashed, unknown_kryo_hash
 from state_pipelines.keyed.hashing.hash_expressions import HashExpression, How
-from state_pipelines.keyed.hashing.hash_kernels import hash_row_keys
-from state_pipelines.keyed.hashing.kryo import hash_kryo
-from state_pipelines.keyed.hashing.user_classes import class_name, field_nodes, refuse_type, unknown_hash
+from state_pipelines.keyed.key_groups import assign_key_groups
+from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.serializers import beam, tree
 from state_pipelines.serializers.beam import BeamSerializer, Coder
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.tree import BasicKind
 from state_pipelines.serializers.tree.basic import COMPONENTS
+
+if TYPE_CHECKING:
+    from state_pipelines.codecs.kryo import Version
+    from state_pipelines.keyed.record_layout import KeyedRecords
+
+FLINK_TUPLES = "org.apache.flink.api.java.tuple."
+
+
+def class_name(node: tree.Serializer) -> str | None:
+    """The class whose `hashCode` may be of the user's making; None for those that Java, Scala or Flink define."""
+    match node:
+        case tree.Pojo(pojo_class=name) | tree.Avro(runtime_class=name) | tree.CaseClass(case_class=name):
+            return name
+        case tree.Tuple(tuple_class=name) if not name.startswith(FLINK_TUPLES):
+            return name
+        case _:
+            return None
+
+
+def is_unknown(node: tree.Serializer) -> bool:
+    """Whether the hash of the class must be found or given."""
+    match node:
+        case tree.Pojo() | tree.CaseClass():
+            # A case class of flink-scala-api has the hash of its release of Scala, which no snapshot names.
+            return True
+        case tree.Avro():
+            return not class_hashes.is_settled(node)
+        case tree.Tuple():
+            return not (node.snapshot_class.endswith(".TupleSerializerSnapshot") or class_hashes.is_tuple(node))
+        case _:
+            return False
+
+
+def find_unknown_classes(serializer: tree.Serializer, known: Mapping[str, object]) -> dict[str, tree.Serializer]:
+    """The classes inside a key whose hash must be found, innermost first, without those that are `known`."""
+    found: dict[str, tree.Serializer] = {}
+    for node in reversed([*walk(serializer)]):
+        name = class_name(node)
+        if name is not None and is_unknown(node) and name not in known:
+            found.setdefault(name, node)
+    return found
+
+
+def field_nodes(node: tree.Serializer) -> dict[str, tree.Serializer]:
+    """The fields of a class and their serializers; those of a tuple or case class are `f0`, `f1`, ….
+
+    Fields of Avro records have no serializers of their own: each comes with the one of the record.
+
+    Raises:
+        UnsupportedError: the type of a field was lost before the snapshot was written.
+    """
+    match node:
+        case tree.Pojo(fields=fields):
+            found = {}
+            for each in fields:
+                if each.serializer is None:
+                    raise UnsupportedError(f"the type of field {each.name} of {node.pojo_class} is not in the snapshot")
+                found[each.name] = each.serializer
+            return found
+        case tree.Tuple(fields=nested) | tree.CaseClass(fields=nested):
+            return {f"f{index}": serializer for index, serializer in enumerate(nested)}
+        case tree.Avro(schema_json=schema):
+            return dict.fromkeys(class_hashes.field_names(parse_avro_schema(schema)), node)
+        case _:
+            return {}
+
+
+def refuse_type(node: tree.Serializer) -> UsageError | UnsupportedError:
+    """Why values of `node` have no hash here."""
+    is_array = isinstance(node, tree.GenericArray) or (
+        isinstance(node, tree.Basic) and node.kind in (*COMPONENTS, tree.BasicKind.STRING_ARRAY)
+    )
+    if is_array or isinstance(node, tree.Enum | tree.ScalaEnum):
+        what = "an array" if is_array else "an enum constant"
+        return UsageError(
+            f"{what} cannot be a key: its hashCode differs from one JVM to the next, so Flink refuses it",
+            hint="Key by its name or by a list, or wrap it in a Row if it is an array",
+        )
+    if getattr(node, "type_class", None) is not None or class_name(node) is not None:
+        return unknown_hash(node)
+    what = node.kind if isinstance(node, tree.Basic | tree.Variants) else type(node).__name__
+    return UnsupportedError(
+        f"the hash codes of {what} keys are not computed yet", hint="What leaves keys in their key groups still works"
+    )
+
+
+def unknown_hash(node: tree.Serializer) -> UnsupportedError:
+    """The error for a user class whose hash is not known."""
+    name = getattr(node, "type_class", None) or class_name(node)
+    return UnsupportedError(
+        f"the hashCode of {name} is code of the user's that no snapshot holds",
+        hint="Give its hash; Objects.hash and records are a combination of the hashes of the fields",
+    )
+
 
 ClassHash = Callable[[pa.StructArray], HashCodes]
 """`hashCode` of a user class: structs in, i32[n] out; results for nulls are ignored."""
@@ -150,7 +257,7 @@ class Hasher:
         """`hashCode()`, 0 for null."""
         codes = self._hash(node, array)
         # A null is None, which is an object.
-        return codes if scala.is_option(node) else without_nulls(codes, array)
+        return codes if class_hashes.is_option(node) else without_nulls(codes, array)
 
     def _hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
         name = class_name(node)
@@ -177,12 +284,12 @@ class Hasher:
             case tree.Either():
                 return self._hash_either(node, array)
             case tree.Variants(kind=tree.VariantKind.SCALA_OPTION, serializers=nested):
-                some = scala.mix_product([self.scala_hash(nested[0], array)])
-                return np.where(np.asarray(array.is_valid()), some, np.int32(scala.NONE_HASH))
+                some = class_hashes.mix_product([self.scala_hash(nested[0], array)])
+                return np.where(np.asarray(array.is_valid()), some, np.int32(class_hashes.NONE_HASH))
             case tree.Kryo():
                 return hash_kryo(node, array)
             case tree.Avro():
-                return avro.hash_generic_record(node, array)
+                return class_hashes.hash_generic_record(node, array)
             case tree.ListOf(element=element):
                 return self._chain_list(array, lambda child: self.hash(element, child))
             case tree.SetOf(element=element):
@@ -195,8 +302,8 @@ class Hasher:
     def scala_hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
         """`##` of Scala: as `hashCode`, but equal numbers of different types have one hash; 0 for null."""
         inner = node.inner if isinstance(node, tree.Nullable) else node
-        if isinstance(inner, tree.Basic) and inner.kind in scala.NUMBER_HASHES:
-            return without_nulls(scala.NUMBER_HASHES[inner.kind](conform_basic(inner.kind, array)), array)
+        if isinstance(inner, tree.Basic) and inner.kind in class_hashes.NUMBER_HASHES:
+            return without_nulls(class_hashes.NUMBER_HASHES[inner.kind](conform_basic(inner.kind, array)), array)
         return self.hash(node, array)
 
     def element_hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
@@ -234,8 +341,8 @@ class Hasher:
         return without_nulls(codes, array)
 
     def _hash_tuple(self, node: tree.Tuple, fields: tuple[tree.Serializer, ...], array: pa.Array) -> HashCodes:
-        if scala.is_tuple(node):
-            return scala.mix_product(self.hash_fields(_positional(fields), array, self.scala_hash))
+        if class_hashes.is_tuple(node):
+            return class_hashes.mix_product(self.hash_fields(_positional(fields), array, self.scala_hash))
         if not node.snapshot_class.endswith(".TupleSerializerSnapshot"):
             raise unknown_hash(node)
         return chain_fields(self.hash_fields(_positional(fields), array), 0)
@@ -246,7 +353,7 @@ class Hasher:
         sides = [("left", node.left), ("right", node.right)]
         left, right = self.hash_fields(sides, array, self.scala_hash if in_scala else None)
         codes = np.where(np.asarray(is_left.fill_null(False)), left, right)
-        return scala.mix_product([codes]) if in_scala else codes
+        return class_hashes.mix_product([codes]) if in_scala else codes
 
     def _hash_row(self, fields: tuple[tree.Serializer, ...], array: pa.Array) -> HashCodes:
         start = [np.ones(len(array), np.int32)]
@@ -284,8 +391,8 @@ class Hasher:
         return codes
 
     def _evaluate(self, node: tree.Serializer, expression: HashExpression, array: pa.Array) -> HashCodes:
-        if isinstance(node, tree.Avro) and expression.text in avro.PHYSICAL_TYPES:
-            return avro.hash_records(node, array, expression.text)
+        if isinstance(node, tree.Avro) and expression.text in class_hashes.PHYSICAL_TYPES:
+            return class_hashes.hash_records(node, array, expression.text)
 
         def field_codes(name: str, how: How) -> tuple[HashCodes, pa.Array]:
             return self.field_codes(node, array, name, how)
@@ -318,7 +425,7 @@ class Hasher:
 
         if isinstance(node, tree.Avro):
             (child,) = fields_of(array, name)
-            return without_nulls(avro.hash_field(node, name, child), child), child
+            return without_nulls(class_hashes.hash_field(node, name, child), child), child
         (codes,) = self.hash_fields([(name, nodes[name])], array, compute)
         return codes, found[0]
 
@@ -400,3 +507,194 @@ def _encode_coded(coder: Coder, array: pa.Array) -> pa.Array:
     spans = zip(encoded.starts, encoded.stops, strict=True)
     written = iter([encoded.data[start:stop].tobytes() for start, stop in spans])
     return pa.array([next(written) if each else None for each in array.is_valid().to_pylist()], pa.binary())
+
+
+Bytes = npt.NDArray[np.uint8]
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class KeyHasher:
+    """Hashes keys; can be sent to other processes.
+
+    Attributes:
+        key_serializer: of the keys.
+        layouts: what their layouts depend on.
+        expressions: `hashCode` of user classes, by class name, in order.
+    """
+
+    key_serializer: tree.Serializer
+    layouts: LayoutContext
+    expressions: tuple[tuple[str, HashExpression], ...] = ()
+
+    @property
+    def has_kernel(self) -> bool:
+        """Return whether a kernel hashes the keys from their bytes."""
+        return _find_kernel(self.key_serializer) is not None
+
+    def hash_keys(self, records: KeyedRecords, *, skip: int = 0) -> HashCodes:
+        """`hashCode()` of the key of each record.
+
+        Args:
+            records: of one state.
+            skip: bytes in front of the key: 8 of timers, else 0.
+
+        Returns:
+            i32[n].
+
+        Raises:
+            FormatError: the bytes are not those of such keys.
+            UnsupportedError: a key cannot be decoded, or is of a class whose hash is not known.
+        """
+        return self.hash_spans(
+            records.data, records.key_starts + skip, records.key_ends, offset=records.offset, file=records.file
+        )
+
+    def hash_spans(
+        self, data: Bytes, starts: Positions, ends: Positions, *, offset: int = 0, file: str | None = None
+    ) -> HashCodes:
+        """`hashCode()` of keys that begin at `data[starts[i]]`; none reaches beyond `ends[i]`, but bytes may follow.
+
+        Args:
+            data: u8.
+            starts: i64[n].
+            ends: i64[n].
+            offset: position of `data` in its file, for errors.
+            file: its name, for errors.
+
+        Returns:
+            i32[n].
+
+        Raises:
+            FormatError: the bytes are not those of such keys.
+            UnsupportedError: a key cannot be decoded, or is of a class whose hash is not known.
+            UsageError: a key lies outside `data`.
+        """
+        kernel = _find_kernel(self.key_serializer)
+        if kernel is None and _is_open(self.key_serializer):
+            return self._hash_by_class(self.key_serializer, data, starts, ends, offset=offset, file=file)
+        if kernel is None:
+            decoded = _columns(self.key_serializer, self.layouts).decode(data, starts, ends, exact=False, offset=offset)
+            return self.hash_values(decoded.array)
+        if len(starts) and (starts.min() < 0 or ends.max() > len(data) or bool((starts > ends).any())):
+            raise UsageError(f"a key lies outside the {len(data)} bytes given")
+        codes = np.empty(len(starts), np.int32)
+        wrong = kernel(data.ctypes.data, np.ascontiguousarray(starts), np.ascontiguousarray(ends), codes)
+        if wrong >= 0:
+            where = Where(file=file, offset=offset + int(starts[wrong]))
+            raise FormatError("the bytes of a key are not those of its serializer", where=where)
+        return codes
+
+    def _hash_by_class(
+        self, key: tree.Kryo, data: Bytes, starts: Positions, ends: Positions, *, offset: int, file: str | None
+    ) -> HashCodes:
+        """Hash keys by the class that is stored with each of them, as `hash_spans`."""
+        version: Version = 2 if self.layouts.kryo_version == 2 else 5
+        codes = np.zeros(len(starts), np.int32)
+        rows: dict[str, list[int]] = {}
+        for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            with at(file=file):
+                stored = read_kryo_class(Reader(data[start:end].tobytes()), key, version)
+            if stored is None:
+                raise FormatError("a key is null", where=Where(file=file, offset=offset + start))
+            rows.setdefault(stored, []).append(row)
+        for stored, chosen in rows.items():
+            hasher = KeyHasher(replace(key, type_class=stored), self.layouts, self.expressions)
+            if _is_open(hasher.key_serializer):
+                raise unknown_kryo_hash(stored)
+            codes[chosen] = hasher.hash_spans(data, starts[chosen], ends[chosen], offset=offset, file=file)
+        return codes
+
+    def hash_values(self, keys: pa.Array) -> HashCodes:
+        """`hashCode()` of keys in the Arrow form of their layout; errors as `hash_codes`."""
+        return Hasher(expressions=dict(self.expressions)).hash(self.key_serializer, keys)
+
+    def assign_keys(self, records: KeyedRecords, max_parallelism: int, *, skip: int = 0) -> npt.NDArray[np.int32]:
+        """The key group of each record by the hash of its key; as `hash_keys`."""
+        return assign_key_groups(self.hash_keys(records, skip=skip), max_parallelism)
+
+
+def make_key_hasher(
+    key_serializer: tree.Serializer, layouts: LayoutContext, expressions: Mapping[str, HashExpression] | None = None
+) -> KeyHasher:
+    """A hasher of keys, after all has been checked that can be without keys.
+
+    Args:
+        key_serializer: of the keys.
+        layouts: what their layouts depend on.
+        expressions: by class name, the `hashCode` of user classes.
+
+    Raises:
+        UsageError: values of the type cannot be keys, or an expression names a field or a class that is not there.
+        UnsupportedError: the hash of a class is not known.
+    """
+    given = dict(expressions or {})
+    classes = {name: node for node in walk(key_serializer) if (name := class_name(node)) is not None}
+    for name, expression in given.items():
+        if name not in classes:
+            known = ", ".join(classes) or "none"
+            raise UsageError(
+                f"a hash is given for {name}, which is no part of the key", hint=f"Classes of the key: {known}"
+            )
+        names = field_nodes(classes[name])
+        unknown = [each for each in expression.fields if each not in names]
+        if unknown:
+            raise UsageError(
+                f"{name} has no field {', '.join(unknown)}, which its hash {expression} takes",
+                hint=f"Its fields are {', '.join(names)}",
+            )
+    hasher = KeyHasher(key_serializer, layouts, tuple(sorted(given.items(), key=lambda each: each[0])))
+    if _find_kernel(key_serializer) is None and not _is_open(key_serializer):
+        try:
+            hasher.hash_values(pa.array([], _columns(key_serializer, layouts).type))
+        except UnsupportedError:
+            missing = find_unknown_classes(key_serializer, given)
+            if not missing:
+                raise
+            raise UnsupportedError(
+                f"the hashCode of {', '.join(missing)} is code of the user's that no snapshot holds",
+                hint="It can be found from the snapshot, or given as an expression such as objects(a, b)",
+            ) from None
+    return hasher
+
+
+def find_key_group(
+    key_serializer: tree.Serializer, layouts: LayoutContext, key: Bytes, max_parallelism: int
+) -> KeyGroupRange | None:
+    """Find the key group of a key, as a range; None where only user code knows its hash, or may have changed it.
+
+    Args:
+        key_serializer: of the key.
+        layouts: context of the layouts.
+        key: u8, the key as its serializer writes it.
+        max_parallelism: number of key groups.
+    """
+    hasher = KeyHasher(key_serializer, layouts)
+    if not hasher.has_kernel:
+        return None
+    hashes = hasher.hash_spans(key, np.zeros(1, np.int64), np.full(1, len(key), np.int64))
+    return KeyGroupRange(int(assign_key_groups(hashes, max_parallelism)[0]), 1)
+
+
+def _is_open(serializer: tree.Serializer) -> TypeGuard[tree.Kryo]:
+    """Return whether the class that Kryo stores with each key decides about its hash, such as below `Object`."""
+    return isinstance(serializer, tree.Kryo) and not is_hashed(serializer.type_class)
+
+
+@lru_cache(maxsize=64)
+def _columns(serializer: tree.Serializer, layouts: LayoutContext) -> Columns:
+    return plan_columns(derive_layout(serializer, layouts))
+
+
+def _find_kernel(serializer: tree.Serializer) -> Callable[..., int] | None:
+    match serializer:
+        case tree.Basic(kind=BasicKind.STRING):
+            return hash_string_keys
+        case tree.Basic(kind=BasicKind.LONG):
+            return hash_long_keys
+        case tree.Basic(kind=BasicKind.INT):
+            return hash_int_keys
+        case tree.RowData() | tree.BinaryRow():
+            return hash_row_keys
+        case _:
+            return None

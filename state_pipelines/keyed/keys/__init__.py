@@ -1,1 +1,265 @@
-"""Keys: as users write them, as bytes, and their Java hash codes."""
+"""Keys: as users write them, as bytes, and as filters of records."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from state_pipelines.codecs.columns import plan_columns
+from state_pipelines.errors import UsageError
+from state_pipelines.keyed.kernels import match_prefixes, tabulate_needles
+from state_pipelines.keyed.key_groups import encode_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from state_pipelines.codecs.layout import Layout
+    from state_pipelines.keyed.record_layout import KeyedRecords
+    from state_pipelines.metadata.handles import KeyGroupRange
+
+TIMESTAMP = 8
+"""Bytes in front of the key of a timer."""
+
+
+@dataclass(frozen=True)
+class KeyFilter:
+    """Keeps or drops the records of some keys; can be sent to other processes.
+
+    Attributes:
+        keys: as the key serializer writes them. They are self-delimiting: what begins with one of them has that key.
+        keep: keep them and nothing else, or drop them.
+    """
+
+    keys: frozenset[bytes]
+    keep: bool = True
+
+    def select(self, records: KeyedRecords, *, timers: bool = False) -> npt.NDArray[np.bool_]:
+        """Mark the kept records, bool[n]; keys of timers follow their timestamps."""
+        found = np.zeros(len(records), np.bool_)
+        if self.keys:
+            data, needles, sizes, lengths, table = self._tables
+            starts = records.key_starts + TIMESTAMP if timers else records.key_starts
+            base = records.data.ctypes.data
+            match_prefixes(base, starts, records.key_ends, needles + data.ctypes.data, sizes, lengths, table, found)
+        return found if self.keep else ~found
+
+    @cached_property
+    def _tables(self) -> tuple[npt.NDArray[Any], ...]:
+        """Bytes of all keys, where each begins, sizes, distinct sizes, and the hash table."""
+        keys = sorted(self.keys)
+        data = np.frombuffer(b"".join(keys) or b"\0", np.uint8)
+        sizes = np.array([len(key) for key in keys], np.int64)
+        starts = np.cumsum(sizes) - sizes
+        table = np.full(1 << (2 * len(keys)).bit_length(), -1, np.int64)
+        tabulate_needles(starts + data.ctypes.data, sizes, table)
+        return data, starts, sizes, np.unique(sizes), table
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"keys": self.keys, "keep": self.keep}
+
+
+MOST_SEEKS = 4096
+"""Ranges of keys that are looked for one by one; for more, all keys of the key groups are read."""
+
+
+@dataclass(frozen=True)
+class KeySeeks:
+    """Keys that are looked for where records are sorted by key; can be sent to other processes.
+
+    Attributes:
+        keys: each key as its serializer writes it, and its key group as a range; None where the hash is not known.
+    """
+
+    keys: tuple[tuple[bytes, KeyGroupRange | None], ...]
+
+    def find_ranges(
+        self, key_groups: KeyGroupRange, prefix: int, *, timers: bool = False
+    ) -> list[tuple[bytes, bytes | None]]:
+        """Find the ranges of keys, with key-group prefix, that hold the wanted ones.
+
+        Args:
+            key_groups: only these.
+            prefix: bytes of the key-group prefix.
+            timers: timestamps precede keys, so that whole key groups are wanted.
+
+        Returns:
+            (first key, end (exclusive; None: to the last)), ascending, without overlap.
+        """
+        wanted = [(key, key_groups if group is None else key_groups.intersect(group)) for key, group in self.keys]
+        if timers or sum(len(groups) for _, groups in wanted) > MOST_SEEKS:
+            wanted = [(b"", groups) for _, groups in wanted]
+        starts = sorted({encode_prefix(group, prefix) + key for key, groups in wanted for group in groups})
+        found: list[tuple[bytes, bytes | None]] = []
+        for start in starts:
+            # A key may be the beginning of another one only where that is no key; one range is enough for both.
+            if not found or not start.startswith(found[-1][0]):
+                found.append((start, _find_successor(start)))
+        return found
+
+
+def _find_successor(key: bytes) -> bytes | None:
+    """The first of all bytes after those that begin with `key`; None where there is none."""
+    rest = key.rstrip(b"\xff")
+    return rest[:-1] + bytes([rest[-1] + 1]) if rest else None
+
+
+_EPOCH = datetime.date(1970, 1, 1)
+_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+@dataclass(frozen=True)
+class KeyText:
+    """A key as text of a command line or of a Spark option.
+
+    A JSON string is the key between its quotes. Where keys are text, anything else is the key itself (`order-1`, `42`,
+    `null`); where they are not, it is JSON. A key of PyFlink, a Row of one field, is that field.
+
+    Attributes:
+        text: the text.
+    """
+
+    text: str
+
+    def read(self, kind: pa.DataType) -> object:
+        """The key as a value of JSON.
+
+        Args:
+            kind: Arrow type of the keys.
+
+        Raises:
+            UsageError: the keys are not text, and the text is not JSON.
+        """
+        if (only := _find_only_field(kind)) is not None:
+            field = self.read(only)
+            return field if isinstance(field, Mapping) else {"row_kind": "+I", "f0": field}
+        try:
+            value: object = json.loads(self.text)
+        except (ValueError, RecursionError):
+            if pa.types.is_string(kind):
+                return self.text
+            raise UsageError(
+                f"the key is not JSON: {self.text:.80}",
+                hint=f"The keys have the type {kind}; write one as `read --json` or `dump` shows it",
+            ) from None
+        if pa.types.is_string(kind) and not isinstance(value, str | Mapping):
+            return self.text
+        return value
+
+
+def _find_only_field(kind: pa.DataType) -> pa.DataType | None:
+    """Type of the only field of a Row, as the keys of PyFlink are (`KeyByKeySelector`); None of other types."""
+    if pa.types.is_struct(kind) and [each.name for each in kind] == ["row_kind", "f0"]:
+        return kind.field("f0").type
+    return None
+
+
+def encode_keys(layout: Layout, keys: Sequence[object]) -> list[bytes]:
+    """The bytes of keys, as their serializer writes them.
+
+    Args:
+        layout: of the keys.
+        keys: values of JSON in the form of `read` or `dump`, Arrow's Python values, or `KeyText`.
+
+    Raises:
+        UsageError: a value is not a key of this type.
+        ValueRangeError: a value does not fit the serializer.
+    """
+    columns = plan_columns(layout)
+    read = [key.read(columns.type) if isinstance(key, KeyText) else key for key in keys]
+    try:
+        encoded = columns.encode(pa.array([_to_arrow(key, columns.type) for key in read], columns.type))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+        shown = ", ".join(f"{key.text if isinstance(key, KeyText) else key!r:.80}" for key in keys)
+        raise UsageError(f"{shown}: not of the type of the keys, {columns.type}: {error}") from None
+    data = encoded.data.tobytes()
+    return [data[start:end] for start, end in zip(encoded.starts.tolist(), encoded.stops.tolist(), strict=True)]
+
+
+def _to_arrow(value: object, kind: pa.DataType) -> object:
+    """A value of JSON as Arrow takes it for a type.
+
+    Raises:
+        UsageError: it has not the fields of the type.
+        ValueError: it is not text of such a value.
+    """
+    if isinstance(value, Mapping):
+        return _open_mapping(value, kind)
+    if pa.types.is_struct(kind):
+        names = [kind.field(index).name for index in range(kind.num_fields)]
+        if isinstance(value, list) and len(value) == len(names):
+            return _to_arrow(dict(zip(names, value, strict=True)), kind)
+        if value is not None:
+            raise UsageError(f"{value!r:.80} is not a key with the fields {', '.join(names)}")
+    if isinstance(value, list) and pa.types.is_list(kind):
+        return [_to_arrow(each, kind.value_type) for each in value]
+    if isinstance(value, str):
+        return _read_text(value, kind)
+    if isinstance(value, float | bool) and pa.types.is_integer(kind):
+        # Arrow would cut the fraction off.
+        raise ValueError(f"{value} is not a whole number")
+    if pa.types.is_timestamp(kind) and value is not None:
+        # `@ts` holds milliseconds and the nanoseconds of one, other tags milliseconds.
+        match value:
+            case int() as millis:
+                return _scale(millis * 1_000_000, kind)
+            case [int() as millis, int() as nanos]:
+                return _scale(millis * 1_000_000 + nanos, kind)
+        raise ValueError(f"{value} is not a point in time")
+    return value
+
+
+def _open_mapping(value: Mapping[str, object], kind: pa.DataType) -> object:
+    """A struct by field names, or a value with a tag of `dump` (see `codecs.json`)."""
+    fields = {name: item for name, item in value.items() if not name.startswith("@")}
+    tags = {name: item for name, item in value.items() if name.startswith("@")}
+    names = [kind.field(index).name for index in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+    content = next((item for tag, item in tags.items() if tag not in ("@class", "@kind")), None)
+    if content is not None and not fields:
+        if isinstance(content, list) and names and len(content) == len(names) - 1 and names[0] == "row_kind":
+            content = [tags.get("@kind", "+I"), *content]
+        return _to_arrow(content, kind)
+    if not names or set(fields) - set(names):
+        raise UsageError(f"{value!r:.80} is not a key of type {kind}", hint="Write keys as `read` or `dump` shows them")
+    if "class" in names and "@class" in tags:
+        fields["class"] = tags["@class"]
+    return {name: _to_arrow(item, kind.field(name).type) for name, item in fields.items()}
+
+
+def _read_text(text: str, kind: pa.DataType) -> object:
+    if pa.types.is_binary(kind):
+        return bytes.fromhex(text)
+    if pa.types.is_date32(kind):
+        return datetime.date.fromisoformat(text)
+    if pa.types.is_timestamp(kind):
+        day, _, time = text.removesuffix("Z").partition("T")
+        days = datetime.date.fromisoformat(day) - _EPOCH
+        return _scale(days.days * 86_400_000_000_000 + _read_time(time), kind)
+    if pa.types.is_time64(kind):
+        return _scale(_read_time(text), kind)
+    return text
+
+
+def _read_time(text: str) -> int:
+    """Nanoseconds of the day; Python's own times have microseconds."""
+    whole, _, fraction = text.partition(".")
+    time = datetime.time.fromisoformat(whole)
+    if len(fraction) > 9:
+        raise ValueError(f"{text} has more than nine decimals")
+    return ((time.hour * 60 + time.minute) * 60 + time.second) * 1_000_000_000 + int(fraction.ljust(9, "0"))
+
+
+def _scale(nanos: int, kind: pa.DataType) -> int:
+    """Nanoseconds in the unit of a type."""
+    value, rest = divmod(nanos, _NANOS[kind.unit])
+    if rest:
+        raise ValueError(f"{nanos} nanoseconds are not a whole number of {kind.unit}")
+    return value

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import FormatError, StateError, Where, at
-from state_pipelines.keyed.changelog.change_streams import open_change_log
-from state_pipelines.keyed.keys.key_filter import TIMESTAMP
-from state_pipelines.keyed.keys.key_hashes import KeyHasher
+from state_pipelines.keyed.changelog.changes import open_change_log
+from state_pipelines.keyed.hashing.value_hashes import KeyHasher
+from state_pipelines.keyed.keys import TIMESTAMP
 from state_pipelines.metadata.handles import ChangelogStateBackendHandle, KeyGroupRange
 from state_pipelines.operations.auditing.file_listings import THREADS
 from state_pipelines.operations.auditing.repeated_keys import RepeatedKeys
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.keyed.record_layout import KeyedRecords
-    from state_pipelines.keyed.tables.state_table import KeyedTable
+    from state_pipelines.keyed.state_table import KeyedTable
     from state_pipelines.operations.auditing.report import Findings
     from state_pipelines.rocksdb.manifest import TableFile
     from state_pipelines.rocksdb.scan import TableCache

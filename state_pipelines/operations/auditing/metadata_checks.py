@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import EDITED_METADATA, FormatError, StateError
-from state_pipelines.keyed.changelog.handle_checks import find_missing_base, find_missing_changes
+from state_pipelines.keyed.changelog.changes import find_missing_base, find_missing_changes
 from state_pipelines.metadata.checkpoint import (
     compute_operator_id,
     format_operator_id,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from state_pipelines.errors import FormatError, Where
-from state_pipelines.keyed.digests.record_digests import hash_keys
+from state_pipelines.keyed.digests import hash_keys
 from state_pipelines.metadata.handles import KeyGroupRange
 
 if TYPE_CHECKING:

@@ -15,17 +15,18 @@ import numpy as np
 
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.columns import explain
-from state_pipelines.codecs.json.json_lines import to_json
+from state_pipelines.codecs.json import to_json
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import StateError, StorageError, UnsupportedError, UsageError, at
-from state_pipelines.keyed.canonical.sections import measure_sections
-from state_pipelines.keyed.key_group_assignment import (
+from state_pipelines.keyed.key_groups import (
     check_max_parallelism,
     compute_key_group_range,
     compute_operator_index,
 )
-from state_pipelines.keyed.stats.key_group_stats import (
+from state_pipelines.keyed.operator_table import group_files, split_files
+from state_pipelines.keyed.sections import measure_sections
+from state_pipelines.keyed.stats import (
     Counts,
     HotKey,
     KeyGroupMeasurement,
@@ -34,7 +35,6 @@ from state_pipelines.keyed.stats.key_group_stats import (
     Move,
     merge_sizes,
 )
-from state_pipelines.keyed.tables.operator_table import group_files, split_files
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.balance.balance_advice import advise, find_max_parallelism_conflicts, refuse
 from state_pipelines.operations.balance.balance_report import (

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.errors import UsageError, at
-from state_pipelines.keyed.digests.column_digests import add_sums
-from state_pipelines.keyed.keys.key_hashes import make_key_hasher
-from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+from state_pipelines.keyed.digests import add_sums
+from state_pipelines.keyed.hashing.value_hashes import make_key_hasher
+from state_pipelines.keyed.row_encoding import RecordEncoder
 from state_pipelines.metadata import find_operator_id
 from state_pipelines.operations.bootstrap.bootstrap_proof import ExpectedRows, prove_bootstrap
 from state_pipelines.operations.bootstrap.encoding import ElementEncoding, EncodedElements, EncodedRows, KeyedEncoding
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from state_pipelines.codecs.layout_context import LayoutContext
+    from state_pipelines.codecs.layout import LayoutContext
     from state_pipelines.connectors.kafka_source import KafkaSplit
     from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
     from state_pipelines.operations.proofs.proof_reports import ProofReport

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from state_pipelines.codecs.kryo import FieldLists
-    from state_pipelines.codecs.layout_context import LayoutContext
+    from state_pipelines.codecs.layout import LayoutContext
     from state_pipelines.snapshot import Snapshot
 
 _DESCRIPTION = {"operators": list, "classes": list, "flink_version": str}

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from state_pipelines.keyed.digests.column_digests import KEYS, ROWS
-from state_pipelines.keyed.keys.key_hashes import KeyHasher
+from state_pipelines.keyed.digests import KEYS, ROWS
+from state_pipelines.keyed.hashing.value_hashes import KeyHasher
 from state_pipelines.operations.bootstrap.state_digests import (
     NULLS,
     FileDigests,
@@ -33,7 +33,7 @@ from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.list_state import NonKeyedState
 
 if TYPE_CHECKING:
-    from state_pipelines.keyed.digests.column_digests import Sums
+    from state_pipelines.keyed.digests import Sums
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.write.savepoint_plan import OperatorWriting, SavepointPlan, StateName
     from state_pipelines.snapshot import Operator, Snapshot

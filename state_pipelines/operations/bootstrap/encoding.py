@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from state_pipelines.codecs.arrow_coercion import to_plain
 from state_pipelines.codecs.columns import plan_columns
+from state_pipelines.codecs.logical_values import to_plain
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import IncompatibleError, UsageError, at
-from state_pipelines.keyed.digests.column_digests import Sums, add_sums
+from state_pipelines.keyed.digests import Sums, add_sums
 from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, SUBTASK
 from state_pipelines.operations.bootstrap.row_shapes import RowShape, conform_number, conform_values, name_fields
 from state_pipelines.operations.bootstrap.state_digests import StateDigester, StateDigests, digest_elements
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+    from state_pipelines.keyed.row_encoding import RecordEncoder
     from state_pipelines.operations.write.state_spills import StateSpillWriter
 
 DEALT_ROWS = 1 << 16

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_pipelines.codecs.arrow_coercion import conform, to_plain
+from state_pipelines.codecs.logical_values import conform, to_plain
 from state_pipelines.connectors.connector_state import CoordinatorState
 from state_pipelines.connectors.detection import write_coordinator
 from state_pipelines.connectors.element_frames import write_versioned_array

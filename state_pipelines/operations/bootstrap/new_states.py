@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.keyed.hashing import parse_hash_expression
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN
+from state_pipelines.keyed.state_table import TTL_COLUMN
 from state_pipelines.operations.bootstrap.row_shapes import KEY_GROUP, NAMESPACE, STATE_KEY, TIMESTAMP
 from state_pipelines.operations.bootstrap.value_types import resolve_type
 from state_pipelines.operations.write.state_descriptions import (

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from state_pipelines.codecs.arrow_coercion import conform, to_plain
 from state_pipelines.codecs.columns import KernelColumns, plan_columns
+from state_pipelines.codecs.logical_values import conform, to_plain
 from state_pipelines.errors import FormatError, StateError, UsageError, ValueRangeError, Where, at
 from state_pipelines.operations.bootstrap.encoding import EncodedElements, EncodedRows, deal_rows
 from state_pipelines.operations.local_processes import KERNEL_THREADS, choose_processes

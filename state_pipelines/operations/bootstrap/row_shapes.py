@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_pipelines.codecs.arrow_coercion import conform, dense_offsets, flatten_entries, to_plain
 from state_pipelines.codecs.columns import column_type, plan_columns
 from state_pipelines.codecs.layout import ROW_KINDS
+from state_pipelines.codecs.logical_values import conform, dense_offsets, flatten_entries, to_plain
 from state_pipelines.errors import IncompatibleError, UsageError, ValueRangeError, Where
-from state_pipelines.keyed.digests.column_digests import identify_rows
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TTL_TYPE
+from state_pipelines.keyed.digests import identify_rows
+from state_pipelines.keyed.state_table import TTL_COLUMN, TTL_TYPE
 from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:

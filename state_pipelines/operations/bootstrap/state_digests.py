@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.errors import UnsupportedError, at
-from state_pipelines.keyed.digests.column_digests import ColumnDigest, Sums, add_sums, identify_rows
+from state_pipelines.keyed.digests import ColumnDigest, Sums, add_sums, identify_rows
 from state_pipelines.operations.local_processes import count_kernel_threads
 from state_pipelines.operatorstate import read_broadcast_state, read_list_state
 from state_pipelines.serializers.registered_states import StateKind
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
+    from state_pipelines.keyed.hashing.value_hashes import KeyHasher
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
-    from state_pipelines.keyed.keys.key_hashes import KeyHasher
     from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.snapshot.list_state import NonKeyedSubtaskState
 

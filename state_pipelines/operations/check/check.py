@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.codecs.kryo.field_lists import FieldLists
+from state_pipelines.codecs.kryo.classes import FieldLists
 from state_pipelines.errors import UsageError
 from state_pipelines.javaclasses.classpath import ClassFieldLists
-from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism
+from state_pipelines.keyed.key_groups import compute_default_max_parallelism
 from state_pipelines.operations.check.check_report import Action, CheckReport, MigrationCheckReport, StateCheck, Verdict
 from state_pipelines.operations.check.class_loading import judge_loading, note_release
 from state_pipelines.operations.check.data_classes import scan_snapshot

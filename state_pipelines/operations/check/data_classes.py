@@ -13,7 +13,7 @@ from state_pipelines.snapshot.keyed_state import KeyedState, hold_states
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from state_pipelines.codecs.json.json_lines import Json
+    from state_pipelines.codecs.json import Json
     from state_pipelines.snapshot import Snapshot, State
 
 SCAN_LIMIT = 1 << 20

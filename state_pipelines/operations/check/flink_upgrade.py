@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.codecs.kryo.field_lists import FieldLists
+from state_pipelines.codecs.kryo.classes import FieldLists
 from state_pipelines.javaclasses import ClassPath, open_class_path
 from state_pipelines.javaclasses.classpath import ClassFieldLists
 from state_pipelines.operations.check.check_report import StateCheck

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.codecs.kryo.field_lists import OBJECT_NAME, PRIMITIVES
+from state_pipelines.codecs.kryo.classes import OBJECT_NAME, PRIMITIVES
 from state_pipelines.javaclasses.classfile import RECORD_NAME
 from state_pipelines.javaclasses.classpath import ClassFieldLists
 from state_pipelines.serializers.compatibility import Finding, Outcome
@@ -19,7 +19,7 @@ from state_pipelines.serializers.tree import Kryo, Pojo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.codecs.kryo.field_lists import FieldLists, JavaType
+    from state_pipelines.codecs.kryo.classes import FieldLists, JavaType
     from state_pipelines.operations.check.data_classes import DataClasses
     from state_pipelines.serializers.compatibility.pojo import FindField
     from state_pipelines.serializers.tree import Serializer

@@ -37,7 +37,7 @@ from state_pipelines.serializers.tree import Kryo, ListOf, MapOf, Pojo, Serializ
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from state_pipelines.codecs.kryo.field_lists import FieldLists
+    from state_pipelines.codecs.kryo.classes import FieldLists
     from state_pipelines.operations.check.data_classes import DataClasses
     from state_pipelines.operations.check.written_classes import WrittenClasses
 

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.codecs.kryo.classes import SHAPES
-from state_pipelines.codecs.kryo.field_lists import (
+from state_pipelines.codecs.kryo.classes import (
     ARRAY,
     OBJECT_NAME,
     PRIMITIVES,
+    SHAPES,
     ClassKind,
     FieldLists,
     JavaType,
     format_type,
 )
-from state_pipelines.codecs.kryo.table import component_type
+from state_pipelines.codecs.kryo.values import component_type
 from state_pipelines.javaclasses.classpath import ClassFieldLists
 from state_pipelines.serializers.compatibility import Finding, Outcome
 from state_pipelines.serializers.compatibility.rules import list_steps
@@ -34,7 +34,7 @@ from state_pipelines.serializers.tree import Enum, Kryo, ListOf, MapOf, Nullable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from state_pipelines.codecs.kryo.field_lists import ClassDeclaration
+    from state_pipelines.codecs.kryo.classes import ClassDeclaration
     from state_pipelines.operations.check.data_classes import DataClasses
 
 _LIBRARIES = ("java.", "javax.", "jdk.", "sun.", "scala.", "org.apache.flink.", "org.apache.avro.")

@@ -24,7 +24,7 @@ from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
-    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.keyed.digests import RecordDigest
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.proofs.proof_reports import ProofReport
     from state_pipelines.snapshot import Snapshot

@@ -7,11 +7,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError, Where, at
-from state_pipelines.keyed.combined_file import combine_files
-from state_pipelines.keyed.heap.null_timestamps import may_hold_timestamps
-from state_pipelines.keyed.keyed_file import FileFormat
-from state_pipelines.keyed.section_file import SectionFile
-from state_pipelines.keyed.section_starts import check_section_starts
+from state_pipelines.keyed.heap import check_section_starts, may_hold_timestamps
+from state_pipelines.keyed.keyed_file import FileFormat, SectionFile, combine_files
 from state_pipelines.metadata import CheckpointMetadata, CheckpointProperties
 from state_pipelines.metadata.checkpoint import SavepointFormatType, make_savepoint_properties
 from state_pipelines.metadata.handles import KeyedStateHandle, KeyGroupsSavepointStateHandle

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.keyed.digests.record_digests import RecordDigest
+from state_pipelines.keyed.digests import RecordDigest
 from state_pipelines.operations.proofs.differing_records import find_differing_records
 from state_pipelines.operations.proofs.proof_reports import (
     DifferingRecord,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import at
-from state_pipelines.keyed.digests.file_digests import digest_states
-from state_pipelines.keyed.heap.entries import make_entry_codecs
+from state_pipelines.keyed.heap_entries import make_entry_codecs
+from state_pipelines.keyed.keyed_file import digest_states
 from state_pipelines.metadata.handles import KeyedStateHandle, KeyGroupsSavepointStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.write.keyed_rewrite import copy_states
 from state_pipelines.operations.write.state_formats import Format, NativeFiles
@@ -15,9 +15,9 @@ from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import Location, PathMapping, join
 
 if TYPE_CHECKING:
-    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.keyed.digests import RecordDigest
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.heap.entries import EntryCodec
+    from state_pipelines.keyed.heap_entries import EntryCodec
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.metadata.handles import KeyGroupRange
 

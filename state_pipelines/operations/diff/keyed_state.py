@@ -13,8 +13,8 @@ import numpy as np
 
 from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import StateError, StorageError, at
-from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_key_groups, list_spans
-from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
+from state_pipelines.keyed.digests import RecordDigest, digest_key_groups, list_spans
+from state_pipelines.keyed.state_table import KeyedTable, TableOptions
 from state_pipelines.metadata.handles import MAX_PARALLELISM, KeyGroupRange
 from state_pipelines.operations.diff.record_hashes import (
     SUMS,

@@ -18,8 +18,8 @@ from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import explain, plan_columns
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import StateError, StorageError, UnsupportedError, at
-from state_pipelines.keyed.digests.record_digests import MODULUS, RecordDigest
-from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.keyed.digests import MODULUS, RecordDigest
+from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operations.diff.diff_report import ContentsDiff, Example
 from state_pipelines.operations.diff.record_hashes import (
     Candidate,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.binary.compiled import njit
-from state_pipelines.keyed.digests.record_digests import add_key_group, hash_bytes
+from state_pipelines.keyed.digests import add_key_group, hash_bytes
 from state_pipelines.operations.diff.diff_report import ExampleKind
 
 if TYPE_CHECKING:

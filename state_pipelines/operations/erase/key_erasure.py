@@ -48,7 +48,7 @@ def plan_erasure(
 
     Args:
         snapshot: the snapshot.
-        keys: as `key_values.encode_keys` takes them; those that are not of the type of an operator's keys do not
+        keys: as `keys.encode_keys` takes them; those that are not of the type of an operator's keys do not
             concern that operator.
         target: directory of the new snapshot; None only plans.
         run: runs the tasks; default one after the other in this process.

@@ -13,9 +13,8 @@ import numpy as np
 
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import StateError, UsageError, ValueRangeError, at
-from state_pipelines.keyed.keys.key_filter import TIMESTAMP, KeyFilter, KeySeeks
-from state_pipelines.keyed.keys.key_hashes import find_key_group
-from state_pipelines.keyed.keys.key_values import encode_keys
+from state_pipelines.keyed.hashing.value_hashes import find_key_group
+from state_pipelines.keyed.keys import TIMESTAMP, KeyFilter, KeySeeks, encode_keys
 from state_pipelines.operations.local_processes import count_kernel_threads, run_tasks
 from state_pipelines.serializers.state_meta_info import BackendStateType
 
@@ -156,7 +155,7 @@ def search_keys(
 
     Args:
         snapshot: the snapshot.
-        keys: as `key_values.encode_keys` takes them. A key that is not of the type of an operator's keys is not there.
+        keys: as `keys.encode_keys` takes them. A key that is not of the type of an operator's keys is not there.
         operators: some of its operators; default all.
         run: runs the tasks; default one after the other in this process.
         everywhere: in all key groups; else only where the hashes of the keys put them, if these are known. Flink

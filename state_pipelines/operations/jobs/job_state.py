@@ -18,7 +18,7 @@ from state_pipelines.snapshot.keyed_state import KeyedState
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from state_pipelines.codecs.kryo.field_lists import FieldLists
+    from state_pipelines.codecs.kryo.classes import FieldLists
     from state_pipelines.metadata import OperatorState, SubtaskState
     from state_pipelines.operations.jobs.state_classes import StateClasses
     from state_pipelines.serializers.tree import Serializer

@@ -9,7 +9,7 @@ import json
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from state_pipelines.codecs.kryo.field_lists import JavaType, parse_type
+from state_pipelines.codecs.kryo.classes import JavaType, parse_type
 from state_pipelines.errors import NotFoundError, UsageError, Where
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
 from state_pipelines.operations.jobs.state_classes import StateClasses

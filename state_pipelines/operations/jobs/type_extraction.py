@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT_NAME, PRIMITIVES, JavaType
+from state_pipelines.codecs.kryo.classes import ARRAY, OBJECT_NAME, PRIMITIVES, JavaType
 from state_pipelines.javaclasses.classfile import BOXES, RECORD_NAME, JavaClass, JavaField, JavaMethod, name_class
 from state_pipelines.operations.jobs.unresolved_types import (
     UnresolvedType,

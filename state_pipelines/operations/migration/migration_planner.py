@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_pipelines.codecs.serializer_layouts import walk
-from state_pipelines.codecs.subclasses import complete
+from state_pipelines.codecs.serializer_layouts import complete, walk
 from state_pipelines.errors import MigrationError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.operations.migration import flows

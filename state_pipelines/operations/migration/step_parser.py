@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from state_pipelines.codecs.avro.avro_records import parse_avro_schema
+from state_pipelines.codecs.avro import parse_avro_schema
 from state_pipelines.errors import MigrationError, StateError, Where
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.avro_schema import compact_schema

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from state_pipelines.binary.data_views import java_order
-from state_pipelines.codecs.programs.column_declarations import variant_fields
-from state_pipelines.codecs.serializer_layouts import derive_layout
-from state_pipelines.codecs.subclasses import find_subclasses
+from state_pipelines.codecs.programs.program import variant_fields
+from state_pipelines.codecs.serializer_layouts import derive_layout, find_subclasses
 from state_pipelines.errors import MigrationError, UsageError
 from state_pipelines.operations.migration.avro_schema import (
     AvroType,

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
 from state_pipelines.errors import OutOfReachError, StateError, StorageError, UnsupportedError
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TableOptions
+from state_pipelines.keyed.state_table import TTL_COLUMN, TableOptions
 from state_pipelines.operations.balance.balance import measure_balance
 from state_pipelines.operations.profiling.columns import ColumnProfile, ColumnProfiler
 from state_pipelines.operations.profiling.ttl import TtlOutlook, TtlProfiler

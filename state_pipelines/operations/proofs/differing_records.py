@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from state_pipelines.binary.compiled import njit
 from state_pipelines.errors import StateError
-from state_pipelines.keyed.digests.record_digests import hash_bytes, list_spans
+from state_pipelines.keyed.digests import hash_bytes, list_spans
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN, KeyedTable, TableOptions
+from state_pipelines.keyed.state_table import TTL_COLUMN, KeyedTable, TableOptions
 from state_pipelines.operations.json_rows import to_rows
 from state_pipelines.operations.local_processes import count_kernel_threads
 from state_pipelines.operations.proofs.proof_reports import (

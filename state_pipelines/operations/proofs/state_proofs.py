@@ -10,7 +10,7 @@ from state_pipelines.operations.proofs.proof_reports import DifferingRecord, Pro
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.keyed.digests import RecordDigest
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed.hashing.hash_expressions import parse_hash_expression
-from state_pipelines.keyed.hashing.search.hash_search import find_class_hashes
-from state_pipelines.keyed.hashing.user_classes import find_unknown_classes
-from state_pipelines.keyed.keys.key_filter import TIMESTAMP
-from state_pipelines.keyed.keys.key_hashes import make_key_hasher
+from state_pipelines.keyed.hashing.hash_search import find_class_hashes
+from state_pipelines.keyed.hashing.value_hashes import find_unknown_classes, make_key_hasher
+from state_pipelines.keyed.keys import TIMESTAMP
 from state_pipelines.serializers.state_meta_info import BackendStateType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from state_pipelines.keyed.keys.key_hashes import KeyHasher
+    from state_pipelines.keyed.hashing.value_hashes import KeyHasher
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Operator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from state_pipelines.errors import ProofError, Where
-from state_pipelines.keyed.key_group_assignment import assign_key_groups
-from state_pipelines.keyed.keys.key_filter import TIMESTAMP
+from state_pipelines.keyed.key_groups import assign_key_groups
+from state_pipelines.keyed.keys import TIMESTAMP
 from state_pipelines.operations.local_processes import count_kernel_threads
 from state_pipelines.operations.rescale.snapshot_merge import show_key
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UnknownSerializerError
-from state_pipelines.keyed.canonical.sections import FIRST_READ, NO_SECTION, HeaderReading, Section, read_first_header
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.keyed.raw_timers import NEVER_STARTED, find_raw_sections
+from state_pipelines.keyed.sections import FIRST_READ, NO_SECTION, HeaderReading, Section, read_first_header
 from state_pipelines.metadata.handles import (
     ByteStreamStateHandle,
     EmptySegmentFileStateHandle,

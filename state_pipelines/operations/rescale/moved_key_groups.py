@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.metadata.handles import KeyGroupRange
 
 if TYPE_CHECKING:

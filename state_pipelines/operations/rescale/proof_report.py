@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.codecs.json.json_lines import to_json
+from state_pipelines.codecs.json import to_json
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import StateError
-from state_pipelines.keyed.key_group_assignment import assign_key_groups, compute_key_group_range
-from state_pipelines.keyed.keys.key_filter import TIMESTAMP
+from state_pipelines.keyed.key_groups import assign_key_groups, compute_key_group_range
+from state_pipelines.keyed.keys import TIMESTAMP
 from state_pipelines.operations.proofs.differing_records import RecordScan, decode_records, find_differing_records
 from state_pipelines.operations.proofs.proof_reports import (
     AFTER,
@@ -34,8 +34,8 @@ from state_pipelines.operations.rescale.stored_elements import find_delegates, l
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from state_pipelines.keyed.hashing.value_hashes import KeyHasher
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
-    from state_pipelines.keyed.keys.key_hashes import KeyHasher
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.proofs.proof_reports import ProofCheck

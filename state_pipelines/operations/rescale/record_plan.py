@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError, Where
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.keyed.keyed_file import RecordContext
-from state_pipelines.keyed.keys.key_filter import KeyFilter
-from state_pipelines.keyed.keys.key_values import encode_keys
+from state_pipelines.keyed.keys import KeyFilter, encode_keys
 from state_pipelines.operations.rescale.found_hashes import find_key_hasher
 from state_pipelines.operations.rescale.record_regrouping import Collect, InputFiles, Shuffle
 from state_pipelines.operations.rescale.rescale_plan import RecordsPlan
@@ -27,9 +26,9 @@ from state_pipelines.storage.reading import count_scans_ahead
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from state_pipelines.keyed.hashing.value_hashes import KeyHasher
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import KeyedFile
-    from state_pipelines.keyed.keys.key_hashes import KeyHasher
     from state_pipelines.operations.rescale.rescale_request import OperatorRequest, RescaleRequest
     from state_pipelines.operations.rescale.snapshot_merge import StatePairs
     from state_pipelines.snapshot import Operator

@@ -14,12 +14,19 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import ProofError, UsageError, Where, at
-from state_pipelines.keyed.canonical.reader import open_canonical
-from state_pipelines.keyed.canonical.sorted_runs import Block, Index, RecordBuffer, gather_runs, join_runs, sum_runs
-from state_pipelines.keyed.canonical.writer import CanonicalWriter, frame_section
-from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_run, sum_digests
-from state_pipelines.keyed.key_group_assignment import assign_key_groups
-from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
+from state_pipelines.keyed.canonical import (
+    Block,
+    CanonicalWriter,
+    Index,
+    RecordBuffer,
+    frame_section,
+    gather_runs,
+    join_runs,
+    open_canonical,
+    sum_runs,
+)
+from state_pipelines.keyed.digests import RecordDigest, digest_run, sum_digests
+from state_pipelines.keyed.key_groups import assign_key_groups, key_group_prefix_size
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.rescale.hashed_keys import count_threads, hash_keys, require_key_groups
@@ -46,7 +53,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext, Runs
-    from state_pipelines.keyed.keys.key_filter import KeyFilter
+    from state_pipelines.keyed.keys import KeyFilter
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.operations.rescale.hashed_keys import KeyHasher
     from state_pipelines.serializers.state_meta_info import StateMetaInfo

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import NotFoundError, Where
-from state_pipelines.keyed.digests.record_digests import sum_digests
+from state_pipelines.keyed.digests import sum_digests
 from state_pipelines.storage import join
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.keyed.digests import RecordDigest
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.rescale.record_regrouping import Collect, Gather
     from state_pipelines.operations.rescale.rescale_plan import RescalePlan

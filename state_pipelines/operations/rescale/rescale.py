@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import ProofError, UnsupportedError, UsageError, Where
-from state_pipelines.keyed.digests.record_digests import sum_digests
+from state_pipelines.keyed.digests import sum_digests
 from state_pipelines.metadata.handles import KeyGroupsSavepointStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.erase.key_search import search_keys
 from state_pipelines.operations.local_processes import choose_runner, run_tasks
@@ -40,7 +40,7 @@ from state_pipelines.storage.snapshot_writer import open_local_scratch, require_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.keyed.digests import RecordDigest
     from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.proofs.proof_reports import ProofReport

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.operations.rescale.record_regrouping import Gather
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.spills import choose_batch
@@ -15,9 +15,9 @@ from state_pipelines.storage import join
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from state_pipelines.keyed.hashing.value_hashes import KeyHasher
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import RecordContext
-    from state_pipelines.keyed.keys.key_hashes import KeyHasher
     from state_pipelines.metadata import OperatorState
     from state_pipelines.metadata.handles import KeyedStateHandle
     from state_pipelines.operations.rescale.file_ranges import FileAssembly

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import NotFoundError, UnsupportedError, UsageError, Where, at
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.metadata import OperatorState, SubtaskState
 from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle, OperatorStateMode
 from state_pipelines.operations.rescale.file_assembly import hand_on_keyed
@@ -33,7 +33,7 @@ from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RAW_OPERATOR_NAME
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.keyed.digests import RecordDigest
     from state_pipelines.metadata.handles import KeyedStateHandle, OperatorStateHandle
     from state_pipelines.operations.rescale.operator_edits import EditedOperator
     from state_pipelines.operations.rescale.rescale_request import OperatorRequest, RescaleRequest

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from state_pipelines.errors import UnsupportedError, Where, at
-from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_run
-from state_pipelines.keyed.digests.stored_bytes import digest_sections
-from state_pipelines.keyed.key_group_assignment import assign_key_groups, compute_key_group_range
-from state_pipelines.keyed.keys.key_filter import TIMESTAMP
+from state_pipelines.keyed.digests import RecordDigest, digest_run, digest_sections
+from state_pipelines.keyed.key_groups import assign_key_groups, compute_key_group_range
+from state_pipelines.keyed.keys import TIMESTAMP
 from state_pipelines.operations.local_processes import KERNEL_THREADS
 from state_pipelines.operations.proofs.state_proofs import StateProof
 from state_pipelines.operations.rescale.hashed_keys import count_threads
@@ -36,8 +35,8 @@ from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RawKeyedState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from state_pipelines.keyed.hashing.value_hashes import KeyHasher
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
-    from state_pipelines.keyed.keys.key_hashes import KeyHasher
     from state_pipelines.metadata import OperatorState
     from state_pipelines.metadata.handles import KeyGroupRange, OperatorStateMode
     from state_pipelines.operations.local_processes import Runner

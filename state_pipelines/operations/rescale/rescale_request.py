@@ -52,7 +52,7 @@ class KeyChoice:
     """Only some keys.
 
     Attributes:
-        keys: values as `key_values.encode_keys` takes them.
+        keys: values as `keys.encode_keys` takes them.
         keep: the keys stay and all others go; False is the other way round.
     """
 

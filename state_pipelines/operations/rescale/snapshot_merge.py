@@ -13,9 +13,9 @@ import numpy as np
 from state_pipelines.binary.compiled import load_i32_big, load_u8, njit
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.errors import FormatError, IncompatibleError, StateError, UnsupportedError, UsageError, Where, at
-from state_pipelines.keyed.canonical.sorted_runs import FramedRuns, concat_runs
-from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_records
-from state_pipelines.keyed.keys.key_kernels import number_keys
+from state_pipelines.keyed.canonical import FramedRuns, concat_runs
+from state_pipelines.keyed.digests import RecordDigest, digest_records
+from state_pipelines.keyed.kernels import number_keys
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.serializers.merged_subclasses import join_infos
 from state_pipelines.serializers.registered_states import StateKind

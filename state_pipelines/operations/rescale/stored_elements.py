@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from state_pipelines.binary.snappy_frames import STREAM_ID, iter_chunks
 from state_pipelines.errors import FormatError, UnsupportedError, Where
-from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_records
+from state_pipelines.keyed.digests import RecordDigest, digest_records
 from state_pipelines.metadata.handles import EmptySegmentFileStateHandle, OperatorStateMetaInfo, OperatorStateMode
 from state_pipelines.metadata.streams import KeptStreams
 from state_pipelines.operatorstate import COUNT_SIZE, find_entries

@@ -18,20 +18,21 @@ import numpy as np
 
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.errors import FormatError, IncompatibleError, Where
-from state_pipelines.keyed.canonical.distinct_keys import KeySet
-from state_pipelines.keyed.canonical.sections import select_sections
-from state_pipelines.keyed.canonical.sorted_runs import (
+from state_pipelines.keyed.canonical import (
     Block,
+    CanonicalWriter,
     FramedRuns,
+    KeySet,
     RecordBuffer,
+    frame_section,
     gather_runs,
     join_runs,
     size_of_records,
     sum_runs,
 )
-from state_pipelines.keyed.canonical.writer import CanonicalWriter, frame_section
-from state_pipelines.keyed.digests.record_digests import RecordDigest, sum_digests
+from state_pipelines.keyed.digests import RecordDigest, sum_digests
 from state_pipelines.keyed.record_layout import concat_records, derive_keyed_layout
+from state_pipelines.keyed.sections import select_sections
 from state_pipelines.metadata.handles import KeyGroupRange, KeyGroupsSavepointStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.spilled_blocks import find_blocks, read_spill

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import FormatError, Where
-from state_pipelines.keyed.canonical import kernels
+from state_pipelines.keyed import kernels
 from state_pipelines.keyed.record_layout import KeyedRecords
 from state_pipelines.operations.write.keyed_rewrite import Merging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.keyed.digests import RecordDigest
     from state_pipelines.keyed.keyed_file import RecordContext, Runs
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.operations.write.keyed_rewrite import FileRewrite, Sections

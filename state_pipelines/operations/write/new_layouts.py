@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.kryo import FieldLists, oldest_metadata_version
-from state_pipelines.codecs.layout_context import LayoutContext
+from state_pipelines.codecs.layout import LayoutContext
 from state_pipelines.errors import UsageError
 from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.operations.jobs.flink_config import FLINK_2, parse_release

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import UnsupportedError, UsageError, Where, at
+from state_pipelines.keyed.hashing.value_hashes import make_key_hasher
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism, compute_key_group_range
+from state_pipelines.keyed.key_groups import compute_default_max_parallelism, compute_key_group_range
 from state_pipelines.keyed.keyed_file import RecordContext
-from state_pipelines.keyed.keys.key_hashes import make_key_hasher
 from state_pipelines.keyed.record_layout import KeyedLayout, derive_keyed_layout
 from state_pipelines.metadata import CheckpointMetadata, OperatorState
 from state_pipelines.metadata.checkpoint import format_operator_id
@@ -46,7 +46,7 @@ from state_pipelines.storage import Location, join
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.keyed.digests import RecordDigest
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.operations.write.operator_rewrite import ElementFile

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from state_pipelines.errors import FormatError, Where
-from state_pipelines.keyed.canonical.sorted_runs import (
+from state_pipelines.keyed.canonical import (
     RUN,
     Block,
     Index,
@@ -20,7 +20,7 @@ from state_pipelines.storage.files import file_size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.keyed.digests import RecordDigest
     from state_pipelines.metadata.handles import KeyGroupRange
 
 

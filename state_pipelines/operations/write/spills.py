@@ -3,7 +3,7 @@
 The first stage encodes rows (`write.keyed_rewrite`) or reads records for other key groups
 (`rescale.record_regrouping`); the second writes the file of a subtask. Any number of tasks can share either stage.
 
-A spill is a sequence of blocks (`keyed.canonical.sorted_runs.Block`). The data of each block are followed by its index
+A spill is a sequence of blocks (`keyed.canonical.Block`). The data of each block are followed by its index
 (`RUN`) and a directory with the offsets of every key group's runs, in the index and in the file. Reading a range of key
 groups therefore takes one read of the directory, one of the index and one of the data per block. A spill ends with the
 offsets of its blocks and their number.
@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.keyed.canonical.sorted_runs import (
+from state_pipelines.keyed.canonical import (
     RUN,
     Index,
     RecordBuffer,
@@ -31,7 +31,7 @@ from state_pipelines.keyed.canonical.sorted_runs import (
     size_of_records,
     sum_states,
 )
-from state_pipelines.keyed.digests.record_digests import RecordDigest
+from state_pipelines.keyed.digests import RecordDigest
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.write.spilled_blocks import (
     TRAILER,

@@ -12,10 +12,9 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UnsupportedError, Where
-from state_pipelines.keyed.heap.null_timestamps import holds_null_timestamp, may_hold_timestamps
-from state_pipelines.keyed.heap.writer import HeapWriter
+from state_pipelines.keyed.heap import HeapWriter, holds_null_timestamp, may_hold_timestamps
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.keyed.rocksdb.writer import RocksWriter
+from state_pipelines.keyed.rocksdb import RocksWriter
 from state_pipelines.metadata.handles import (
     HandleAndLocalPath,
     IncrementalRemoteKeyedStateHandle,

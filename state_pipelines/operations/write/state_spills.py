@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.keyed.canonical.sorted_runs import RecordBuffer, join_sides
+from state_pipelines.keyed.canonical import RecordBuffer, join_sides
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.write.spills import BLOCK, create_spill
 from state_pipelines.serializers.registered_states import StateKind
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from state_pipelines.keyed.tables.row_encoding import EncodedRows, RecordEncoder
+    from state_pipelines.keyed.row_encoding import EncodedRows, RecordEncoder
     from state_pipelines.operations.write.spills import SpillWriter
     from state_pipelines.storage import Location
 

@@ -13,7 +13,7 @@ from state_pipelines.operations.write.state_formats import Format, NativeFiles
 from state_pipelines.storage.locations import parent
 
 if TYPE_CHECKING:
-    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.keyed.digests import RecordDigest
     from state_pipelines.operations.write.keyed_rewrite import FileRewrite
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import at
-from state_pipelines.keyed.digests.file_digests import digest_states
-from state_pipelines.keyed.digests.record_digests import RecordDigest, sum_digests
+from state_pipelines.keyed.digests import RecordDigest, sum_digests
+from state_pipelines.keyed.keyed_file import digest_states
 from state_pipelines.operations.local_processes import count_kernel_threads
 from state_pipelines.operations.proofs.proof_reports import (
     AFTER,

@@ -11,7 +11,7 @@ import pytest
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.errors import FormatError
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
-from state_pipelines.keyed.key_group_assignment import assign_key_groups
+from state_pipelines.keyed.key_groups import assign_key_groups
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.handles import (
     ByteStreamStateHandle,

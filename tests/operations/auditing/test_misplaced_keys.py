@@ -13,7 +13,7 @@ from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.errors import FormatError
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.key_group_assignment import assign_key_groups
+from state_pipelines.keyed.key_groups import assign_key_groups
 from state_pipelines.keyed.raw_timers import TimerService, write_raw_timers
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.metadata.checkpoint import SubtaskState

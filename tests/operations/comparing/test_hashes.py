@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.keyed.digests.record_digests import digest_run
+from state_pipelines.keyed.digests import digest_run
 from state_pipelines.operations.diff.diff_report import ExampleKind
 from state_pipelines.operations.diff.keyed_state import (
     CompareGroups,

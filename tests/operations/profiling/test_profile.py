@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.codecs.kryo import FieldLists
-from state_pipelines.codecs.kryo.table import ClassTable
+from state_pipelines.codecs.kryo.values import ClassTable
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupRange, KeyGroupsSavepointStateHandle

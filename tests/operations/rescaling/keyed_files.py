@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
+from state_pipelines.keyed.canonical import CanonicalFile, open_canonical
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.key_group_assignment import assign_key_group
+from state_pipelines.keyed.key_groups import assign_key_group
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream

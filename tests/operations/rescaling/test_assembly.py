@@ -15,8 +15,8 @@ from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError
-from state_pipelines.keyed.canonical.reader import CanonicalFile
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.canonical import CanonicalFile
+from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.metadata import KeyGroupRange, SubtaskState
 from state_pipelines.metadata.handles import (
     ByteStreamStateHandle,

@@ -10,7 +10,7 @@ import pytest
 
 from state_pipelines.errors import NotFoundError, UsageError
 from state_pipelines.keyed.hashing import hash_codes
-from state_pipelines.keyed.key_group_assignment import assign_key_groups, compute_operator_index
+from state_pipelines.keyed.key_groups import assign_key_groups, compute_operator_index
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.balance.balance import distribute, measure_balance

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from state_pipelines.keyed.canonical.reader import CanonicalFile
+    from state_pipelines.keyed.canonical import CanonicalFile
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.operations.write.keyed_rewrite import WrittenFile
     from state_pipelines.serializers.state_meta_info import StateMetaInfo

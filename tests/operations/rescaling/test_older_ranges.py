@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from state_pipelines.cli import main
 from state_pipelines.errors import FormatError
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle, KeyGroupRange
 from state_pipelines.operations.balance.balance import measure_balance

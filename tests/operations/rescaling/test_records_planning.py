@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.keyed.canonical.reader import CanonicalFile
+from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.operations.rescale import parse_request, plan_rescale, record_plan
 from state_pipelines.operations.rescale.found_hashes import SAMPLED_BYTES
 from state_pipelines.operations.rescale.record_plan import MOST_BLOCKS, MOST_TASKS, SPLIT_SIZE

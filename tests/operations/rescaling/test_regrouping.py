@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_pipelines.errors import FormatError, ProofError, UsageError
-from state_pipelines.keyed.canonical.sorted_runs import RUN
-from state_pipelines.keyed.digests.file_digests import digest_states
-from state_pipelines.keyed.digests.record_digests import sum_digests
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
-from state_pipelines.keyed.keys.key_filter import KeyFilter
+from state_pipelines.keyed.canonical import RUN
+from state_pipelines.keyed.digests import sum_digests
+from state_pipelines.keyed.key_groups import compute_key_group_range
+from state_pipelines.keyed.keyed_file import digest_states
+from state_pipelines.keyed.keys import KeyFilter
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.rescale.record_regrouping import Collect, Gather, InputFiles, Shuffle
 from state_pipelines.operations.rescale.snapshot_merge import align_headers
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from state_pipelines.keyed.canonical.reader import CanonicalFile
+    from state_pipelines.keyed.canonical import CanonicalFile
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.keyed.record_layout import KeyedRecords

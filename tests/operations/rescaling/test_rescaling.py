@@ -17,7 +17,7 @@ from state_pipelines.errors import (
     UnsupportedError,
     UsageError,
 )
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.local_processes import COPY_THREADS, KERNEL_THREADS, Processes, Work, run_tasks
 from state_pipelines.operations.rescale import (
@@ -178,7 +178,7 @@ def test_a_wrong_hash_is_refused_before_anything_is_written(types: Snapshot, tmp
 
 
 def test_parallelism_alone_reads_no_records(types: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from state_pipelines.keyed.canonical import kernels
+    from state_pipelines.keyed import kernels
 
     def refuse(*arguments: object) -> None:
         raise AssertionError("records were looked at")

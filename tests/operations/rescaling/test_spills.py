@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_pipelines.errors import FormatError, ProofError
-from state_pipelines.keyed.canonical.sorted_runs import RUN, Block, join_blocks
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.canonical import RUN, Block, join_blocks
+from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.rescale.record_regrouping import Gather, Shuffle
 from state_pipelines.operations.write import spills

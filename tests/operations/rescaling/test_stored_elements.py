@@ -24,7 +24,7 @@ from tests.snapshots import OWN, RESCALING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.keyed.digests import RecordDigest
     from state_pipelines.snapshot import Snapshot
 
 SPLIT, BROADCAST = OperatorStateMode.SPLIT_DISTRIBUTE, OperatorStateMode.BROADCAST

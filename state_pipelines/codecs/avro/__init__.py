@@ -1,1 +1,0 @@
-"""Avro records in the encoding of Flink."""

@@ -1,1 +1,0 @@
-"""Values of Apache Beam's coders."""

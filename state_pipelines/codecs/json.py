@@ -1,0 +1,874 @@
+"""JSON of values, as `dump` prints them, one entry per line.
+
+Numbers, strings and booleans are plain JSON (float widened to double, NaN and infinities as strings); other
+values have a tag: `@bytes` hex, `@dec`, `@bigint`, `@enum`, `@date`, `@time`, `@datetime`, `@instant`, `@juDate`,
+`@sqlDate`, `@sqlTime`, `@sqlTimestamp`, `@ts`, `@tuple`, `@row` and `@rowdata` with `@kind`, `@map`, `@set`, `@bitset`,
+`@left`, `@right`, `@window`, `@global`, `@avro`. POJOs and objects of Kryo have `@class` and their fields by name.
+Entries of maps and elements of sets are sorted by their text. Undecoded values are `@undecoded` hex with its
+`@reason`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from functools import singledispatch
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+
+from state_pipelines.binary.data_views import split_units
+from state_pipelines.binary.java_stream import (
+    JavaArray,
+    JavaBlock,
+    JavaClass,
+    JavaClassDesc,
+    JavaContent,
+    JavaEnum,
+    JavaObject,
+    JavaReference,
+    JavaString,
+)
+from state_pipelines.codecs.avro import AvroBranch, AvroEnum, AvroMap, AvroRecord, parse_avro_schema
+from state_pipelines.codecs.java import (
+    ArrayValue,
+    BackReference,
+    CollectionKind,
+    CollectionValue,
+    EnumValue,
+    MapValue,
+    MessageValue,
+    ObjectValue,
+    TypedValue,
+    Undecoded,
+    calendar_day,
+    java_value,
+)
+from state_pipelines.codecs.sql.binary_rows import BinaryRowValue, TimestampValue, find_variable, write_row
+from state_pipelines.errors import FormatError, UsageError, ValueRangeError
+from state_pipelines.serializers import tree
+from state_pipelines.serializers.python_types import PythonType, PythonValue
+from state_pipelines.serializers.tree import BasicKind
+
+if TYPE_CHECKING:
+    from state_pipelines.serializers.tree import LogicalType
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+_TUPLE = "org.apache.flink.api.java.tuple.Tuple"
+_GENERIC_RECORD = "org.apache.avro.generic.GenericData$Record"
+_ROW = "org.apache.flink.types.Row"
+_ROW_KINDS = {"INSERT": "+I", "UPDATE_BEFORE": "-U", "UPDATE_AFTER": "+U", "DELETE": "-D"}
+_UNTAGGED = (
+    *("Boolean", "Byte", "Character", "Short", "Integer", "Long", "Float", "Double"),
+    *("StringBuilder", "StringBuffer", "Void"),
+)
+_JAVA_CONTENTS = (JavaString, JavaObject, JavaEnum, JavaArray, JavaClass, JavaClassDesc, JavaBlock, JavaReference)
+_MOST_BITS = 14_000
+_LONGEST_PLAIN = 1_000
+
+
+def tagged(tag: str, content: Json) -> Json:
+    """Return an object of one tag."""
+    return {tag: content}
+
+
+def number(value: object) -> Json:
+    """Return a float or double; non-finite numbers are strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return cast("float", value)
+
+
+def hex_bytes(value: object) -> Json:
+    """Return the bytes in lower-case hex."""
+    return tagged("@bytes", bytes(cast("bytes", value)).hex())
+
+
+def big_integer(value: object) -> Json:
+    """Return a BigInteger of any size; by way of a decimal number, because Python limits the digits of integers."""
+    return tagged("@bigint", format(Decimal(cast("int", value)), "f"))
+
+
+def decimal(value: object) -> Json:
+    """Return a BigDecimal as `toPlainString` has it; beyond 1,000 zeros as `toString` has it.
+
+    PyFlink writes decimals as text, so that they may be `NaN`, `sNaN` or `Infinity`.
+    """
+    plain = cast("Decimal", value)
+    if not plain.is_finite():
+        return tagged("@dec", str(plain))
+    exponent = cast("int", plain.as_tuple().exponent)
+    if plain == 0 and exponent > 0:
+        return tagged("@dec", "0")
+    return tagged("@dec", format(plain, "f") if abs(exponent) <= _LONGEST_PLAIN else str(plain))
+
+
+def date_text(days: int) -> str:
+    """ISO text of a date; years beyond 9999 have a plus sign."""
+    year, month, day = calendar_day(days)
+    sign = "-" if year < 0 else "+" if year > 9999 else ""
+    return f"{sign}{abs(year):04d}-{month:02d}-{day:02d}"
+
+
+def time_text(nanos: int) -> str:
+    """ISO text of a time of day, always with nine decimals."""
+    seconds, nano = divmod(nanos, 1_000_000_000)
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{nano:09d}"
+
+
+def java_date(value: object) -> Json:
+    """Return a LocalDate from its epoch day."""
+    return tagged("@date", date_text(cast("int", value)))
+
+
+def java_time(value: object) -> Json:
+    """Return a LocalTime from its nanosecond of the day."""
+    return tagged("@time", time_text(cast("int", value)))
+
+
+def java_date_time(value: object) -> Json:
+    """Return a LocalDateTime from `date` and `nano_of_day`."""
+    members = cast("Mapping[str, int]", value)
+    return tagged("@datetime", f"{date_text(members['date'])}T{time_text(members['nano_of_day'])}")
+
+
+def sorted_map(entries: Iterable[tuple[Json, Json]]) -> Json:
+    """Return a map; of keys with the same text the last one stays."""
+    unique: dict[str, Json] = {}
+    for key, value in entries:
+        unique[sort_text(key)] = [key, value]
+    return tagged("@map", [unique[text] for text in sorted(unique)])
+
+
+def sorted_set(items: Iterable[Json]) -> Json:
+    """Return a set."""
+    return tagged("@set", sorted(items, key=sort_text))
+
+
+def sort_text(value: Json) -> str:
+    """Return the JSON text that maps and sets are sorted by: doubles as in Java, non-ASCII characters escaped."""
+    match value:
+        case str():
+            return _quoted(value)
+        case float():
+            return _double_text(value)
+        case list():
+            return f"[{','.join(map(sort_text, value))}]"
+        case dict():
+            return "{" + ",".join(f"{_quoted(key)}:{sort_text(item)}" for key, item in value.items()) + "}"
+        case _:
+            return json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
+    return '"' + "".join(map(_escaped, split_units(text))) + '"'
+
+
+def _escaped(unit: int) -> str:
+    if unit in (0x22, 0x5C):
+        return f"\\{chr(unit)}"
+    return chr(unit) if 0x20 <= unit <= 0x7E else f"\\u{unit:04x}"
+
+
+def _double_text(value: float) -> str:
+    """`Double.toString`: decimal between 0.001 and 10,000,000, else with an exponent."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        text = format(Decimal(repr(value)), "f")
+        return text if "." in text else f"{text}.0"
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    text = "".join(map(str, digits))
+    return f"{'-' if sign else ''}{text[0]}.{text[1:] or '0'}E{cast('int', exponent) + len(text) - 1}"
+
+
+@singledispatch
+def value_json(value: object) -> Json:
+    """Return JSON of a value by its own type.
+
+    Raises:
+        ValueRangeError: a Python value that no decoder gives.
+    """
+    raise ValueRangeError(f"{type(value).__name__} {value!r} has no JSON form")
+
+
+@value_json.register(type(None))
+@value_json.register(bool)
+@value_json.register(str)
+def _(value: bool | str | None) -> Json:
+    return value
+
+
+@value_json.register(int)
+def _(value: int) -> Json:
+    # Integers of any size, as Beam has them, are numbers as long as Python writes them.
+    return value if value.bit_length() <= _MOST_BITS else big_integer(value)
+
+
+@value_json.register(float)
+def _(value: float) -> Json:
+    return number(value)
+
+
+@value_json.register(bytes)
+def _(value: bytes) -> Json:
+    return hex_bytes(value)
+
+
+@value_json.register(Decimal)
+def _(value: Decimal) -> Json:
+    return decimal(value)
+
+
+@value_json.register(list)
+@value_json.register(tuple)
+def _(value: list[object] | tuple[object, ...]) -> Json:
+    return [value_json(item) for item in value]
+
+
+@value_json.register(dict)
+def _(value: dict) -> Json:  # type: ignore[type-arg]
+    return {str(key): value_json(item) for key, item in value.items()}
+
+
+@value_json.register(TypedValue)
+def _(value: TypedValue) -> Json:
+    render = _TYPED.get(value.class_name)
+    if isinstance(value.value, _JAVA_CONTENTS):
+        return value_json(value.value)
+    if render is not None:
+        return render(value.value)
+    if isinstance(value.value, Mapping):
+        return _object(value.class_name, value.value.items())
+    return _object(value.class_name, [("value", value.value)])
+
+
+@value_json.register(EnumValue)
+def _(value: EnumValue) -> Json:
+    return tagged("@enum", value.constant)
+
+
+@value_json.register(MessageValue)
+def _(value: MessageValue) -> Json:
+    if value.fields is None:
+        return {"@class": value.class_name, "@bytes": value.raw.hex()}
+    return _object(value.class_name, value.fields.items())
+
+
+@value_json.register(ObjectValue)
+def _(value: ObjectValue) -> Json:
+    if value.class_name.startswith(_TUPLE) and value.class_name.removeprefix(_TUPLE).isdigit():
+        fields = sorted(value.fields, key=lambda item: int(item[0][1:]))
+        return tagged("@tuple", [value_json(item) for _, item in fields])
+    if value.class_name == _ROW:
+        return _row(dict(value.fields))
+    if value.class_name == _GENERIC_RECORD and (record := _generic_record(dict(value.fields))) is not None:
+        return value_json(record)
+    return _object(value.class_name, value.fields)
+
+
+def _object(class_name: str, fields: Iterable[tuple[str, object]]) -> Json:
+    values = sorted(fields, key=lambda item: item[0])
+    return {"@class": class_name, **{name: value_json(item) for name, item in values}}
+
+
+def _row(fields: Mapping[str, object]) -> Json:
+    values, kind = fields.get("fieldByPosition"), fields.get("kind")
+    if isinstance(by_name := fields.get("fieldByName"), MapValue):
+        items = [item for _, item in by_name.entries]
+    else:
+        items = list(values.items) if isinstance(values, ArrayValue) else []
+    constant = kind.constant if isinstance(kind, EnumValue) else "INSERT"
+    return {"@row": [value_json(item) for item in items], "@kind": _ROW_KINDS.get(constant, constant)}
+
+
+def _generic_record(fields: Mapping[str, object]) -> AvroRecord | None:
+    """Return the record that an object of Avro's generic class is, by its schema; None when they do not fit."""
+    schema, values = fields.get("schema"), fields.get("values")
+    if not isinstance(schema, TypedValue) or not isinstance(schema.value, str) or not isinstance(values, ArrayValue):
+        return None
+    try:
+        root = parse_avro_schema(schema.value).root
+    except FormatError:
+        return None
+    declared = cast("dict[str, list[dict[str, object]]]", root if isinstance(root, dict) else {}).get("fields", [])
+    if not isinstance(root, dict) or len(declared) != len(values.items):
+        return None
+    names = (str(each["name"]) for each in declared)
+    return AvroRecord(str(root["name"]), tuple(zip(names, values.items, strict=True)))
+
+
+@value_json.register(ArrayValue)
+def _(value: ArrayValue) -> Json:
+    return [value_json(item) for item in value.items]
+
+
+@value_json.register(CollectionValue)
+def _(value: CollectionValue) -> Json:
+    items = [value_json(item) for item in value.items]
+    return sorted_set(items) if value.kind is CollectionKind.SET else items
+
+
+@value_json.register(MapValue)
+def _(value: MapValue) -> Json:
+    return sorted_map((value_json(key), value_json(item)) for key, item in value.entries)
+
+
+@value_json.register(BackReference)
+def _(value: BackReference) -> Json:
+    return tagged("@ref", value.index)
+
+
+@value_json.register(Undecoded)
+def _(value: Undecoded) -> Json:
+    return {"@class": value.class_name, "@undecoded": value.raw.hex(), "@reason": value.reason}
+
+
+@value_json.register(AvroRecord)
+def _(value: AvroRecord) -> Json:
+    return {"@avro": value.name, **{name: value_json(item) for name, item in value.fields}}
+
+
+@value_json.register(AvroEnum)
+def _(value: AvroEnum) -> Json:
+    return tagged("@enum", value.symbol)
+
+
+@value_json.register(AvroMap)
+def _(value: AvroMap) -> Json:
+    return sorted_map((key, value_json(item)) for key, item in value.entries)
+
+
+@value_json.register(AvroBranch)
+def _(value: AvroBranch) -> Json:
+    return value_json(value.value)
+
+
+@value_json.register(BinaryRowValue)
+def _(value: BinaryRowValue) -> Json:
+    return {"@rowdata": [value_json(item) for item in value.fields], "@kind": value.kind}
+
+
+@value_json.register(TimestampValue)
+def _(value: TimestampValue) -> Json:
+    return tagged("@ts", [value.millis, value.nano_of_milli])
+
+
+@value_json.register(JavaString)
+@value_json.register(JavaObject)
+@value_json.register(JavaEnum)
+@value_json.register(JavaArray)
+@value_json.register(JavaClass)
+@value_json.register(JavaClassDesc)
+@value_json.register(JavaBlock)
+@value_json.register(JavaReference)
+def _(value: JavaContent) -> Json:
+    return value_json(java_value(value))
+
+
+def _bit_set(value: object) -> Json:
+    words = cast("tuple[int, ...]", value)
+    return tagged("@bitset", [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1])
+
+
+def _pair(tag: str, first: str, second: str) -> Callable[[object], Json]:
+    def render(value: object) -> Json:
+        members = cast("Mapping[str, int]", value)
+        return tagged(tag, [members[first], members[second]])
+
+    return render
+
+
+def _integer(tag: str) -> Callable[[object], Json]:
+    return lambda value: tagged(tag, cast("int", value))
+
+
+_TYPED: dict[str, Callable[[object], Json]] = {
+    **{f"java.lang.{name}": value_json for name in _UNTAGGED},
+    "java.math.BigInteger": big_integer,
+    "java.math.BigDecimal": decimal,
+    "java.util.Date": _integer("@juDate"),
+    "java.sql.Date": _integer("@sqlDate"),
+    "java.sql.Time": _integer("@sqlTime"),
+    "java.sql.Timestamp": _pair("@sqlTimestamp", "millis", "nanos"),
+    "java.time.Instant": _pair("@instant", "epoch_second", "nano"),
+    "java.time.LocalDate": java_date,
+    "java.time.LocalTime": java_time,
+    "java.time.LocalDateTime": java_date_time,
+    "java.util.BitSet": _bit_set,
+}
+
+_BINARY = "org.apache.flink.table.data.binary."
+_ARRAY_BASE = 16
+"""Offset of the elements of a byte[] in the memory of a 64-bit JVM."""
+
+
+def sql_row(row: BinaryRowValue, types: Sequence[LogicalType], *, nested: bool = False) -> Json:
+    """Return a row with its kind; RAW values of an outermost row as sections of its memory."""
+    values = [sql_value(value, of) for of, value in zip(types, row.fields, strict=True)]
+    raw = [index for index, of in enumerate(types) if of.root == "RAW" and row.fields[index] is not None]
+    if raw and not nested:
+        block = write_row(row, types)
+        for index in raw:
+            values[index] = raw_value_json(block, *find_variable(block, len(types), index))
+    return {"@rowdata": values, "@kind": row.kind}
+
+
+def raw_value_json(block: bytes, offset: int, size: int) -> Json:
+    """Return a RAW value as the fields of its object: a section of the row's memory."""
+    segment: dict[str, Json] = {
+        "@class": "org.apache.flink.core.memory.MemorySegment",
+        "address": _ARRAY_BASE,
+        "addressLimit": _ARRAY_BASE + len(block),
+        "allowWrap": True,
+        "cleaner": None,
+        "heapMemory": hex_bytes(block),
+        "isFreedAtomic": {"@class": "java.util.concurrent.atomic.AtomicBoolean", "value": 0},
+        "offHeapBuffer": None,
+        "owner": None,
+        "size": len(block),
+    }
+    section: dict[str, Json] = {
+        "@class": f"{_BINARY}BinarySection",
+        "offset": offset,
+        "segments": [segment],
+        "sizeInBytes": size,
+    }
+    return {"@class": f"{_BINARY}BinaryRawValueData", "binarySection": section, "javaObject": None}
+
+
+def sql_array(value: object, of: LogicalType) -> list[Json]:
+    """Return an array."""
+    return [sql_value(item, of) for item in cast("Iterable[object]", value)]
+
+
+def sql_map(value: object, key_type: LogicalType, value_type: LogicalType | None) -> Json:
+    """Return a map; a multiset without value type."""
+    return sorted_map(
+        (sql_value(key, key_type), value_json(item) if value_type is None else sql_value(item, value_type))
+        for key, item in cast("Iterable[tuple[object, object]]", value)
+    )
+
+
+def sql_value(value: object, of: LogicalType) -> Json:
+    """Return a value of a logical type."""
+    if value is None:
+        return None
+    match of.root:
+        case "ROW" | "STRUCTURED_TYPE" if isinstance(value, BinaryRowValue):
+            return sql_row(value, of.children, nested=True)
+        case "ARRAY":
+            return sql_array(value, of.children[0])
+        case "MAP":
+            return sql_map(value, of.children[0], of.children[1])
+        case "MULTISET":
+            return sql_map(value, of.children[0], None)
+        case "DISTINCT_TYPE" if of.children:
+            return sql_value(value, of.children[0])
+    return value_json(value)
+
+
+def sql_timestamp(value: object) -> Json:
+    """Return a timestamp, with or without nanoseconds."""
+    if isinstance(value, Mapping):
+        millis, nanos = (*value.values(), 0)[:2]
+        return value_json(TimestampValue(cast("int", millis), cast("int", nanos)))
+    return value_json(TimestampValue(value, 0) if isinstance(value, int) else value)
+
+
+Node = TypeVar("Node", bound=tree.Serializer)
+Render: TypeAlias = Callable[[Node, object], "Json"]
+Members: TypeAlias = Mapping[str, object]
+Wrapping: TypeAlias = (
+    tree.Nullable
+    | tree.TtlAware
+    | tree.RawValue
+    | tree.External
+    | tree.ListView
+    | tree.MapView
+    | tree.RowDataKey
+    | tree.Mapped
+)
+_TABLE_WINDOWS = "org.apache.flink.table.runtime.operators.window."
+
+
+def dumps(line: Mapping[str, object]) -> str:
+    """Return one line of JSON, without a line feed: compact, ASCII, keys in the order given."""
+    return json.dumps(line, separators=(",", ":"), allow_nan=False)
+
+
+def to_json(node: tree.Serializer, value: object) -> Json:
+    """Return a decoded value as an object for `json.dumps`.
+
+    Args:
+        node: its serializer.
+        value: as the scalar codec gives it.
+    """
+    return None if value is None else _render(node, value)
+
+
+def access_times(node: tree.Serializer, value: object) -> int | list[int] | None:
+    """Return last access in epoch milliseconds of a value with TTL, one per element of a list; None without TTL."""
+    if value is None:
+        # A map may say that its value is null, although Flink writes none with TTL.
+        return None
+    if isinstance(node, tree.Ttl):
+        return cast("int", _members(value)["last_access"])
+    if isinstance(node, tree.ListOf) and isinstance(node.element, tree.Ttl):
+        return [cast("int", _members(item)["last_access"]) for item in _items(value)]
+    if isinstance(node, tree.TtlAware):
+        return access_times(node.inner, value)
+    return None
+
+
+def register_json(node_class: type[Node]) -> Callable[[Render[Node]], Render[Node]]:
+    """Register the JSON form of a custom serializer family; decorates a function (node, value).
+
+    Args:
+        node_class: subclass of `tree.Serializer`. The function gets values other than null, and calls `to_json` for
+            those of nested serializers.
+
+    Raises:
+        UsageError: the class is one of Flink's families, whose forms are fixed.
+    """
+    if tree.is_built_in(node_class):
+        raise UsageError(
+            f"{node_class.__name__} is not a custom serializer family", hint="Register your own node class"
+        )
+
+    def decorate(render: Render[Node]) -> Render[Node]:
+        _render.register(node_class, render)
+        return render
+
+    return decorate
+
+
+@singledispatch
+def _render(node: tree.Serializer, value: object) -> Json:
+    """Convert a value without a rule for its serializer by its Python type."""
+    return value_json(value)
+
+
+@_render.register(tree.Basic)
+def _(node: tree.Basic, value: object) -> Json:
+    render = _BASIC.get(node.kind)
+    return value_json(value) if render is None else render(value)
+
+
+@_render.register(tree.ListOf)
+@_render.register(tree.GenericArray)
+@_render.register(tree.LinkedListOf)
+@_render.register(tree.PythonArray)
+def _(node: tree.ListOf | tree.GenericArray | tree.LinkedListOf | tree.PythonArray, value: object) -> Json:
+    return [to_json(node.element, item) for item in _items(value)]
+
+
+@_render.register(tree.SetOf)
+def _(node: tree.SetOf, value: object) -> Json:
+    return sorted_set(to_json(node.element, item) for item in _items(value))
+
+
+@_render.register(tree.MapOf)
+@_render.register(tree.SortedMapOf)
+@_render.register(tree.PythonMap)
+def _(node: tree.MapOf | tree.SortedMapOf | tree.PythonMap, value: object) -> Json:
+    return sorted_map((to_json(node.key, key), to_json(node.value, item)) for key, item in _entries(value))
+
+
+@_render.register(tree.ScalaCollection)
+def _(node: tree.ScalaCollection, value: object) -> Json:
+    return [to_json(node.element, item) for item in _items(value)]
+
+
+@_render.register(tree.ScalaMap)
+def _(node: tree.ScalaMap, value: object) -> Json:
+    return sorted_map((to_json(node.key, key), to_json(node.value, item)) for key, item in _entries(value))
+
+
+@_render.register(tree.Coproduct)
+def _(node: tree.Coproduct, value: object) -> Json:
+    members = _members(value)
+    case = str(members["case"])
+    of = dict(zip(node.cases, node.serializers, strict=True)).get(case)
+    return {"case": case, "value": None if of is None else to_json(of, members["value"])}
+
+
+@_render.register(tree.Tuple)
+@_render.register(tree.CaseClass)
+def _(node: tree.Tuple | tree.CaseClass, value: object) -> Json:
+    return tagged("@tuple", _fields(node.fields, value))
+
+
+@_render.register(tree.Row)
+@_render.register(tree.PythonRow)
+def _(node: tree.Row | tree.PythonRow, value: object) -> Json:
+    return {"@row": _fields(node.fields, value), "@kind": str(_members(value).get("row_kind") or "+I")}
+
+
+@_render.register(PythonValue)
+def _(node: PythonValue, value: object) -> Json:
+    return to_json(node.type, value)
+
+
+@_render.register(PythonType)
+def _(node: PythonType, value: object) -> Json:
+    match node.word:
+        case "ROW":
+            members = _members(value)
+            named = {name: to_json(of, members[name]) for name, of in zip(node.field_names, node.children, strict=True)}
+            return {"@row": named if node.names else [*named.values()], "@kind": str(members.get("row_kind") or "+I")}
+        case "TUPLE":
+            return tagged("@tuple", _fields(node.children, value))
+        case "ARRAY" | "PRIMITIVE_ARRAY":
+            return [to_json(node.children[0], item) for item in _items(value)]
+        case "MAP":
+            of, inner = node.children
+            return sorted_map((to_json(of, key), to_json(inner, item)) for key, item in _entries(value))
+        case "TIMESTAMP" if isinstance(value, int):
+            return tagged("@ts", [value, 0])
+        case "TIMESTAMP":
+            return tagged("@ts", [cast("int", each) for each in _members(value).values()])
+    render = _PYTHON.get(node.word)
+    return value_json(value) if render is None else render(value)
+
+
+@_render.register(tree.Either)
+def _(node: tree.Either, value: object) -> Json:
+    members = _members(value)
+    if members["is_left"]:
+        return tagged("@left", to_json(node.left, members["left"]))
+    return tagged("@right", to_json(node.right, members["right"]))
+
+
+@_render.register(tree.Pojo)
+def _(node: tree.Pojo, value: object) -> Json:
+    if isinstance(value, Undecoded):
+        # An object of a subclass whose serializer nothing reads.
+        return value_json(value)
+    members = _members(value)
+    name = str(members.get("class", node.pojo_class))
+    serializers = _field_serializers(node, name)
+    rendered: dict[str, Json] = {"@class": name}
+    for field in sorted(key for key in members if key != "class"):
+        serializer = serializers.get(field)
+        rendered[field] = value_json(members[field]) if serializer is None else to_json(serializer, members[field])
+    return rendered
+
+
+@_render.register(tree.Enum)
+@_render.register(tree.ScalaEnum)
+def _(node: tree.Enum | tree.ScalaEnum, value: object) -> Json:
+    return tagged("@enum", str(value))
+
+
+@_render.register(tree.Nullable)
+@_render.register(tree.TtlAware)
+@_render.register(tree.RawValue)
+@_render.register(tree.External)
+@_render.register(tree.ListView)
+@_render.register(tree.MapView)
+@_render.register(tree.RowDataKey)
+@_render.register(tree.Mapped)
+def _(node: Wrapping, value: object) -> Json:
+    return to_json(node.inner, value)
+
+
+@_render.register(tree.Ttl)
+def _(node: tree.Ttl, value: object) -> Json:
+    return to_json(node.inner, _members(value)["value"])
+
+
+@_render.register(tree.Timer)
+def _(node: tree.Timer, value: object) -> Json:
+    members = _members(value)
+    return {
+        "timestamp": value_json(members["timestamp"]),
+        "key": to_json(node.key, members["key"]),
+        "namespace": to_json(node.namespace, members["namespace"]),
+    }
+
+
+@_render.register(tree.WindowKey)
+def _(node: tree.WindowKey, value: object) -> Json:
+    members = _members(value)
+    return {"window": value_json(members["window"]), "key": to_json(node.key, members["key"])}
+
+
+@_render.register(tree.Variants)
+def _(node: tree.Variants, value: object) -> Json:
+    """Convert an object of Flink's runtime to its class and fields, or to its fields alone if the class is unknown."""
+    if node.kind not in _VARIANTS:
+        return _variant_members(node, value)
+    members, (name, field, key) = _members(value), _VARIANTS[node.kind]
+    return {
+        "@class": name,
+        "element": to_json(node.serializers[0], members["element"]),
+        key: value_json(members[field]),
+    }
+
+
+def _variant_members(node: tree.Variants, value: object) -> Json:
+    match node.kind:
+        case (
+            tree.VariantKind.SCALA_OPTION
+            | tree.VariantKind.SHARED_BUFFER_EDGES
+            | tree.VariantKind.SINGLE_THREAD_ACCESS_CHECKING
+        ):
+            return to_json(node.serializers[0], value)
+        case tree.VariantKind.TRAVERSABLE:
+            return [to_json(node.serializers[0], item) for item in _items(value)]
+        case tree.VariantKind.UNION | tree.VariantKind.SCALA_TRY | tree.VariantKind.STREAM_ELEMENT:
+            return _chosen(node, _members(value))
+        case tree.VariantKind.TWO_PHASE_COMMIT:
+            members = _members(value)
+            return {
+                "pending": _transaction(node, members["pending"]),
+                "committing": [_transaction(node, item) for item in _items(members["committing"])],
+                "context": to_json(node.serializers[1], members["context"]),
+            }
+        case tree.VariantKind.SEQUENCED_NODE | tree.VariantKind.META_SQN_INFO | tree.VariantKind.ROW_SQN_INFO:
+            named = zip(_members(value).items(), node.serializers, strict=True)
+            return {name: to_json(serializer, item) for (name, item), serializer in named}
+        case _:
+            return value_json(value)
+
+
+def _chosen(node: tree.Variants, value: Members) -> Json:
+    case, item = str(value["case"]), value["value"]
+    if case == "record":
+        record = _members(item)
+        timed: dict[str, Json] = {"timestamp": value_json(record["timestamp"])}
+        return {"case": case, "value": {**timed, "value": to_json(node.serializers[0], record["value"])}}
+    indexes = {"one": 0, "two": 1, "success": 0, "failure": 1, "record_without_timestamp": 0}
+    shown = to_json(node.serializers[indexes[case]], item) if case in indexes else value_json(item)
+    return {"case": case, "value": shown}
+
+
+def _transaction(node: tree.Variants, value: object) -> Json:
+    if value is None:
+        return None
+    members = _members(value)
+    return {
+        "transaction": to_json(node.serializers[0], members["transaction"]),
+        "started": value_json(members["started"]),
+    }
+
+
+@_render.register(tree.RowData)
+def _(node: tree.RowData, value: object) -> Json:
+    return sql_row(value, node.types) if isinstance(value, BinaryRowValue) else value_json(value)
+
+
+@_render.register(tree.ArrayData)
+def _(node: tree.ArrayData, value: object) -> Json:
+    return sql_array(value, node.element_type)
+
+
+@_render.register(tree.MapData)
+def _(node: tree.MapData, value: object) -> Json:
+    return sql_map(value, node.key_type, node.value_type)
+
+
+@_render.register(tree.BinaryRow)
+def _(node: tree.BinaryRow, value: object) -> Json:
+    """Return a row of unknown field types as its bytes, including the length prefix."""
+    if not isinstance(value, bytes):
+        return value_json(value)
+    return tagged("@hex", (len(value).to_bytes(4, "big") + value).hex())
+
+
+@_render.register(tree.TimestampData)
+def _(node: tree.TimestampData, value: object) -> Json:
+    return sql_timestamp(value)
+
+
+def _fields(serializers: Sequence[tree.Serializer], value: object) -> list[Json]:
+    members = _members(value)
+    return [to_json(serializer, members[f"f{index}"]) for index, serializer in enumerate(serializers)]
+
+
+def _field_serializers(node: tree.Pojo, class_name: str) -> Mapping[str, tree.Serializer | None]:
+    """Return the serializers of the fields of a POJO class or of one of its subclasses."""
+    subclass = next(
+        (each.serializer for each in (*node.registered, *node.non_registered) if each.class_name == class_name), None
+    )
+    pojo = subclass if class_name != node.pojo_class and isinstance(subclass, tree.Pojo) else node
+    return {field.name: field.serializer for field in pojo.fields}
+
+
+def _members(value: object) -> Members:
+    return cast("Members", value)
+
+
+def _items(value: object) -> Iterable[object]:
+    return cast("Iterable[object]", value)
+
+
+def _entries(value: object) -> Iterable[tuple[object, object]]:
+    return cast("Iterable[tuple[object, object]]", value)
+
+
+def _dump_pair(tag: str, first: str, second: str) -> Callable[[object], Json]:
+    return lambda value: tagged(tag, [cast("int", _members(value)[first]), cast("int", _members(value)[second])])
+
+
+def _table_window(name: str) -> Callable[[object], Json]:
+    def render(value: object) -> Json:
+        members = value if isinstance(value, Mapping) else {"id": value}
+        return {"@class": f"{_TABLE_WINDOWS}{name}", **{key: value_json(members[key]) for key in sorted(members)}}
+
+    return render
+
+
+_VARIANTS = {
+    tree.VariantKind.BUFFER_ENTRY: (
+        "org.apache.flink.streaming.api.operators.co.IntervalJoinOperator$BufferEntry",
+        "joined",
+        "hasBeenJoined",
+    ),
+    tree.VariantKind.LOCKABLE: ("org.apache.flink.cep.nfa.sharedbuffer.Lockable", "reference_count", "refCounter"),
+}
+"""Class of the object, and the name of the member beside its element, in the value and in the class."""
+
+_BASIC: dict[BasicKind, Callable[[object], Json]] = {
+    BasicKind.FLOAT: number,
+    BasicKind.DOUBLE: number,
+    BasicKind.FLOAT_VALUE: number,
+    BasicKind.DOUBLE_VALUE: number,
+    BasicKind.BIG_INT: big_integer,
+    BasicKind.BIG_DEC: decimal,
+    BasicKind.DATE: lambda value: tagged("@juDate", cast("int", value)),
+    BasicKind.SQL_DATE: lambda value: tagged("@sqlDate", cast("int", value)),
+    BasicKind.SQL_TIME: lambda value: tagged("@sqlTime", cast("int", value)),
+    BasicKind.SQL_TIMESTAMP: _dump_pair("@sqlTimestamp", "millis", "nanos"),
+    BasicKind.INSTANT: _dump_pair("@instant", "epoch_second", "nano"),
+    BasicKind.LOCAL_DATE: java_date,
+    BasicKind.LOCAL_TIME: java_time,
+    BasicKind.LOCAL_DATE_TIME: java_date_time,
+    BasicKind.TIME_WINDOW: _dump_pair("@window", "start", "end"),
+    BasicKind.TABLE_TIME_WINDOW: _table_window(BasicKind.TIME_WINDOW),
+    BasicKind.COUNT_WINDOW: _table_window(BasicKind.COUNT_WINDOW),
+    BasicKind.TABLE_GLOBAL_WINDOW: _table_window(BasicKind.GLOBAL_WINDOW),
+    BasicKind.GLOBAL_WINDOW: lambda value: tagged("@global", True),
+    BasicKind.TUPLE_0: lambda value: tagged("@tuple", []),
+    BasicKind.CHAR_PRIMITIVE_ARRAY: lambda value: [
+        chr(item) if isinstance(item, int) else str(item) for item in _items(value)
+    ],
+    BasicKind.BYTE_PRIMITIVE_ARRAY: hex_bytes,
+    BasicKind.BITMAP: hex_bytes,
+    BasicKind.UUID: lambda value: {
+        "@class": "java.util.UUID",
+        **{name: cast("int", _members(value)[name]) for name in ("leastSigBits", "mostSigBits")},
+    },
+    BasicKind.PYTHON_DATE: java_date,
+    BasicKind.BYTE_ARRAY_WRAPPER: hex_bytes,
+}
+
+_PYTHON: dict[str, Callable[[object], Json]] = {
+    "FLOAT": number,
+    "DOUBLE": number,
+    "DECIMAL": lambda value: tagged("@dec", str(value)),
+    "DATE": java_date,
+    "TIME": java_time,
+    "INSTANT": _BASIC[BasicKind.INSTANT],
+}

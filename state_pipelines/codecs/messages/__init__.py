@@ -1,1 +1,0 @@
-"""Protobuf and Thrift messages, as the serializers of chill write them."""

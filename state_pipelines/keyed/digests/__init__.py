@@ -1,1 +1,0 @@
-"""Digests that do not depend on the order of records or rows."""

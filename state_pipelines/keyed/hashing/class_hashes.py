@@ -1,0 +1,479 @@
+"""Hash codes of Avro records, of Scala's values and of classes of the JDK that Flink leaves to Kryo.
+
+Hash codes of Avro records. Source: `GenericData.hashCode`, which `GenericData.Record` and `SpecificRecordBase` call,
+and `Utf8.hashCode`. Releases differ: older ones chain the fields of each record and the elements of each array by
+themselves, from 1, and the bytes of a string from 0; 1.12 carries one running code through nested records and arrays,
+stops before the tenth field or element, and begins strings with 1. Only flat records of up to nine fields without
+strings have one hash in all of them. Other objects (maps and what is in them) have the `hashCode` of their class.
+
+Hash codes of Scala: `##`, case classes and tuples. Sources: `scala.runtime.Statics`,
+`scala.util.hashing.MurmurHash3.productHash`. Up to 2.12 the fields alone are mixed, from 2.13 on the name of the class
+in front of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_pipelines.binary.data_views import split_units
+from state_pipelines.codecs.avro import branch_name, parse_avro_schema
+from state_pipelines.errors import UnsupportedError, UsageError
+from state_pipelines.keyed.hashing.basic_hashes import (
+    BASIC_HASHES,
+    HashCodes,
+    chain,
+    conform_basic,
+    fields_of,
+    flatten,
+    fold,
+    hash_avro_strings,
+    hash_ints,
+    hash_longs,
+    hash_primitive_array,
+    hash_strings,
+    hash_wrapped_bytes,
+    list_offsets,
+    numbers,
+    sum_list,
+    without_nulls,
+)
+from state_pipelines.serializers import tree
+from state_pipelines.serializers.tree import BasicKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from state_pipelines.codecs.avro import AvroSchema
+
+GENERIC = "org.apache.avro.generic.GenericRecord"
+PHYSICAL_TYPES = {
+    "avro()": (True, 1),
+    "avro_classic()": (False, 0),
+    "avro_bounded()": (True, 0),
+    "avro_utf8()": (False, 1),
+}
+"""The hashes of releases, as expressions: whether one running code counts nine parts, and where strings begin.
+
+The first is that of 1.12, the second that of old releases; the others are variants in between.
+"""
+
+_COUNTER = 10
+_RECORDS = ("record", "error")
+_KINDS = {
+    "boolean": BasicKind.BOOLEAN,
+    "int": BasicKind.INT,
+    "long": BasicKind.LONG,
+    "float": BasicKind.FLOAT,
+    "double": BasicKind.DOUBLE,
+}
+
+
+def is_settled(node: tree.Avro) -> bool:
+    """Whether the hash is the same in every release of Avro, and the class is Avro's own."""
+    schema = parse_avro_schema(node.schema_json)
+    root = schema.resolve(schema.root)
+    return node.runtime_class == GENERIC and _is_flat_record(schema, root)
+
+
+def _is_flat_record(schema: AvroSchema, root: object) -> bool:
+    if not isinstance(root, dict) or root["type"] not in _RECORDS or len(root["fields"]) >= _COUNTER:
+        return False
+    nested = (*_RECORDS, "array", "map", "string")
+    kinds = [
+        _kind(schema.resolve(branch))
+        for each in root["fields"]
+        for branch in (each["type"] if isinstance(each["type"], list) else [each["type"]])
+    ]
+    return not any(kind in nested for kind in kinds)
+
+
+def field_names(schema: AvroSchema) -> list[str]:
+    """Names of the fields of the record; none when the schema is not one of a record."""
+    root: Any = schema.resolve(schema.root)
+    return [str(each["name"]) for each in root["fields"]] if _kind(root) in _RECORDS else []
+
+
+def hash_generic_record(node: tree.Avro, array: pa.Array) -> HashCodes:
+    """`hashCode` of records where every release agrees on it; what null gives does not matter.
+
+    Raises:
+        UnsupportedError: releases differ, or the class is the user's.
+    """
+    if is_settled(node):
+        return hash_records(node, array, "avro()")
+    what = (
+        "Avro hashes records with strings, nested records or more than nine fields differently from release to release"
+        if node.runtime_class == GENERIC
+        else f"the hashCode of {node.runtime_class} is not in the snapshot"
+    )
+    raise UnsupportedError(what, hint=f"It can be found from the snapshot, or given: {', '.join(PHYSICAL_TYPES)}")
+
+
+def hash_records(node: tree.Avro, array: pa.Array, physical_type: str) -> HashCodes:
+    """`hashCode` of records as a release computes it.
+
+    Args:
+        node: serializer of the records.
+        array: the records.
+        physical_type: one of `PHYSICAL_TYPES`.
+
+    Raises:
+        UsageError: a part has no hash that is the same in every JVM.
+    """
+    schema = parse_avro_schema(node.schema_json)
+    bounded, start = PHYSICAL_TYPES[physical_type]
+    return _Records(schema, bounded, start, node.runtime_class != GENERIC).hash_object(schema.root, array)
+
+
+def hash_field(node: tree.Avro, name: str, array: pa.Array) -> HashCodes:
+    """`hashCode` of a field of a class whose strings are Java's; what null gives does not matter.
+
+    Raises:
+        UsageError: the hash of the field is not the same in every JVM.
+    """
+    schema = parse_avro_schema(node.schema_json)
+    root: Any = schema.resolve(schema.root)
+    (reference,) = (each["type"] for each in root["fields"] if each["name"] == name)
+    return _Records(schema, bounded=True, start=0, specific=True, java_strings=True).hash_object(reference, array)
+
+
+def _kind(node: object) -> str:
+    while isinstance(node, dict):
+        node = node["type"]
+    return "union" if isinstance(node, list) else str(node)
+
+
+class _State:
+    """The running code and the count of fields of each record."""
+
+    def __init__(self, rows: int) -> None:
+        self.code = np.ones(rows, np.int32)
+        self.counter = np.full(rows, _COUNTER, np.int32)
+
+    def step(self, active: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Count a field or an element of the active rows; those that go on."""
+        self.counter[active] -= 1
+        return active & (self.counter > 0)
+
+
+class _Records:
+    """Walks a schema beside an Arrow array."""
+
+    def __init__(
+        self, schema: AvroSchema, bounded: bool, start: int, specific: bool, java_strings: bool = False
+    ) -> None:
+        self.schema = schema
+        self.bounded = bounded
+        self.start = start
+        self.specific = specific
+        self.java_strings = java_strings
+
+    def hash_object(self, reference: object, array: pa.Array) -> HashCodes:
+        """`hashCode()` of each object, 0 for null."""
+        node: Any = self.schema.resolve(reference)
+        kind = _kind(node)
+        if kind == "union":
+            return self._hash_union(node, array, self.hash_object)
+        if kind in _RECORDS:
+            active = np.asarray(array.is_valid())
+            return self._hash(node, array, active, _State(len(array)))
+        if kind == "array":
+            elements = self.hash_object(node["items"], flatten(array))
+            return without_nulls(chain(list_offsets(array), elements, 1), array)
+        if kind == "enum":
+            if self.specific:
+                raise UsageError("an enum constant has another hashCode in every JVM, also inside a map")
+            return without_nulls(hash_strings(array), array)
+        if kind == "string" and self._is_java_string(node):
+            return without_nulls(hash_strings(array), array)
+        return self._hash_leaf(node, kind, array)
+
+    def _is_java_string(self, node: Any) -> bool:
+        return self.java_strings or (isinstance(node, dict) and node.get("avro.java.string") == "String")
+
+    def _hash(self, reference: object, array: pa.Array, active: npt.NDArray[np.bool_], state: _State) -> HashCodes:
+        """`GenericData.hashCode` of a value by its schema, 0 for null."""
+        node: Any = self.schema.resolve(reference)
+        kind = _kind(node)
+        valid = np.asarray(array.is_valid())
+        if kind == "union":
+            return self._hash_union(
+                node,
+                array,
+                lambda branch, child: self._hash(branch, child, active & np.asarray(child.is_valid()), state),
+            )
+        if kind in _RECORDS:
+            codes = self._hash_record(node, array, active & valid, state)
+        elif kind == "array":
+            codes = self._hash_array(node, array, active & valid, state)
+        elif kind == "enum":
+            codes = hash_ints(pc.index_in(array, pa.array(node["symbols"], pa.string())))
+        else:
+            return self._hash_leaf(node, kind, array)
+        return np.where(valid, codes, np.int32(0))
+
+    def _hash_record(self, node: Any, array: pa.Array, active: npt.NDArray[np.bool_], state: _State) -> HashCodes:
+        if not self.bounded:
+            state = _State(len(array))
+        children = fields_of(array, *(str(each["name"]) for each in node["fields"]))
+        for each, child in zip(node["fields"], children, strict=True):
+            if self.bounded:
+                active = state.step(active)
+            if each.get("order") != "ignore":
+                self._add(each["type"], child, active, state)
+        return state.code.copy()
+
+    def _add(self, reference: object, array: pa.Array, active: npt.NDArray[np.bool_], state: _State) -> None:
+        before = state.code * np.int32(31)
+        codes = before + self._hash(reference, array, active, state)
+        state.code = np.where(active, codes, state.code)
+
+    def _hash_array(self, node: Any, array: pa.Array, active: npt.NDArray[np.bool_], state: _State) -> HashCodes:
+        elements, offsets = flatten(array), list_offsets(array)
+        if not self.bounded:
+            every = np.ones(len(elements), np.bool_)
+            return chain(offsets, self._hash(node["items"], elements, every, _State(len(elements))), 1)
+        sizes = np.diff(offsets)
+        for index in range(int(min(sizes.max(initial=0), _COUNTER))):
+            going = state.step(active & (sizes > index))
+            active = active & (going | (sizes <= index))
+            if not going.any():
+                break
+            indexes = pa.array(np.where(going, offsets[:-1] + index, 0), mask=~going)
+            self._add(node["items"], elements.take(indexes), going, state)
+        return state.code.copy()
+
+    def _hash_union(self, node: Any, array: pa.Array, compute: Any) -> HashCodes:
+        kinds = [_kind(self.schema.resolve(each)) for each in node]
+        if len(node) == 2 and kinds.count("null") == 1:
+            found: HashCodes = compute(node[1 - kinds.index("null")], array)
+            return found
+        names = [branch_name(self.schema, each) for each in node]
+        if len(set(names)) < len(names):
+            names = [f"{name}_{index}" for index, name in enumerate(names)]
+        codes = np.zeros(len(array), np.int32)
+        (cases,) = fields_of(array, "case")
+        for name, kind, branch in zip(names, kinds, node, strict=True):
+            if kind == "null":
+                continue
+            chosen = pc.equal(cases, name).fill_null(False)
+            (child,) = fields_of(array, name)
+            child = pc.if_else(chosen, child, pa.nulls(len(array), child.type))
+            codes = np.where(np.asarray(chosen), compute(branch, child), codes)
+        return codes
+
+    def _hash_leaf(self, node: Any, kind: str, array: pa.Array) -> HashCodes:
+        logical = node.get("logicalType") if isinstance(node, dict) and self.specific else None
+        if kind == "null":
+            return np.zeros(len(array), np.int32)
+        if logical in _LOGICAL:
+            codes = _LOGICAL[logical](numbers(array).astype(np.int64))
+        elif kind in _KINDS:
+            codes = BASIC_HASHES[_KINDS[kind]](array)
+        elif kind == "string":
+            codes = hash_avro_strings(array, self.start)
+        elif kind == "bytes":
+            # ByteBuffer goes through its bytes from the last to the first.
+            codes = hash_wrapped_bytes(array)
+        elif kind == "fixed":
+            codes = hash_primitive_array(BasicKind.BYTE, array)
+        elif kind == "map":
+            entries = flatten(array)
+            keys, values = fields_of(entries, *(each.name for each in entries.type))
+            hashes = hash_strings(keys) if self._is_java_string(node) else hash_avro_strings(keys, self.start)
+            codes = sum_list(array, hashes ^ self.hash_object(node["values"], values))
+        else:
+            raise UnsupportedError(f"the hash of the Avro type {kind} is not known")
+        return without_nulls(codes, array)
+
+
+def _hash_days(days: npt.NDArray[np.int64]) -> HashCodes:
+    return BASIC_HASHES[BasicKind.LOCAL_DATE](pa.array(days.astype(np.int32)).cast(pa.date32()))
+
+
+def _hash_instants(ticks: npt.NDArray[np.int64], per_second: int) -> HashCodes:
+    nanos = (ticks % per_second) * (10**9 // per_second)
+    return fold(ticks // per_second) + nanos.astype(np.int32) * np.int32(51)
+
+
+def _hash_date_times(ticks: npt.NDArray[np.int64], per_second: int) -> HashCodes:
+    per_day = 86_400 * per_second
+    return _hash_days(ticks // per_day) ^ fold(ticks % per_day * (10**9 // per_second))
+
+
+_MILLIS, _MICROS = 1_000, 1_000_000
+_LOGICAL: dict[str, Any] = {
+    "date": _hash_days,
+    "time-millis": lambda ticks: fold(ticks * 10**6),
+    "time-micros": lambda ticks: fold(ticks * 10**3),
+    "timestamp-millis": lambda ticks: _hash_instants(ticks, _MILLIS),
+    "timestamp-micros": lambda ticks: _hash_instants(ticks, _MICROS),
+    "local-timestamp-millis": lambda ticks: _hash_date_times(ticks, _MILLIS),
+    "local-timestamp-micros": lambda ticks: _hash_date_times(ticks, _MICROS),
+}
+"""Classes of java.time that generated classes use."""
+
+_KRYO_KINDS = {
+    "java.math.BigInteger": BasicKind.BIG_INT,
+    "java.math.BigDecimal": BasicKind.BIG_DEC,
+    "java.time.LocalDate": BasicKind.LOCAL_DATE,
+    "java.time.LocalTime": BasicKind.LOCAL_TIME,
+    "java.time.LocalDateTime": BasicKind.LOCAL_DATE_TIME,
+    "java.time.Instant": BasicKind.INSTANT,
+    "java.util.Date": BasicKind.DATE,
+    "java.sql.Date": BasicKind.SQL_DATE,
+    "java.sql.Time": BasicKind.SQL_TIME,
+    "java.sql.Timestamp": BasicKind.SQL_TIMESTAMP,
+    **{
+        f"java.lang.{name}": BasicKind(name)
+        for name in ("String", "Boolean", "Byte", "Short", "Long", "Float", "Double")
+    },
+    "java.lang.Integer": BasicKind.INT,
+    "java.lang.Character": BasicKind.CHAR,
+}
+
+
+def is_hashed(class_name: str) -> bool:
+    """Return whether the hash of a class that Kryo writes is known."""
+    return class_name in _KRYO_KINDS or class_name in _OTHERS
+
+
+def hash_kryo(node: tree.Kryo, array: pa.Array) -> HashCodes:
+    """`hashCode` of values that Kryo wrote, in the Arrow form of their class; what null gives does not matter.
+
+    Raises:
+        UnsupportedError: the class is not one of the JDK that is known here.
+    """
+    kind = _KRYO_KINDS.get(node.type_class)
+    if kind is not None:
+        return BASIC_HASHES[kind](conform_basic(kind, array))
+    if node.type_class in _OTHERS:
+        return _OTHERS[node.type_class](array)
+    raise unknown_kryo_hash(node.type_class)
+
+
+def unknown_kryo_hash(class_name: str) -> UnsupportedError:
+    """The error for a class whose hash is not known."""
+    return UnsupportedError(
+        f"the hashCode of {class_name}, which Kryo serializes, is code that no snapshot holds",
+        hint="Another parallelism needs no hash. For other key groups, give the keys another type in a migration (a "
+        "step `key: {type, expression}`) and in the job",
+    )
+
+
+def _hash_uuids(array: pa.Array) -> HashCodes:
+    digits = "".join((text or "0" * 32).replace("-", "") for text in array.to_pylist())
+    halves: npt.NDArray[np.int64] = np.frombuffer(bytes.fromhex(digits), ">i8").astype(np.int64).reshape(-1, 2)
+    return fold(halves[:, 0] ^ halves[:, 1])
+
+
+def _hash_durations(array: pa.Array) -> HashCodes:
+    seconds, nanos = fields_of(array, "seconds", "nanos")
+    return hash_longs(seconds) + hash_ints(nanos) * np.int32(51)
+
+
+_OTHERS: dict[str, Callable[[pa.Array], HashCodes]] = {
+    "java.util.UUID": _hash_uuids,
+    "java.time.Year": hash_ints,
+    "java.time.Duration": _hash_durations,
+}
+
+PRODUCT_SEED = 0xCAFEBABE
+NONE_HASH = 2433880
+"""`None.hashCode`, which is that of its name."""
+
+
+def is_tuple(node: tree.Serializer) -> bool:
+    """Whether values are tuples of Scala itself, in the API that Flink had up to 1.20 (Scala 2.12)."""
+    return (
+        isinstance(node, tree.Tuple)
+        and node.tuple_class.startswith("scala.Tuple")
+        and node.snapshot_class.startswith("org.apache.flink.")
+    )
+
+
+def is_option(node: tree.Serializer) -> bool:
+    """Whether values are options."""
+    return isinstance(node, tree.Variants) and node.kind == tree.VariantKind.SCALA_OPTION
+
+
+def hash_name(name: str) -> int:
+    """`String.hashCode` of the name of a class as `productPrefix` gives it, as a signed number.
+
+    Args:
+        name: full name of the class.
+    """
+    code = 0
+    for unit in split_units(name.rstrip("$").replace("$", ".").rpartition(".")[2]):
+        code = (code * 31 + unit) & 0xFFFFFFFF
+    return code - (1 << 32) if code >> 31 else code
+
+
+def mix_product(fields: Sequence[HashCodes], prefix: int | None = None) -> HashCodes:
+    """`MurmurHash3.productHash`.
+
+    Args:
+        fields: i32[n] per field, their `##`.
+        prefix: hash of the name of the class, from Scala 2.13 on.
+
+    Returns:
+        i32[n].
+    """
+    code = np.full(len(fields[0]), PRODUCT_SEED, np.uint32)
+    if prefix is not None:
+        code = _mix(code, np.full(len(code), prefix & 0xFFFFFFFF, np.uint32))
+    for each in fields:
+        code = _mix(code, np.ascontiguousarray(each).view(np.uint32))
+    code ^= np.uint32(len(fields))
+    code ^= code >> np.uint32(16)
+    code *= np.uint32(0x85EBCA6B)
+    code ^= code >> np.uint32(13)
+    code *= np.uint32(0xC2B2AE35)
+    code ^= code >> np.uint32(16)
+    return code.view(np.int32)
+
+
+def _mix(code: npt.NDArray[np.uint32], data: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    word = data * np.uint32(0xCC9E2D51)
+    word = word << np.uint32(15) | word >> np.uint32(17)
+    code = code ^ word * np.uint32(0x1B873593)
+    code = code << np.uint32(13) | code >> np.uint32(19)
+    return code * np.uint32(5) + np.uint32(0xE6546B64)
+
+
+def _hash_longs(array: pa.Array) -> HashCodes:
+    values = numbers(array).astype(np.int64)
+    low = values.astype(np.int32)
+    return np.where(low == values, low, fold(values))
+
+
+def _hash_doubles(array: pa.Array) -> HashCodes:
+    values = numbers(array)
+    wide = values.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        ints = np.clip(np.nan_to_num(wide), -(2.0**31), 2.0**31 - 1).astype(np.int32)
+        # Java's cast gives Long.MAX_VALUE, which as a double is 2 ** 63 again.
+        top = wide >= 2.0**63
+        longs = np.where(top, np.iinfo(np.int64).max, np.where(top, 0, np.nan_to_num(wide)).astype(np.int64))
+        floats = wide.astype(np.float32)
+    # Java compares in the type of the number, so that the float 2 ** 31 equals the largest int.
+    as_int = ints.astype(values.dtype) == values
+    as_long = np.where(top, wide == 2.0**63, longs.astype(np.float64) == wide)
+    as_float = floats.astype(np.float64) == wide
+    codes = BASIC_HASHES[BasicKind.DOUBLE if values.dtype == np.float64 else BasicKind.FLOAT](array)
+    codes = np.where(as_float, floats.view(np.int32), codes)
+    return np.where(as_int, ints, np.where(as_long, fold(longs), codes)).astype(np.int32)
+
+
+NUMBER_HASHES: dict[BasicKind, Callable[[pa.Array], HashCodes]] = {
+    BasicKind.LONG: _hash_longs,
+    BasicKind.DOUBLE: _hash_doubles,
+    BasicKind.FLOAT: _hash_doubles,
+}
+"""`##` of the numbers whose `hashCode` is another."""

@@ -1,1 +1,0 @@
-"""The search for the `hashCode` of user classes, from the key groups that a snapshot records."""

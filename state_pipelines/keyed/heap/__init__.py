@@ -1,1 +1,0 @@
-"""The native format of the heap backend (`hashmap`)."""

@@ -1,0 +1,339 @@
+"""Keyed state in the files of a RocksDB database.
+
+Keyed state in a RocksDB database: incremental and native full checkpoints, native savepoints. The meta stream is the
+header of keyed state and nothing else; each state is a column family of its name, whose keys and values have the
+canonical form already. Source: `RocksIncrementalSnapshotStrategy`, `RocksNativeFullSnapshotStrategy`,
+`RocksDBIncrementalRestoreOperation`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from state_pipelines.binary.data_views import Writer
+from state_pipelines.errors import FormatError, Where, at
+from state_pipelines.keyed import kernels
+from state_pipelines.keyed.header import name_states, write_keyed_header
+from state_pipelines.keyed.kernels import find_changes
+from state_pipelines.keyed.key_groups import decode_prefixes, encode_prefix
+from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat, gather_key_groups
+from state_pipelines.keyed.record_layout import KeyedRecords, concat_records, cut_nulls, take_bytes
+from state_pipelines.keyed.sections import parse_header
+from state_pipelines.metadata.handles import KeyGroupRange
+from state_pipelines.metadata.streams import check_header_size, read_together
+from state_pipelines.rocksdb.manifest import ColumnFamily, check_files_listed, find_manifest, read_database
+from state_pipelines.rocksdb.scan import (
+    ColumnFamilyRanges,
+    ColumnFamilyScans,
+    Entries,
+    KeyRange,
+    TableCache,
+    estimate,
+    find_files,
+    split_keys,
+)
+from state_pipelines.rocksdb.writer import DEFAULT_COLUMN_FAMILY, DatabaseWriter, list_files
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType, as_key_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from state_pipelines.keyed.header import KeyedHeader
+    from state_pipelines.keyed.keyed_file import Counts, KeyGroupRecords, RecordContext, Runs
+    from state_pipelines.keyed.keys import KeySeeks
+    from state_pipelines.metadata.streams import StateStream
+    from state_pipelines.rocksdb.manifest import TableFile
+    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
+
+_FEW = 16
+"""Of a state of fewer parts than this a single table is much, so that its index is asked how its bytes spread."""
+
+
+@dataclass(frozen=True)
+class RocksFile(KeyedFormat):
+    """The database of one subtask.
+
+    Attributes:
+        name: of the meta stream, for errors.
+        key_groups: range of the handle, or the part of it that is read; a database may hold more.
+        column_families: by state id.
+        is_forst: the states are of the asynchronous API, whose database only ForSt restores; the header describes
+            them as those of the synchronous one.
+        first: no key below is read, with its key-group prefix.
+        after: end of the keys to read (exclusive); None for all to the last.
+        seeks: only records of these keys need to be read; of other keys, some may be.
+        tables: those that were opened, also by its parts: each state and part is a scan of its own.
+    """
+
+    name: str
+    header: KeyedHeader
+    key_groups: KeyGroupRange
+    column_families: tuple[ColumnFamily, ...]
+    first: bytes = b""
+    after: bytes | None = None
+    is_forst: bool = False
+    seeks: KeySeeks | None = None
+    tables: TableCache = field(default_factory=TableCache, compare=False, repr=False)
+
+    format: ClassVar[FileFormat] = FileFormat.ROCKSDB
+    needs_layouts: ClassVar[bool] = False
+    lists_subclasses: ClassVar[bool] = True
+    is_database: ClassVar[bool] = True
+    by_kernels: ClassVar[bool] = True
+
+    def scan(
+        self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[tuple[int, KeyedRecords]]:
+        """The records of some states, one state after the other (see `KeyedFile.scan`)."""
+        wanted = [self._find_ranges(each, context.prefix, key_groups) for each in state_ids]
+        with ColumnFamilyScans(wanted, tables=self.tables) as scans:
+            for number, state_id in enumerate(state_ids):
+                with at(state=self.header.states[state_id].name):
+                    for entries in scans.scan(number):
+                        yield state_id, _to_records(entries, context.prefix, self.name)
+
+    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        """All records, one key group after the other."""
+        scans = {each: self.scan([each], context, key_groups) for each in range(len(self.header.states))}
+        return gather_key_groups({each: (records for _, records in found) for each, found in scans.items()})
+
+    def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[RocksFile]:
+        """Parts of about `size` bytes, by the table sizes in the manifest."""
+        groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
+        if not groups.number or not any(column_family.files for column_family in self.column_families):
+            return
+        sizes = self.estimate_key_groups(context.prefix)
+        start, total = groups.start, 0.0
+        for key_group in groups:
+            if key_group > start and total + sizes[key_group] > size:
+                yield replace(self, key_groups=KeyGroupRange(start, key_group - start))
+                start, total = key_group, 0.0
+            total += sizes[key_group]
+        yield replace(self, key_groups=KeyGroupRange(start, groups.end + 1 - start))
+
+    def split_records(
+        self, state_id: int, size: int, least: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[tuple[RocksFile, int]]:
+        """Parts of about `size` bytes; those in which the state has more than `least` are cut by keys.
+
+        The indexes of the tables of such a part are read for that.
+        """
+        if self.seeks is not None:
+            for split in self.split(size, context, key_groups):
+                yield split, state_id
+            return
+        column_family = self.column_families[state_id]
+        sizes = self.estimate_key_groups(context.prefix, [column_family])
+        is_coarse = sum(file.size for file in column_family.files) <= _FEW * size
+        for split in self.split(size, context, key_groups):
+            start, end = _find_bounds(split.key_groups, context.prefix)
+            held = float(sizes[split.key_groups.start : split.key_groups.end + 1].sum())
+            if is_coarse and sum(file.size for file in find_files(column_family, start, end)) > least:
+                held = estimate(column_family, start, end)
+            if held <= least:
+                yield split, state_id
+                continue
+            for first, after in pairwise([start, *split_keys(column_family, start, end, size), end]):
+                yield replace(split, first=first, after=after), state_id
+
+    def estimate_key_groups(
+        self, prefix: int, column_families: Sequence[ColumnFamily] | None = None
+    ) -> npt.NDArray[np.float64]:
+        """f64[end + 1] bytes of file per key group from 0 on, of all or some states.
+
+        A table counts as even over the key groups that it spans.
+        """
+        sizes = np.zeros(self.key_groups.end + 1, np.float64)
+        chosen = self.column_families if column_families is None else column_families
+        for file in (file for column_family in chosen for file in column_family.files):
+            bounds = (key[:prefix].ljust(prefix, b"\0") for key in (file.smallest, file.end))
+            first, last = (min(int.from_bytes(bound, "big"), self.key_groups.end) for bound in bounds)
+            sizes[first : last + 1] += file.size / (last + 1 - first)
+        return sizes
+
+    def measure_state(self, state_id: int, context: RecordContext, key_groups: KeyGroupRange | None) -> int:
+        """Bytes of one state, estimated."""
+        groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
+        sizes = self.estimate_key_groups(context.prefix, [self.column_families[state_id]])
+        return int(sizes[groups.start : groups.end + 1].sum()) if groups.number else 0
+
+    def measure_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
+        """See `KeyedFile`."""
+        found = np.zeros(len(key_groups), np.int64)
+        common = self.key_groups.intersect(key_groups)
+        sizes = self.estimate_key_groups(context.prefix)[common.start : common.end + 1]
+        found[common.start - key_groups.start :][: len(common)] = sizes.round()
+        return found, True
+
+    def table_files(self) -> Iterator[tuple[TableFile, TableCache]]:
+        """See `KeyedFile`."""
+        for column_family in self.column_families:
+            for file in column_family.files:
+                yield file, self.tables
+
+    def narrow(self, key_groups: KeyGroupRange) -> RocksFile:
+        """See `KeyedFile`."""
+        return replace(self, key_groups=key_groups)
+
+    def narrow_to_keys(self, keys: KeySeeks) -> RocksFile:
+        """See `KeyedFile`."""
+        return replace(self, seeks=keys)
+
+    def _find_ranges(self, state_id: int, prefix: int, key_groups: KeyGroupRange | None) -> ColumnFamilyRanges:
+        """Find the keys of a state that are read."""
+        groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
+        timers = self.header.states[state_id].backend_type is BackendStateType.PRIORITY_QUEUE
+        found: list[tuple[bytes, bytes | None]] = []
+        if groups.number and self.seeks is None:
+            found.append(_find_bounds(groups, prefix))
+        elif self.seeks is not None:
+            found += self.seeks.find_ranges(groups, prefix, timers=timers)
+        ranges = []
+        for start, end in found:
+            last = end if self.after is None else self.after if end is None else min(end, self.after)
+            wanted = KeyRange(max(start, self.first), last)
+            if wanted.end is None or wanted.start < wanted.end:
+                ranges.append(wanted)
+        return ColumnFamilyRanges(self.column_families[state_id], tuple(ranges))
+
+
+def _find_bounds(key_groups: KeyGroupRange, prefix: int) -> tuple[bytes, bytes]:
+    """The first key of some key groups, and the first key after them."""
+    if key_groups.end + 1 >= 1 << 8 * prefix:
+        raise FormatError(
+            f"key groups {key_groups.start}-{key_groups.end} do not fit into the {prefix} bytes that keys begin with",
+            hint="`_metadata` states another max parallelism than the database was written with",
+        )
+    return encode_prefix(key_groups.start, prefix), encode_prefix(key_groups.end + 1, prefix)
+
+
+def open_rocksdb(
+    meta: StateStream,
+    key_groups: KeyGroupRange,
+    files: Mapping[str, StateStream],
+    *,
+    declared: tuple[DeclaredSerializer, ...] = (),
+) -> RocksFile:
+    """Read the header and the manifest of a handle.
+
+    Args:
+        meta: the meta stream, which is the header and nothing else.
+        key_groups: range of the handle.
+        files: the files of the database by local name.
+        declared: snapshot classes that the user declares.
+
+    Raises:
+        FormatError: the states of the header and the column families of the database are not the same, or a table
+            is not listed in the MANIFEST.
+        MissingFileError: a table that is live is not among the files.
+    """
+    check_header_size(meta, meta.size)
+    read = read_together([meta, *find_manifest(files)])
+    header = parse_header(read(meta), meta.name, declared)
+    database = read_database(files, read)
+    check_files_listed(files, database)
+    column_families = {each.name: each for each in database.column_families if each.name != DEFAULT_COLUMN_FAMILY}
+    if header.raw:
+        header = name_states(header, list(column_families), meta.name)
+    names = [info.name for info in header.states]
+    unknown = ", ".join(sorted(column_families.keys() ^ set(names)))
+    if unknown:
+        raise FormatError(
+            f"the meta stream and the database do not have the same states: {unknown} is in one of them only",
+            where=Where(file=meta.name),
+            hint="The files of the handle do not belong together",
+        )
+    is_forst = any(info.backend_type is BackendStateType.KEY_VALUE_V2 for info in header.states)
+    header = replace(header, states=tuple(map(as_key_value, header.states)))
+    found = tuple(column_families[name] for name in names)
+    return RocksFile(meta.name, header, key_groups, found, is_forst=is_forst)
+
+
+def _to_records(entries: Entries, prefix: int, name: str) -> KeyedRecords:
+    data, starts = entries.data, entries.key_starts
+    if len(starts) and int((entries.key_ends - starts).min()) < prefix:
+        raise FormatError(f"a key is shorter than its key-group prefix of {prefix} bytes", where=Where(file=name))
+    groups = decode_prefixes(data, starts, prefix)
+    return KeyedRecords(
+        groups, data, starts + prefix, entries.key_ends, entries.value_starts, entries.value_ends, 0, name
+    )
+
+
+@dataclass
+class RocksWriter:
+    """Writes one database, state after state; the mirror of `open_rocksdb` and `RocksFile`.
+
+    Args:
+        directory: local, empty or not there yet; it holds the database afterwards.
+        header: from the meta stream.
+        context: of the operator.
+    """
+
+    directory: Path
+    header: KeyedHeader
+    context: RecordContext
+
+    def write(self, file: KeyGroupRecords, key_groups: KeyGroupRange) -> dict[int, int]:
+        """Write all records of `file` in some key groups, and return their number by state.
+
+        Raises:
+            FormatError: a key comes twice.
+        """
+        counts = dict.fromkeys(range(len(self.header.states)), 0)
+        names = [info.name for info in self.header.states]
+        with DatabaseWriter(self.directory, names) as database:
+            for _, runs in file.scan_key_groups(self.context, key_groups):
+                by_state: dict[int, list[KeyedRecords]] = {}
+                for state_id, records in runs:
+                    by_state.setdefault(state_id, []).append(records)
+                for state_id, batches in by_state.items():
+                    counts[state_id] += self._write_state(database, self.header.states[state_id], batches)
+            database.finish()
+        return counts
+
+    def _write_state(self, database: DatabaseWriter, info: StateMetaInfo, batches: list[KeyedRecords]) -> int:
+        with at(state=info.name):
+            run = concat_records(batches)
+            database.write(info.name, _to_entries(run, self.context.prefix, is_map=info.state_type == StateKind.MAP))
+            return len(run)
+
+    @property
+    def meta(self) -> bytes:
+        """Content of the meta stream."""
+        writer = Writer()
+        # RocksDB compresses its own blocks.
+        write_keyed_header(writer, replace(self.header, compressed=False))
+        return writer.getvalue()
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that the handle names, once everything is written."""
+        return list_files(self.directory)
+
+
+def _to_entries(records: KeyedRecords, prefix: int, *, is_map: bool) -> Entries:
+    """Records of one state and key group in the order of their keys, with the key-group prefix."""
+    data = records.data
+    value_ends = cut_nulls(records) if is_map else records.value_ends
+    order = np.asarray(pc.sort_indices(take_bytes(data, records.key_starts, records.key_ends))).astype(np.int64)
+    size = int((records.key_ends - records.key_starts).sum() + (value_ends - records.value_starts).sum())
+    target = np.empty(size + prefix * len(records), np.uint8)
+    spans = np.empty((4, len(records)), np.int64)
+    columns = (records.key_starts, records.key_ends, records.value_starts, value_ends)
+    kernels.prefix_records(
+        int(records.key_groups[0]), prefix, data.ctypes.data, *columns, order, target.ctypes.data, spans
+    )
+    repeated = np.flatnonzero(~find_changes(target.ctypes.data, spans[0], spans[1]))
+    if len(repeated):
+        key = target[spans[0, repeated[0]] : spans[1, repeated[0]]].tobytes().hex()
+        raise FormatError(f"the key {key} comes twice", where=Where(file=records.file))
+    return Entries(target, spans[0], spans[1], spans[2], spans[3])

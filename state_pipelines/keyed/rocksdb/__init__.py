@@ -1,1 +1,0 @@
-"""Keyed state in the files of a RocksDB database."""

@@ -1,0 +1,559 @@
+"""Key-group sections of a stream: their offsets and bytes.
+
+The canonical format and the native one of the heap backend both have a header, then a section per key group at the
+offset that the handle names.
+
+Spans of a key group, so that a large one can be read by several tasks. Only a walk over a section finds where records
+begin. It notes a position every so many bytes, for each state where its records lie: they are side by side in every
+format.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.binary.snappy_frames import decompress, decompress_into, iter_chunks, measure_chunks
+from state_pipelines.errors import EDITED_METADATA, FormatError, StateError, UnsupportedError, Where
+from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, settle_keyed_header
+from state_pipelines.metadata.streams import StateStream, read_header_bytes, read_stream_range
+from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.reading import read_ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from state_pipelines.metadata.handles import KeyGroupRange
+    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
+
+WINDOW = 8 << 20
+"""Bytes that are read at once."""
+
+FIRST_READ = 1 << 16
+_MOST_KNOWN = 1024
+"""Number of beginnings that are kept; of at most `FIRST_READ` bytes each."""
+"""Bytes that contain most headers."""
+
+Bytes = npt.NDArray[np.uint8]
+Positions = npt.NDArray[np.int64]
+
+NO_SECTION = 0
+"""The offset of a key group without records."""
+
+
+@dataclass(frozen=True)
+class HeaderReading:
+    """Knowledge from outside of a header about its serializer snapshots without a reader.
+
+    Attributes:
+        declared: snapshot classes that the user declares.
+        end: end of the header, from the offsets of all handles over its stream; 0 where these do not give it.
+        beginning: first bytes of the stream, as far as they have been read.
+        known: beginnings of streams that are not on this machine, which several passes over a snapshot share.
+    """
+
+    declared: tuple[DeclaredSerializer, ...] = ()
+    end: int = 0
+    beginning: bytes = field(default=b"", repr=False)
+    known: dict[StateStream, bytes] | None = field(default=None, compare=False, repr=False)
+
+    def read(self, stream: StateStream, end: int) -> bytes:
+        """The bytes of the stream up to `end`."""
+        if end <= len(self.beginning):
+            return self.beginning[:end]
+        known = {} if self.known is None else self.known
+        content = known.get(stream, b"")
+        if end > len(content):
+            content = read_header_bytes(stream, end)
+            is_elsewhere = stream.location is not None and not is_local(stream.location)
+            if is_elsewhere and end <= FIRST_READ and len(known) < _MOST_KNOWN:
+                known[stream] = content
+        return content[:end]
+
+
+PLAIN = HeaderReading()
+"""Reading of a header of which only its bytes are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSpan:
+    """Adjacent records of one state, a part of a section (see `keyed.sections`).
+
+    Positions count the bytes of data from the start of the section's bytes; of a compressed file these begin with a
+    whole chunk, and data are what the chunks hold.
+
+    Attributes:
+        state_id: the state.
+        skip: position of the first record.
+        stop: end of the last record (exclusive).
+        count: how many records; -1 where they say themselves how long they are.
+    """
+
+    state_id: int
+    skip: int
+    stop: int
+    count: int = -1
+
+
+@dataclass(frozen=True)
+class Section:
+    """The bytes of one key group in a stream.
+
+    Attributes:
+        start: first byte in the stream.
+        end: first byte of the next section, or the end of the stream.
+        is_open: the section ends where its content does, somewhere before `end`.
+        span: the part of the section to read; None for all.
+    """
+
+    key_group: int
+    start: int
+    end: int
+    is_open: bool = False
+    span: RecordSpan | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of file."""
+        return self.end - self.start
+
+
+def open_sections(
+    stream: StateStream,
+    key_groups: KeyGroupRange,
+    offsets: Sequence[int],
+    *,
+    narrowed: bool = False,
+    reading: HeaderReading = PLAIN,
+) -> tuple[KeyedHeader, int, tuple[Section, ...]]:
+    """Read the header of a stream, its end, and find its sections, ascending by position.
+
+    The end is -1 where it is not known, because the header holds a snapshot without reader.
+
+    Args:
+        stream: the stream of the handle.
+        key_groups: range of the handle.
+        offsets: position per key group; `NO_SECTION` where there are no records.
+        narrowed: the stream may hold other key groups too, with sections before, between and after those that
+            the handle names (`KeyGroupsStateHandle.getIntersection`, after a rescale).
+        reading: what helps to read the header.
+
+    Raises:
+        FormatError: an offset is outside the stream or that of two key groups, or the header is malformed.
+    """
+    present = sorted((offset, key_group) for offset, key_group in zip(offsets, key_groups, strict=True) if offset)
+    for offset, key_group in present:
+        if not 0 < offset < stream.size:
+            raise FormatError(
+                f"the offset {offset} of key group {key_group} is outside the {stream.size} bytes of the file",
+                where=Where(file=stream.name, offset=offset),
+            )
+    for (offset, before), (other, key_group) in pairwise(present):
+        if offset == other:
+            raise FormatError(
+                f"key groups {before} and {key_group} have the same offset {offset}",
+                where=Where(file=stream.name, offset=offset),
+                hint=EDITED_METADATA,
+            )
+    # A state without any record still has a header; it then fills the stream.
+    header_end = present[0][0] if present else stream.size
+    if narrowed:
+        header, header_end = read_first_header(stream, header_end, reading)
+    else:
+        header = parse_header(reading.read(stream, header_end), stream.name, reading.declared)
+    ends = [*(offset for offset, _ in present[1:]), stream.size][: len(present)]
+    sections = (Section(group, start, end, narrowed) for (start, group), end in zip(present, ends, strict=True))
+    return header, header_end, tuple(sections)
+
+
+def read_first_header(stream: StateStream, end: int, reading: HeaderReading = PLAIN) -> tuple[KeyedHeader, int]:
+    """The header at the beginning of a stream, which ends somewhere before `end`, and its end.
+
+    The end is -1 where the header holds a snapshot without reader whose end is not known.
+
+    Raises:
+        OpenBodyError: the end of the key serializer is not known, so that nothing is known of the states.
+        FormatError: it is not one.
+    """
+    size = min(end, FIRST_READ)
+    while True:
+        try:
+            reader = Reader(reading.read(stream, size), stream.name)
+            return read_keyed_header(reader), reader.position
+        except FormatError:
+            # Cut off, unless that was all.
+            if size == end:
+                raise
+            size = min(end, 8 * size)
+        except UnsupportedError:
+            if 0 < reading.end <= end:
+                return parse_header(reading.read(stream, reading.end), stream.name, reading.declared), reading.end
+            return settle_keyed_header(reading.read(stream, end), stream.name, None, reading.declared)
+
+
+def parse_header(data: bytes, name: str, declared: tuple[DeclaredSerializer, ...] = ()) -> KeyedHeader:
+    """The header that fills `data`; subtasks mostly share its bytes, and then share the header too.
+
+    Raises:
+        OpenBodyError: the key serializer has no reader, and its end is not known.
+        FormatError: it is not a header.
+    """
+    try:
+        return _parse_header(data, None, declared)
+    except StateError:
+        # A cached header has no file name; the error needs the one of this file.
+        return _parse_header.__wrapped__(data, name, declared)
+
+
+@lru_cache(maxsize=256)
+def _parse_header(data: bytes, name: str | None, declared: tuple[DeclaredSerializer, ...]) -> KeyedHeader:
+    header, end = settle_keyed_header(data, name, len(data), declared)
+    Reader(data, name, end).expect_end("the header")
+    return header
+
+
+def select_sections(sections: Sequence[Section], key_groups: KeyGroupRange | None) -> list[Section]:
+    """The sections of some key groups; of all when `key_groups` is None."""
+    return [each for each in sections if key_groups is None or each.key_group in key_groups]
+
+
+def group_sections(sections: Sequence[Section], size: int) -> Iterator[tuple[Section, ...]]:
+    """Group adjacent sections into about `size` bytes each."""
+    group: list[Section] = []
+    for section in sections:
+        if group and (section.start != group[-1].end or section.end - group[0].start > size):
+            yield tuple(group)
+            group = []
+        group.append(section)
+    if group:
+        yield tuple(group)
+
+
+def measure_sections(sections: Iterable[Section], key_groups: KeyGroupRange) -> tuple[Positions, bool]:
+    """Bytes of the sections of a stream, i64[n] over n key groups, and whether an open end makes it an estimate."""
+    found = np.zeros(len(key_groups), np.int64)
+    estimated = False
+    for section in sections:
+        estimated |= section.is_open
+        if section.key_group in key_groups:
+            found[section.key_group - key_groups.start] = section.end - section.start
+    return found, estimated
+
+
+def read_sections(stream: StateStream, start: int, end: int) -> bytes:
+    """The bytes of a stream from `start` to `end`.
+
+    Raises:
+        FormatError: the stream ends before.
+    """
+    raw = read_stream_range(stream, start, end)
+    if len(raw) < end - start:
+        raise FormatError(
+            f"the file ends {end - start - len(raw)} bytes before its key groups do",
+            where=Where(file=stream.name, offset=start + len(raw)),
+        )
+    return raw
+
+
+def decompress_sections(raw: bytes, group: Sequence[Section], name: str, offset: int) -> tuple[Bytes, Positions]:
+    """The concatenated data of the snappy streams of sections, and their ends.
+
+    Args:
+        raw: holds the sections.
+        group: the sections.
+        name: of the file, for errors.
+        offset: position of `raw` in the file.
+
+    Raises:
+        FormatError: a chunk is damaged.
+    """
+    sizes = [None if each.is_open else measure_chunks(raw, each.start - offset, each.end - offset) for each in group]
+    known = [size for size in sizes if size is not None]
+    if len(known) == len(sizes):
+        data, ends = np.empty(sum(known), np.uint8), np.cumsum(known, dtype=np.int64)
+        target = data.data
+        spans = zip(group, (ends - known).tolist(), ends.tolist(), strict=True)
+        if all(
+            decompress_into(raw, each.start - offset, each.end - offset, target[start:end])
+            for each, start, end in spans
+        ):
+            return data, ends
+    chunks = [decompress_section(raw, each, each.start - offset, name, offset) for each in group]
+    return np.frombuffer(b"".join(chunks), np.uint8), np.cumsum([len(span) for span in chunks], dtype=np.int64)
+
+
+def decompress_section(raw: bytes, section: Section, start: int, name: str, offset: int) -> bytes:
+    """The data of the snappy streams of a section.
+
+    Args:
+        raw: holds the section.
+        section: the section; bytes after an open one may be no chunks.
+        start: position of the first stream in `raw`.
+        name: of the file, for errors.
+        offset: position of `raw` in the file.
+
+    Raises:
+        FormatError: a chunk is damaged.
+    """
+    chunks: list[bytes] = []
+    try:
+        if not section.is_open:
+            return decompress(raw, start, section.end - offset, name=name)
+        chunks.extend(chunk.data for chunk in iter_chunks(raw, start, section.end - offset, name=name))
+        return b"".join(chunks)
+    except StateError as error:
+        if chunks:
+            return b"".join(chunks)
+        if error.where.offset is not None:
+            error.where = Where(file=name, offset=error.where.offset + offset)
+        raise
+
+
+_CHUNK_HEADER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPosition:
+    """A position in the data of a section, and where in the file it is.
+
+    Attributes:
+        position: in the data.
+        start: position in the stream of the byte, or of the chunk that holds it.
+        base: position in the data that corresponds to `start`.
+        after: position in the stream after the byte in front of it, or after the chunk that holds that byte.
+        share: position in the stream if a chunk were spread evenly over its data; differences are stored sizes.
+    """
+
+    position: int
+    start: int
+    base: int
+    after: int
+    share: int
+
+
+class _Chunk(NamedTuple):
+    position: int
+    size: int
+    start: int
+    end: int
+
+
+class SectionReader:
+    """Sequential reader of a section, or of its span; on a remote storage it reads ahead (`storage.reading`).
+
+    Memory: what `advance` is asked for, a block of the file, and what is read ahead; of a compressed section as many
+    bytes of chunks beside that.
+
+    Attributes:
+        data: the bytes in memory.
+        position: where it begins in the data of the section (see `RecordSpan`).
+        complete: `data` reaches the end of the section.
+    """
+
+    def __init__(
+        self, stream: StateStream, section: Section, *, compressed: bool, head: int = 0, block: int = WINDOW
+    ) -> None:
+        """Open a section; nothing is read yet.
+
+        Args:
+            stream: of the section.
+            section: the section.
+            compressed: its bytes are snappy streams.
+            head: bytes at its start that are not part of the data, nor compressed.
+            block: bytes of the file per request.
+        """
+        span = section.span
+        self.data = b""
+        self.position = 0
+        self.complete = False
+        self._stream = stream
+        self._section = section
+        self._compressed = compressed
+        self._next = self._origin = section.start + (head if span is None else 0)
+        self._skip = 0 if span is None else span.skip
+        self._stop = None if span is None else span.stop
+        if not compressed:
+            self._next += self._skip
+            self.position, self._skip = self._skip, 0
+        self._blocks = read_ahead(
+            range(self._next, section.end, block),
+            lambda start: read_sections(stream, start, min(start + block, section.end)),
+            stream.location,
+            lambda start: min(start + block, section.end) - start,
+        )
+        self._rest = memoryview(b"")
+        self._raw = b""
+        self._taken = 0
+        self._chunks: list[_Chunk] = []
+
+    @property
+    def name(self) -> str:
+        """Name of the stream."""
+        return self._stream.name
+
+    def advance(self, used: int, size: int) -> None:
+        """Let the first bytes of `data` go, and hold `size` bytes if the section has so many.
+
+        Args:
+            used: how many bytes are not needed any more.
+            size: how many are wanted; whole chunks are held, so that more may come.
+
+        Raises:
+            FormatError: the stream ends before the section does, or a chunk is damaged.
+        """
+        buffers: list[bytes | memoryview] = [self.data[used:]]
+        self.position += used
+        size += self._skip
+        held = len(buffers[0])
+        while held < size and not self.complete:
+            found = self._decompress(size - held) if self._compressed else self._read(size - held)
+            held += len(found)
+            buffers.append(found)
+        self.data = b"".join(buffers)[self._skip :]
+        self.position, self._skip = self.position + self._skip, 0
+        if self._stop is not None and self.position + len(self.data) >= self._stop:
+            self.data = self.data[: self._stop - self.position]
+            self.complete = True
+        # The chunk before `data` determines where the bytes before `data` end.
+        while self._chunks and self._chunks[0].position + self._chunks[0].size < self.position:
+            self._chunks.pop(0)
+
+    def locate(self, position: int) -> RecordPosition:
+        """The offset in the file of a position inside `data`, or at its end."""
+        if not self._compressed:
+            start = self._origin + position
+            return RecordPosition(position, start, position, start, start)
+        index = bisect_right(self._chunks, position, key=lambda chunk: chunk.position) - 1
+        chunk = self._chunks[max(index, 0)]
+        inside = position - chunk.position
+        before = self._chunks[index - 1] if inside == 0 and index > 0 else chunk
+        share = chunk.start + (chunk.end - chunk.start) * inside // chunk.size
+        return RecordPosition(position, chunk.start, chunk.position, before.end, share)
+
+    def _read(self, size: int) -> memoryview:
+        """Take at most `size` bytes from the block at hand, or from the next one."""
+        if not self._rest:
+            self._rest = self._next_block()
+        found, self._rest = self._rest[:size], self._rest[size:]
+        self._next += len(found)
+        self.complete = self._next == self._section.end
+        return found
+
+    def _next_block(self) -> memoryview:
+        """The next bytes of the file; none after the end of the section."""
+        return memoryview(next((data for _, data in self._blocks), b""))
+
+    def _decompress(self, size: int) -> bytes:
+        """The data of chunks, `size` bytes or a little more; reads a block when no whole chunk is there."""
+        first = self._next - len(self._raw) + self._taken
+        ends = self._taken
+        while True:
+            head = self._raw[ends : ends + _CHUNK_HEADER]
+            end = ends + _CHUNK_HEADER + int.from_bytes(head[1:], "little")
+            if len(head) < _CHUNK_HEADER or end > len(self._raw):
+                break
+            ends = end
+            if ends - self._taken >= size:
+                break
+        if ends == self._taken and self._next < self._section.end:
+            block = self._next_block()
+            self._raw = b"".join((self._raw[self._taken :], block))
+            self._next, self._taken = self._next + len(block), 0
+            return b""
+        # Bytes left at the end of the section are a truncated chunk, or follow an open section.
+        if ends == self._taken:
+            ends = len(self._raw)
+        found: list[bytes] = []
+        held, taken = 0, self._taken
+        position = self._chunks[-1].position + self._chunks[-1].size if self._chunks else 0
+        try:
+            for chunk in iter_chunks(self._raw, self._taken, ends, name=self._stream.name):
+                if chunk.data:
+                    start, end = (first - self._taken + each for each in (chunk.start, chunk.end))
+                    self._chunks.append(_Chunk(position, len(chunk.data), start, end))
+                    position += len(chunk.data)
+                    found.append(chunk.data)
+                    held += len(chunk.data)
+                taken = chunk.end
+                if held >= size:
+                    break
+        except StateError as error:
+            if self._section.is_open and self._chunks:
+                self.complete = True
+                return b"".join(found)
+            if error.where.offset is not None:
+                error.where = Where(file=self._stream.name, offset=error.where.offset + first - self._taken)
+            raise
+        self._taken = taken
+        self.complete = self._next == self._section.end and taken == len(self._raw)
+        return b"".join(found)
+
+
+_SHARES = 8
+"""Positions per wanted span that a walk notes, so that spans can be even."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateRun:
+    """Span of the records of one state in a key group.
+
+    Attributes:
+        state_id: the state.
+        positions: where some of its records begin, the first one too.
+        end: after the last record.
+        counts: how many records there are in front of each position, and all; none where records say how long they are.
+    """
+
+    state_id: int
+    positions: tuple[RecordPosition, ...]
+    end: RecordPosition
+    counts: tuple[int, ...] = ()
+
+
+class RunIndex:
+    """Runs that were found, by section; a copy in another process starts empty.
+
+    Each state is split on its own, but one walk finds the runs of all.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[Section, int], tuple[StateRun, ...]] = {}
+
+    def find(
+        self, section: Section, step: int, walk: Callable[[Section, int], tuple[StateRun, ...]]
+    ) -> tuple[StateRun, ...]:
+        """The runs of a section with positions about `step` bytes apart, by `walk` unless they are known."""
+        if (section, step) not in self._runs:
+            self._runs[section, step] = walk(section, step)
+        return self._runs[section, step]
+
+    def __reduce__(self) -> tuple[type[RunIndex], tuple[()]]:
+        return RunIndex, ()
+
+
+def choose_step(size: int) -> int:
+    """Bytes of data between the positions that a walk notes, for spans of about `size` bytes."""
+    return max(1, size // _SHARES)
+
+
+def cut_run(section: Section, run: StateRun, size: int) -> Iterator[Section]:
+    """The records of a state in even spans of at most about `size` bytes of file, in their order."""
+    shares = np.array([position.share for position in run.positions], np.int64)
+    total = run.end.share - int(shares[0])
+    number = max(1, -(-total // size))
+    wishes = int(shares[0]) + total * np.arange(1, number) // number
+    chosen = np.unique(np.searchsorted(shares, wishes))
+    inside = chosen[(chosen > 0) & (chosen < len(shares))].tolist()
+    positions = (*run.positions, run.end)
+    for first, last in pairwise([0, *inside, len(run.positions)]):
+        start, end = positions[first], positions[last]
+        count = run.counts[last] - run.counts[first] if run.counts else -1
+        span = RecordSpan(run.state_id, start.position - start.base, end.position - start.base, count)
+        yield Section(section.key_group, start.start, end.after, span=span)

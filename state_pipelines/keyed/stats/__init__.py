@@ -1,1 +1,0 @@
-"""Counts, sizes and hottest keys per key group."""

@@ -1,1 +1,0 @@
-"""Keyed states as Arrow tables, and rows back to records."""
