@@ -14,9 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from state_pipelines.backends.changelog_snapshots import ChangelogSettings, ChangelogSnapshots
-from state_pipelines.backends.changelog_store import ChangelogStore
-from state_pipelines.backends.heap_store import HeapStore
+from state_pipelines.backends.changelog import ChangelogSettings, ChangelogSnapshots, ChangelogStore
+from state_pipelines.backends.entry_store import HeapStore
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.codecs.layout import LayoutContext

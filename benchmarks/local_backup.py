@@ -16,16 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.s3_server import start_objects
-from state_pipelines.backends.changelog_snapshots import ChangelogSnapshots
-from state_pipelines.backends.changelog_store import ChangelogStore
-from state_pipelines.backends.heap_store import HeapStore
-from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
+from state_pipelines.backends.changelog import ChangelogSnapshots, ChangelogStore
+from state_pipelines.backends.entry_store import HeapStore
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
-from state_pipelines.backends.keyed_snapshots import write_full_snapshot
-from state_pipelines.backends.local_backup import LocalBackup
 from state_pipelines.backends.rocksdb_store import RocksStore
+from state_pipelines.backends.snapshots import IncrementalSnapshots, LocalBackup, write_full_snapshot
 from state_pipelines.codecs.layout import LayoutContext
-from state_pipelines.datastream.restored_state import DatabaseFiles, KeyedHandles, RestoredState
+from state_pipelines.datastream.operators import DatabaseFiles, KeyedHandles, RestoredState
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle, KeyGroupRange
 from state_pipelines.operations.write.state_formats import Format

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from benchmarks.remote import measure_memory
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
-from state_pipelines.backends.rocksdb_options import MANAGED_SIZE, read_rocksdb_options
-from state_pipelines.backends.rocksdb_store import RocksStore
+from state_pipelines.backends.rocksdb_store import MANAGED_SIZE, RocksStore, read_rocksdb_options
 from state_pipelines.codecs.layout import LayoutContext
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic

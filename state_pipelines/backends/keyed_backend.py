@@ -1,38 +1,562 @@
-"""The keyed state backend of one subtask (`AbstractKeyedStateBackend`)."""
+"""The keyed state backend of one subtask (`AbstractKeyedStateBackend`), its states and timers.
+
+Rewriting the values of a restored state with a new serializer, before the first access. Source:
+`RocksDBKeyedStateBackend.migrateStateValues`, `AbstractRocksDBState.migrateSerializedValue`.
+
+One registered keyed state, seen from the current key of its backend. Values are those of the scalar codec
+(`codecs.scalar.codec`). With TTL in the serializer they are structs of `last_access` and `value`; what expires is
+decided elsewhere.
+
+Timers of one timer service and time domain (`InternalTimerServiceImpl`, `KeyGroupedInternalPriorityQueue`). Timers live
+in the store as records of a priority queue, so that snapshots and restores move them like other state. An index in
+memory gives their order.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from enum import Enum
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
-from state_pipelines.backends.current_key import CurrentKey
-from state_pipelines.backends.entry_migration import rewrite_values
-from state_pipelines.backends.entry_store import EntryKind, StateSettings
-from state_pipelines.backends.key_context import KeyContext
-from state_pipelines.backends.live_file import LiveFile
-from state_pipelines.backends.schema_changes import Change, check_keys, resolve_keyed
-from state_pipelines.backends.state_access import StateTable
-from state_pipelines.backends.system_clock import read_clock
-from state_pipelines.backends.value_codecs import make_codec
-from state_pipelines.errors import UnsupportedError, UsageError, Where, at
+from state_pipelines.backends.entry_store import (
+    DELIMITER,
+    NAME,
+    EntryKind,
+    StateSettings,
+    find_entry_kind,
+    make_records,
+    split_records,
+)
+from state_pipelines.backends.value_codecs import (
+    Change,
+    CurrentKey,
+    KeyContext,
+    Value,
+    check_keys,
+    make_codec,
+    make_head_measure,
+    make_list_functions,
+    read_clock,
+    resolve_keyed,
+)
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.layout import Struct
+from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.value_conversion import ValueConversion
+from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError, Where, at
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.keyed_file import RecordContext
+from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat, RecordContext, gather_key_groups
 from state_pipelines.keyed.record_layout import derive_keyed_layout
+from state_pipelines.metadata.handles import KeyGroupRange
+from state_pipelines.serializers.build import timer
 from state_pipelines.serializers.merged_subclasses import join_infos
-from state_pipelines.serializers.state_meta_info import BackendStateType, as_key_value
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.state_meta_info import TIMER_STATE, BackendStateType, as_key_value, priority_queue
+from state_pipelines.serializers.tree import MapOf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from state_pipelines.backends.entry_store import Entries, EntryStore
-    from state_pipelines.backends.value_codecs import Value
-    from state_pipelines.codecs.layout import LayoutContext
+    from state_pipelines.backends.entry_store import Entries, EntryStore, MapEntries
+    from state_pipelines.codecs.layout import Convert, LayoutContext
     from state_pipelines.keyed.hashing.hash_expressions import HashExpression
-    from state_pipelines.keyed.keyed_file import KeyedFile
-    from state_pipelines.keyed.record_layout import KeyedLayout
-    from state_pipelines.metadata.handles import KeyGroupRange
+    from state_pipelines.keyed.keyed_file import KeyedFile, Runs
+    from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
+
+
+@dataclass(frozen=True)
+class LiveFile(KeyedFormat):
+    """Records of a store; changes of the store during a scan have no defined effect on it.
+
+    Attributes:
+        store: holds the entries; it cannot be sent to other processes, and neither can this file.
+        header: key serializer and states.
+        key_groups: range of the subtask, or a part of it.
+    """
+
+    store: EntryStore
+    header: KeyedHeader
+    key_groups: KeyGroupRange
+
+    format: ClassVar[FileFormat] = FileFormat.LIVE
+    needs_layouts: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """A word for it in errors."""
+        return NAME
+
+    def scan(
+        self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[tuple[int, KeyedRecords]]:
+        """Records of some states, state after state (see `KeyedFile.scan`)."""
+        groups = self._cut(key_groups)
+        for state_id in state_ids:
+            for records in self.store.records(self.header.states[state_id].name, groups):
+                yield state_id, records
+
+    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        """All records, one key group after the other (see `KeyedFile.scan_key_groups`)."""
+        groups = self._cut(key_groups)
+        return gather_key_groups(
+            {state_id: self.store.records(info.name, groups) for state_id, info in enumerate(self.header.states)}
+        )
+
+    def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[Self]:
+        """One part per key group: nothing is known of their sizes before they are read."""
+        for key_group in self._cut(key_groups):
+            yield replace(self, key_groups=KeyGroupRange(key_group, 1))
+
+    def narrow(self, key_groups: KeyGroupRange) -> Self:
+        """See `KeyedFile`."""
+        return replace(self, key_groups=self._cut(key_groups))
+
+    def _cut(self, key_groups: KeyGroupRange | None) -> KeyGroupRange:
+        return self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
+
+
+def rewrite_values(
+    store: EntryStore,
+    old: tuple[StateMetaInfo, KeyedLayout],
+    new: tuple[StateMetaInfo, KeyedLayout],
+    layouts: LayoutContext,
+    key_groups: KeyGroupRange,
+    now: Callable[[], int],
+) -> None:
+    """Decode all values of a loaded state with its old serializer and encode them with the new one.
+
+    Args:
+        store: holds the entries of the state, which is not open.
+        old: as restored.
+        new: as registered.
+        layouts: what layouts depend on.
+        key_groups: range of the subtask.
+        now: epoch milliseconds; the last access of values that get TTL.
+
+    Raises:
+        UnsupportedError: no conversion is known.
+        FormatError: a value is not one of the old serializer.
+        ValueRangeError: a value does not fit the new serializer, or two map keys become one.
+    """
+    name, prefix = new[0].name, new[1].prefix
+    conversion = ValueConversion(layouts, now)
+    rewrite, rewrite_key = _make_rewrite(old, new, conversion), _make_key_rewrite(old, new, conversion)
+    if rewrite_key is None:
+        for records in store.records(name, key_groups):
+            entries = [(key, rewrite(value)) for key, value in split_records(records, prefix)]
+            store.load(name, make_records(entries, prefix))
+        return
+    changed: dict[bytes, bytes] = {}
+    for records in store.records(name, key_groups):
+        for key, value in split_records(records, prefix):
+            after = rewrite_key(key)
+            if after in changed:
+                raise ValueRangeError("two map keys of one key become the same map key", where=Where(state=name))
+            changed[after] = rewrite(value)
+    store.drop(name)
+    store.load(name, make_records([*changed.items()], prefix))
+
+
+def _make_key_rewrite(
+    old: tuple[StateMetaInfo, KeyedLayout], new: tuple[StateMetaInfo, KeyedLayout], conversion: ValueConversion
+) -> Callable[[bytes], bytes] | None:
+    """The function that rewrites the map key of a record key; None if map keys stay as they are.
+
+    Only heaps have other map keys (`HeapKeyedStateBackend.tryRegisterStateTable` compares whole map serializers).
+    """
+    before, after = old[0].value_serializer, new[0].value_serializer
+    if find_entry_kind(new[0]) is not EntryKind.MAP or not isinstance(before, MapOf) or not isinstance(after, MapOf):
+        return None
+    if before.key == after.key:
+        return None
+    convert = conversion.find(before.key, after.key)
+    fields, new_fields = dict(old[1].key.fields), dict(new[1].key.fields)
+    decode, encode = make_codec(fields["map_key"]).decode, make_codec(new_fields["map_key"]).encode
+    measure = make_head_measure(Struct(old[1].key.fields[:2]), old[1].prefix)
+
+    def rewrite(key: bytes) -> bytes:
+        size = measure(key)
+        return key[:size] + encode(convert(decode(key[size:])))
+
+    return rewrite
+
+
+def _make_rewrite(
+    old: tuple[StateMetaInfo, KeyedLayout], new: tuple[StateMetaInfo, KeyedLayout], conversion: ValueConversion
+) -> Callable[[bytes], bytes]:
+    before, after = old[0].value_serializer, new[0].value_serializer
+    kind = find_entry_kind(new[0])
+    if old[1].is_declared or new[1].is_declared:
+        raise UnsupportedError("state of a Python function keeps its type", hint="Register it with the restored one")
+    if kind is EntryKind.LIST:
+        convert = conversion.find(old[0].element, new[0].element)
+        _, decode = make_list_functions(old[1].value)
+        encode, _ = make_list_functions(new[1].value)
+        return lambda data: DELIMITER.join([encode(convert(each)) for each in decode(data)])
+    if kind is EntryKind.MAP and isinstance(before, MapOf) and isinstance(after, MapOf):
+        before, after = before.value, after.value
+    convert = conversion.find(before, after)
+    decode_value, encode_value = make_codec(old[1].value).decode, make_codec(new[1].value).encode
+    if kind is EntryKind.MAP:
+        convert = _keep_null(convert)
+    return lambda data: encode_value(convert(decode_value(data)))
+
+
+def _keep_null(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+_VALUES = (StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING)
+
+
+class StateTable:
+    """Values of one state under the current key; a namespace of None is the void namespace.
+
+    Args:
+        info: the registered state, of kind KEY_VALUE.
+        layout: of its records; of state in PyFlink's layout that of the values in its byte arrays.
+        current: the current key of the backend.
+        store: holds the entries.
+    """
+
+    def __init__(self, info: StateMetaInfo, layout: KeyedLayout, current: CurrentKey, store: EntryStore) -> None:
+        self.info = info
+        # Values of Python functions are lists of one array.
+        self.kind = EntryKind.VALUE if layout.is_declared and layout.state_type in _VALUES else find_entry_kind(info)
+        self._layout = layout
+        self._current = current
+        fields = dict(layout.key.fields)
+        self._is_measured = isinstance(fields["state_key"], lay.MeasuredKey)
+        self._head_layout = lay.Struct(layout.key.fields[:2])
+        namespace = make_codec(fields["state_namespace"])
+        self._encode_namespace = namespace.encode
+        void = fields["state_namespace"]
+        self._void = void.raw if isinstance(void, lay.Constant) and not void.empty else None
+        self._entries: Entries
+        self._map: MapEntries
+        if self.kind is EntryKind.MAP:
+            map_key, map_value = make_codec(fields["map_key"]), make_codec(layout.value)
+            self._encode_map_key, self._decode_map_key = map_key.encode, map_key.decode
+            self._encode, self._decode = map_value.encode, map_value.decode
+            self._map = store.open_map(info.name, make_head_measure(self._head_layout, layout.prefix))
+            return
+        if self.kind is EntryKind.LIST:
+            self._encode, self._decode = make_list_functions(layout.value)
+        else:
+            value = make_codec(layout.value)
+            self._encode, self._decode = value.encode, value.decode
+        self._entries = store.open_entries(info.name, self.kind)
+
+    @property
+    def name(self) -> str:
+        """State name."""
+        return self.info.name
+
+    def get(self, namespace: Value = None) -> Value:
+        """The value; None when there is none.
+
+        List state gives the list of its elements, map state a list of (map key, value).
+
+        Raises:
+            UsageError: no key is set.
+            FormatError: the stored bytes are not those of the serializer.
+        """
+        if self.kind is EntryKind.MAP:
+            return list(self.entries(namespace)) or None
+        data = self._entries.get(self._find_head(namespace))
+        return None if data is None else self._decode(data)
+
+    def put(self, value: Value, namespace: Value = None) -> None:
+        """Replace the value; None, an empty list and an empty map remove it (`InternalValueState`, `ListState.update`).
+
+        Raises:
+            UsageError: no key is set, or an element of a list is null.
+            ValueRangeError: the value does not fit the serializer.
+        """
+        if self.kind is EntryKind.MAP:
+            pairs = [] if value is None else self._encode_pairs(value)
+            head = self._find_head(namespace)
+            self._map.delete_all(head)
+            for map_key, each in pairs:
+                self._map.put(head, map_key, each)
+            return
+        if value is None:
+            self._entries.delete(self._find_head(namespace))
+        elif self.kind is EntryKind.LIST:
+            joined = self._join(value)
+            if joined:
+                self._entries.put(self._find_head(namespace), joined)
+            else:
+                self._entries.delete(self._find_head(namespace))
+        else:
+            self._entries.put(self._find_head(namespace), self._encode(value))
+
+    def remove(self, namespace: Value = None) -> None:
+        """Remove the value, all elements or all map entries.
+
+        Raises:
+            UsageError: no key is set.
+        """
+        if self.kind is EntryKind.MAP:
+            self._map.delete_all(self._find_head(namespace))
+        else:
+            self._entries.delete(self._find_head(namespace))
+
+    def append(self, values: Iterable[Value], namespace: Value = None) -> None:
+        """Append elements to a list state; nothing happens without elements.
+
+        Raises:
+            UsageError: no list state, no key is set, or an element is null.
+            UnsupportedError: an element has no bytes.
+            ValueRangeError: an element does not fit the serializer.
+        """
+        if self.kind is not EntryKind.LIST:
+            raise self._wrong_kind("append elements", StateKind.LIST)
+        joined = self._join(values)
+        if joined:
+            self._entries.append(self._find_head(namespace), joined)
+
+    def get_entry(self, map_key: Value, namespace: Value = None) -> Value:
+        """The value of a map key; None when it is not there, or null (see `has_entry`).
+
+        Raises:
+            UsageError: no map state, or no key is set.
+        """
+        data = self._get_map().get(self._find_head(namespace), self._encode_map_key(map_key))
+        return None if data is None else self._decode(data)
+
+    def has_entry(self, map_key: Value, namespace: Value = None) -> bool:
+        """Whether a map key is there.
+
+        Raises:
+            UsageError: no map state, or no key is set.
+        """
+        return self._get_map().get(self._find_head(namespace), self._encode_map_key(map_key)) is not None
+
+    def put_entry(self, map_key: Value, value: Value, namespace: Value = None) -> None:
+        """Set the value of a map key; null is a value.
+
+        Raises:
+            UsageError: no map state, or no key is set.
+            ValueRangeError: map key or value do not fit their serializers.
+        """
+        self._get_map().put(self._find_head(namespace), self._encode_map_key(map_key), self._encode(value))
+
+    def remove_entry(self, map_key: Value, namespace: Value = None) -> None:
+        """Remove a map key, if it is there.
+
+        Raises:
+            UsageError: no map state, or no key is set.
+        """
+        self._get_map().delete(self._find_head(namespace), self._encode_map_key(map_key))
+
+    def entries(self, namespace: Value = None) -> Iterator[tuple[Value, Value]]:
+        """Map keys and values at the time of the call; changes during the iteration are allowed.
+
+        Raises:
+            UsageError: no map state, or no key is set.
+        """
+        found = self._get_map().scan(self._find_head(namespace))
+        return ((self._decode_map_key(map_key), self._decode(value)) for map_key, value in found)
+
+    def keys(self, namespace: Value = None) -> Iterator[Value]:
+        """All keys of the subtask with a value in this namespace; the current key does not count.
+
+        Changes during the iteration are allowed (`AbstractKeyedStateBackend.applyToAllKeys`).
+        """
+        return (key for key, each in self.keys_and_namespaces() if each == namespace)
+
+    def keys_and_namespaces(self) -> Iterator[tuple[Value, Value]]:
+        """All keys of the subtask and their namespaces, in no order that means anything."""
+        heads = self._map.keys() if self.kind is EntryKind.MAP else self._entries.keys()
+        prefix = self._layout.prefix
+        for head in heads:
+            fields = read_value(self._head_layout, Reader(head, None, prefix))
+            yield fields["state_key"], fields["state_namespace"]
+
+    def _find_head(self, namespace: Value) -> bytes:
+        """The record key of the current key, without map key."""
+        head = self._current.measured if self._is_measured else self._current.plain
+        if head is None:
+            raise UsageError(
+                "No key set. This method should not be called outside of a keyed context.",
+                where=Where(state=self.name),
+            )
+        if namespace is None and self._void is not None:
+            return head + self._void
+        if namespace is None:
+            raise UsageError("Provided namespace is null.", where=Where(state=self.name))
+        with at(state=self.name):
+            return head + self._encode_namespace(namespace)
+
+    def _join(self, values: Iterable[Value]) -> bytes:
+        if values is None:
+            raise UsageError("List of values to add cannot be null.", where=Where(state=self.name))
+        encoded = []
+        for value in values:
+            if value is None:
+                raise UsageError("You cannot add null to a ListState.", where=Where(state=self.name))
+            encoded.append(self._encode(value))
+        if not all(encoded):
+            what = "the elements have no bytes, so that they could not be counted when they are read"
+            raise UnsupportedError(what, where=Where(state=self.name))
+        return DELIMITER.join(encoded)
+
+    def _encode_pairs(self, pairs: Iterable[tuple[Value, Value]]) -> list[tuple[bytes, bytes]]:
+        return [(self._encode_map_key(map_key), self._encode(value)) for map_key, value in pairs]
+
+    def _get_map(self) -> MapEntries:
+        if self.kind is not EntryKind.MAP:
+            raise self._wrong_kind("use map keys", StateKind.MAP)
+        return self._map
+
+    def _wrong_kind(self, what: str, wanted: str) -> UsageError:
+        return UsageError(
+            f"cannot {what} of a state of type {self.info.state_type}",
+            where=Where(state=self.name),
+            hint=f"Register it as {wanted} state",
+        )
+
+
+_TIMESTAMP = 8
+_SLACK = 64
+"""Removed timers that the index holds at least before it is rebuilt."""
+
+
+class TimeDomain(Enum):
+    """Time that a timer waits for; the values are those of the state names."""
+
+    EVENT = "event"
+    PROCESSING = "processing"
+
+
+def timer_state_name(service: str, domain: TimeDomain) -> str:
+    """Name of the state that holds the timers of a service (`InternalTimeServiceManagerImpl.TIMER_STATE_PREFIX`)."""
+    return f"{TIMER_STATE}{domain.value}_{service}"
+
+
+class Timer(NamedTuple):
+    """A timer.
+
+    Attributes:
+        timestamp: epoch milliseconds.
+        key: as value of the scalar codec.
+        namespace: as value of the scalar codec; None of the void namespace.
+    """
+
+    timestamp: int
+    key: Value
+    namespace: Value
+
+
+class TimerQueue:
+    """Timers by timestamp; at equal timestamps by the bytes of their records.
+
+    Args:
+        backend: holds the timers, and those that it restored.
+        name: of the state, see `timer_state_name`.
+        namespace: serializer of the namespaces.
+
+    Raises:
+        StateMigrationError: restored timers have other serializers.
+    """
+
+    def __init__(self, backend: KeyedStateBackend, name: str, namespace: Serializer) -> None:
+        registered = backend.register_timers(priority_queue(name, timer(backend.key_serializer, namespace)))
+        self._entries = registered.entries
+        self._current = backend.current
+        self._other = CurrentKey(backend.key_context, backend.key_groups)
+        self._prefix = backend.context.prefix
+        fields = dict(registered.layout.key.fields)
+        timestamp = make_codec(fields["timestamp"])
+        self._encode_timestamp, self._decode_timestamp = timestamp.encode, timestamp.decode
+        self._encode_namespace = make_codec(fields["state_namespace"]).encode
+        self._rest = lay.Struct((("key", fields["state_key"]), ("namespace", fields["state_namespace"])))
+        self._index: list[tuple[int, bytes]] = []
+        self._count = 0
+        self._fill()
+
+    def __len__(self) -> int:
+        """Number of timers."""
+        return self._count
+
+    def add(self, timestamp: int, key: Value, namespace: Value = None) -> bool:
+        """Register a timer; False if it is registered already.
+
+        Raises:
+            UsageError: the key group of the key is not in the range of the subtask.
+            ValueRangeError: timestamp, key or namespace do not fit their serializers.
+        """
+        record_key = self._make_key(timestamp, key, namespace)
+        if self._entries.get(record_key) is not None:
+            return False
+        self._entries.put(record_key, b"")
+        heappush(self._index, (timestamp, record_key))
+        self._count += 1
+        return True
+
+    def remove(self, timestamp: int, key: Value, namespace: Value = None) -> bool:
+        """Remove a timer; False if there is none. Errors as of `add`."""
+        record_key = self._make_key(timestamp, key, namespace)
+        if self._entries.get(record_key) is None:
+            return False
+        self._entries.delete(record_key)
+        self._count -= 1
+        if len(self._index) > 2 * self._count + _SLACK:
+            self._fill()
+        return True
+
+    def peek(self) -> Timer | None:
+        """The first timer; None when there is none."""
+        self._drop_removed()
+        return self._decode(*self._index[0]) if self._index else None
+
+    def poll(self, up_to: int) -> Iterator[Timer]:
+        """Remove and yield timers up to a timestamp, in order; also those that are added meanwhile."""
+        while True:
+            self._drop_removed()
+            if not self._index or self._index[0][0] > up_to:
+                return
+            timestamp, record_key = heappop(self._index)
+            self._entries.delete(record_key)
+            self._count -= 1
+            yield self._decode(timestamp, record_key)
+
+    def timers(self) -> Iterator[Timer]:
+        """All timers, in no order that means anything (`InternalTimerService.forEachEventTimeTimer`)."""
+        for record_key in self._entries.keys():  # noqa: SIM118
+            yield self._decode(self._read_timestamp(record_key), record_key)
+
+    def _make_key(self, timestamp: int, key: Value, namespace: Value) -> bytes:
+        current = self._current
+        if current.value is None or key is not current.value:
+            current = self._other
+            current.set(key)
+        head = current.plain or b""
+        prefix = self._prefix
+        return head[:prefix] + self._encode_timestamp(timestamp) + head[prefix:] + self._encode_namespace(namespace)
+
+    def _drop_removed(self) -> None:
+        while self._index and self._entries.get(self._index[0][1]) is None:
+            heappop(self._index)
+
+    def _fill(self) -> None:
+        self._index = [(self._read_timestamp(record_key), record_key) for record_key in self._entries.keys()]  # noqa: SIM118
+        heapify(self._index)
+        self._count = len(self._index)
+
+    def _read_timestamp(self, record_key: bytes) -> int:
+        timestamp: int = self._decode_timestamp(record_key[self._prefix : self._prefix + _TIMESTAMP])
+        return timestamp
+
+    def _decode(self, timestamp: int, record_key: bytes) -> Timer:
+        fields = read_value(self._rest, Reader(record_key, None, self._prefix + _TIMESTAMP))
+        return Timer(timestamp, fields["key"], fields["namespace"])
+
 
 MOST_STATES = 32767
 """Ids of states are Java shorts (`FullSnapshotUtil`, `HeapSnapshotStrategy`)."""

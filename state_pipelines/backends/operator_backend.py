@@ -1,32 +1,373 @@
-"""The operator state backend of one subtask (`DefaultOperatorStateBackend`): list, union and broadcast state."""
+"""The operator state backend of one subtask (`DefaultOperatorStateBackend`): list, union, broadcast and raw state."""
 
 from __future__ import annotations
 
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from state_pipelines.backends.restored_elements import restore_broadcasts, restore_lists
-from state_pipelines.backends.schema_changes import Change, resolve_operator
-from state_pipelines.backends.system_clock import read_clock
-from state_pipelines.backends.value_codecs import Value, make_codec
+from state_pipelines.backends.value_codecs import Change, Value, make_codec, read_clock, resolve_operator
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.programs.execution import Encoded
+from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.codecs.value_conversion import ValueConversion
-from state_pipelines.errors import UsageError, Where, at
-from state_pipelines.metadata.handles import OperatorStreamStateHandle, RelativeFileStateHandle
-from state_pipelines.operatorstate import OperatorHeader, write_operator_file
+from state_pipelines.errors import UnsupportedError, UsageError, Where, at
+from state_pipelines.keyed.raw_timers import NEVER_STARTED, find_raw_sections
+from state_pipelines.keyed.sections import read_sections
+from state_pipelines.metadata.handles import (
+    KeyGroupsStateHandle,
+    OperatorStateMode,
+    OperatorStreamStateHandle,
+    RelativeFileStateHandle,
+)
+from state_pipelines.metadata.streams import read_whole_stream
+from state_pipelines.operations.rescale.redistribution import redistribute
+from state_pipelines.operatorstate import OperatorHeader, read_raw_partitions, write_operator_file, write_raw_partitions
+from state_pipelines.serializers.merged_subclasses import join_infos
 from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.storage import create_file, join
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from state_pipelines.backends.restored_elements import OldOperatorState
     from state_pipelines.codecs.layout import LayoutContext
+    from state_pipelines.metadata.handles import KeyGroupRange, KeyGroupsSavepointStateHandle, OperatorStateHandle
+    from state_pipelines.metadata.streams import StateStream
+    from state_pipelines.operations.rescale.redistribution import Share
+    from state_pipelines.operatorstate import OperatorStateFile, UnreadOperatorState
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.storage import Location
+
+OldOperatorState: TypeAlias = "UnreadOperatorState | None"
+"""Operator state of one old subtask (`snapshot.handle_readers.HandleReader.open_operator`); None when it has none."""
+
+Infos: TypeAlias = "dict[str, StateMetaInfo]"
+
+
+@dataclass(frozen=True)
+class _OldFiles:
+    """Files of the old subtasks by index; each is read when it is first needed, and held."""
+
+    unread: dict[int, UnreadOperatorState]
+    parallelism: int
+    held: dict[int, OperatorStateFile] = field(default_factory=dict)
+
+    @property
+    def handles(self) -> list[tuple[int, OperatorStateHandle]]:
+        return [(index, unread.handle) for index, unread in self.unread.items()]
+
+    def read(self, subtask: int) -> OperatorStateFile:
+        if subtask not in self.held:
+            self.held[subtask] = self.unread[subtask].read()
+        return self.held[subtask]
+
+
+def _index(old: Sequence[OldOperatorState]) -> _OldFiles:
+    return _OldFiles({index: unread for index, unread in enumerate(old) if unread is not None}, len(old))
+
+
+def restore_lists(
+    old: Sequence[OldOperatorState], subtask: int, parallelism: int
+) -> tuple[Infos, dict[str, list[bytes]]]:
+    """List states of a new subtask.
+
+    Args:
+        old: state of every old subtask, ascending.
+        subtask: index of the new subtask.
+        parallelism: number of new subtasks.
+
+    Returns:
+        States and bytes of their elements, by name; union state has the elements of all old subtasks.
+
+    Raises:
+        UnsupportedError: old subtasks have different serializers for a state.
+        StateError: state cannot be read.
+    """
+    files = _index(old)
+    infos = _join_infos(info for unread in files.unread.values() for info in unread.header.lists)
+    elements: dict[str, list[bytes]] = {name: [] for name in infos}
+    for share in _find_shares(files, subtask, parallelism):
+        if share.offsets and share.mode is not OperatorStateMode.BROADCAST:
+            handle = files.unread[share.subtask].handle
+            elements[share.state_name] += _take(files.read(share.subtask), handle, share)
+    return infos, elements
+
+
+def restore_broadcasts(
+    old: Sequence[OldOperatorState], subtask: int, parallelism: int, layouts: LayoutContext
+) -> tuple[Infos, dict[str, dict[bytes, bytes]]]:
+    """Broadcast states of a new subtask: bytes of keys and values by name; arguments and errors as `restore_lists`."""
+    files = _index(old)
+    infos = _join_infos(info for unread in files.unread.values() for info in unread.header.broadcasts)
+    entries: dict[str, dict[bytes, bytes]] = {name: {} for name in infos}
+    for share in _find_shares(files, subtask, parallelism):
+        if share.mode is OperatorStateMode.BROADCAST:
+            file = files.read(share.subtask)
+            with at(file=file.name, state=share.state_name):
+                entries[share.state_name] = _cut_entries(file, infos[share.state_name], layouts)
+    return infos, entries
+
+
+def _find_shares(files: _OldFiles, subtask: int, parallelism: int) -> list[Share]:
+    """Shares of one subtask; of union state all, by old subtask (`repartitionUnionState`)."""
+    if not files.unread:
+        return []
+    dealt = redistribute(files.handles, parallelism, old_parallelism=files.parallelism)
+    union = [share for shares in dealt for share in shares if share.mode is OperatorStateMode.UNION]
+    own = [share for share in dealt[subtask] if share.mode is not OperatorStateMode.UNION]
+    return own + sorted(union, key=lambda share: share.subtask)
+
+
+def _take(file: OperatorStateFile, handle: OperatorStateHandle, share: Share) -> list[bytes]:
+    data, starts, ends = file.elements(share.state_name)
+    # Offsets are those of the file; spans are positions in what may have been decompressed.
+    (state,) = [each for each in handle.states if each.state_name == share.state_name]
+    rows = {offset: row for row, offset in enumerate(state.offsets)}
+    if share.offsets == state.offsets:
+        chosen = list(range(len(state.offsets)))
+    elif len(rows) == len(state.offsets):
+        chosen = [rows[offset] for offset in share.offsets]
+    else:
+        raise UnsupportedError(
+            "elements without bytes are at one offset, so that they cannot be distinguished",
+            where=Where(file=file.name, state=share.state_name),
+            hint="Restore with the old parallelism",
+        )
+    return [
+        data[start:end].tobytes() for start, end in zip(starts[chosen].tolist(), ends[chosen].tolist(), strict=True)
+    ]
+
+
+def _cut_entries(file: OperatorStateFile, info: StateMetaInfo, layouts: LayoutContext) -> dict[bytes, bytes]:
+    data, start, end, count = file.broadcast(info.name)
+    key, value = derive_layout(info.key_serializer, layouts), derive_layout(info.value_serializer, layouts)
+    reader = Reader(data[start:end].tobytes())
+    entries: dict[bytes, bytes] = {}
+    for _ in range(count):
+        first = reader.position
+        read_value(key, reader, tail=False)
+        middle = reader.position
+        read_value(value, reader, tail=False)
+        entries[reader.data[first:middle]] = reader.data[middle : reader.position]
+    return entries
+
+
+def _join_infos(infos: Iterable[StateMetaInfo]) -> Infos:
+    joined: Infos = {}
+    for info in infos:
+        both = join_infos(joined.get(info.name, info), info)
+        if both is None:
+            raise UnsupportedError(
+                "the old subtasks have this operator state with different serializers",
+                where=Where(state=info.name),
+                hint="Let every subtask write the state once with the new job and take a savepoint then",
+            )
+        joined[info.name] = both
+    return joined
+
+
+class RawKeyedOutput:
+    """Bytes by key group that an operator writes at a snapshot (`KeyedStateCheckpointOutputStream`).
+
+    Args:
+        key_groups: range of the subtask.
+    """
+
+    def __init__(self, key_groups: KeyGroupRange) -> None:
+        self._key_groups = key_groups
+        self._current: bytearray | None = None
+        self._written: dict[int, bytearray] = {}
+
+    @property
+    def content(self) -> dict[int, bytes]:
+        """The bytes of the key groups that were started."""
+        return {key_group: bytes(written) for key_group, written in self._written.items()}
+
+    def get_key_group_list(self) -> Sequence[int]:
+        """Return the key groups of the subtask."""
+        return list(self._key_groups)
+
+    def start_new_key_group(self, key_group: int) -> None:
+        """Write the bytes that follow into a key group.
+
+        Raises:
+            UsageError: it is not one of the subtask, or was started before.
+        """
+        if key_group not in self._key_groups:
+            raise UsageError(f"Key group {key_group} does not belong to the key groups of the subtask")
+        if key_group in self._written:
+            raise UsageError(f"Key group {key_group} has already been registered!")
+        self._current = self._written[key_group] = bytearray()
+
+    def write(self, data: bytes) -> None:
+        """Write bytes into the key group that was started last.
+
+        Raises:
+            UsageError: none was started.
+        """
+        if self._current is None:
+            raise UsageError("raw keyed state has no key group", hint="Call start_new_key_group first")
+        self._current += data
+
+
+class RawOperatorOutput:
+    """Partitions that an operator writes at a snapshot (`OperatorStateCheckpointOutputStream`)."""
+
+    def __init__(self) -> None:
+        self._written: list[bytearray] = []
+
+    @property
+    def content(self) -> list[bytes]:
+        """The partitions, in their order."""
+        return [bytes(each) for each in self._written]
+
+    def start_new_partition(self) -> None:
+        """Write the bytes that follow into a partition of their own, which goes to one subtask as a whole."""
+        self._written.append(bytearray())
+
+    def write(self, data: bytes) -> None:
+        """Write bytes into the partition that was started last.
+
+        Raises:
+            UsageError: none was started.
+        """
+        if not self._written:
+            raise UsageError("raw operator state has no partition", hint="Call start_new_partition first")
+        self._written[-1] += data
+
+
+class RawState:
+    """Raw state of a subtask: what was restored, until the function reads it or writes its own.
+
+    Args:
+        keyed: (key group, bytes) of the restored raw keyed state.
+        partitions: of the restored raw operator state.
+    """
+
+    def __init__(self, keyed: Iterable[tuple[int, bytes]] = (), partitions: Iterable[bytes] = ()) -> None:
+        self._keyed, self._partitions = dict(keyed), list(partitions)
+
+    def take_keyed(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the restored (key group, bytes); what was taken is not carried over."""
+        taken, self._keyed = self._keyed, {}
+        yield from sorted(taken.items())
+
+    def take_partitions(self) -> Iterator[bytes]:
+        """Yield the restored partitions; what was taken is not carried over."""
+        taken, self._partitions = self._partitions, []
+        yield from taken
+
+    def choose_keyed(self, written: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """Return what a snapshot gets: what the function has written, else what nobody has taken."""
+        return written or self._keyed
+
+    def choose_partitions(self, written: list[bytes]) -> list[bytes]:
+        """Return what a snapshot gets: what the function has written, else what nobody has taken."""
+        return written or self._partitions
+
+
+def write_raw_keyed(
+    content: Mapping[int, bytes], key_groups: KeyGroupRange, directory: Location, name: str
+) -> KeyGroupsStateHandle | None:
+    """Write raw keyed state; the mirror of `read_raw_keyed`.
+
+    Args:
+        content: bytes by key group; key groups without an entry were never started.
+        key_groups: range of the subtask.
+        directory: of the snapshot.
+        name: of the file; a leftover is replaced.
+
+    Returns:
+        The handle, relative to the directory; None without content.
+
+    Raises:
+        UsageError: a key group is not in the range.
+    """
+    for key_group in content:
+        if key_group not in key_groups:
+            raise UsageError(f"Key group {key_group} does not belong to the key groups of the subtask")
+    if not content:
+        return None
+    offsets, size = [], 0
+    with create_file(join(directory, name), replace=True) as output:
+        for key_group in key_groups:
+            offsets.append(size if key_group in content else NEVER_STARTED)
+            size += output.write(content.get(key_group, b""))
+    stream = RelativeFileStateHandle(name, size)
+    return KeyGroupsStateHandle(key_groups, tuple(offsets), stream, state_handle_id=str(uuid.uuid4()))
+
+
+def read_raw_keyed(
+    handle: KeyGroupsStateHandle | KeyGroupsSavepointStateHandle, stream: StateStream, key_groups: KeyGroupRange
+) -> Iterator[tuple[int, bytes]]:
+    """(Key group, bytes) of the key groups of a subtask that were written.
+
+    Args:
+        handle: of any old subtask.
+        stream: the stream of the handle.
+        key_groups: range of the new subtask.
+
+    Raises:
+        FormatError: an offset is outside the stream.
+    """
+    for section in find_raw_sections(stream, handle.key_groups, handle.offsets):
+        if section.key_group in key_groups:
+            yield section.key_group, read_sections(stream, section.start, section.end)
+
+
+def write_raw_operator(partitions: list[bytes], directory: Location, name: str) -> OperatorStreamStateHandle | None:
+    """Write raw operator state; the mirror of `read_raw_operator`.
+
+    Args:
+        partitions: what can be dealt out to other subtasks, in order.
+        directory: of the snapshot.
+        name: of the file; a leftover is replaced.
+
+    Returns:
+        The handle, relative to the directory; None without partitions.
+    """
+    if not partitions:
+        return None
+    data, states = write_raw_partitions(partitions)
+    with create_file(join(directory, name), replace=True) as output:
+        output.write(data)
+    return OperatorStreamStateHandle(states, RelativeFileStateHandle(name, len(data)))
+
+
+def read_raw_operator(
+    old: Sequence[tuple[OperatorStateHandle, StateStream] | None], subtask: int, parallelism: int
+) -> Iterator[bytes]:
+    """Partitions of raw operator state for one new subtask.
+
+    Args:
+        old: handle and stream of every old subtask, ascending; None of those without raw state.
+        subtask: index of the new subtask.
+        parallelism: number of new subtasks.
+
+    Raises:
+        FormatError: an offset is outside its stream.
+    """
+    handles = [(index, each[0]) for index, each in enumerate(old) if each is not None]
+    if not handles:
+        return
+    # Partitions without bytes have the offset of the next one, so that offsets do not identify them: shares of one
+    # old subtask are consecutive, in the order of the new subtasks.
+    taken: Counter[int] = Counter()
+    for number, shares in enumerate(redistribute(handles, parallelism, old_parallelism=len(old))):
+        for share in shares:
+            found, first = old[share.subtask], taken[share.subtask]
+            taken[share.subtask] += len(share.offsets)
+            if number == subtask and found is not None and share.offsets:
+                handle, stream = found
+                data, starts, ends = read_raw_partitions(read_whole_stream(stream), handle, stream.name)
+                chosen = slice(first, taken[share.subtask])
+                for start, end in zip(starts[chosen].tolist(), ends[chosen].tolist(), strict=True):
+                    yield data[start:end].tobytes()
 
 
 class OperatorList:

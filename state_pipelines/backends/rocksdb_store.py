@@ -3,34 +3,485 @@
 Writes are buffered and go to the database in batches; reads look into the buffer first. Flink appends to lists with
 RocksDB's merge operator, which rocksdict cannot write: appended elements are buffered instead, and joined with the
 stored list when the buffer is written, so that the list has the same bytes. Operands that Flink has written are read.
+
+Flink's options of the RocksDB backend, with their keys and defaults. Source: `RocksDBOptions`,
+`RocksDBConfigurableOptions`, `PredefinedOptions`, `EmbeddedRocksDBStateBackend`.
+
+Options of rocksdict for Flink's options, and for tables that Flink reads. Source:
+`RocksDBResourceContainer.createBaseCommonDBOptions`, `RocksDBResourceContainer.getColumnOptions`.
+
+One memory budget of all RocksDB databases of a process, leased and counted by reference. Source:
+`RocksDBMemoryControllerUtils`, `SharedResources`.
 """
 
 from __future__ import annotations
 
 import shutil
+import threading
+from dataclasses import dataclass
+from enum import StrEnum
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from rocksdict import Checkpoint, Rdict, WriteBatch, WriteOptions
+from rocksdict import (
+    BlockBasedIndexType,
+    Cache,
+    Checkpoint,
+    DBCompactionStyle,
+    DBCompressionType,
+    Rdict,
+    WriteBatch,
+    WriteBufferManager,
+    WriteOptions,
+)
 
-from state_pipelines.backends.entry_store import DELIMITER, NO_SETTINGS, EntryKind
-from state_pipelines.backends.record_batches import BATCH, make_records, split_records
-from state_pipelines.backends.rocksdb_memory import SHARED_MEMORY, MemoryBudget, MemoryLease
-from state_pipelines.backends.rocksdb_options import RocksOptions, read_rocksdb_options
-from state_pipelines.backends.rocksdb_settings import make_options
-from state_pipelines.errors import TargetExistsError, UsageError, Where
-from state_pipelines.rocksdb.writer import DEFAULT_COLUMN_FAMILY
+from state_pipelines.backends.entry_store import BATCH, DELIMITER, NO_SETTINGS, EntryKind, make_records, split_records
+from state_pipelines.errors import TargetExistsError, UnsupportedError, UsageError, Where
+from state_pipelines.operations.retention.policy import parse_size
+from state_pipelines.rocksdb.writer import DEFAULT_COLUMN_FAMILY, load_flink_options, make_table_format
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+    from types import TracebackType
+    from typing import Self
 
-    from rocksdict import ColumnFamily, RdictIter
+    from rocksdict import BlockBasedOptions, ColumnFamily, Options, RdictIter
 
     from state_pipelines.backends.entry_store import MeasureHead, StateSettings
     from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
+
+PREFIX = "state.backend.rocksdb."
+MANAGED_SIZE = "taskmanager.memory.managed.size"
+"""Memory of all RocksDB databases of a process, if it is managed and no other size is given."""
+
+DEFAULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "predefined-options": "DEFAULT",
+        "thread.num": "2",
+        "files.open": "-1",
+        "log.max-file-size": "25mb",
+        "log.file-num": "4",
+        "log.dir": "",
+        "compaction.style": "LEVEL",
+        "compaction.level.use-dynamic-size": "false",
+        "compaction.level.target-file-size-base": "64mb",
+        "compaction.level.max-size-level-base": "256mb",
+        "compression.per.level": "SNAPPY_COMPRESSION",
+        "writebuffer.size": "64mb",
+        "writebuffer.count": "2",
+        "writebuffer.number-to-merge": "1",
+        "block.blocksize": "4kb",
+        "block.metadata-blocksize": "4kb",
+        "block.cache-size": "8mb",
+        "use-bloom-filter": "false",
+        "bloom-filter.bits-per-key": "10.0",
+        "bloom-filter.block-based-mode": "false",
+        "write-batch-size": "2mb",
+        "memory.managed": "true",
+        "memory.fixed-per-slot": "",
+        "memory.fixed-per-tm": "",
+        "memory.write-buffer-ratio": "0.5",
+        "memory.partitioned-index-filters": "false",
+        "checkpoint.transfer.thread.num": "4",
+        "restore-overlap-fraction-threshold": "0.0",
+        "localdir": "",
+    }
+)
+"""Options that have an effect, without `PREFIX`, and their defaults."""
+
+MANAGED_DEFAULT = "256mb"
+
+METRICS = "metrics."
+"""Beginning of the options of metrics, all of which are `false` by default."""
+
+PROFILES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "DEFAULT": {},
+        "SPINNING_DISK_OPTIMIZED": {
+            "compaction.style": "LEVEL",
+            "compaction.level.use-dynamic-size": "true",
+            "thread.num": "4",
+            "files.open": "-1",
+        },
+        "SPINNING_DISK_OPTIMIZED_HIGH_MEM": {
+            "block.cache-size": "256mb",
+            "block.blocksize": "128kb",
+            "compaction.level.use-dynamic-size": "true",
+            "thread.num": "4",
+            "compaction.level.max-size-level-base": "1gb",
+            "files.open": "-1",
+            "writebuffer.count": "4",
+            "writebuffer.number-to-merge": "3",
+            "compaction.level.target-file-size-base": "256mb",
+            "writebuffer.size": "64mb",
+            "use-bloom-filter": "true",
+        },
+        "FLASH_SSD_OPTIMIZED": {"thread.num": "4", "files.open": "-1"},
+    }
+)
+"""Predefined options by name."""
+
+FIXED: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "log.level": ("INFO_LEVEL", "rocksdict does not set the level of the log"),
+        "options-factory": ("", "a factory is a Java class; set the options by their keys"),
+        "memory.high-prio-pool-ratio": ("0.1", "the cache of rocksdict has no pool of high priority"),
+        "timer-service.factory": ("ROCKSDB", "timers are records of the store, ordered in memory"),
+        "timer-service.cache-size": ("128", "the order of all timers is in memory"),
+        "checkpoint.upload-jitter": ("0 ms", "uploads are not delayed"),
+        "use-ingest-db-restore-mode": ("false", "a rescaled restore writes the records of all databases but one"),
+        "use-delete-files-in-range-during-rescaling": ("false", "a rescaled restore clips by range tombstones"),
+        "incremental-restore-async-compact-after-rescale": ("false", "RocksDB compacts by itself"),
+        "rescaling.use-delete-files-in-range": ("false", "a rescaled restore clips by range tombstones"),
+        **{
+            f"manual-compaction.{name}": (default, "RocksDB compacts by itself")
+            for name, default in {
+                "min-interval": "0 ms",
+                "max-parallel-compactions": "5",
+                "max-file-size-to-compact": "50kb",
+                "min-files-to-compact": "5",
+                "max-files-to-compact": "30",
+                "max-output-file-size": "64mb",
+                "max-auto-compactions": "30",
+            }.items()
+        },
+        "compaction.filter.query-time-after-num-entries": ("1000", "rocksdict has no compaction filter for TTL"),
+        "compaction.filter.periodic-compaction-time": ("30 d", "rocksdict has no compaction filter for TTL"),
+    }
+)
+"""Options that are accepted at their default only, and the reason."""
+
+COMPRESSIONS = {
+    "NO_COMPRESSION": "none",
+    "SNAPPY_COMPRESSION": "snappy",
+    "LZ4_COMPRESSION": "lz4",
+    "ZSTD_COMPRESSION": "zstd",
+}
+"""Compressions that the RocksDB of Flink and of rocksdict both have."""
+
+
+class CompactionStyle(StrEnum):
+    """Style of compaction, by the value of `compaction.style`."""
+
+    LEVEL = "LEVEL"
+    FIFO = "FIFO"
+    UNIVERSAL = "UNIVERSAL"
+    NONE = "NONE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RocksOptions:
+    """Options of a database; sizes in bytes. Names follow the keys.
+
+    Attributes:
+        memory_size: shared memory of all databases of the process; None when every state has memory of its own.
+    """
+
+    thread_num: int
+    files_open: int
+    log_max_file_size: int
+    log_file_num: int
+    log_dir: str
+    compaction_style: CompactionStyle
+    use_dynamic_size: bool
+    target_file_size_base: int
+    max_size_level_base: int
+    compression_per_level: tuple[str, ...]
+    writebuffer_size: int
+    writebuffer_count: int
+    writebuffer_number_to_merge: int
+    block_size: int
+    metadata_block_size: int
+    block_cache_size: int
+    bloom_filter_bits: float | None
+    bloom_filter_block_based: bool
+    write_batch_size: int
+    memory_size: int | None
+    write_buffer_ratio: float
+    partitioned_index_filters: bool
+    transfer_threads: int
+    restore_overlap_fraction_threshold: float
+    local_directory: str
+
+
+def read_rocksdb_options(options: Mapping[str, str] | None = None) -> RocksOptions:
+    """Options by Flink's keys: what is given, on top of the predefined options, on top of the defaults.
+
+    Args:
+        options: by key; keys that are not of RocksDB are ignored, except `taskmanager.memory.managed.size`.
+
+    Raises:
+        UsageError: an option is unknown, or its value is not one of it.
+        UnsupportedError: an option has no effect here; it is accepted at its default only.
+    """
+    given = {key.removeprefix(PREFIX): value for key, value in (options or {}).items() if key.startswith(PREFIX)}
+    for name, value in list(given.items()):
+        if name.startswith(METRICS):
+            if value != "false":
+                raise UnsupportedError(
+                    f"{PREFIX}{name} is {value!r}: nothing reports metrics of RocksDB here", hint="Leave it out"
+                )
+            del given[name]
+            continue
+        if name in FIXED and value != FIXED[name][0]:
+            default, reason = FIXED[name]
+            raise UnsupportedError(
+                f"{PREFIX}{name} is {value!r}: {reason}", hint=f"Leave it at its default, {default!r}"
+            )
+        if name not in DEFAULTS and name not in FIXED:
+            raise UsageError(f"there is no option {PREFIX}{name}", hint=f"Options: {', '.join(sorted(DEFAULTS))}")
+    profile = given.get("predefined-options", DEFAULTS["predefined-options"])
+    if profile not in PROFILES:
+        raise _wrong("predefined-options", profile, ", ".join(PROFILES))
+    values = {**DEFAULTS, **PROFILES[profile], **given}
+
+    def size(name: str) -> int:
+        return parse_size(values[name], PREFIX + name)
+
+    is_managed = _read_flag(values, "memory.managed")
+    managed = (options or {}).get(MANAGED_SIZE, MANAGED_DEFAULT) if is_managed else ""
+    # As in Flink, a size per slot goes before managed memory, and that before a size per TaskManager.
+    chosen = values["memory.fixed-per-slot"] or managed or values["memory.fixed-per-tm"]
+    return RocksOptions(
+        thread_num=_read_integer(values, "thread.num"),
+        files_open=_read_integer(values, "files.open"),
+        log_max_file_size=size("log.max-file-size"),
+        log_file_num=_read_integer(values, "log.file-num"),
+        log_dir=values["log.dir"],
+        compaction_style=CompactionStyle(_read_choice(values, "compaction.style", tuple(CompactionStyle))),
+        use_dynamic_size=_read_flag(values, "compaction.level.use-dynamic-size"),
+        target_file_size_base=size("compaction.level.target-file-size-base"),
+        max_size_level_base=size("compaction.level.max-size-level-base"),
+        compression_per_level=_read_compressions(values),
+        writebuffer_size=size("writebuffer.size"),
+        writebuffer_count=_read_integer(values, "writebuffer.count"),
+        writebuffer_number_to_merge=_read_integer(values, "writebuffer.number-to-merge"),
+        block_size=size("block.blocksize"),
+        metadata_block_size=size("block.metadata-blocksize"),
+        block_cache_size=size("block.cache-size"),
+        bloom_filter_bits=_read_fraction(values, "bloom-filter.bits-per-key")
+        if _read_flag(values, "use-bloom-filter")
+        else None,
+        bloom_filter_block_based=_read_flag(values, "bloom-filter.block-based-mode"),
+        write_batch_size=size("write-batch-size"),
+        memory_size=parse_size(chosen, "the memory of RocksDB") if chosen else None,
+        write_buffer_ratio=_read_fraction(values, "memory.write-buffer-ratio"),
+        partitioned_index_filters=_read_flag(values, "memory.partitioned-index-filters"),
+        transfer_threads=_read_integer(values, "checkpoint.transfer.thread.num"),
+        restore_overlap_fraction_threshold=_read_fraction(values, "restore-overlap-fraction-threshold"),
+        local_directory=values["localdir"],
+    )
+
+
+def _read_integer(values: Mapping[str, str], name: str) -> int:
+    try:
+        return int(values[name])
+    except ValueError:
+        raise _wrong(name, values[name], "an integer") from None
+
+
+def _read_fraction(values: Mapping[str, str], name: str) -> float:
+    try:
+        return float(values[name])
+    except ValueError:
+        raise _wrong(name, values[name], "a number") from None
+
+
+def _read_flag(values: Mapping[str, str], name: str) -> bool:
+    return _read_choice(values, name, ("true", "false")) == "true"
+
+
+def _read_choice(values: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
+    if values[name] not in known:
+        raise _wrong(name, values[name], ", ".join(known))
+    return values[name]
+
+
+def _read_compressions(values: Mapping[str, str]) -> tuple[str, ...]:
+    found = [each.strip() for each in values["compression.per.level"].split(";")]
+    for each in found:
+        if each not in COMPRESSIONS:
+            raise _wrong("compression.per.level", each, ", ".join(COMPRESSIONS))
+    return tuple(COMPRESSIONS[each] for each in found)
+
+
+def _wrong(name: str, value: str, expected: str) -> UsageError:
+    return UsageError(f"{PREFIX}{name} is {value!r}", hint=f"Expected: {expected}")
+
+
+_STYLES = {
+    CompactionStyle.LEVEL: DBCompactionStyle.level,
+    CompactionStyle.FIFO: DBCompactionStyle.fifo,
+    CompactionStyle.UNIVERSAL: DBCompactionStyle.universal,
+}
+
+
+def make_options(options: RocksOptions, lease: MemoryLease | None) -> Options:
+    """Options of a database and of its column families.
+
+    Args:
+        options: Flink's.
+        lease: shared memory; None when every column family has its own.
+    """
+    made = load_flink_options()
+    made.create_if_missing(True)
+    made.set_use_fsync(False)
+    made.set_stats_dump_period_sec(0)
+    made.set_max_background_jobs(options.thread_num)
+    made.set_max_open_files(options.files_open)
+    made.set_max_log_file_size(options.log_max_file_size)
+    made.set_keep_log_file_num(options.log_file_num)
+    if options.log_dir:
+        made.set_db_log_dir(options.log_dir)
+    if options.compaction_style is CompactionStyle.NONE:
+        made.set_disable_auto_compactions(True)
+    else:
+        made.set_compaction_style(_STYLES[options.compaction_style]())
+    made.set_level_compaction_dynamic_level_bytes(options.use_dynamic_size)
+    made.set_target_file_size_base(options.target_file_size_base)
+    made.set_max_bytes_for_level_base(options.max_size_level_base)
+    kinds = [getattr(DBCompressionType, name)() for name in options.compression_per_level]
+    if len(kinds) == 1:
+        made.set_compression_type(kinds[0])
+    else:
+        made.set_compression_per_level(kinds)
+    made.set_write_buffer_size(options.writebuffer_size)
+    made.set_max_write_buffer_number(options.writebuffer_count)
+    made.set_min_write_buffer_number_to_merge(options.writebuffer_number_to_merge)
+    made.set_block_based_table_factory(_make_blocks(options, lease))
+    if lease is not None:
+        made.set_write_buffer_manager(lease.manager)
+    return made
+
+
+def _make_blocks(options: RocksOptions, lease: MemoryLease | None) -> BlockBasedOptions:
+    blocks = make_table_format()
+    blocks.set_block_size(options.block_size)
+    blocks.set_metadata_block_size(options.metadata_block_size)
+    blocks.set_block_cache(Cache(options.block_cache_size) if lease is None else lease.cache)
+    if options.bloom_filter_bits is not None:
+        bits = options.bloom_filter_bits
+        blocks.set_bloom_filter(bits, options.bloom_filter_block_based)  # type: ignore[arg-type]  # it takes a float
+    if lease is not None:
+        # Index and filters count towards the budget.
+        blocks.set_cache_index_and_filter_blocks(True)
+        blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+        if options.partitioned_index_filters:
+            blocks.set_index_type(BlockBasedIndexType.two_level_index_search())
+            blocks.set_partition_filters(True)
+            blocks.set_pin_top_level_index_and_filter(True)
+    return blocks
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """Sizes of a budget.
+
+    Attributes:
+        size: bytes in all.
+        write_buffer_ratio: fraction of write buffers.
+    """
+
+    size: int
+    write_buffer_ratio: float
+
+    @property
+    def cache_capacity(self) -> int:
+        """Bytes of the cache, which the write buffers are charged to (`calculateActualCacheCapacity`)."""
+        return int((3 - self.write_buffer_ratio) * self.size / 3)
+
+    @property
+    def write_buffer_capacity(self) -> int:
+        """Bytes of write buffers, which they exceed by half at most (`calculateWriteBufferManagerCapacity`)."""
+        return int(2 * self.size * self.write_buffer_ratio / 3)
+
+
+class SharedMemory:
+    """Cache and write buffer manager of a process; they exist as long as anything leases them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._leases = 0
+        self._budget: MemoryBudget | None = None
+        self._cache: Cache | None = None
+        self._manager: WriteBufferManager | None = None
+
+    @property
+    def leases(self) -> int:
+        """Number of leases that are not released."""
+        return self._leases
+
+    def lease(self, budget: MemoryBudget) -> MemoryLease:
+        """Lease the memory; the first lease allocates it.
+
+        Raises:
+            UsageError: the process has another budget.
+            KeyboardInterrupt: the wait for the memory was interrupted.
+        """
+        try:
+            self._lock.acquire()
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt("Interrupted while acquiring memory") from error
+        try:
+            if self._cache is None or self._manager is None or self._budget is None:
+                self._cache = Cache(budget.cache_capacity)
+                self._manager = WriteBufferManager.new_write_buffer_manager_with_cache(
+                    budget.write_buffer_capacity, False, self._cache
+                )
+                self._budget = budget
+            elif self._budget != budget:
+                raise UsageError(
+                    f"the databases of this process share {self._budget.size} bytes of memory, and {budget.size} are "
+                    "asked for",
+                    hint="Give all states of a process the same memory options",
+                )
+            self._leases += 1
+            return MemoryLease(self, self._cache, self._manager)
+        finally:
+            self._lock.release()
+
+    def release(self) -> None:
+        """Give one lease back; the last one frees the memory."""
+        with self._lock:
+            self._leases -= 1
+            if not self._leases:
+                self._budget = self._cache = self._manager = None
+
+
+class MemoryLease:
+    """Shared memory as long as the lease is not released.
+
+    Attributes:
+        cache: of blocks.
+        manager: of write buffers, which are charged to the cache.
+    """
+
+    def __init__(self, memory: SharedMemory, cache: Cache, manager: WriteBufferManager) -> None:
+        self._memory: SharedMemory | None = memory
+        self.cache = cache
+        self.manager = manager
+
+    def release(self) -> None:
+        """Give the lease back; once only."""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+SHARED_MEMORY = SharedMemory()
+"""The memory of this process."""
 
 _MISSING = object()
 _AFTER_ALL = b"\xff"

@@ -1,25 +1,75 @@
-"""Completed checkpoints of a job: which are retained, which are subsumed and discarded.
+"""Completed checkpoints of a job: their directories and files, and which are retained, subsumed and discarded.
 
 Source: `DefaultCompletedCheckpointStore`, `CheckpointSubsumeHelper`, `CompletedCheckpoint`.
+
+Files of checkpoints, counted by reference; a file that a checkpoint references is never released. Source:
+`SharedStateRegistryImpl`. A file is known by its location, as in Flink since 1.17.
+
+Snapshots that a job takes over: their files are counted with those of its own checkpoints. Source:
+`SharedStateRegistry.registerAllAfterRestored`. Flink counts only what it restores. Here the other checkpoints beside a
+claimed one count as well, so that discarding it never removes a file that they need.
+
+Disposal of checkpoints in an order that a kill may interrupt anywhere: `_metadata` first, then files. Source:
+`CompletedCheckpoint.CompletedCheckpointDiscardObject`, `CheckpointsCleaner`. Without `_metadata` no reader finds the
+checkpoint; what is left of it is what retention calls an orphan.
+
+Directories of the checkpoints and savepoints of a job, with Flink's names. Source: `FsCheckpointStorageAccess`,
+`AbstractFsCheckpointStorageAccess`.
 """
 
 from __future__ import annotations
 
+import logging
+import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import FormatError, MissingFileError, NotFoundError, StateError, UnsupportedError
-from state_pipelines.operations.retention.flink_names import TASK_OWNED
-from state_pipelines.snapshot.opening import open_location
+from state_pipelines.errors import (
+    FormatError,
+    MissingFileError,
+    NotFoundError,
+    OutOfReachError,
+    StateError,
+    TargetExistsError,
+    UnsupportedError,
+    UsageError,
+    Where,
+)
+from state_pipelines.metadata import (
+    CheckpointMetadata,
+    OperatorState,
+    SubtaskState,
+    list_references,
+    replace_stream_handles,
+    write_metadata,
+)
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
+    FileStateHandle,
+    RelativeFileStateHandle,
+    SegmentFileStateHandle,
+)
+from state_pipelines.metadata.references import operator_handles
+from state_pipelines.metadata.streams import locate_file, name_file
+from state_pipelines.operations.retention.flink_names import SHARED, TASK_OWNED
+from state_pipelines.snapshot.snapshot import open_location
+from state_pipelines.storage import METADATA_FILE, Location, PathMapping, exists, join, read_file
+from state_pipelines.storage.deletion import delete_files, remove_empty_directory
+from state_pipelines.storage.files import is_directory, list_directory, remove_directory, remove_file
 from state_pipelines.storage.locations import parent
+from state_pipelines.storage.resolution import CHECKPOINT_DIRECTORY, JOB_DIRECTORY, MANIFEST_FILE
 from state_pipelines.storage.snapshot_listing import find_snapshots
 
 if TYPE_CHECKING:
-    from state_pipelines.checkpoints.disposal import Disposal
-    from state_pipelines.checkpoints.shared_files import SharedFiles
+    from collections.abc import Callable, Collection, Iterable
+
     from state_pipelines.metadata import CheckpointProperties
+    from state_pipelines.metadata.handles import StreamStateHandle
+    from state_pipelines.metadata.references import StreamReference
+    from state_pipelines.operations.write.transaction import SnapshotTransaction
     from state_pipelines.snapshot import Snapshot
-    from state_pipelines.storage import Location, SnapshotLocation
+    from state_pipelines.storage import SnapshotLocation
 
 
 @dataclass(frozen=True)
@@ -171,3 +221,440 @@ def find_latest_checkpoint(directory: Location) -> Snapshot | None:
 def _number(location: SnapshotLocation) -> int:
     digits = location.directory.name.rpartition("-")[2]
     return int(digits) if digits.isdigit() else -1
+
+
+def list_files(
+    metadata: CheckpointMetadata, directory: Location, path_mapping: PathMapping | None = None
+) -> frozenset[Location]:
+    """Return the files that a snapshot references, those in its own directory included.
+
+    Args:
+        metadata: of the snapshot.
+        directory: of the snapshot, from which relative handles start.
+        path_mapping: current directories of absolute handles.
+
+    Raises:
+        FormatError: a relative path leaves the directory.
+        OutOfReachError: a file is outside the directories that the snapshot may name.
+        UsageError: the storage of an absolute handle cannot be reached.
+    """
+    mapping = () if path_mapping is None else (path_mapping,)
+    handles = {reference.handle for reference in list_references(metadata) if isinstance(reference.handle, _FILES)}
+    return frozenset(locate_file(handle, directory, *mapping) for handle in handles)
+
+
+def name_files(metadata: CheckpointMetadata, directory: Location, path_mapping: PathMapping) -> frozenset[Location]:
+    """Return the files of this storage that a snapshot names, in reach or not: those that must not be deleted.
+
+    Arguments as for `list_files`.
+    """
+    handles = (reference.handle for reference in list_references(metadata) if isinstance(reference.handle, _FILES))
+    named = (name_file(handle, directory, path_mapping) for handle in handles)
+    return frozenset(each for each in named if each is not None)
+
+
+def list_subtask_files(state: SubtaskState, directory: Location, beside: Iterable[Location]) -> frozenset[Location]:
+    """Return the files that one subtask references and that its checkpoint may name; others are never published.
+
+    Args:
+        state: of the subtask.
+        directory: of the checkpoint.
+        beside: other directories whose files it may name.
+    """
+    allowed = PathMapping().allow(each.url for each in beside)
+    operator = OperatorState(bytes(16), 1, 1, (state,))
+    found: set[Location] = set()
+    for reference in operator_handles(operator):
+        if isinstance(reference.handle, _FILES):
+            with suppress(OutOfReachError):
+                found.add(locate_file(reference.handle, directory, allowed))
+    return frozenset(found)
+
+
+_FILES = (FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle)
+
+
+class SharedFiles:
+    """The files that pending and completed checkpoints reference.
+
+    Attributes:
+        frozen_by: why no file is released any more; empty where files are released.
+    """
+
+    def __init__(self) -> None:
+        self.frozen_by = ""
+        self._users: dict[Location, set[int]] = {}
+        self._files: dict[int, set[Location]] = {}
+        self._protected: set[Location] = set()
+
+    def __len__(self) -> int:
+        """Return the number of files that are referenced."""
+        return len(self._users)
+
+    def __contains__(self, file: object) -> bool:
+        """Return whether a file is referenced, or belongs to somebody else."""
+        return file in self._users or file in self._protected
+
+    @property
+    def directories(self) -> set[Location]:
+        """The directories of the files that are referenced."""
+        return {parent(file) for file in self._users}
+
+    def register(self, checkpoint_id: int, files: Iterable[Location]) -> None:
+        """Note that a checkpoint references files; they may have been registered before."""
+        own = self._files.setdefault(checkpoint_id, set())
+        for file in files:
+            own.add(file)
+            self._users.setdefault(file, set()).add(checkpoint_id)
+
+    def protect(self, files: Iterable[Location]) -> None:
+        """Note files that are never released: those of a snapshot that belongs to somebody else."""
+        self._protected.update(files)
+
+    def freeze(self, reason: str) -> None:
+        """Release no file any more, since not all references are known.
+
+        Args:
+            reason: one sentence, for people.
+        """
+        self.frozen_by = self.frozen_by or reason
+
+    def release(self, checkpoint_id: int) -> list[Location]:
+        """Forget the references of a checkpoint that is gone.
+
+        Args:
+            checkpoint_id: the checkpoint; its `_metadata` does not exist any more, or never did.
+
+        Returns:
+            Files that nothing references, in a stable order, to be deleted now.
+        """
+        free: list[Location] = []
+        for file in self._files.pop(checkpoint_id, ()):
+            users = self._users[file]
+            users.discard(checkpoint_id)
+            if not users:
+                del self._users[file]
+                free.append(file)
+        if self.frozen_by:
+            return []
+        return sorted((file for file in free if file not in self._protected), key=lambda file: file.path)
+
+    def forget(self, checkpoint_id: int) -> None:
+        """Forget the references of a checkpoint that stays where it is and does not belong to the job any more."""
+        for file in self._files.pop(checkpoint_id, ()):
+            self._users[file].discard(checkpoint_id)
+            if not self._users[file]:
+                del self._users[file]
+                self._protected.add(file)
+
+
+_log = logging.getLogger(__name__)
+
+
+def claim_snapshot(
+    snapshot: Snapshot, files: SharedFiles, completed: CompletedCheckpoints, properties: CheckpointProperties
+) -> set[Location]:
+    """Take over a restored snapshot.
+
+    Args:
+        snapshot: the snapshot.
+        files: files by reference.
+        completed: the retained checkpoints, which it joins.
+        properties: of the checkpoints of the job, by which it is discarded.
+
+    Returns:
+        Directories whose files new checkpoints may reference.
+
+    Raises:
+        OutOfReachError: the snapshot names a file that it may not name; it is not claimed, which could delete the file.
+        StorageError: the storage fails.
+    """
+    listed = list_files(snapshot.metadata, snapshot.location.directory, snapshot.path_mapping)
+    files.register(snapshot.metadata.checkpoint_id, listed)
+    completed.take_over(
+        CompletedCheckpoint(snapshot.metadata.checkpoint_id, snapshot.location, properties, is_own=False)
+    )
+    if any(parent(file) != snapshot.location.directory for file in listed):
+        others, unreadable = find_checkpoints(parent(snapshot.location.directory))
+        for other in others:
+            if other.location != snapshot.location:
+                files.protect(name_files(other.metadata, other.location.directory, snapshot.path_mapping))
+        for location, error in unreadable:
+            _freeze(files, f"{location.metadata} cannot be read: {error}")
+    return {parent(file) for file in listed}
+
+
+def recover_checkpoints(
+    directory: Location, files: SharedFiles, completed: CompletedCheckpoints, properties: CheckpointProperties
+) -> list[Snapshot]:
+    """Take over all completed checkpoints in the directory of a job that starts again.
+
+    Args:
+        directory: of the job.
+        files: files by reference; nothing is released any more if a checkpoint cannot be read.
+        completed: the retained checkpoints, which they join.
+        properties: by which they are discarded.
+
+    Returns:
+        The checkpoints by ascending id.
+
+    Raises:
+        StorageError: the storage fails.
+    """
+    found, unreadable = find_checkpoints(directory)
+    for snapshot in found:
+        number = snapshot.metadata.checkpoint_id
+        listed = name_files(snapshot.metadata, snapshot.location.directory, snapshot.path_mapping)
+        files.register(number, listed)
+        # What an earlier run has claimed elsewhere may be needed by others there.
+        files.protect(file for file in listed if not file.path.startswith(f"{directory.path}/"))
+        completed.take_over(CompletedCheckpoint(number, snapshot.location, properties))
+    for location, error in unreadable:
+        _freeze(files, f"{location.metadata} cannot be read: {error}")
+    return found
+
+
+def _freeze(files: SharedFiles, reason: str) -> None:
+    files.freeze(reason)
+    _log.warning("No file that checkpoints share is deleted in this run: %s", reason)
+
+
+class Disposal:
+    """Deletes files and directories; what the storage refuses is tried again with the next checkpoint.
+
+    Attributes:
+        files: files that could not be deleted yet.
+        directories: directories that could not be removed yet, with all that is in them.
+    """
+
+    def __init__(self) -> None:
+        self.files: list[Location] = []
+        self.directories: list[Location] = []
+
+    def retire(self, metadata: Location) -> bool:
+        """Delete a `_metadata`; return whether it is gone, so that files of the checkpoint may go."""
+        try:
+            remove_file(metadata)
+        except StateError as error:
+            _log.warning("A checkpoint could not be discarded, which is tried again: %s", error)
+            return False
+        return True
+
+    def delete(self, files: Iterable[Location]) -> None:
+        """Delete files, and those that could not be deleted before."""
+        wanted = [*self.files, *files]
+        if not wanted:
+            return
+        self.files = []
+        for file, error in zip(wanted, delete_files(wanted), strict=True):
+            if error is not None:
+                self.files.append(file)
+                _log.warning("A file could not be deleted, which is tried again: %s", error)
+
+    def remove(self, directories: Iterable[Location] = ()) -> None:
+        """Remove directories with all that is in them, and those that could not be removed before.
+
+        Args:
+            directories: of checkpoints without `_metadata`.
+        """
+        wanted = [*self.directories, *directories]
+        self.directories = []
+        for directory in wanted:
+            try:
+                remove_directory(directory)
+            except StateError as error:
+                self.directories.append(directory)
+                _log.warning("A directory could not be removed, which is tried again: %s", error)
+
+    def remove_if_empty(self, directory: Location) -> None:
+        """Remove a directory unless something other than a manifest is in it; then the manifest stays too."""
+        try:
+            left = [each.location.name for each in list_directory(directory)] if is_directory(directory) else []
+        except StateError as error:
+            _log.warning("A directory could not be listed, and stays: %s", error)
+            return
+        if left == [MANIFEST_FILE]:
+            self.delete([join(directory, MANIFEST_FILE)])
+        remove_empty_directory(directory)
+
+
+_SAVEPOINT_ATTEMPTS = 10
+
+
+def _random_digits() -> str:
+    return secrets.token_hex(6)
+
+
+@dataclass(frozen=True)
+class CheckpointDirectories:
+    """The directories below the directory of checkpoints of one job.
+
+    Attributes:
+        root: the directory of checkpoints (`execution.checkpointing.dir`).
+        job_id: 32 hexadecimal digits.
+        create_subdirectory: there is a directory by job id below `root` (`execution.checkpointing.create-subdir`).
+
+    Raises:
+        UsageError: the job id is none.
+    """
+
+    root: Location
+    job_id: str
+    create_subdirectory: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what is no job id: it becomes the name of a directory."""
+        if JOB_DIRECTORY.fullmatch(self.job_id) is None:
+            raise UsageError(f"{self.job_id!r} is not a job id", hint="Write 32 hexadecimal digits in lower case")
+
+    @property
+    def job(self) -> Location:
+        """The directory of the job."""
+        return join(self.root, self.job_id) if self.create_subdirectory else self.root
+
+    @property
+    def shared(self) -> Location:
+        """The directory of files that several checkpoints reference."""
+        return join(self.job, SHARED)
+
+    @property
+    def task_owned(self) -> Location:
+        """The directory of files that belong to tasks, which the coordinator never deletes."""
+        return join(self.job, TASK_OWNED)
+
+    def checkpoint(self, checkpoint_id: int) -> Location:
+        """The directory of one checkpoint and of the files that only it references."""
+        return join(self.job, f"chk-{checkpoint_id}")
+
+    def find_last_id(self) -> int:
+        """Return the highest id that a directory of the job names, completed or not; 0 where there is none.
+
+        The remains of a run that was killed count: their names are not used again.
+
+        Raises:
+            StorageError: the storage fails.
+        """
+        return max(self._list_ids(), default=0)
+
+    def find_completed_after(self, checkpoint_id: int) -> Location | None:
+        """Return the directory of a completed checkpoint with a higher id, which another run has taken; None for none.
+
+        Raises:
+            StorageError: the storage fails.
+        """
+        later = (self.checkpoint(each) for each in self._list_ids() if each > checkpoint_id)
+        return next((each for each in later if exists(join(each, METADATA_FILE))), None)
+
+    def _list_ids(self) -> list[int]:
+        if not is_directory(self.job):
+            return []
+        matches = (CHECKPOINT_DIRECTORY.fullmatch(entry.location.name) for entry in list_directory(self.job))
+        return [int(match[1]) for match in matches if match]
+
+
+def name_savepoint(root: Location, job_id: str, random_digits: Callable[[], str] = _random_digits) -> Location:
+    """Choose a directory for a savepoint that is not there yet (`initializeLocationForSavepoint`).
+
+    Args:
+        root: directory of savepoints.
+        job_id: 32 hexadecimal digits, of which the name has the first six.
+        random_digits: gives twelve hexadecimal digits.
+
+    Raises:
+        TargetExistsError: ten names are all taken.
+        StorageError: the storage fails.
+    """
+    for _ in range(_SAVEPOINT_ATTEMPTS):
+        found = join(root, f"savepoint-{job_id[:6]}-{random_digits()}")
+        if not exists(found):
+            return found
+    raise TargetExistsError(
+        "no free name was found for a savepoint", where=Where(file=str(root)), hint="Choose another directory"
+    )
+
+
+def publish(
+    transaction: SnapshotTransaction,
+    metadata: CheckpointMetadata,
+    beside: Collection[Location],
+    require_time: Callable[[], None],
+) -> StateError | None:
+    """Write `_metadata` of a checkpoint whose data files are complete.
+
+    Args:
+        transaction: of the directory of the checkpoint, entered; it is left where the checkpoint is published or may
+            be.
+        metadata: of the checkpoint.
+        beside: directories besides its own whose files it may name.
+        require_time: raises an error if the checkpoint has expired; called before the commit.
+
+    Returns:
+        None for a published checkpoint, else the error that leaves open whether it was published.
+
+    Raises:
+        StateError: it was not published; the transaction is still to be left.
+    """
+    try:
+        transaction.stage(metadata, None, beside=beside)
+        require_time()
+        transaction.commit()
+    except StateError as error:
+        is_published = _find_out(transaction.target, write_metadata(metadata))
+        if is_published is False:
+            raise
+        return None if is_published else error
+    transaction.__exit__(None, None, None)
+    return None
+
+
+def _find_out(target: Location, written: bytes) -> bool | None:
+    """Return whether the `_metadata` is there after an error; None where that is not certain.
+
+    The last response of a storage may be lost after it has done what was asked (`PossibleInconsistentStateException`).
+    """
+    try:
+        found = read_file(join(target, METADATA_FILE))
+    except MissingFileError as missing:
+        # Other causes, such as a permission, do not say that there is none.
+        return False if isinstance(missing.__cause__, FileNotFoundError | NotADirectoryError) else None
+    except StateError:
+        return None
+    return True if found == written else None
+
+
+def measure_state(state: SubtaskState) -> int:
+    """Return the bytes of all streams of a subtask."""
+    references = list_references(_wrap(state))
+    return sum(
+        len(each.handle.data) if isinstance(each.handle, ByteStreamStateHandle) else getattr(each.handle, "size", 0)
+        for each in references
+    )
+
+
+def inline_small_files(state: SubtaskState, directory: Location, threshold: int) -> SubtaskState:
+    """Move the files that a subtask has written to the directory of a checkpoint into their handles, if they are small.
+
+    Args:
+        state: of the subtask.
+        directory: of the checkpoint.
+        threshold: files of this size are the largest that move.
+
+    Raises:
+        StateError: a file cannot be read or removed.
+    """
+
+    def inline(reference: StreamReference) -> StreamStateHandle:
+        handle = reference.handle
+        if not isinstance(handle, RelativeFileStateHandle) or handle.size > threshold:
+            return handle
+        location = join(directory, handle.relative_path)
+        data = read_file(location)
+        remove_file(location)
+        return ByteStreamStateHandle(location.url, data)
+
+    (operator,) = replace_stream_handles(_wrap(state), inline).operator_states
+    return operator.subtasks[0]
+
+
+def _wrap(state: SubtaskState) -> CheckpointMetadata:
+    return CheckpointMetadata(3, 0, (), (OperatorState(bytes(16), 1, 1, (state,)),))

@@ -5,27 +5,265 @@ Source: `CheckpointingOptions`, `StateRecoveryOptions`, `StateBackendOptions`, `
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from state_pipelines.backends.changelog_snapshots import ChangelogSettings
-from state_pipelines.checkpoints.foreign_options import FOREIGN_OPTIONS, FOREIGN_PREFIXES
-from state_pipelines.checkpoints.option_values import (
-    parse_bool,
-    parse_int,
-    parse_memory_size,
-    parse_millis,
-    parse_text,
-    parse_word,
-)
+from state_pipelines.backends.changelog import ChangelogSettings
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.jobs.flink_config import CHECKPOINTS, INTERVAL, NUM_RETAINED, StateBackend
+from state_pipelines.operations.jobs.flink_config import (
+    CHECKPOINTS,
+    INTERVAL,
+    NUM_RETAINED,
+    SAVEPOINTS,
+    TTL,
+    StateBackend,
+    parse_duration,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+_SIZE = re.compile(r"(\d+)\s*([a-z]*)", re.IGNORECASE)
+# `MemorySize.MemoryUnit`: a number alone counts bytes; all units are binary.
+_SIZE_UNITS = {
+    **dict.fromkeys(("", "b", "bytes"), 1),
+    **dict.fromkeys(("k", "kb", "kibibytes"), 1 << 10),
+    **dict.fromkeys(("m", "mb", "mebibytes"), 1 << 20),
+    **dict.fromkeys(("g", "gb", "gibibytes"), 1 << 30),
+    **dict.fromkeys(("t", "tb", "tebibytes"), 1 << 40),
+}
+_MAX_LONG = (1 << 63) - 1
+
+_AnyEnum = TypeVar("_AnyEnum", bound="Enum")
+
+
+def parse_millis(value: Any, key: str) -> int:
+    """Parse a duration to whole milliseconds; a `timedelta` is taken as it is.
+
+    Raises:
+        UsageError: it is none.
+    """
+    length = value if isinstance(value, timedelta) else parse_duration(value, key)
+    return length // timedelta(milliseconds=1)
+
+
+def parse_memory_size(value: Any, key: str) -> int:
+    """Parse a memory size, such as `20kb` or `32 MB`, to bytes (`MemorySize.parseBytes`).
+
+    Raises:
+        UsageError: it is none, or does not fit in 64 bits.
+    """
+    match = _SIZE.fullmatch(str(value).strip())
+    unit = match and _SIZE_UNITS.get(match[2].lower())
+    if match is None or unit is None:
+        raise UsageError(f"{key} is {value!r}", hint="Write a memory size, such as 20kb or 1 mb")
+    size = int(match[1]) * unit
+    if size > _MAX_LONG:
+        raise UsageError(f"{key} is {value!r}, which does not fit in 64 bits")
+    return size
+
+
+def parse_bool(value: Any, key: str) -> bool:
+    """Parse `true` or `false`, in any case.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise UsageError(f"{key} is {value!r}", hint="Write true or false")
+    return text == "true"
+
+
+def parse_int(value: Any, key: str) -> int:
+    """Parse a whole number.
+
+    Raises:
+        UsageError: it is none.
+    """
+    text = str(value).strip()
+    if isinstance(value, bool) or re.fullmatch(r"-?\d+", text) is None:
+        raise UsageError(f"{key} is {value!r}", hint="Write a whole number")
+    return int(text)
+
+
+def parse_float(value: Any, key: str) -> float:
+    """Parse a number.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"{key} is {value!r}", hint="Write a number") from None
+
+
+def parse_text(value: Any, key: str) -> str:
+    """Parse a text that is not empty.
+
+    Raises:
+        UsageError: it is empty.
+    """
+    text = str(value).strip()
+    if not text:
+        raise UsageError(f"{key} is empty")
+    return text
+
+
+def parse_word(kind: type[_AnyEnum]) -> Callable[[Any, str], _AnyEnum]:
+    """Make a parser of the members of an enumeration, in any case and with `-` for `_`, as Flink takes them."""
+
+    def parse(value: Any, key: str) -> _AnyEnum:
+        if isinstance(value, kind):
+            return value
+        name = str(value).strip().upper().replace("-", "_")
+        if name not in kind.__members__:
+            raise UsageError(f"{key} is {value!r}", hint=f"Write one of {', '.join(kind.__members__)}")
+        return kind[name]
+
+    return parse
+
+
+@dataclass(frozen=True)
+class ForeignOption:
+    """An option that has one value here.
+
+    Attributes:
+        keys: the key of Flink 2, then older ones.
+        parse: parses a value.
+        default: the only value that is accepted: Flink's default, but for the retention.
+        reason: why no other one is possible.
+    """
+
+    keys: tuple[str, ...]
+    parse: Callable[[Any, str], Any]
+    default: Any
+    reason: str
+
+
+_UNALIGNED = "no barriers flow between tasks here, so that nothing is in flight and no checkpoint is unaligned"
+_MERGING = "tasks write one file each, none of which is shared with others"
+_NETWORK = "Spark moves the records, not Flink's network stack"
+_FAILED_BASE = "a base that cannot be written fails its checkpoint, like any other file"
+_UPLOADED_AT_ONCE = "changes are kept in memory and uploaded once, with the checkpoint"
+_TRACKING = "sizes of keys and values are measured in snapshots (`inspect --profile`), not at each access"
+_ONE_AT_A_TIME = "a run takes one checkpoint, and the batches of a stream follow each other"
+_RETENTION = (
+    "the next run goes on from the checkpoint of the last one, so that none is deleted when a run ends, fails or is "
+    "cancelled; num-retained says how many stay"
+)
+_EXECUTION = "execution.checkpointing."
+_LOGS = "state.changelog.dstl.dfs."
+
+
+def _parse_retention(value: Any, key: str) -> str:
+    return parse_text(value, key).upper().replace("-", "_")
+
+
+FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
+    ForeignOption((_EXECUTION + "max-concurrent-checkpoints",), parse_int, 1, _ONE_AT_A_TIME),
+    ForeignOption(
+        (_EXECUTION + "externalized-checkpoint-retention",), _parse_retention, "RETAIN_ON_CANCELLATION", _RETENTION
+    ),
+    ForeignOption(
+        (_EXECUTION + "checkpoints-after-tasks-finish", _EXECUTION + "checkpoints-after-tasks-finish.enabled"),
+        parse_bool,
+        True,
+        "a task takes its snapshot before it ends, so that none has finished before a checkpoint",
+    ),
+    ForeignOption((_EXECUTION + "unaligned.enabled", _EXECUTION + "unaligned"), parse_bool, False, _UNALIGNED),
+    ForeignOption((_EXECUTION + "unaligned.forced",), parse_bool, False, _UNALIGNED),
+    ForeignOption((_EXECUTION + "unaligned.interruptible-timers.enabled",), parse_bool, False, _UNALIGNED),
+    ForeignOption((_EXECUTION + "unaligned.max-subtasks-per-channel-state-file",), parse_int, 5, _UNALIGNED),
+    ForeignOption(
+        (_EXECUTION + "aligned-checkpoint-timeout", _EXECUTION + "alignment-timeout"), parse_millis, 0, _UNALIGNED
+    ),
+    ForeignOption(
+        (_EXECUTION + "force",), parse_bool, False, "streams of iterations, for which it was, do not run here"
+    ),
+    ForeignOption(
+        ("execution.state-recovery.without-channel-state.checkpoint-id",),
+        parse_int,
+        -1,
+        "checkpoints hold no channel state here",
+    ),
+    ForeignOption(
+        (_EXECUTION + "storage", "state.checkpoint-storage"),
+        parse_text,
+        "filesystem",
+        "there is no JobManager whose memory could hold checkpoints; they go to execution.checkpointing.dir",
+    ),
+    ForeignOption(
+        (_EXECUTION + "cleaner.parallel-mode", "state.checkpoint.cleaner.parallel-mode"),
+        parse_bool,
+        True,
+        "files are always deleted in parallel where the storage is remote",
+    ),
+    ForeignOption(
+        (
+            _EXECUTION + "write-buffer-size",
+            "state.storage.fs.write-buffer-size",
+            "state.backend.fs.write-buffer-size",
+        ),
+        parse_int,
+        4096,
+        "files are written in chunks of the storage's own size",
+    ),
+    ForeignOption(
+        TTL,
+        parse_millis,
+        0,
+        "no SQL runs here; the state of a function expires as its descriptor says (StateTtlConfig)",
+    ),
+    ForeignOption(("state.backend.async",), parse_bool, True, "snapshots are always asynchronous, in Flink too"),
+    ForeignOption((_EXECUTION + "file-merging.enabled",), parse_bool, False, _MERGING),
+    ForeignOption((_EXECUTION + "file-merging.across-checkpoint-boundary",), parse_bool, False, _MERGING),
+    ForeignOption((_EXECUTION + "file-merging.max-file-size",), parse_memory_size, 32 << 20, _MERGING),
+    ForeignOption((_EXECUTION + "file-merging.pool-blocking",), parse_bool, False, _MERGING),
+    ForeignOption((_EXECUTION + "file-merging.max-subtasks-per-file",), parse_int, 4, _MERGING),
+    ForeignOption((_EXECUTION + "file-merging.max-space-amplification",), parse_float, 2.0, _MERGING),
+    ForeignOption(
+        ("state.changelog.storage", "state.backend.changelog.storage"),
+        parse_text,
+        "filesystem",
+        "changes in the memory of the JobManager are for tests of Flink, and there is no JobManager",
+    ),
+    ForeignOption(
+        ("state.changelog.max-failures-allowed", "state.backend.changelog.max-failures-allowed"),
+        parse_int,
+        3,
+        _FAILED_BASE,
+    ),
+    ForeignOption((_LOGS + "preemptive-persist-threshold",), parse_memory_size, 5 << 20, _UPLOADED_AT_ONCE),
+    ForeignOption((_LOGS + "batch.persist-delay",), parse_millis, 10, _UPLOADED_AT_ONCE),
+    ForeignOption((_LOGS + "batch.persist-size-threshold",), parse_memory_size, 10 << 20, _UPLOADED_AT_ONCE),
+    ForeignOption(("state.size-track.keyed-state-enabled",), parse_bool, False, _TRACKING),
+    ForeignOption(("state.size-track.sample-interval",), parse_int, 100, _TRACKING),
+    ForeignOption(("state.size-track.history-size",), parse_int, 128, _TRACKING),
+    ForeignOption(("state.size-track.state-name-as-variable",), parse_bool, True, _TRACKING),
+    ForeignOption(("taskmanager.memory.network.fraction",), parse_float, 0.1, _NETWORK),
+    ForeignOption(("taskmanager.memory.network.min",), parse_memory_size, 64 << 20, _NETWORK),
+    ForeignOption(("taskmanager.network.memory.buffer-debloat.enabled",), parse_bool, False, _NETWORK),
+    ForeignOption(("taskmanager.network.memory.buffers-per-channel",), parse_int, 2, _NETWORK),
+    ForeignOption(("taskmanager.network.memory.floating-buffers-per-gate",), parse_int, 8, _NETWORK),
+)
+"""Options that are accepted at one value."""
+
+FOREIGN_PREFIXES = {
+    "state.backend.forst.": "ForSt does not run here, with its tables in the storage of checkpoints",
+    _EXECUTION + "interval-during-backlog": "no source reports a backlog",
+    _LOGS + "base-path": "changes lie beside the other shared files of execution.checkpointing.dir",
+    _LOGS: "files of changes are written and read like all other files",
+    **dict.fromkeys(SAVEPOINTS, "a savepoint goes where the call that takes it says (`savepoint`)"),
+    "taskmanager.network.": _NETWORK,
+    "taskmanager.memory.network.": _NETWORK,
+}
+"""Beginnings of keys without a default that could be accepted, with the reason."""
 
 MIN_INTERVAL = 10
 """Shortest interval and timeout in milliseconds (`CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME`)."""
@@ -156,7 +394,7 @@ class Option:
     parse: Callable[[Any, str], Any]
 
 
-_EXECUTION, _RECOVERY = "execution.checkpointing.", "execution.state-recovery."
+_OPTIONS_EXECUTION, _RECOVERY = "execution.checkpointing.", "execution.state-recovery."
 _CHANGELOG = "state.changelog."
 _LATENCY, _OLD_LATENCY = "state.latency-track.", "state.backend.latency-track."
 _OLD_BACKENDS = {"filesystem": StateBackend.HASHMAP, "jobmanager": StateBackend.HASHMAP}
@@ -197,30 +435,34 @@ OPTIONS: tuple[Option, ...] = (
         "log_compression", (_CHANGELOG + "dstl.dfs.compression.enabled", "dstl.dfs.compression.enabled"), parse_bool
     ),
     Option("interval", INTERVAL, parse_millis),
-    Option("timeout", (_EXECUTION + "timeout",), parse_millis),
-    Option("min_pause", (_EXECUTION + "min-pause",), parse_millis),
-    Option("tolerable_failures", (_EXECUTION + "tolerable-failed-checkpoints",), parse_int),
-    Option("mode", (_EXECUTION + "mode",), parse_word(CheckpointingMode)),
+    Option("timeout", (_OPTIONS_EXECUTION + "timeout",), parse_millis),
+    Option("min_pause", (_OPTIONS_EXECUTION + "min-pause",), parse_millis),
+    Option("tolerable_failures", (_OPTIONS_EXECUTION + "tolerable-failed-checkpoints",), parse_int),
+    Option("mode", (_OPTIONS_EXECUTION + "mode",), parse_word(CheckpointingMode)),
     Option("num_retained", NUM_RETAINED, parse_int),
-    Option("incremental", (_EXECUTION + "incremental", "state.backend.incremental"), parse_bool),
-    Option("compression", (_EXECUTION + "snapshot-compression",), parse_bool),
+    Option("incremental", (_OPTIONS_EXECUTION + "incremental", "state.backend.incremental"), parse_bool),
+    Option("compression", (_OPTIONS_EXECUTION + "snapshot-compression",), parse_bool),
     Option(
         "inline_threshold",
         (
-            _EXECUTION + "data-inline-threshold",
+            _OPTIONS_EXECUTION + "data-inline-threshold",
             "state.storage.fs.memory-threshold",
             "state.backend.fs.memory-threshold",
         ),
         parse_memory_size,
     ),
     Option("directory", (*CHECKPOINTS, "state.backend.fs.checkpointdir"), parse_text),
-    Option("create_subdirectory", (_EXECUTION + "create-subdir", "state.checkpoints.create-subdir"), parse_bool),
+    Option(
+        "create_subdirectory", (_OPTIONS_EXECUTION + "create-subdir", "state.checkpoints.create-subdir"), parse_bool
+    ),
     Option(
         "local_backup",
-        (_EXECUTION + "local-backup.enabled", _RECOVERY + "from-local", "state.backend.local-recovery"),
+        (_OPTIONS_EXECUTION + "local-backup.enabled", _RECOVERY + "from-local", "state.backend.local-recovery"),
         parse_bool,
     ),
-    Option("local_directories", (_EXECUTION + "local-backup.dirs", "taskmanager.state.local.root-dirs"), parse_text),
+    Option(
+        "local_directories", (_OPTIONS_EXECUTION + "local-backup.dirs", "taskmanager.state.local.root-dirs"), parse_text
+    ),
     Option("restore_path", (_RECOVERY + "path", "execution.savepoint.path"), parse_text),
     Option("claim_mode", (_RECOVERY + "claim-mode", "execution.savepoint-restore-mode"), _parse_claim_mode),
     Option(

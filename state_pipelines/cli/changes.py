@@ -14,7 +14,7 @@ from state_pipelines.operations.migration.migration_planner import find_subject
 from state_pipelines.operations.migration.struct_serializers import open_struct
 from state_pipelines.operations.migration.structs import PlanContext, SqlColumn
 from state_pipelines.serializers.text import describe, describe_type
-from state_pipelines.snapshot.python_states import PREFIX
+from state_pipelines.snapshot.state import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -111,7 +111,7 @@ class CommandGroup(click.Group):
 
                 show_failed_proof(error.report, as_json=bool(ctx.meta.get("json")))
             # Imported late, as above.
-            from state_pipelines.snapshot.escaping import escape_terminal
+            from state_pipelines.snapshot.representation import escape_terminal
 
             click.echo(f"error: {escape_terminal(' '.join(str(error).split()))}", err=True)
             _show_notes(error)
@@ -156,7 +156,7 @@ def _invoke(call: Callable[[click.Context], object], ctx: click.Context, interru
 
 def _show_notes(error: BaseException | None) -> None:
     """Print what was added to an error on its way, such as that files could not be removed."""
-    from state_pipelines.snapshot.escaping import escape_terminal
+    from state_pipelines.snapshot.representation import escape_terminal
 
     for note in getattr(error, "__notes__", ()):
         click.echo(f"note: {escape_terminal(redact(' '.join(note.split())))}", err=True)

@@ -14,7 +14,7 @@ from state_pipelines.codecs.json import dumps
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.dump_lines import LineKind
-from state_pipelines.snapshot.raw_state import IN_FLIGHT_NAME
+from state_pipelines.snapshot.operator_state import IN_FLIGHT_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

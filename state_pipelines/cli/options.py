@@ -14,8 +14,8 @@ import click
 from state_pipelines.cli.commands import UNDETERMINED, WRONG_USE, set_debug
 from state_pipelines.cli.display import echo
 from state_pipelines.snapshot import Declarations, Snapshot, declare, open_snapshot
+from state_pipelines.snapshot.checks import check_declared_names
 from state_pipelines.snapshot.declarations import KINDS
-from state_pipelines.snapshot.declared_names import check_declared_names
 from state_pipelines.storage import resolve
 from state_pipelines.storage.resolution import VARIABLE, is_options_text, load_storage_options, use_storage_options
 from state_pipelines.storage.snapshot_writer import discard_partial

@@ -20,7 +20,7 @@ from state_pipelines.errors import UnsupportedError, Where
 from state_pipelines.operations.json_rows import compact, to_rows
 from state_pipelines.operations.state_rows import read
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.survey import is_undetermined, is_unreadable
+from state_pipelines.snapshot.snapshot import is_undetermined, is_unreadable
 from state_pipelines.storage import create_file, resolve
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """State that connectors keep: splits and offsets of sources, pending transactions and files of sinks, enumerators.
 
 `detect` finds out whose an operator list state is and decodes it, `decode_splits` gives it as a table,
-`read_coordinator` reads the state of a source coordinator. The modules: one per connector, `element_frames` (the frames
-around their bytes), `registry` (custom connectors), `detection`, `connector_state`.
+`read_coordinator` reads the state of a source coordinator. The modules: one per connector, and `registry` (custom
+connectors, the frames around their bytes, detection).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from state_pipelines.connectors import (
     beam,
     cdc,
     committers,
-    dynamic_kafka,
     file_sink,
     file_source,
     hybrid_source,
@@ -21,23 +20,25 @@ from state_pipelines.connectors import (
     kafka_source,
     kinesis,
     legacy_sources,
-    list_checkpointed,
     number_sequence,
     pulsar,
     rocketmq,
-    two_phase_commit,
 )
-from state_pipelines.connectors.connector_state import AmbiguousState, ConnectorState, CoordinatorState
-from state_pipelines.connectors.detection import (
+from state_pipelines.connectors.registry import (
+    AmbiguousState,
+    ConnectorState,
+    CoordinatorState,
+    Versioned,
+    connector_state,
     decode_splits,
     detect,
     encode_elements,
+    enumerator_state,
     find_candidates,
     read_coordinator,
+    versioned_state,
     write_coordinator,
 )
-from state_pipelines.connectors.element_frames import Versioned
-from state_pipelines.connectors.registry import connector_state, enumerator_state, versioned_state
 
 __all__ = [
     "AmbiguousState",
@@ -50,7 +51,6 @@ __all__ = [
     "connector_state",
     "decode_splits",
     "detect",
-    "dynamic_kafka",
     "encode_elements",
     "enumerator_state",
     "file_sink",
@@ -62,12 +62,10 @@ __all__ = [
     "kafka_source",
     "kinesis",
     "legacy_sources",
-    "list_checkpointed",
     "number_sequence",
     "pulsar",
     "read_coordinator",
     "rocketmq",
-    "two_phase_commit",
     "versioned_state",
     "write_coordinator",
 ]

@@ -18,10 +18,17 @@ from state_pipelines.binary.java_stream import JavaArray, JavaObject, read_strea
 from state_pipelines.codecs.avro import AvroRecord
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.connectors.connector_state import ConnectorStateKind
-from state_pipelines.connectors.element_frames import Versioned, check_name, require
 from state_pipelines.connectors.kafka_source import check_topic_partition
-from state_pipelines.connectors.registry import Edit, connector_state, source_splits, write_plain_element
+from state_pipelines.connectors.registry import (
+    ConnectorStateKind,
+    Edit,
+    Versioned,
+    check_name,
+    connector_state,
+    require,
+    source_splits,
+    write_plain_element,
+)
 from state_pipelines.errors import FormatError, ValueRangeError
 from state_pipelines.serializers.beam import BeamSerializer
 
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.binary.java_stream import JavaValue
-    from state_pipelines.connectors.connector_state import Row
+    from state_pipelines.connectors.registry import Row
     from state_pipelines.serializers.tree import Serializer
 
 _MARK = "KafkaCheckpointMark"

@@ -16,16 +16,23 @@ import pyarrow as pa
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.binary.java_stream import read_stream
 from state_pipelines.codecs.json import dumps, value_json
-from state_pipelines.connectors.connector_state import ConnectorStateKind
-from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
-from state_pipelines.connectors.registry import connector_state, is_byte_array, source_splits
+from state_pipelines.connectors.registry import (
+    ConnectorStateKind,
+    Versioned,
+    check_name,
+    connector_state,
+    is_byte_array,
+    read_flag,
+    require,
+    source_splits,
+)
 from state_pipelines.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.connectors.connector_state import Row
+    from state_pipelines.connectors.registry import Row
     from state_pipelines.serializers.tree import Serializer
 
 _SNAPSHOT, _BINLOG = 1, 2

@@ -16,24 +16,24 @@ import pyarrow as pa
 
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.connectors import file_sink, kafka_sink
-from state_pipelines.connectors.connector_state import ConnectorStateKind
-from state_pipelines.connectors.element_frames import (
+from state_pipelines.connectors.registry import (
+    ConnectorStateKind,
     Versioned,
     expect_magic,
     read_versioned,
     read_versioned_list,
     require,
+    versioned_state,
     write_magic,
     write_versioned,
     write_versioned_list,
 )
-from state_pipelines.connectors.registry import versioned_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.binary.data_views import Reader
-    from state_pipelines.connectors.connector_state import Row
+    from state_pipelines.connectors.registry import Row
 
 MAGIC = 0xB91F252C
 STATE_NAME = "streaming_committer_raw_states"

@@ -14,25 +14,26 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.data_views import Writer
-from state_pipelines.connectors.element_frames import (
+from state_pipelines.connectors.registry import (
     Versioned,
     check_name,
+    enumerator_state,
     read_flag,
     read_little_i32,
     read_little_text,
     require,
+    source_splits,
     write_little_i32,
     write_little_magic,
     write_little_text,
     write_optional,
 )
-from state_pipelines.connectors.registry import enumerator_state, source_splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.binary.data_views import Reader
-    from state_pipelines.connectors.connector_state import Row
+    from state_pipelines.connectors.registry import Row
 
 PENDING_MAGIC = 0xDEADBEEF
 NO_OFFSET = -1

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.data_views import Writer
-from state_pipelines.connectors.element_frames import (
+from state_pipelines.connectors.registry import (
     Versioned,
     check_name,
+    enumerator_state,
     read_flag,
     read_versioned,
     require,
+    source_splits,
     write_versioned,
 )
-from state_pipelines.connectors.registry import enumerator_state, source_splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.connectors.connector_state import Row
+    from state_pipelines.connectors.registry import Row
 
 SPLIT_COLUMNS = pa.schema(
     [

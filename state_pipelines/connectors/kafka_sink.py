@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.data_views import Writer
-from state_pipelines.connectors.connector_state import ConnectorStateKind
-from state_pipelines.connectors.element_frames import Versioned, check_name, require
-from state_pipelines.connectors.registry import versioned_state
+from state_pipelines.connectors.registry import ConnectorStateKind, Versioned, check_name, require, versioned_state
 from state_pipelines.errors import ValueRangeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.binary.data_views import Reader
-    from state_pipelines.connectors.connector_state import Row
+    from state_pipelines.connectors.registry import Row
 
 OWNERSHIPS = ("IMPLICIT_BY_SUBTASK_ID", "EXPLICIT_BY_WRITER_STATE")
 

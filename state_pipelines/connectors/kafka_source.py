@@ -1,10 +1,14 @@
-"""Kafka source: splits and enumerator.
+"""Kafka sources: splits and enumerator, also of the dynamic source, which reads several clusters.
 
 Facts from the repository apache/flink-connector-kafka, package `org.apache.flink.connector.kafka`:
 `source.split.KafkaPartitionSplitSerializer` and `KafkaPartitionSplit` (split, special offsets),
 `source.enumerator.KafkaSourceEnumStateSerializer` and `AssignmentStatus` (enumerator versions 0 to 3); and `SerdeUtils`
 of flink-connector-base (split assignments in version 0 of the enumerator). The rule for topic names is
 `org.apache.kafka.common.internals.Topic`.
+
+Splits of the dynamic Kafka source, which reads several clusters. Facts from the repository
+apache/flink-connector-kafka: `org.apache.flink.connector.kafka.dynamic.source.split.DynamicKafkaSourceSplitSerializer`
+(versions 1 and 2).
 """
 
 from __future__ import annotations
@@ -16,15 +20,23 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from state_pipelines.binary.data_views import Writer
-from state_pipelines.connectors.element_frames import Versioned, read_flag, require
-from state_pipelines.connectors.registry import Edit, enumerator_state, source_splits
+from state_pipelines.connectors.registry import (
+    Edit,
+    Versioned,
+    check_name,
+    enumerator_state,
+    read_flag,
+    require,
+    source_splits,
+    write_optional,
+)
 from state_pipelines.errors import ValueRangeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.binary.data_views import Reader
-    from state_pipelines.connectors.connector_state import Row
+    from state_pipelines.connectors.registry import Row
 
 NO_OFFSET = -(1 << 63)
 """No stopping offset; as a starting offset: to be looked up by the enumerator (`MIGRATED`)."""
@@ -312,3 +324,63 @@ def _write_readers(writer: Writer, state: KafkaEnumerator) -> None:
 
 def _expect_split_version(reader: Reader) -> None:
     Versioned(reader.i32(), b"").expect("a Kafka split", 0)
+
+
+COLUMNS = pa.schema(
+    [pa.field("cluster", pa.string(), False), *SPLIT_COLUMNS, pa.field("retained_until", pa.timestamp("ms", tz="UTC"))]
+)
+
+
+@dataclass(frozen=True)
+class DynamicKafkaSplit:
+    """A partition of one of the clusters.
+
+    Attributes:
+        version: 1 or 2.
+        cluster: id of the cluster.
+        split: the partition.
+        retained_until: until when a removed split is kept, epoch milliseconds; version 2.
+    """
+
+    version: int
+    cluster: str
+    split: KafkaSplit
+    retained_until: int | None = None
+
+
+def rows(split: DynamicKafkaSplit) -> Iterator[Row]:
+    """Yield one row of `COLUMNS`."""
+    for row in split_rows(split.split):
+        yield {"cluster": split.cluster, **row, "retained_until": split.retained_until}
+
+
+def write_dynamic_kafka_split(split: DynamicKafkaSplit) -> Versioned:
+    """Write what `read_dynamic_kafka_split` reads."""
+    writer = Writer()
+    writer.utf(split.cluster)
+    if split.version > 1:
+        write_optional(writer, split.retained_until, writer.i64)
+    inner = write_kafka_split(split.split)
+    writer.i32(inner.version)
+    writer.take(inner.data)
+    return Versioned(split.version, writer.getvalue())
+
+
+_EDIT = Edit(EDIT.columns, lambda split, edited: replace(split, split=EDIT.apply(split.split, edited)))
+
+
+@source_splits("dynamic-kafka", write=write_dynamic_kafka_split, rows=rows, columns=COLUMNS, edit=_EDIT)
+def read_dynamic_kafka_split(versioned: Versioned) -> DynamicKafkaSplit:
+    """Read a split: cluster (UTF), in version 2 whether and until when it is retained, version and bytes of the split.
+
+    Raises:
+        FormatError: it could not be one of this source.
+        UnsupportedError: an unknown version.
+    """
+    versioned.expect("a split of the dynamic Kafka source", 1, 2)
+    reader = versioned.reader()
+    cluster = check_name(reader.utf(), "the id of a Kafka cluster")
+    retained = reader.i64() if versioned.version > 1 and read_flag(reader) else None
+    require(reader, retained is None or retained >= 0, "the time until which a split is retained is negative")
+    inner = Versioned(reader.i32(), reader.take(reader.remaining))
+    return DynamicKafkaSplit(versioned.version, cluster, read_kafka_split(inner), retained)

@@ -13,14 +13,21 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.data_views import Writer
-from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require, write_optional
-from state_pipelines.connectors.registry import enumerator_state, source_splits
+from state_pipelines.connectors.registry import (
+    Versioned,
+    check_name,
+    enumerator_state,
+    read_flag,
+    require,
+    source_splits,
+    write_optional,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.binary.data_views import Reader
-    from state_pipelines.connectors.connector_state import Row
+    from state_pipelines.connectors.registry import Row
 
 ITERATOR_TYPES = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP")
 STATUSES = ("assigned", "unassigned")

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.data_views import Writer
-from state_pipelines.connectors.element_frames import Versioned, check_name, require
-from state_pipelines.connectors.registry import enumerator_state, source_splits
+from state_pipelines.connectors.registry import Versioned, check_name, enumerator_state, require, source_splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.binary.data_views import Reader
-    from state_pipelines.connectors.connector_state import Row
+    from state_pipelines.connectors.registry import Row
 
 COLUMNS = pa.schema(
     [

@@ -16,13 +16,20 @@ import pyarrow as pa
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.binary.java_stream import JavaEnum, JavaObject, read_stream
 from state_pipelines.connectors.committers import register_committables
-from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require, write_optional
-from state_pipelines.connectors.registry import enumerator_state, source_splits
+from state_pipelines.connectors.registry import (
+    Versioned,
+    check_name,
+    enumerator_state,
+    read_flag,
+    require,
+    source_splits,
+    write_optional,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.connectors.connector_state import Row
+    from state_pipelines.connectors.registry import Row
 
 _LAST_KEY_HASH = (1 << 16) - 1
 _SMALLEST_PARTITION = 2 + 4 + 4

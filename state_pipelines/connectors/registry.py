@@ -1,36 +1,347 @@
-"""Registry of connectors: which names their state has, and the functions that read and write its elements.
+"""Registry of connectors: the functions that read and write their state, and the detection of whose a state is.
 
 A connector registers a pair of functions per kind of state with `connector_state` (any serializer) or
 `versioned_state` (elements are byte arrays of a `SimpleVersionedSerializer`, as for all new sources and sinks), and its
 split enumerator with `enumerator_state`. The connectors of this package register on import. One of your own registers
 the same way, or through an entry point of the group `state_pipelines.connectors` whose module does so; entry points are
 loaded the first time a state is to be detected.
+
+Frames around connector data: a version, mostly a length, then the bytes of the connector's serializer. Sources and
+sinks hand Flink bytes and the version of the serializer that made them. Source: `SimpleVersionedSerialization`,
+`SimpleVersionedListState`, `SerdeUtils`.
+
+Detection of the connector that wrote a state: a candidate by name and serializer that reads every element fully. Source
+of the frames: `SourceOperator`, `SinkWriterOperator`, `CommitterOperator`, `SourceCoordinator`,
+`SourceCoordinatorSerdeUtils`.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
 
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.scalar.codec import write_value
-from state_pipelines.codecs.serializer_layouts import derive_layout
-from state_pipelines.connectors.connector_state import ConnectorStateKind
-from state_pipelines.connectors.element_frames import Versioned, read_versioned_array, write_versioned_array
-from state_pipelines.errors import UsageError
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.errors import FormatError, StateError, UnsupportedError, UnsupportedVersionError, UsageError
 from state_pipelines.plugins import load_plugins
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from collections.abc import Iterator
 
-    from state_pipelines.codecs.serializer_layouts import LayoutContext
+    from state_pipelines.serializers.tree import Serializer
+
+Value = TypeVar("Value")
+
+_LITTLE_I32 = struct.Struct("<i")
+_LITTLE_I64 = struct.Struct("<q")
+_TAKE_NEWER = "Install a newer release of this package, or read the state as raw bytes"
+
+
+@dataclass(frozen=True)
+class Versioned:
+    """Bytes of a `SimpleVersionedSerializer`.
+
+    Attributes:
+        version: of the serializer (`getVersion`).
+        data: the bytes of the serializer.
+        has_length: the frame holds the length too; only arrays of old releases do without.
+    """
+
+    version: int
+    data: bytes = field(repr=False)
+    has_length: bool = True
+
+    def reader(self) -> Reader:
+        """Read a cursor over the bytes."""
+        return Reader(self.data)
+
+    def expect(self, what: str, *versions: int) -> None:
+        """Refuse a version that is not among `versions`.
+
+        Raises:
+            UnsupportedVersionError: the version is another one.
+        """
+        if self.version not in versions:
+            known = ", ".join(map(str, versions))
+            raise UnsupportedVersionError(
+                f"version {self.version} of {what} is not supported (supported: {known})", hint=_TAKE_NEWER
+            )
+
+    @contextmanager
+    def open(self, what: str, *versions: int) -> Iterator[Reader]:
+        """Give a cursor over bytes of one of some versions, which must be at their end after the block.
+
+        Raises:
+            UnsupportedVersionError: the version is another one.
+            FormatError: bytes are left after the block.
+        """
+        self.expect(what, *versions)
+        reader = self.reader()
+        yield reader
+        reader.expect_end(what)
+
+
+def read_versioned(reader: Reader) -> Versioned:
+    """Read i32 version, i32 length and the bytes (`writeVersionAndSerialize` into a stream).
+
+    Raises:
+        FormatError: the length does not fit.
+    """
+    return Versioned(reader.i32(), reader.bytes32())
+
+
+def write_versioned(writer: Writer, value: Versioned) -> None:
+    """Write what `read_versioned` reads."""
+    writer.i32(value.version)
+    writer.bytes32(value.data)
+
+
+def read_versioned_array(data: bytes) -> Versioned:
+    """Read a whole array: version, length and bytes, or, as old releases wrote it, version and bytes.
+
+    A second i32 equal to the number of bytes after it is the length.
+
+    Raises:
+        FormatError: there is not even a version.
+    """
+    reader = Reader(data)
+    version = reader.i32()
+    if reader.remaining >= 4 and int.from_bytes(data[4:8], "big", signed=True) == len(data) - 8:
+        return Versioned(version, data[8:])
+    return Versioned(version, data[4:], has_length=False)
+
+
+def write_versioned_array(value: Versioned) -> bytes:
+    """Write what `read_versioned_array` reads."""
+    writer = Writer()
+    if value.has_length:
+        write_versioned(writer, value)
+    else:
+        writer.i32(value.version)
+        writer.take(value.data)
+    return writer.getvalue()
+
+
+def read_versioned_list(reader: Reader) -> tuple[int, tuple[Versioned, ...]]:
+    """Read i32 version, i32 count, then i32 length and bytes of each (`writeVersionAndSerializeList`).
+
+    Returns:
+        (the version, the elements); the version is that of every element.
+
+    Raises:
+        FormatError: count or a length does not fit.
+    """
+    version = reader.i32()
+    return version, tuple(Versioned(version, reader.bytes32()) for _ in range(reader.count(4)))
+
+
+def write_versioned_list(writer: Writer, version: int, elements: Sequence[bytes]) -> None:
+    """Write what `read_versioned_list` reads."""
+    writer.i32(version)
+    writer.i32(len(elements))
+    for element in elements:
+        writer.bytes32(element)
+
+
+def expect_magic(reader: Reader, magic: int, what: str) -> None:
+    """Read an i32 that must be `magic`.
+
+    Raises:
+        FormatError: it is another one.
+    """
+    start = reader.position
+    found = reader.i32() & 0xFFFFFFFF
+    if found != magic:
+        raise reader.error(f"{what} begins with {magic:#010x}, not {found:#010x}", start)
+
+
+def write_magic(writer: Writer, magic: int) -> None:
+    """Mirror of `expect_magic`."""
+    writer.take(magic.to_bytes(4, "big"))
+
+
+def write_little_magic(writer: Writer, magic: int) -> None:
+    """Write a magic number little-endian; `read_little_i32` reads it with the sign of an i32."""
+    writer.take(magic.to_bytes(4, "little"))
+
+
+def read_little_i32(reader: Reader) -> int:
+    """Read a little-endian i32, as serializers that go through a `ByteBuffer` write it."""
+    return int(_LITTLE_I32.unpack(reader.take(4))[0])
+
+
+def read_little_i64(reader: Reader) -> int:
+    """Read a little-endian i64."""
+    return int(_LITTLE_I64.unpack(reader.take(8))[0])
+
+
+def read_little_text(reader: Reader, size: int | None = None) -> str:
+    """UTF-8, after a little-endian i32 length unless `size` is given.
+
+    Raises:
+        FormatError: not UTF-8.
+    """
+    size = read_little_i32(reader) if size is None else size
+    start = reader.position
+    raw = reader.take(size)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise reader.error(f"not UTF-8: {error.reason}", start + error.start) from None
+
+
+def write_little_i32(writer: Writer, value: int) -> None:
+    """Write what `read_little_i32` reads."""
+    writer.take(_LITTLE_I32.pack(value))
+
+
+def write_little_i64(writer: Writer, value: int) -> None:
+    """Write what `read_little_i64` reads."""
+    writer.take(_LITTLE_I64.pack(value))
+
+
+def write_little_text(writer: Writer, text: str) -> None:
+    """Write what `read_little_text` reads with a length."""
+    raw = text.encode()
+    write_little_i32(writer, len(raw))
+    writer.take(raw)
+
+
+def read_flag(reader: Reader) -> bool:
+    """Read a boolean that must be 0 or 1; anything else is a sign that the bytes are something else.
+
+    Raises:
+        FormatError: another byte.
+    """
+    start = reader.position
+    value = reader.u8()
+    if value > 1:
+        raise reader.error(f"{value} is not a boolean", start)
+    return value == 1
+
+
+def write_optional(writer: Writer, value: Value | None, write: Callable[[Value], None]) -> None:
+    """Write whether there is a value (the mirror of `read_flag`), and the value with a method of the writer."""
+    writer.bool(value is not None)
+    if value is not None:
+        write(value)
+
+
+def require(reader: Reader, condition: bool, what: str) -> None:
+    """Refuse a value that the connector could not have written.
+
+    Raises:
+        FormatError: the condition is false; `what` is the message.
+    """
+    if not condition:
+        raise reader.error(what)
+
+
+def check_name(text: str | None, what: str) -> str:
+    """Return a text that is there and has no control characters.
+
+    Raises:
+        FormatError: it is not, or has.
+    """
+    if not text or not text.isprintable():
+        raise FormatError(f"{what} {text!r:.80} is not one")
+    return text
+
+
+Row = dict[str, Any]
+"""A row of the table of a state, by column."""
+
+CONNECTOR = pa.field("connector", pa.string(), False)
+LIST_INDEX = pa.field("list_index", pa.int32(), False)
+
+
+class ConnectorStateKind(StrEnum):
+    """Kind of state that a connector keeps."""
+
+    SPLIT = "split"
+    WRITER = "writer"
+    COMMITTER = "committer"
+    TRANSACTIONAL_IDS = "transactional-ids"
+    ENUMERATOR = "enumerator"
+
+
+@dataclass(frozen=True)
+class ConnectorState:
+    """Decoded state of a connector.
+
+    Attributes:
+        connector: such as `kafka`.
+        kind: kind of the state.
+        values: the content of each element, as defined by the module of the connector.
+        rows: rows of each element; a committer has many per element.
+        columns: schema of the rows.
+    """
+
+    connector: str
+    kind: ConnectorStateKind
+    values: tuple[object, ...]
+    rows: tuple[tuple[Mapping[str, Any], ...], ...] = field(repr=False)
+    columns: pa.Schema = field(repr=False)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """`connector`, `list_index` (position of the element), then the columns of the connector."""
+        return pa.schema([CONNECTOR, LIST_INDEX, *self.columns])
+
+    def to_batch(self) -> pa.RecordBatch:
+        """Return all rows, in the order of the elements."""
+        head = {"connector": self.connector}
+        rows = [{**head, "list_index": index, **row} for index, rows in enumerate(self.rows) for row in rows]
+        return pa.RecordBatch.from_pylist(rows, schema=self.schema)
+
+
+@dataclass(frozen=True)
+class AmbiguousState:
+    """State that fits several connectors, which the bytes do not distinguish.
+
+    Attributes:
+        candidates: how each of them reads it.
+    """
+
+    candidates: tuple[ConnectorState, ...]
+
+    @property
+    def connectors(self) -> tuple[str, ...]:
+        """Names of the connectors."""
+        return tuple(candidate.connector for candidate in self.candidates)
+
+
+@dataclass(frozen=True)
+class CoordinatorState:
+    """State of an operator coordinator.
+
+    Attributes:
+        size: total bytes.
+        version: of the source coordinator; None when the bytes are not those of one.
+        enumerator: the checkpoint of the split enumerator; None if the bytes are not those of a source coordinator.
+        rest: bytes after it: in version 0 the split assignments, later none.
+        state: the decoded enumerator; None when no known connector wrote it.
+    """
+
+    size: int
+    version: int | None = None
+    enumerator: Versioned | None = None
+    rest: bytes = field(default=b"", repr=False)
+    state: ConnectorState | AmbiguousState | None = None
+
 
 ENTRY_POINT_GROUP = "state_pipelines.connectors"
 
-Value = TypeVar("Value")
 Rows = Callable[[Any], Iterable[Mapping[str, Any]]]
 ReadElement = Callable[[bytes, tree.Serializer, "LayoutContext"], Value]
 WriteElement = Callable[[Value, tree.Serializer, "LayoutContext"], bytes]
@@ -285,3 +596,127 @@ def _register(codec: Codec) -> None:
     if key in _codecs:
         raise UsageError(f"a reader for the {codec.kind} state of {codec.connector} is registered already")
     _codecs[key] = codec
+
+
+_BYTES = basic(BasicKind.BYTE_PRIMITIVE_ARRAY)
+_COORDINATOR_VERSIONS = (0, 1)
+
+
+def detect(
+    state_name: str, serializer: Serializer, elements: Sequence[bytes], context: LayoutContext | None = None
+) -> ConnectorState | AmbiguousState | None:
+    """Find the connector that wrote an operator list state, and decode it.
+
+    Args:
+        state_name: name of the state.
+        serializer: of its elements.
+        elements: bytes of all elements, of one subtask or of all of them; the more, the surer the answer.
+        context: context of the layouts; only legacy connectors need it.
+
+    Returns:
+        None if no known connector wrote the state, or if it has no elements and its name is ambiguous.
+    """
+    candidates = find_candidates(state_name, serializer)
+    if not elements and len(candidates) > 1:
+        return None
+    return _decide(candidates, serializer, elements, context or LayoutContext())
+
+
+def find_candidates(state_name: str, serializer: Serializer) -> tuple[Codec, ...]:
+    """Return the connectors that have an operator list state of this name and serializer; no element is looked at."""
+    return tuple(codec for codec in list_codecs() if state_name in codec.state_names and codec.accepts(serializer))
+
+
+def decode_splits(
+    state_name: str, serializer: Serializer, elements: Sequence[bytes], context: LayoutContext | None = None
+) -> pa.RecordBatch | None:
+    """Return the elements of an operator list state as a table; see `detect` for the arguments.
+
+    Returns:
+        Columns `connector`, `list_index` and those of the connector; None when the state is that of no known connector.
+
+    Raises:
+        UnsupportedError: it could be that of several connectors.
+    """
+    state = detect(state_name, serializer, elements, context)
+    if isinstance(state, AmbiguousState):
+        names = " and ".join(state.connectors)
+        raise UnsupportedError(
+            f"the state could be that of {names}", hint="`detect` shows how each of them reads it; it is not guessed"
+        )
+    return None if state is None else state.to_batch()
+
+
+def encode_elements(
+    state: ConnectorState, serializer: Serializer, context: LayoutContext | None = None
+) -> tuple[bytes, ...]:
+    """Mirror of `detect`: the elements of a state.
+
+    Raises:
+        UsageError: no connector of this name has such a state.
+    """
+    codec = find_codec(state.connector, state.kind)
+    return tuple(codec.write(value, serializer, context or LayoutContext()) for value in state.values)
+
+
+def read_coordinator(data: bytes) -> CoordinatorState:
+    """Read the state of an operator coordinator: that of a source as far as it is known, any other by its size.
+
+    A source coordinator writes i32 version, i32 version of the enumerator's serializer, i32 length and the bytes;
+    in version 0 (up to 1.12) the split assignments follow.
+    """
+    reader = Reader(data)
+    try:
+        version = reader.i32()
+        enumerator = read_versioned(reader)
+    except FormatError:
+        return CoordinatorState(len(data))
+    if version not in _COORDINATOR_VERSIONS or enumerator.version < 0 or (version and reader.remaining):
+        return CoordinatorState(len(data))
+    rest = reader.take(reader.remaining)
+    element = write_versioned_array(enumerator)
+    state = _decide(list_codecs(ConnectorStateKind.ENUMERATOR), _BYTES, [element], LayoutContext())
+    return CoordinatorState(len(data), version, enumerator, rest, state)
+
+
+def write_coordinator(state: CoordinatorState) -> bytes:
+    """Write what `read_coordinator` reads, from its frame.
+
+    Raises:
+        UsageError: the state is not that of a source coordinator.
+    """
+    if state.version is None or state.enumerator is None:
+        raise UsageError("only the state of a source coordinator can be put together", hint="Copy the bytes instead")
+    writer = Writer()
+    writer.i32(state.version)
+    write_versioned(writer, Versioned(state.enumerator.version, state.enumerator.data))
+    writer.take(state.rest)
+    return writer.getvalue()
+
+
+def _decide(
+    candidates: Sequence[Codec], serializer: Serializer, elements: Sequence[bytes], context: LayoutContext
+) -> ConnectorState | AmbiguousState | None:
+    for last_resort in (False, True):
+        found = [
+            state
+            for codec in candidates
+            if codec.last_resort is last_resort and (state := _try(codec, serializer, elements, context)) is not None
+        ]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            return AmbiguousState(tuple(found))
+    return None
+
+
+def _try(
+    codec: Codec, serializer: Serializer, elements: Sequence[bytes], context: LayoutContext
+) -> ConnectorState | None:
+    try:
+        values = tuple(codec.read(element, serializer, context) for element in elements)
+    except StateError:
+        # That the bytes do not fit is the answer: it is not the state of this connector.
+        return None
+    rows = tuple(tuple(codec.rows(value)) for value in values)
+    return ConnectorState(codec.connector, codec.kind, values, rows, codec.columns)

@@ -17,9 +17,17 @@ from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.java import ObjectValue
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.connectors.connector_state import ConnectorStateKind
-from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
-from state_pipelines.connectors.registry import connector_state, enumerator_state, source_splits, write_plain_element
+from state_pipelines.connectors.registry import (
+    ConnectorStateKind,
+    Versioned,
+    check_name,
+    connector_state,
+    enumerator_state,
+    read_flag,
+    require,
+    source_splits,
+    write_plain_element,
+)
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.tree import BasicKind
@@ -27,7 +35,7 @@ from state_pipelines.serializers.tree import BasicKind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from state_pipelines.connectors.connector_state import Row
+    from state_pipelines.connectors.registry import Row
 
 _MESSAGE_QUEUE = "org.apache.rocketmq.common.message.MessageQueue"
 _SMALLEST_QUEUE = 2 + 2 + 4

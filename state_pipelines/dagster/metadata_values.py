@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import dagster as dg
 
-from state_pipelines.snapshot.escaping import escape_markdown
+from state_pipelines.snapshot.representation import escape_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

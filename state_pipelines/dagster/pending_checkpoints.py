@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from state_pipelines.checkpoints.failure_reasons import FailureReason
+from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.dagster.assets import checkpoint
 from state_pipelines.dagster.jobs import TAKE_CHECKPOINT
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.operations.local_processes import Work
     from state_pipelines.snapshot import Snapshot, State
-    from state_pipelines.snapshot.operator_files import OperatorFiles
+    from state_pipelines.snapshot.snapshot_files import OperatorFiles
 
 
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgt]?", re.ASCII | re.IGNORECASE)

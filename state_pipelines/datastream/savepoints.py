@@ -20,7 +20,7 @@ from state_pipelines.storage.files import record_files
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from state_pipelines.datastream.function_operator import FunctionOperator
+    from state_pipelines.datastream.operators import FunctionOperator
     from state_pipelines.metadata import CheckpointProperties
     from state_pipelines.snapshot import Snapshot
 

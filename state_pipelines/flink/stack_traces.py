@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from state_pipelines.checkpoints.failure_reasons import FailureReason
+from state_pipelines.checkpoints.coordinator import FailureReason
 
 _FRAME = re.compile(r"\s+(?:at \S|\.\.\. \d+ )")
 _PREFIX = re.compile(r"(?:\s*Caused by: |\[?<?Exception on server side:\s*)+")

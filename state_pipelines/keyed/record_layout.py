@@ -226,7 +226,7 @@ def _timer_layout(info: StateMetaInfo, max_parallelism: int, context: LayoutCont
 
 
 def _python_value(serializer: tree.Serializer) -> PythonValue | None:
-    """The declared type of state of a Python function (see `snapshot.python_states`)."""
+    """The declared type of state of a Python function (see `snapshot.state`)."""
     if isinstance(serializer, tree.Ttl | tree.TtlAware):
         return _python_value(serializer.inner)
     return serializer if isinstance(serializer, PythonValue) else None

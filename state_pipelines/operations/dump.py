@@ -33,7 +33,7 @@ from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.json import to_json
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import complete, derive_layout
-from state_pipelines.connectors.connector_state import LIST_INDEX
+from state_pipelines.connectors.registry import LIST_INDEX
 from state_pipelines.errors import FormatError, MissingFileError, StateError, UnsupportedError, at
 from state_pipelines.keyed.raw_timers import NEVER_STARTED
 from state_pipelines.metadata.handles import ChannelDirection
@@ -50,18 +50,17 @@ from state_pipelines.operations.dump_lines import (
 )
 from state_pipelines.operations.json_rows import to_rows
 from state_pipelines.operations.keyed_dump import dump_keyed_state, dump_keyed_states
-from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.list_state import OperatorListState
-from state_pipelines.snapshot.opening import ensure_open
-from state_pipelines.snapshot.raw_state import (
+from state_pipelines.snapshot.operator_state import (
     IN_FLIGHT_NAME,
+    BroadcastState,
     InFlightState,
+    OperatorListState,
     RawKeyedState,
     RawOperatorState,
     UnreadKeyedState,
 )
-from state_pipelines.snapshot.survey import Failure
+from state_pipelines.snapshot.snapshot import Failure, ensure_open
 from state_pipelines.storage.reading import scan_ahead
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.json import Json
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.connectors.connector_state import ConnectorState
+    from state_pipelines.connectors.registry import ConnectorState
     from state_pipelines.metadata import MasterState
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Operator, Snapshot, State

@@ -10,14 +10,14 @@ from state_pipelines.codecs.java import Undecoded
 from state_pipelines.codecs.json import Json, access_times, to_json
 from state_pipelines.errors import StateError, StorageError, UnsupportedError
 from state_pipelines.serializers import tree
-from state_pipelines.snapshot.survey import is_undetermined
+from state_pipelines.snapshot.snapshot import is_undetermined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state_pipelines.binary.data_views import Reader
     from state_pipelines.snapshot import State
-    from state_pipelines.snapshot.survey import Failure
+    from state_pipelines.snapshot.snapshot import Failure
 
 Line = dict[str, Json]
 """An object for `json.dumps`; see `operations.dump`."""

@@ -35,9 +35,9 @@ from state_pipelines.serializers.python_types import PICKLED
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import TIMER_STATE
 from state_pipelines.serializers.tree import BasicKind
-from state_pipelines.snapshot.file_scans import scan_files
 from state_pipelines.snapshot.keyed_state import KeyedState, KeyedSubtaskState, group_by_file
-from state_pipelines.snapshot.survey import Failure
+from state_pipelines.snapshot.snapshot import Failure
+from state_pipelines.snapshot.snapshot_files import scan_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,12 +12,10 @@ from state_pipelines.keyed.keys import KeyText
 from state_pipelines.keyed.operator_table import OperatorTableOptions, group_files
 from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.metadata.handles import parse_key_groups
-from state_pipelines.snapshot.file_scans import narrow_key_groups, require_key_groups
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.list_state import NonKeyedState
-from state_pipelines.snapshot.opening import ensure_open
-from state_pipelines.snapshot.raw_state import BytesState
-from state_pipelines.snapshot.survey import find_failures
+from state_pipelines.snapshot.operator_state import BytesState, NonKeyedState
+from state_pipelines.snapshot.snapshot import ensure_open, find_failures
+from state_pipelines.snapshot.snapshot_files import narrow_key_groups, require_key_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.snapshot import Snapshot
     from state_pipelines.snapshot.keyed_state import KeyedSubtaskState
-    from state_pipelines.snapshot.operator import Operator
+    from state_pipelines.snapshot.snapshot import Operator
     from state_pipelines.snapshot.state import State
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from state_pipelines.snapshot.declarations import Declarations, declare
-from state_pipelines.snapshot.opening import open_snapshot
-from state_pipelines.snapshot.operator import Operator
-from state_pipelines.snapshot.snapshot import Snapshot
+from state_pipelines.snapshot.snapshot import Operator, Snapshot, open_snapshot
 from state_pipelines.snapshot.state import State
 
 __all__ = ["Declarations", "Operator", "Snapshot", "State", "declare", "open_snapshot"]

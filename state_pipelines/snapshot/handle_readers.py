@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import EDITED_METADATA, FormatError, StateError, UnsupportedError
@@ -17,7 +20,15 @@ from state_pipelines.keyed.heap import HeapFile, open_heap
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.raw_timers import NEVER_STARTED, find_raw_sections, open_raw_timers
 from state_pipelines.keyed.rocksdb import open_rocksdb
-from state_pipelines.keyed.sections import NO_SECTION, HeaderReading, read_first_header
+from state_pipelines.keyed.sections import (
+    NO_SECTION,
+    HeaderReading,
+    Section,
+    group_sections,
+    read_first_header,
+    read_sections,
+    select_sections,
+)
 from state_pipelines.metadata.handles import (
     MAX_PARALLELISM,
     ChangelogStateBackendHandle,
@@ -35,19 +46,95 @@ from state_pipelines.metadata.streams import KeptStreams, open_stream, read_stre
 from state_pipelines.operatorstate import UnreadOperatorState, open_operator_state
 from state_pipelines.rocksdb.manifest import is_database_file
 from state_pipelines.serializers.body_ends import OpenBodyError
-from state_pipelines.snapshot.raw_key_groups import RawKeyedSubtaskState
 from state_pipelines.storage.reading import attempt_together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata import CheckpointMetadata
-    from state_pipelines.metadata.handles import OperatorStateHandle, OperatorStateMetaInfo, StreamStateHandle
+    from state_pipelines.metadata.handles import (
+        KeyGroupRange,
+        OperatorStateHandle,
+        OperatorStateMetaInfo,
+        StreamStateHandle,
+    )
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.storage import Location, PathMapping
+
+
+@dataclass(frozen=True)
+class StateStatistics:
+    """Amount of a state.
+
+    Attributes:
+        entries: records of keyed state (of a map: its entries), elements of a list state, pairs of a broadcast state.
+        bytes: their size without framing.
+        entries_by_key_group: of keyed state; empty key groups are left out.
+    """
+
+    entries: int
+    bytes: int
+    entries_by_key_group: dict[int, int] = field(default_factory=dict)
+
+
+class SubtaskState(Protocol):
+    """The state of one subtask."""
+
+    @property
+    def subtask(self) -> int:
+        """Index of the subtask."""
+
+
+WINDOW = 8 << 20
+"""Bytes of raw keyed state in one batch; a key group that has more makes a batch of its own."""
+
+SUBTASK_FIELD = pa.field("subtask", pa.int32(), False)
+BYTES_FIELDS = (pa.field("value_bytes", pa.binary(), False), pa.field("reason", pa.string(), False))
+RAW_KEYED_SCHEMA = pa.schema([pa.field("key_group", pa.int32(), False), SUBTASK_FIELD, *BYTES_FIELDS])
+
+
+@dataclass(frozen=True)
+class RawKeyedSubtaskState:
+    """Raw keyed state of a subtask.
+
+    Attributes:
+        subtask: index of the subtask.
+        stream: the stream of the handle.
+        key_groups: range of the handle.
+        sections: of the key groups that have one, ascending by position.
+        reason: why the bytes are not timers that can be read.
+    """
+
+    subtask: int
+    stream: StateStream
+    key_groups: KeyGroupRange
+    sections: tuple[Section, ...]
+    reason: str
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """A row per key group."""
+        for sections in group_sections(self.sections, WINDOW):
+            number = len(sections)
+            columns = [
+                pa.array([section.key_group for section in sections], pa.int32()),
+                pa.array(np.full(number, self.subtask, np.int32)),
+                pa.array([read_sections(self.stream, section.start, section.end) for section in sections], pa.binary()),
+                pa.array([self.reason] * number, pa.string()),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=RAW_KEYED_SCHEMA)
+
+    def count(self) -> StateStatistics:
+        """Sections and their bytes; nothing is read."""
+        sizes = [section.end - section.start for section in self.sections]
+        return StateStatistics(len(sizes), sum(sizes), {section.key_group: 1 for section in self.sections})
+
+    def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[RawKeyedSubtaskState]:
+        """The same state in ranges of about `size` bytes, of some key groups."""
+        for sections in group_sections(select_sections(self.sections, key_groups), size):
+            yield replace(self, sections=sections)
 
 
 _LONG_HEADER = 1 << 20

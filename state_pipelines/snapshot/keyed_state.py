@@ -24,10 +24,12 @@ from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo, keyed_state
 from state_pipelines.serializers.tree import Declared, Opaque
-from state_pipelines.snapshot.file_scans import narrow_key_groups, scan_files
-from state_pipelines.snapshot.python_states import (
+from state_pipelines.snapshot.handle_readers import StateStatistics
+from state_pipelines.snapshot.snapshot_files import narrow_key_groups, scan_files
+from state_pipelines.snapshot.state import (
     SAMPLE_SIZE,
     PythonGuess,
+    State,
     declare_types,
     find_declaration,
     find_kind,
@@ -35,8 +37,6 @@ from state_pipelines.snapshot.python_states import (
     python_name,
     read_arrays,
 )
-from state_pipelines.snapshot.state import State
-from state_pipelines.snapshot.subtask_states import StateStatistics
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.reading import do_together
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.python_types import PythonDeclaration
     from state_pipelines.serializers.tree import Serializer
-    from state_pipelines.snapshot.operator_files import OperatorFiles
+    from state_pipelines.snapshot.snapshot_files import OperatorFiles
 
 
 @dataclass(frozen=True)

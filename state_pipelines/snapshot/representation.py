@@ -1,13 +1,103 @@
-"""Texts and small HTML tables, which represent snapshots, operators and states in notebooks."""
+"""Texts and small HTML tables, which represent snapshots, operators and states where people read them.
+
+Texts of snapshots where people read them: terminals, Markdown and HTML. Uids, names of states and classes, keys and
+paths are whatever somebody has written into `_metadata`. None of them may move the cursor of a terminal, end a cell or
+a line, or become a tag.
+"""
 
 from __future__ import annotations
 
+import html
+import re
 from typing import TYPE_CHECKING
-
-from state_pipelines.snapshot.escaping import escape_html
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+# A backslash helps where every kind of Markdown knows it; the others differ about tags, tables and strikethrough.
+_MARKDOWN = {each: f"\\{each}" for each in "\\`*_{}[]#!"} | {
+    "<": "&lt;",
+    ">": "&gt;",
+    "&": "&amp;",
+    "|": "&#124;",
+    "~": "&#126;",
+    # GitHub shows what is between two of them as a formula.
+    "$": "&#36;",
+}
+
+# GitHub looks for URLs before it replaces entities, but for names of users and numbers of issues afterwards, also in
+# HTML (cmark-gfm, issues 181 and 278). These take an empty comment, which is not shown and ends the text that is
+# searched.
+_COMMENT = "<!-- -->"
+_MENTION = r"@|#(?=\d)"
+_MENTION_IN_HTML = re.compile(_MENTION)
+_SPECIAL = re.compile(
+    rf"(?P<mention>{_MENTION})|(?P<url>:(?=//)|(?<=www)\.)|[{re.escape(''.join(_MARKDOWN))}]", re.IGNORECASE
+)
+
+# Characters of the categories Cc (but for tab and line feed), Cf, Co, Cs, Zl and Zp, and all others that Unicode calls
+# Default_Ignorable_Code_Point: what moves the cursor, turns the direction of what follows, or makes two names look
+# alike. Cs are halves of characters, which Java's texts can have and UTF-8 cannot.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
+    "\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\uf8ff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "\U000f0000-\U0010ffff]"
+)
+# Those of them that are ASCII, which takes a fifth of the time.
+_HIDDEN_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
+# Invisible characters that writing needs: joiners inside words of scripts from Arabic to Mongolian and between emoji,
+# and one selector after a symbol.
+_JOINED = "\u0620-\u06dc\u06de-\u06ff\u0710-\u088f\u0892-\u08e1\u08e3-\u10ff\u1161-\u17b3\u17b6-\u180a\u1810-\u1cff"
+_SYMBOLS = "\xa9\xae\u203c\u2049\u2122\u2139\u2190-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
+_NEEDED = re.compile(
+    f"(?<=[{_JOINED}{_SYMBOLS}\ufe0f])[\u200c\u200d](?=[{_JOINED}{_SYMBOLS}])|(?<=[{_SYMBOLS}])[\ufe0e\ufe0f]"
+)
+
+
+def escape_terminal(text: str) -> str:
+    r"""Return a text with control and invisible characters as their escapes, such as `\x1b`.
+
+    Tabs, line feeds, and invisible characters that words and emoji are written with stay.
+    """
+    return (_HIDDEN_ASCII if text.isascii() else _HIDDEN).sub(_escape_hidden, text)
+
+
+def escape_line(text: str) -> str:
+    r"""Return a text of one line as `escape_terminal` does, with line breaks as `\n`, so that it stays one line."""
+    return escape_terminal(text).replace("\n", "\\n")
+
+
+def _escape_hidden(match: re.Match[str]) -> str:
+    if _NEEDED.match(match.string, match.start()):
+        return match[0]
+    return match[0].encode("unicode_escape").decode()
+
+
+def escape_markdown(text: str) -> str:
+    """Return a text of one line that Markdown shows as it is, without links and without notifying anybody."""
+    return _SPECIAL.sub(_escape_special, _join_lines(text))
+
+
+def _escape_special(match: re.Match[str]) -> str:
+    if match["url"]:
+        return f"&#{ord(match[0])};"
+    return _MARKDOWN.get(match[0], match[0]) + (_COMMENT if match["mention"] else "")
+
+
+def quote_markdown(text: str) -> str:
+    """Return a text of one line as code in Markdown; backticks in it become apostrophes."""
+    return f"`{_join_lines(text).replace('`', chr(39))}`"
+
+
+def escape_html(text: str) -> str:
+    """Return a text of one line for the content of an HTML element, also in Markdown, where it notifies nobody."""
+    return _MENTION_IN_HTML.sub(rf"\g<0>{_COMMENT}", html.escape(_join_lines(text)))
+
+
+def _join_lines(text: str) -> str:
+    return "".join(each if each.isprintable() else " " for each in text)
+
 
 SHOWN_ROWS = 50
 """Rows of a table; the caption tells how many there are."""

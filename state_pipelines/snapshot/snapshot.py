@@ -1,25 +1,522 @@
-"""A snapshot and its operators."""
+"""A snapshot, its operators, and their states."""
 
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
-from state_pipelines.metadata import compute_operator_id, write_metadata
-from state_pipelines.snapshot.operator import Operator
+import pyarrow as pa
+
+from state_pipelines.codecs.columns import explain
+from state_pipelines.errors import (
+    NotFoundError,
+    StateError,
+    StorageError,
+    UnsupportedError,
+    UnsupportedVersionError,
+    UsageError,
+    Where,
+    at,
+)
+from state_pipelines.keyed.operator_columns import unmeasured
+from state_pipelines.keyed.operator_table import WINDOW, OperatorTable, OperatorTableOptions, group_files
+from state_pipelines.metadata import compute_operator_id, read_metadata, write_metadata
+from state_pipelines.metadata.handles import ChannelDirection
+from state_pipelines.serializers.body_ends import OpenBodyError
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.text import describe
+from state_pipelines.snapshot.declarations import Declarations
+from state_pipelines.snapshot.keyed_state import KeyedState, KeyedSubtaskState, read_states
+from state_pipelines.snapshot.operator_state import (
+    IN_FLIGHT_NAME,
+    BroadcastState,
+    InFlightState,
+    InFlightSubtaskState,
+    NonKeyedState,
+    NonKeyedSubtaskState,
+    OperatorListState,
+    RawKeyedState,
+    RawOperatorState,
+    RawOperatorSubtaskState,
+    UnreadKeyedState,
+)
 from state_pipelines.snapshot.representation import format_bytes, format_count, make_html_table
-from state_pipelines.snapshot.snapshot_files import SnapshotFiles
-from state_pipelines.storage.reading import scan_ahead
+from state_pipelines.snapshot.snapshot_files import (
+    OperatorFiles,
+    SnapshotFiles,
+    find_held_key_groups,
+    narrow_key_groups,
+    scan_files,
+)
+from state_pipelines.snapshot.state import declare_types, find_declaration
+from state_pipelines.storage import PathMapping, parse_path_mapping, read_metadata_file, resolve
+from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.reading import do_together, scan_ahead
+from state_pipelines.storage.snapshot_listing import read_metadata_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
-
+    from state_pipelines.codecs.kryo.classes import FieldLists
+    from state_pipelines.keyed.operator_columns import StateLayout
     from state_pipelines.keyed.state_table import TableOptions
-    from state_pipelines.snapshot.declarations import Declarations
-    from state_pipelines.storage import Location
+    from state_pipelines.metadata.handles import KeyGroupRange
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.snapshot.handle_readers import RawKeyedSubtaskState
+    from state_pipelines.snapshot.state import State
+    from state_pipelines.storage import Location, SnapshotLocation
+
+
+@dataclass(frozen=True)
+class Failure:
+    """State of an operator that cannot be read.
+
+    Attributes:
+        subtask: index of the subtask; None where it is not state of a single one.
+        error: why not.
+    """
+
+    subtask: int | None
+    error: StateError
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether bytes are damaged or missing, in contrast to a format that is not covered."""
+        return is_damage(self.error)
+
+
+def is_undetermined(error: StateError) -> bool:
+    """Return whether an error is about a version that is not known, so that nothing can be said of the bytes."""
+    return isinstance(error, UnsupportedVersionError)
+
+
+def is_unreadable(error: StateError) -> bool:
+    """Return whether bytes are damaged or missing, or the storage fails or refuses.
+
+    In contrast to those of a format that is not covered.
+    """
+    return not isinstance(error, UnsupportedError)
+
+
+def is_damage(error: StateError) -> bool:
+    """Return whether an error is about bytes that are damaged or missing.
+
+    In contrast to those of a format that is not covered, and to a storage that fails or refuses.
+    """
+    return is_unreadable(error) and not isinstance(error, StorageError)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The states of an operator as far as they can be read.
+
+    Attributes:
+        states: in the order of `Operator.states`.
+        failures: what cannot be read.
+    """
+
+    states: tuple[State, ...]
+    failures: tuple[Failure, ...]
+
+
+def survey(operator: OperatorFiles, *, in_flight: bool = False) -> Survey:
+    """The states of an operator as far as they can be read, and what cannot; see `Operator.survey`."""
+    states: list[State] = []
+    failures: list[Failure] = []
+    for found, failed in (survey_keyed(operator), survey_operator(operator), survey_raw(operator)):
+        states += found
+        failures += failed
+    if in_flight:
+        try:
+            with at(operator=operator.label):
+                found_in_flight = find_in_flight(operator)
+                states += [] if found_in_flight is None else [found_in_flight]
+        except StateError as error:
+            failures.append(Failure(None, error))
+    return Survey(tuple(states), tuple(failures))
+
+
+def find_failures(
+    operator: OperatorFiles, state: State | None, key_groups: KeyGroupRange | None = None
+) -> list[StateError]:
+    """Errors of the files that cannot be read and may hold records of a state.
+
+    Args:
+        operator: the operator.
+        state: the state; None: any keyed state.
+        key_groups: only files that hold some of these.
+    """
+    if isinstance(state, NonKeyedState):
+        return [failure.error for failure in survey_operator(operator)[1]]
+    if state is not None and not isinstance(state, KeyedState):
+        return [failure.error for failure in survey_raw(operator)[1]]
+    held = find_held_key_groups(operator.metadata)
+    return [
+        failure.error
+        for failure in survey_keyed(operator)[1]
+        if key_groups is None or failure.subtask not in held or held[failure.subtask].intersect(key_groups).number
+    ]
+
+
+def find_in_flight(operator: OperatorFiles) -> InFlightState | None:
+    """Find in-flight data of an unaligned checkpoint; None when there is none."""
+    subtask_states = tuple(
+        InFlightSubtaskState(subtask.index, operator.snapshot.handles.open_stream(handle.delegate), handle, direction)
+        for subtask in operator.metadata.subtasks
+        for direction, channels in (
+            (ChannelDirection.INPUT, subtask.input_channel_state),
+            (ChannelDirection.OUTPUT, subtask.result_subpartition_state),
+        )
+        for handle in channels
+    )
+    return InFlightState(operator, subtask_states) if subtask_states else None
+
+
+def raise_first(failures: Sequence[Failure]) -> None:
+    """Raise the error of the first failure, if there is one."""
+    for failure in failures:
+        raise failure.error
+
+
+def _find_unread(operator: OperatorFiles) -> Mapping[int, RawKeyedSubtaskState]:
+    """Find keyed state whose key serializer cannot be read, by index of the subtask."""
+    _, failures = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
+    found = {}
+    for subtask in operator.metadata.subtasks:
+        failure = failures.get(subtask.index)
+        if isinstance(failure, OpenBodyError):
+            reason = explain(failure)
+            subtask_state = operator.snapshot.handles.open_key_groups(
+                subtask.managed_keyed_state, subtask.index, reason
+            )
+            if subtask_state is not None:
+                found[subtask.index] = subtask_state
+    return found
+
+
+def survey_keyed(operator: OperatorFiles) -> tuple[tuple[KeyedState, ...], list[Failure]]:
+    """Keyed states and timers."""
+    files, failures = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
+    unread = _find_unread(operator)
+    subtask_states: dict[str, list[KeyedSubtaskState]] = {}
+    for subtask, file in files:
+        for state_id, info in enumerate(file.header.states):
+            subtask_states.setdefault(info.name, []).append(KeyedSubtaskState(subtask, file, state_id))
+    failed = [_fail(operator, index, error) for index, error in failures.items() if index not in unread]
+    return tuple(KeyedState(operator, tuple(each)) for each in subtask_states.values()), failed
+
+
+def survey_operator(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Failure]]:
+    """List states, then broadcast states."""
+    lists: dict[str, list[NonKeyedSubtaskState]] = {}
+    broadcasts: dict[str, list[NonKeyedSubtaskState]] = {}
+    failures = []
+    for subtask in operator.metadata.subtasks:
+        try:
+            unread = operator.snapshot.handles.open_operator(subtask.managed_operator_state)
+        except StateError as error:
+            failures.append(_fail(operator, subtask.index, error))
+            continue
+        if unread is not None:
+            for info in unread.header.lists:
+                lists.setdefault(info.name, []).append(NonKeyedSubtaskState(subtask.index, unread, info))
+            for info in unread.header.broadcasts:
+                broadcasts.setdefault(info.name, []).append(NonKeyedSubtaskState(subtask.index, unread, info))
+    for name, subtask_states in broadcasts.items():
+        broadcasts[name] = [replace(each, info=_declare_broadcast(operator, each.info)) for each in subtask_states]
+    found = (
+        *(OperatorListState(operator, tuple(each)) for each in lists.values()),
+        *(BroadcastState(operator, tuple(each)) for each in broadcasts.values()),
+    )
+    return found, failures
+
+
+def _declare_broadcast(operator: OperatorFiles, info: StateMetaInfo) -> StateMetaInfo:
+    """The meta info of a broadcast state with the types that are declared of it."""
+    declared = find_declaration(info, operator.snapshot.python_types.get(operator.metadata.operator_id))
+    return info if declared is None else declare_types(info, declared, StateKind.MAP)
+
+
+def survey_raw(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Failure]]:
+    """Find state that is only known as bytes."""
+    handles = operator.snapshot.handles
+    keyed, raw, failures = [], [], []
+    sections = _find_unread(operator)
+    unread = operator.snapshot.keyed_files.survey_unread(operator.metadata, operator.snapshot.layout_context)
+    for subtask in operator.metadata.subtasks:
+        try:
+            if subtask.index in unread:
+                reason = unread[subtask.index].reason
+                keyed.append(handles.open_raw_bytes(subtask.raw_keyed_state, subtask.index, reason))
+            if (handle := subtask.raw_operator_state) is not None:
+                raw.append(RawOperatorSubtaskState(subtask.index, handles.open_stream(handle.delegate), handle))
+        except StateError as error:
+            failures.append(_fail(operator, subtask.index, error))
+    found = (
+        *([RawKeyedState(operator, tuple(keyed))] if keyed else ()),
+        *([UnreadKeyedState(operator, tuple(sections.values()))] if sections else ()),
+        *([RawOperatorState(operator, tuple(raw))] if raw else ()),
+    )
+    return found, failures
+
+
+def _fail(operator: OperatorFiles, subtask: int | None, error: StateError) -> Failure:
+    error.where = replace(error.where, operator=error.where.operator or operator.label)
+    return Failure(subtask, error)
+
+
+def choose_states(
+    operator: OperatorFiles, states: Sequence[KeyedState], options: OperatorTableOptions
+) -> list[StateLayout]:
+    """Choose the keyed states that take part in one table of all of them.
+
+    Args:
+        operator: the operator.
+        states: its keyed states and timers, those in files that cannot be read left out.
+        options: which of them are wanted.
+
+    Raises:
+        StateError: there are none, and files cannot be read.
+        UsageError: there are none.
+        NotFoundError: `options` names a state that is not there.
+        UnsupportedError: the keys of a state are not known, or subtasks have different ones.
+    """
+    keyed = {state.name: state for state in states}
+    names = {state.python_name: state.name for state in states}
+    wanted = {names.get(name, name) if name not in keyed else name for name in options.states or ()}
+    if options.states is None:
+        wanted = set(keyed)
+    for name in wanted - set(keyed):
+        raise NotFoundError(
+            f"the operator has no keyed state {name}",
+            where=Where(operator=operator.label),
+            hint=f"It has {', '.join(keyed)}" if keyed else "It has none at all",
+        )
+    timers = {name for name, state in keyed.items() if state.kind == StateKind.TIMER}
+    if options.states is None:
+        wanted -= timers
+    if options.timers:
+        wanted |= timers
+    chosen = [state for name, state in keyed.items() if name in wanted]
+    if not chosen:
+        for error in find_failures(operator, None):
+            raise error
+        hint = "Name one of its other states (--state, stateVarName of Spark)" if survey(operator).states else ""
+        if keyed:
+            hint = "It has timers, which take part when asked for (--timers, readRegisteredTimers of Spark)"
+        raise UsageError("the operator has no keyed state", where=Where(operator=operator.label), hint=hint)
+    for state in chosen:
+        if state.comes_by_key_group:
+            raise UnsupportedError(
+                state.find_layout()[1],
+                where=Where(operator=operator.label, state=state.name),
+                hint="Read this state alone (--state, stateVarName), and the others by name (--states, states)",
+            )
+    layouts = [state.table_layout for state in chosen]
+    if len({unmeasured(dict(each.key.fields)["state_key"]) for each in layouts}) > 1:
+        raise UnsupportedError(
+            "the subtasks hold keys with different serializers",
+            where=Where(operator=operator.label),
+            hint="Read its states one by one (--state, stateVarName of Spark), or let the job touch every key once",
+        )
+    return layouts
+
+
+class Operator(OperatorFiles):
+    """One operator of a snapshot."""
+
+    def __repr__(self) -> str:
+        return f"<Operator {self._describe()}>"
+
+    def _repr_html_(self) -> str:
+        """Show the states, in notebooks; reads headers of files. State that cannot be read is a row with its error."""
+        found = self.survey()
+        rows = [(state.label, str(state.kind), describe(state.serializer), "") for state in found.states]
+        rows += [("", "", "", error) for error in dict.fromkeys(str(failure.error) for failure in found.failures)]
+        head = ("state", "kind", "type", "error") if found.failures else ("state", "kind", "type")
+        return make_html_table(self._describe(), head, (row[: len(head)] for row in rows), len(rows))
+
+    def _describe(self) -> str:
+        """One line; nothing is read."""
+        name = f" ({self.name})" if self.name and self.name != self.label else ""
+        return f"{self.label}{name}, parallelism {self.parallelism} of {self.max_parallelism}"
+
+    @cached_property
+    def readable(self) -> Operator:
+        """The operator without the state in files that cannot be read; `find_failures` says what is left out."""
+        return Operator(self.snapshot, self.metadata, self.uid, is_partial=True)
+
+    @cached_property
+    def states(self) -> tuple[State, ...]:
+        """Keyed states and timers, then operator list states, then broadcast states, then raw states.
+
+        Raises:
+            StateError: a handle cannot be read, or is of a format that is not covered; see `survey`.
+        """
+        return tuple(self._iter_states())
+
+    def survey(self, *, in_flight: bool = False) -> Survey:
+        """The states as far as they can be read, and what cannot.
+
+        Args:
+            in_flight: the data in flight too.
+        """
+        return survey(self, in_flight=in_flight)
+
+    def _iter_states(self) -> Iterator[State]:
+        yield from self.keyed_states
+        yield from self.operator_states
+        yield from self.raw_states
+
+    def state(self, name: str) -> State:
+        """A state by name (of Python functions also that in Python), keyed first; `_in_flight_data` is `in_flight`.
+
+        Raises:
+            NotFoundError: there is none; the error lists what there is.
+            StateError: a file that may hold the state cannot be read.
+        """
+        in_python = None
+        failure: StateError | None = None
+        kinds: tuple[Callable[[], tuple[State, ...]], ...] = (
+            lambda: self.keyed_states,
+            lambda: self.operator_states,
+            lambda: self.raw_states,
+        )
+        for read in kinds:
+            try:
+                states = read()
+            except StateError as error:
+                # State of another kind is in other files.
+                failure = failure or error
+                continue
+            for state in states:
+                if state.name == name:
+                    return state
+                if state.python_name == name and in_python is None:
+                    in_python = state
+        if in_python is not None:
+            return in_python
+        if name == IN_FLIGHT_NAME and self.in_flight is not None:
+            return self.in_flight
+        if failure is not None:
+            raise failure
+        if self.is_partial:
+            raise_first(self.survey().failures)
+        known = ", ".join(state.label for state in self.states)
+        raise NotFoundError(
+            f"the operator has no state {name}",
+            where=Where(file=str(self.snapshot.location.metadata), operator=self.label),
+            hint=f"It has {known}" if known else "It has no states",
+        )
+
+    def make_table(self, options: OperatorTableOptions | None = None) -> OperatorTable:
+        """The table of all keyed states, see `batches`."""
+        options = options or OperatorTableOptions()
+        with at(operator=self.label):
+            return OperatorTable(choose_states(self, self.keyed_states, options), options)
+
+    def make_schema(self, options: OperatorTableOptions | None = None) -> pa.Schema:
+        """Schema of the batches under `options`."""
+        return self.make_table(options).schema
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the table of all keyed states."""
+        return self.make_schema()
+
+    def batches(
+        self, options: OperatorTableOptions | None = None, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """All keyed states as one table, a row per key and namespace, a batch at a time.
+
+        Args:
+            options: what is wanted; default all keyed states, without timers.
+            key_groups: only these.
+
+        Raises:
+            StateError: the state cannot be read, or has no such table; see `OperatorTable`.
+        """
+        table = self.make_table(options)
+        key_groups = narrow_key_groups(self, table.needle, key_groups)
+        context = self.record_context
+        with at(operator=self.label):
+            reads = (
+                partial(table.read, split, subtask, context, groups)
+                for subtask, files in group_files(self.keyed_files).items()
+                if key_groups is None or any(each.key_groups.intersect(key_groups) for each in files)
+                for split, groups in table.split(files, context, key_groups)
+            )
+            for _, batches in scan_files(self, reads, lambda read: read(), WINDOW):
+                yield from batches
+
+    def batches_by_state(
+        self,
+        names: Collection[str] | None = None,
+        options: TableOptions | None = None,
+        key_groups: KeyGroupRange | None = None,
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Rows of keyed states and timers, each file read once: the name of a state, and a batch of its rows.
+
+        Reading the states one after the other reads files of the canonical and heap formats, which hold all of them,
+        as often.
+
+        Args:
+            names: of states; default all.
+            options: which columns; default all.
+            key_groups: only these.
+
+        Raises:
+            NotFoundError: there is no such keyed state.
+            StateError: a state cannot be read.
+        """
+        known = {state.label: state for state in self.keyed_states}
+        known |= {state.name: state for state in self.keyed_states if names is not None}
+        missing = [name for name in names or () if name not in known]
+        if missing:
+            raise NotFoundError(
+                f"the operator has no keyed state {missing[0]}",
+                where=Where(file=str(self.snapshot.location.metadata), operator=self.label),
+                hint=f"It has {', '.join(known)}" if known else "It has none",
+            )
+        yield from read_states([known[name] for name in (known if names is None else names)], options, key_groups)
+
+    def to_arrow(
+        self, options: OperatorTableOptions | None = None, key_groups: KeyGroupRange | None = None
+    ) -> pa.Table:
+        """All keyed states as one table, see `batches`."""
+        return pa.Table.from_batches(self.batches(options, key_groups), self.make_schema(options))
+
+    @cached_property
+    def keyed_states(self) -> tuple[KeyedState, ...]:
+        """Keyed states and timers; errors as of `states`."""
+        found, failures = survey_keyed(self)
+        if not self.is_partial:
+            raise_first(failures)
+        return found
+
+    @cached_property
+    def operator_states(self) -> tuple[State, ...]:
+        """List states, then broadcast states, of which only headers are read; errors as of `states`."""
+        found, failures = survey_operator(self)
+        if not self.is_partial:
+            raise_first(failures)
+        return found
+
+    @cached_property
+    def raw_states(self) -> tuple[State, ...]:
+        """Raw keyed state that is not timers, keyed state without a header, raw operator state; errors as `states`."""
+        found, failures = survey_raw(self)
+        if not self.is_partial:
+            self.snapshot.keyed_files.find_unread(self.metadata, self.snapshot.layout_context)
+            raise_first(failures)
+        return found
+
+    @cached_property
+    def in_flight(self) -> InFlightState | None:
+        """In-flight data of an unaligned checkpoint; None when there is none. It is not among `states`."""
+        return find_in_flight(self)
 
 
 class Snapshot(SnapshotFiles):
@@ -108,3 +605,77 @@ class Snapshot(SnapshotFiles):
         found = self.find_operator(name)
         uid = name if compute_operator_id(name) == found.operator_id else None
         return Operator(self, found, self.known_uids.get(found.operator_id, uid))
+
+
+def open_snapshot(
+    path: str,
+    declarations: Declarations | None = None,
+    *,
+    path_mapping: PathMapping | Iterable[str] = (),
+    allow_roots: Iterable[str] = (),
+    uids: Iterable[str] = (),
+    classes: FieldLists | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Snapshot:
+    """Open a checkpoint or savepoint.
+
+    Args:
+        path: directory of the snapshot or its `_metadata` file; local path or fsspec URL.
+        declarations: information that the snapshot does not hold; `declare` parses them from texts.
+        path_mapping: `FROM=TO` texts for directories that were moved (absolute handles name them).
+        allow_roots: further directories that its files may be in. By default these are its own directory, for a
+            checkpoint those of its job (`storage.resolution`), and the new ones of `path_mapping`.
+        uids: added to those of `declarations`.
+        classes: replaces the classes of `declarations`.
+        storage_options: options of the fsspec file system, such as `key` and `secret` of S3; they are added to those
+            of `use_storage_options`.
+
+    Raises:
+        NotFoundError: there is no snapshot.
+        FormatError: `_metadata` is not what the format says.
+        UnsupportedError: a metadata version that is not known.
+        StorageError: the storage fails or refuses.
+    """
+    location, raw = read_metadata_file(path, **(storage_options or {}))
+    mapping = path_mapping if isinstance(path_mapping, PathMapping) else parse_path_mapping(path_mapping)
+    known = declarations or Declarations()
+    known = replace(known, uids=(*known.uids, *uids), classes=known.classes if classes is None else classes)
+    return Snapshot(location, read_metadata(raw, str(location.metadata)), mapping.allow(allow_roots), known)
+
+
+def ensure_open(snapshot: Snapshot | str) -> Snapshot:
+    """Open the snapshot at a path as `open_snapshot` does; return an open one unchanged."""
+    return open_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
+
+
+def open_together(*snapshots: Snapshot | str) -> list[Snapshot]:
+    """Open snapshots as `ensure_open`, and the files that the layouts of their states depend on, at the same time."""
+
+    def read(snapshot: Snapshot | str) -> Snapshot:
+        opened = ensure_open(snapshot)
+        opened.read_headers()
+        return opened
+
+    roots = (resolve(each) if isinstance(each, str) else each.location.directory for each in snapshots)
+    remote = next((each for each in roots if not is_local(each)), None)
+    return do_together([partial(read, each) for each in snapshots], remote)
+
+
+def open_location(
+    location: SnapshotLocation, declarations: Declarations | None = None, *, path_mapping: PathMapping | None = None
+) -> Snapshot:
+    """Open a snapshot whose `_metadata` is known, for instance from a listing.
+
+    Args:
+        location: directory and `_metadata`.
+        declarations: information that the snapshot does not hold.
+        path_mapping: current directories of absolute handles, and further allowed ones.
+
+    Raises:
+        MissingFileError: there is no `_metadata`, or it cannot be read.
+        FormatError: `_metadata` is not what the format says.
+        UnsupportedError: a metadata version that is not known.
+        StorageError: the storage fails or refuses.
+    """
+    metadata = read_metadata(read_metadata_bytes(location.metadata), str(location.metadata))
+    return Snapshot(location, metadata, path_mapping or PathMapping(), declarations or Declarations())

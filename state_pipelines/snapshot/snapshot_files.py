@@ -1,21 +1,66 @@
-"""Metadata of a snapshot, the declarations of the caller, and the readers of its files."""
+"""Metadata and files of a snapshot and of its operators, and the declarations of the caller.
+
+State that handles of two operators name, or two databases of one, which Flink never writes. That is files, state inside
+of `_metadata`, slices of merged files and sets of logged changes. In-flight data, which tasks write for all their
+operators, are not among them.
+
+Key groups that each subtask of an operator holds in its keyed state, by the ranges of its handles. Flink restores a
+subtask from handles of any ranges and drops the key groups outside the range that its formula gives
+(`KeyGroupRangeAssignment`). Only the ranges of the handles say which key groups a snapshot holds: they follow the
+formula of the release that wrote them, which may differ from that of current releases.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
+from state_pipelines.codecs.columns import explain
 from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses
-from state_pipelines.errors import NotFoundError, Where
-from state_pipelines.metadata import (
-    CheckpointMetadata,
-    compute_operator_id,
-    find_operator_id,
-    format_operator_id,
-    list_references,
+from state_pipelines.errors import (
+    EDITED_METADATA,
+    FormatError,
+    NotFoundError,
+    StateError,
+    UnsupportedError,
+    UsageError,
+    Where,
+    at,
 )
-from state_pipelines.metadata.checkpoint import SnapshotKind, find_snapshot_kind
+from state_pipelines.keyed.canonical import CanonicalFile
+from state_pipelines.keyed.changelog.reader import (
+    ChangelogFile,
+    FoundKeySerializer,
+    find_key_serializer,
+    find_written_serializers,
+)
+from state_pipelines.keyed.hashing.value_hashes import find_key_group
+from state_pipelines.keyed.heap import check_first_section
+from state_pipelines.keyed.key_groups import compute_key_group_range, key_group_prefix_size
+from state_pipelines.keyed.keyed_file import RecordContext
+from state_pipelines.keyed.raw_timers import NotTimersError
+from state_pipelines.metadata import CheckpointMetadata, compute_operator_id, find_operator_id
+from state_pipelines.metadata.checkpoint import SnapshotKind, find_snapshot_kind, format_operator_id
+from state_pipelines.metadata.handles import (
+    MAX_PARALLELISM,
+    ByteStreamStateHandle,
+    ChangelogStateBackendHandle,
+    ChangelogStateHandleStream,
+    FileStateHandle,
+    IncrementalRemoteKeyedStateHandle,
+    InMemoryChangelogStateHandle,
+    KeyGroupRange,
+    RelativeFileStateHandle,
+    SegmentFileStateHandle,
+)
+from state_pipelines.metadata.references import StateCategory, StreamRole, list_references, operator_handles
+from state_pipelines.serializers.state_meta_info import VALUE_SERIALIZER, BackendStateType, StateMetaInfo
+from state_pipelines.serializers.tree import LogicalType, RowData, Serializer
 from state_pipelines.snapshot.declarations import Declarations
 from state_pipelines.snapshot.handle_readers import (
     HandleReader,
@@ -23,16 +68,721 @@ from state_pipelines.snapshot.handle_readers import (
     find_header_ends,
     list_operator_handles,
 )
-from state_pipelines.snapshot.keyed_files import KeyedFiles
-from state_pipelines.snapshot.planned_names import find_planned
+from state_pipelines.sql.accumulators import UNRESOLVED
+from state_pipelines.sql.node_states import PlannedOperator, PlannedRow, list_operators
+from state_pipelines.storage import METADATA_FILE, join
+from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.reading import count_scans_ahead, scan_ahead
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
 
     from state_pipelines.codecs.kryo.classes import FieldLists
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata import OperatorState
+    from state_pipelines.metadata.handles import KeyedStateHandle, StreamStateHandle
     from state_pipelines.serializers.python_types import PythonDeclaration
+    from state_pipelines.sql.compiled_plans import Plan
     from state_pipelines.storage import Location, PathMapping, SnapshotLocation
+
+
+def find_planned(plans: Iterable[Plan]) -> dict[bytes, PlannedOperator]:
+    """The operators of plans by operator id."""
+    return {compute_operator_id(each.uid): each for plan in plans for each in list_operators(plan)}
+
+
+def label_file(file: KeyedFile, planned: PlannedOperator | None) -> KeyedFile:
+    """The file of an operator with the names that a plan gives the columns of its rows.
+
+    Rows of other types than in the plan stay as they are.
+    """
+    if planned is None:
+        return file
+    key, states = file.described_states()
+    keys = () if planned.key is None else (planned.key,)
+    return file.with_described_states(
+        None if key is None else label_rows(key, keys), tuple(_label_state(info, planned, keys) for info in states)
+    )
+
+
+def label_rows(serializer: Serializer, rows: Sequence[PlannedRow]) -> Serializer:
+    """The serializer with the names of some rows, which are its rows from the first to the last.
+
+    A serializer with other rows, or with another type in one of them, stays as it is.
+    """
+    if not has_rows(serializer, rows):
+        return serializer
+    left = iter(rows)
+    labelled: Serializer = _replace_rows(serializer, left)
+    return labelled
+
+
+def has_rows(serializer: Serializer, rows: Sequence[PlannedRow]) -> bool:
+    """Return whether the rows of a serializer have the types of planned ones."""
+    found = [*_find_rows(serializer)]
+    return len(found) == len(rows) and all(map(fits, found, rows))
+
+
+def fits(row: RowData, planned: PlannedRow) -> bool:
+    """Return whether a row has the types of a planned one; types that the plan does not say fit any."""
+    types = [each.type for each in planned.columns]
+    return len(types) == len(row.types) and all(map(_fits_type, row.types, types))
+
+
+def _fits_type(of: LogicalType, planned: LogicalType) -> bool:
+    return planned == UNRESOLVED or of == planned or replace(of, class_name=None) == replace(planned, class_name=None)
+
+
+def _label_state(info: StateMetaInfo, planned: PlannedOperator, keys: Sequence[PlannedRow]) -> StateMetaInfo:
+    if info.backend_type is BackendStateType.PRIORITY_QUEUE:
+        rows: Sequence[PlannedRow] = keys
+    else:
+        state = planned.find_state(info.name)
+        rows = () if state is None else state.rows
+    if not rows:
+        return info
+    return replace(
+        info,
+        serializers=tuple(
+            (name, label_rows(each, rows) if name == VALUE_SERIALIZER else each) for name, each in info.serializers
+        ),
+    )
+
+
+def _find_rows(node: object) -> Iterator[RowData]:
+    """Yield the rows of a serializer, but not those that are fields of rows."""
+    if isinstance(node, RowData):
+        yield node
+    elif isinstance(node, tuple):
+        for each in node:
+            yield from _find_rows(each)
+    elif isinstance(node, Serializer):
+        for field in fields(node):
+            yield from _find_rows(getattr(node, field.name))
+
+
+def _replace_rows(node: Any, rows: Iterator[PlannedRow]) -> Any:
+    if isinstance(node, RowData):
+        return replace(node, labels=next(rows).names)
+    if isinstance(node, tuple):
+        return tuple(_replace_rows(each, rows) for each in node)
+    if not isinstance(node, Serializer) or not is_dataclass(node):
+        return node
+    return replace(node, **{field.name: _replace_rows(getattr(node, field.name), rows) for field in fields(node)})
+
+
+def find_misfits(planned: Mapping[bytes, PlannedOperator], files: Mapping[bytes, Sequence[KeyedFile]]) -> Iterator[str]:
+    """Yield a note for each state whose rows are others than a plan says, so that they keep their numbers.
+
+    Args:
+        planned: operators of plans.
+        files: keyed files of operators, by operator id.
+    """
+    for operator_id, operator in planned.items():
+        seen: set[str] = set()
+        for file in files.get(operator_id, ()):
+            for info in file.described_states()[1]:
+                state = operator.find_state(info.name)
+                if state is None or info.name in seen or info.backend_type is BackendStateType.PRIORITY_QUEUE:
+                    continue
+                if not has_rows(info.value_serializer, state.rows):
+                    seen.add(info.name)
+                    yield (
+                        f"the plan does not fit state {info.name} of operator {operator.uid}, which holds other types "
+                        f"than {state.describe()}: its columns keep their numbers. Give the plan of the job that wrote "
+                        "the snapshot"
+                    )
+
+
+_OWNED = (
+    StateCategory.MANAGED_KEYED,
+    StateCategory.RAW_KEYED,
+    StateCategory.MANAGED_OPERATOR,
+    StateCategory.RAW_OPERATOR,
+)
+
+Owners = dict[bytes, tuple[str, bytes]]
+"""By operator id a file of its state that another operator, or another database of its own, has, and whose."""
+
+
+def find_shared_files(metadata: CheckpointMetadata) -> Owners:
+    """Find operators that have state in common, and databases of one operator that have private files in common."""
+    first: dict[tuple[str, str], tuple[bytes, object]] = {}
+    found: Owners = {}
+    for kind, name, own, database in _list_names(metadata):
+        other, known = first.setdefault((kind, name), (own, database))
+        if (other, known) != (own, database):
+            found[own], found[other] = (name, other), (name, own)
+    return found
+
+
+def _list_names(metadata: CheckpointMetadata) -> Iterator[tuple[str, str, bytes, object]]:
+    """Yield kind and name of all that belongs to one operator, its id, and the database of a private file."""
+    for reference in list_references(metadata):
+        name = find_name(reference.handle)
+        if name is not None and reference.category in _OWNED and reference.role is not StreamRole.CHANGES:
+            yield "file", name, reference.operator.operator_id, None
+    for operator in metadata.operator_states:
+        for subtask in operator.subtasks:
+            yield from _list_keyed_names(subtask.managed_keyed_state, operator.operator_id)
+
+
+def _list_keyed_names(handle: KeyedStateHandle | None, own: bytes) -> Iterator[tuple[str, str, bytes, object]]:
+    match handle:
+        case IncrementalRemoteKeyedStateHandle():
+            # Several subtasks may have one database, with all of its files.
+            database = handle.backend_identifier, handle.meta_data_state
+            names = (find_name(each.handle) for each in handle.private_state)
+            yield from (("private file", name, own, database) for name in names if name is not None)
+        case ChangelogStateBackendHandle():
+            for each in (*handle.materialized, *handle.non_materialized):
+                yield from _list_keyed_names(each, own)
+        case InMemoryChangelogStateHandle():
+            yield "changes", handle.state_handle_id, own, None
+        case ChangelogStateHandleStream():
+            for stream in handle.streams:
+                name = find_name(stream.handle)
+                if name is not None:
+                    yield "changes", f"{name}, changes at {stream.offset}", own, None
+
+
+def find_name(handle: StreamStateHandle) -> str | None:
+    """Find the name by which two handles of one stream are recognised; None for empty segments, which have none."""
+    match handle:
+        case FileStateHandle(path=name) | RelativeFileStateHandle(relative_path=name):
+            return name
+        case ByteStreamStateHandle(handle_name=name):
+            return name
+        case SegmentFileStateHandle(path=path, start=start):
+            return f"{path}, bytes from {start} on"
+    return None
+
+
+def check_owner(owners: Owners, operator_id: bytes) -> None:
+    """Refuse an operator with files of another one.
+
+    Raises:
+        FormatError: it has some.
+    """
+    if operator_id in owners:
+        path, other = owners[operator_id]
+        raise FormatError(
+            "two databases of the operator have the file"
+            if other == operator_id
+            else f"the file is among the state of operator {format_operator_id(other)}, too",
+            where=Where(file=path),
+            hint=EDITED_METADATA,
+        )
+
+
+_LISTED = 8
+"""Largest number of ranges that an error lists."""
+
+
+def find_held_key_groups(operator: OperatorState) -> dict[int, KeyGroupRange]:
+    """Key groups of the managed keyed state of each subtask that has any, by index of the subtask.
+
+    That is the range of its handle. Where several subtasks have the handle of one RocksDB database with ranges that
+    overlap, as `rescale` writes them, it is the intersection with the range that Flink's formula gives: Flink clips
+    the database so for each of them (`RocksDBIncrementalRestoreOperation`).
+    """
+    handles = {each.index: each.managed_keyed_state for each in operator.subtasks}
+    present = {index: handle for index, handle in handles.items() if handle is not None and handle.key_groups.number}
+    shared = _find_shared(present)
+    follows_formula = operator.parallelism <= operator.max_parallelism
+    return {
+        index: handle.key_groups.intersect(_compute(operator, index))
+        if index in shared and follows_formula and index < operator.parallelism
+        else handle.key_groups
+        for index, handle in present.items()
+    }
+
+
+def follows_formula(operator: OperatorState) -> bool:
+    """Return whether no subtask holds key groups that Flink's formula gives to another one.
+
+    Flink restores an operator of unchanged parallelism from the handles of the same subtasks, so that key groups
+    outside the range of the formula would be lost or refused.
+    """
+    if not operator.parallelism <= operator.max_parallelism:
+        return True
+    held = [*find_held_key_groups(operator).items(), *_find_raw(operator).items()]
+    return all(
+        index < operator.parallelism and _compute(operator, index).intersect(groups) == groups
+        for index, groups in held
+        if groups.number
+    )
+
+
+def explain_older_ranges(operator: OperatorState, label: str) -> str | None:
+    """Note for users of a snapshot whose subtasks hold other key groups than Flink gives them; None if they do not."""
+    if follows_formula(operator):
+        return None
+    return (
+        f"operator {label}: its subtasks hold other key groups than Flink gives them today, so that Flink restores it "
+        f"whole at another parallelism only; rescale --parallelism {label}={operator.parallelism} writes them as Flink "
+        "does"
+    )
+
+
+def explain_missing_handles(operator: OperatorState, *, raw: bool = False) -> str | None:
+    """Text for key groups in no handle although other subtasks of the operator have one; None where there are none.
+
+    That is legal: a subtask that has registered no state, because it has seen no record yet, has no handle
+    (`HeapSnapshotStrategy`, `RocksDBSnapshotStrategyBase`, `ChangelogKeyedStateBackend.buildSnapshotResult`). A handle
+    that was removed from `_metadata` looks the same, unless subtasks beside each other show it
+    (`check_held_key_groups`). Subtasks that have finished have no state in any case. Timers on the heap, which are raw
+    keyed state, are written by each subtask (`InternalTimeServiceManagerImpl.snapshotToRawKeyedState`).
+
+    Args:
+        operator: metadata of an operator that `check_held_key_groups` accepts.
+        raw: raw keyed state instead of managed keyed state.
+    """
+    held = _find_raw(operator) if raw else find_held_key_groups(operator)
+    if not held:
+        return None
+    finished = {each.index for each in operator.subtasks if each.finished}
+    missing = np.ones(operator.max_parallelism, np.bool_)
+    for groups in held.values():
+        missing[groups.start : groups.end + 1] = False
+    for index in finished - held.keys() if operator.parallelism <= operator.max_parallelism else ():
+        groups = _compute(operator, index)
+        missing[groups.start : groups.end + 1] = False
+    if not missing.any():
+        return None
+    without = [str(index) for index in range(operator.parallelism) if index not in held and index not in finished]
+    more = f" and {len(without) - _LISTED} more" if len(without) > _LISTED else ""
+    subtasks = f"subtask{'s' if len(without) > 1 else ''} {', '.join(without[:_LISTED])}{more}"
+    if raw:
+        return (
+            f"{_name(missing)} in no handle of raw keyed state: {subtasks} without it. Timers on the heap are there, "
+            "which Flink writes for every subtask; only an operator that writes raw keyed state itself may leave it out"
+        )
+    return (
+        f"{_name(missing)} in no handle: {subtasks} without keyed state. Flink writes it so where a subtask has "
+        "registered no state; nothing shows whether a handle was lost"
+    )
+
+
+def check_subtasks(operator: OperatorState, file: str) -> None:
+    """Check that the subtasks of an operator are those that its parallelism gives it, each at most once.
+
+    Args:
+        operator: metadata of the operator.
+        file: the `_metadata` file, for errors.
+
+    Raises:
+        FormatError: a subtask is listed twice, or does not exist.
+    """
+    indexes = [each.index for each in operator.subtasks]
+    if len(set(indexes)) != len(indexes):
+        raise FormatError("a subtask is listed twice", where=Where(file=file), hint=EDITED_METADATA)
+    outside = next((index for index in indexes if not 0 <= index < operator.parallelism), None)
+    if outside is not None and operator.parallelism > 0:
+        what = f"subtask {outside} does not exist at parallelism {operator.parallelism}"
+        raise FormatError(what, where=Where(file=file), hint=EDITED_METADATA)
+
+
+def check_parallelism(operator: OperatorState, file: str) -> None:
+    """Check that an operator with keyed state can have its parallelism and its number of key groups.
+
+    Args:
+        operator: metadata of the operator.
+        file: the `_metadata` file, for errors.
+
+    Raises:
+        FormatError: the parallelism is below 1, or the max parallelism not between 1 and 32,768
+            (`KeyGroupRangeAssignment.checkParallelismPreconditions`).
+    """
+    where = Where(file=file)
+    if operator.parallelism < 1:
+        raise FormatError(f"the parallelism {operator.parallelism} is below 1", where=where, hint=EDITED_METADATA)
+    if not 0 < operator.max_parallelism <= MAX_PARALLELISM:
+        what = f"the max parallelism {operator.max_parallelism} is not between 1 and {MAX_PARALLELISM:,}"
+        raise FormatError(what, where=where, hint=EDITED_METADATA)
+
+
+def check_held_key_groups(operator: OperatorState, file: str, *, raw: bool = False) -> None:
+    """Check that the keyed state of an operator covers each key group exactly once.
+
+    Key groups without state are legal where a subtask between the others has none: Flink writes no handle for a
+    subtask that has registered no state.
+
+    Args:
+        operator: metadata of the operator.
+        file: the `_metadata` file, for errors.
+        raw: check raw keyed state instead of managed keyed state.
+
+    Raises:
+        FormatError: the operator cannot have its subtasks or its parallelism; or a key group is covered by no handle
+            or by several: says which, and by which subtasks.
+    """
+    check_subtasks(operator, file)
+    if not any(each.raw_keyed_state if raw else each.managed_keyed_state for each in operator.subtasks):
+        return
+    check_parallelism(operator, file)
+    held = _find_raw(operator) if raw else find_held_key_groups(operator)
+    stored = held if raw else _find_stored(operator)
+    end = max([operator.max_parallelism, *(each.end + 1 for each in (*held.values(), *stored.values()))])
+    counts = np.zeros(min(end, MAX_PARALLELISM) + 1, np.int64)
+    for groups in held.values():
+        counts[groups.start : groups.end + 1] += 1
+    known = np.zeros(len(counts), bool)
+    for groups in stored.values():
+        known[groups.start : groups.end + 1] = True
+    kind = "raw keyed state" if raw else "keyed state"
+    handles = {} if raw else {each.index: each.managed_keyed_state for each in operator.subtasks}
+    problems = [
+        f"no key group in the handle of subtask {index}, which names state"
+        for index, handle in handles.items()
+        if isinstance(handle, IncrementalRemoteKeyedStateHandle | ChangelogStateBackendHandle)
+        and not handle.key_groups.number
+    ]
+    if (counts > 1).any():
+        problems.append(f"{_name(counts > 1)} in several handles ({_name_holders(held, counts > 1)})")
+    missing = known & (counts == 0)
+    for gap in _find_gaps(operator, held):
+        missing[gap.start : gap.end + 1] = True
+    if missing.any():
+        problems.append(f"{_name(missing)} in none (the handles hold {_name_holders(held, counts > 0)})")
+    foreign = [index for index, groups in held.items() if stored[index].number and not groups.number]
+    if foreign:
+        groups = stored[foreign[0]]
+        problems.append(
+            f"no key group of subtask {foreign[0]} in its handle ({groups.start}-{groups.end}, of a database that "
+            "another subtask has too)"
+        )
+    outside = known.copy()
+    outside[: operator.max_parallelism] = False
+    if outside.any():
+        problems.append(
+            f"{_name(outside)} although there are {operator.max_parallelism} ({_name_holders(held, outside)})"
+        )
+    if problems:
+        raise FormatError(
+            f"the {kind} does not hold every key group once: {'; '.join(problems)}",
+            where=Where(file=file),
+            hint="The snapshot is incomplete or was edited. Use an earlier one, or write it without this operator "
+            "(rescale --drop-operator)",
+        )
+
+
+def _compute(operator: OperatorState, subtask: int) -> KeyGroupRange:
+    return compute_key_group_range(subtask, operator.parallelism, operator.max_parallelism)
+
+
+def _find_shared(handles: Mapping[int, KeyedStateHandle]) -> set[int]:
+    """Find subtasks that share a database with another subtask whose range overlaps."""
+    databases: dict[object, list[int]] = {}
+    for index, handle in handles.items():
+        if isinstance(handle, IncrementalRemoteKeyedStateHandle):
+            databases.setdefault((handle.backend_identifier, handle.meta_data_state), []).append(index)
+    found: set[int] = set()
+    for same in databases.values():
+        end, last = -1, -1
+        for groups, index in sorted(((handles[index].key_groups, index) for index in same), key=_start):
+            if groups.start <= end:
+                found |= {index, last}
+            if groups.end > end:
+                end, last = groups.end, index
+    return found
+
+
+def _start(held: tuple[KeyGroupRange, int]) -> int:
+    return held[0].start
+
+
+def _find_stored(operator: OperatorState) -> dict[int, KeyGroupRange]:
+    """Ranges of managed handles as they are stored."""
+    handles = {each.index: each.managed_keyed_state for each in operator.subtasks}
+    return {index: handle.key_groups for index, handle in handles.items() if handle is not None}
+
+
+def _find_raw(operator: OperatorState) -> dict[int, KeyGroupRange]:
+    handles = {each.index: each.raw_keyed_state for each in operator.subtasks}
+    return {
+        index: handle.key_groups for index, handle in handles.items() if handle is not None and handle.key_groups.number
+    }
+
+
+def _find_gaps(operator: OperatorState, held: Mapping[int, KeyGroupRange]) -> Iterator[KeyGroupRange]:
+    """Yield key groups between the handles of adjacent subtasks, so that no subtask without state can have them."""
+    ordered = sorted(((groups, index) for index, groups in held.items() if groups.number), key=_start)
+    before, position = -1, 0
+    for groups, index in [*ordered, (KeyGroupRange(operator.max_parallelism, 0), operator.parallelism)]:
+        if groups.start > position and abs(index - before) == 1:
+            yield KeyGroupRange(position, groups.start - position)
+        position, before = max(position, groups.end + 1), index
+
+
+def _name(chosen: npt.NDArray[np.bool_]) -> str:
+    """Format key groups, such as `key groups 0-3, 12`."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(np.int8)))
+    ranges = [f"{start}" if end - start == 1 else f"{start}-{end - 1}" for start, end in edges.reshape(-1, 2).tolist()]
+    more = f" and {len(ranges) - _LISTED} more ranges" if len(ranges) > _LISTED else ""
+    return f"key group{'s' if int(chosen.sum()) > 1 else ''} {', '.join(ranges[:_LISTED])}{more}"
+
+
+def _name_holders(held: Mapping[int, KeyGroupRange], chosen: npt.NDArray[np.bool_]) -> str:
+    """Subtasks that hold some key groups, with their ranges."""
+    holders = [
+        f"subtask {index}: {groups.start}-{groups.end}"
+        for index, groups in held.items()
+        if groups.number and chosen[groups.start : groups.end + 1].any()
+    ]
+    more = f", and {len(holders) - _LISTED} more" if len(holders) > _LISTED else ""
+    return f"{', '.join(holders[:_LISTED])}{more}"
+
+
+Files = tuple[tuple[int, "KeyedFile"], ...]
+"""(index of the subtask, its file)."""
+
+
+Failures = Mapping["int | None", StateError]
+"""Errors of subtasks whose state cannot be read, by index of the subtask; under None an error of all together."""
+
+
+@dataclass(frozen=True)
+class UnreadState:
+    """Raw keyed state of a subtask that stays bytes.
+
+    Attributes:
+        reason: why, and what would help.
+        is_timers: it is timers, but in a form or of types that are not read; otherwise only its operator knows it.
+    """
+
+    reason: str
+    is_timers: bool
+
+
+class KeyedFiles:
+    """Opens the keyed state of operators, each once.
+
+    Args:
+        metadata: of the snapshot.
+        handles: opens handles.
+        key_serializers: by operator id, where the snapshot does not say it (changelog before its first
+            materialization) and the caller does.
+        planned: by operator id, SQL operators of declared plans, which name the columns of rows.
+    """
+
+    def __init__(
+        self,
+        metadata: CheckpointMetadata,
+        handles: HandleReader,
+        key_serializers: Mapping[bytes, Serializer],
+        planned: Mapping[bytes, PlannedOperator] = MappingProxyType({}),
+    ) -> None:
+        self._planned = planned
+        self._metadata = metadata
+        self._handles = handles
+        self._key_serializers = key_serializers
+        self._managed: dict[bytes, tuple[Files, Mapping[int, StateError]]] = {}
+        self._complete: dict[bytes, tuple[Files, Failures]] = {}
+        self._raw: dict[bytes, tuple[Files, Mapping[int, UnreadState], Mapping[int, StateError]]] = {}
+        self._evidence: dict[bytes, FoundKeySerializer] = {}
+        self._checked: set[bytes] = set()
+
+    def serializers(self) -> Iterator[Serializer]:
+        """Every serializer that the managed keyed state of the snapshot names.
+
+        State that cannot be read is left out; reading its records raises the error.
+        """
+        # Subtasks mostly share one header (see `parse_header`).
+        seen: set[int] = set()
+        for operator in self._metadata.operator_states:
+            for _, file in self._open_managed(operator)[0]:
+                key, states = file.described_states()
+                if id(states) in seen:
+                    continue
+                seen.add(id(states))
+                if key is not None:
+                    yield key
+                for info in states:
+                    yield from (serializer for _, serializer in info.serializers)
+
+    def open(self, operator: OperatorState, layouts: LayoutContext) -> Files:
+        """The files of an operator: of each subtask its managed state, then timers in its raw keyed state.
+
+        Raises:
+            StateError: a handle cannot be read, timers in raw keyed state are damaged, or a key group is held by no
+                subtask or by several.
+            UnsupportedError: the key serializer of changelog state is not known.
+        """
+        files, failures = self.survey(operator, layouts)
+        for failure in failures.values():
+            raise failure
+        return files
+
+    def survey(self, operator: OperatorState, layouts: LayoutContext) -> tuple[Files, Failures]:
+        """Open the files of an operator; errors of the others are by index of the subtask.
+
+        The error under None is about the key groups of all subtasks.
+        """
+        if operator.operator_id not in self._complete:
+            managed, failures = self._open_managed(operator)
+            failed: dict[int | None, StateError] = dict(failures.items())
+            try:
+                self._check_ranges(operator)
+            except StateError as error:
+                failed[None] = error
+            try:
+                managed = self._know_keys(operator, managed, layouts)
+            except StateError as error:
+                failed |= {index: error for index, file in managed if _lacks_key(file)}
+                managed = tuple(each for each in managed if not _lacks_key(each[1]))
+            raw, _, raw_failures = self._open_raw(operator, layouts)
+            for index, failure in raw_failures.items():
+                failed.setdefault(index, failure)
+            self._complete[operator.operator_id] = tuple(sorted((*managed, *raw), key=lambda each: each[0])), failed
+        return self._complete[operator.operator_id]
+
+    def find_unread(self, operator: OperatorState, layouts: LayoutContext) -> Mapping[int, UnreadState]:
+        """By index of the subtask the raw keyed state that is not timers, or timers that are not read.
+
+        Raises:
+            StateError: a handle cannot be read, timers are damaged, or a key group is held by several subtasks.
+        """
+        self._check_ranges(operator)
+        _, unread, failures = self._open_raw(operator, layouts)
+        for failure in failures.values():
+            raise failure
+        return unread
+
+    def survey_unread(self, operator: OperatorState, layouts: LayoutContext) -> Mapping[int, UnreadState]:
+        """Find unread state as `find_unread` does, without subtasks whose state is damaged (see `survey`)."""
+        return self._open_raw(operator, layouts)[1]
+
+    def open_stored(self, operator: OperatorState, layouts: LayoutContext) -> tuple[KeyedFile, ...]:
+        """The files of an operator with the ranges that handles store: a database that several subtasks share once.
+
+        Proofs count these, so that what `open` leaves out of a shared database is counted.
+
+        Raises:
+            StateError: as for `open`.
+        """
+        found: dict[object, KeyedFile] = {}
+        handles = {each.index: each.managed_keyed_state for each in operator.subtasks}
+        for index, file in self.open(operator, layouts):
+            handle = handles[index]
+            if file.is_database and handle is not None:
+                found.setdefault(handle, file.narrow(handle.key_groups))
+            else:
+                found[id(file)] = file
+        return tuple(found.values())
+
+    def find_misfits(self) -> list[str]:
+        """Notes about states whose rows are others than a declared plan says."""
+        if not self._planned:
+            return []
+        files = {
+            each.operator_id: [file for _, file in self._open_managed(each)[0]]
+            for each in self._metadata.operator_states
+        }
+        return [*find_misfits(self._planned, files)]
+
+    def evidence(self, operator: OperatorState) -> str:
+        """The evidence for a key serializer that was found rather than stored; empty when it is stored."""
+        found = self._evidence.get(operator.operator_id)
+        return found.evidence if found else ""
+
+    def _check_ranges(self, operator: OperatorState) -> None:
+        if operator.operator_id not in self._checked:
+            metadata = str(join(self._handles.directory, METADATA_FILE))
+            for raw in (False, True):
+                check_held_key_groups(operator, metadata, raw=raw)
+            check_owner(self._shared_files, operator.operator_id)
+            self._checked.add(operator.operator_id)
+
+    @cached_property
+    def _shared_files(self) -> Owners:
+        return find_shared_files(self._metadata)
+
+    def _open_managed(self, operator: OperatorState) -> tuple[Files, Mapping[int, StateError]]:
+        if operator.operator_id not in self._managed:
+            self._open_all_managed()
+        return self._managed[operator.operator_id]
+
+    def _open_all_managed(self) -> None:
+        """Open the managed state of all operators, on which the layouts of each depend, many files at a time."""
+        operators: dict[bytes, OperatorState] = {}
+        for each in self._metadata.operator_states:
+            operators.setdefault(each.operator_id, each)
+        opened = iter(
+            self._handles.open_side_by_side(
+                (subtask.managed_keyed_state, self._key_serializers.get(operator_id))
+                for operator_id, operator in operators.items()
+                for subtask in operator.subtasks
+            )
+        )
+        for operator_id, operator in operators.items():
+            held = find_held_key_groups(operator)
+            files: list[tuple[int, KeyedFile]] = []
+            failures: dict[int, StateError] = {}
+            for subtask in operator.subtasks:
+                file = next(opened)
+                if file is not None and not isinstance(file, StateError):
+                    try:
+                        _check_first_sections(file, operator.max_parallelism)
+                    except StateError as error:
+                        file = error
+                if isinstance(file, StateError):
+                    failures[subtask.index] = file
+                elif file is not None:
+                    file = label_file(file, self._planned.get(operator_id))
+                    files.append((subtask.index, file.narrow(held[subtask.index]) if subtask.index in held else file))
+            self._managed[operator_id] = tuple(files), failures
+
+    def _open_raw(
+        self, operator: OperatorState, layouts: LayoutContext
+    ) -> tuple[Files, Mapping[int, UnreadState], Mapping[int, StateError]]:
+        if operator.operator_id not in self._raw:
+            files, unread, failures = [], {}, {}
+            opened = self._handles.open_all_raw_keyed([each.raw_keyed_state for each in operator.subtasks], layouts)
+            for subtask, file in zip(operator.subtasks, opened, strict=True):
+                if isinstance(file, UnsupportedError):
+                    unread[subtask.index] = UnreadState(explain(file), not isinstance(file, NotTimersError))
+                elif isinstance(file, StateError):
+                    failures[subtask.index] = file
+                elif file is not None:
+                    files.append((subtask.index, label_file(file, self._planned.get(operator.operator_id))))
+            self._raw[operator.operator_id] = tuple(files), unread, failures
+        return self._raw[operator.operator_id]
+
+    def _know_keys(self, operator: OperatorState, files: Files, layouts: LayoutContext) -> Files:
+        unknown = [file for _, file in files if _lacks_key(file)]
+        if not unknown:
+            return files
+        logs = [log for _, file in files for log in file.change_logs()]
+        context = RecordContext(operator.max_parallelism, layouts)
+        with at(file=unknown[0].name):
+            found = find_key_serializer(logs, context, self._candidates)
+        self._evidence[operator.operator_id] = found
+        return tuple((index, file.with_key_serializer(found.serializer)) for index, file in files)
+
+    @cached_property
+    def _candidates(self) -> tuple[Serializer, ...]:
+        """Key serializers that operators of the snapshot name."""
+        found: dict[Serializer, None] = {}
+        for operator in self._metadata.operator_states:
+            files, _ = self._open_managed(operator)
+            logs = [log for _, file in files for log in file.change_logs()]
+            found.update((serializer, None) for serializer, _ in find_written_serializers(logs))
+            found.update((key, None) for _, file in files if (key := file.described_states()[0]) is not None)
+        return tuple(found)
+
+
+def _lacks_key(file: KeyedFile) -> bool:
+    return file.described_states()[0] is None
+
+
+def _check_first_sections(file: KeyedFile, max_parallelism: int) -> None:
+    for each in file.bases if isinstance(file, ChangelogFile) else (file,):
+        if isinstance(each, CanonicalFile):
+            check_first_section(each, key_group_prefix_size(max_parallelism))
+
 
 FIRST_VERSION_OF_FLINK_2 = 5
 """Metadata versions from here on are written by Flink 2, whose generic types are Kryo 5."""
@@ -178,3 +928,141 @@ def measure_handle(handle: object) -> int:
     """Bytes of state that a handle names; nothing is read."""
     data = getattr(handle, "data", None)
     return len(data) if data is not None else int(getattr(handle, "size", 0))
+
+
+class OperatorFiles:
+    """Metadata and files of one operator of a snapshot.
+
+    Attributes:
+        snapshot: the snapshot.
+        metadata: what `_metadata` says of the operator.
+        uid: uid, when the snapshot stores it or the caller knows it.
+        is_partial: state in files that cannot be read is left out; else asking for it raises the error of the file.
+    """
+
+    def __init__(
+        self, snapshot: SnapshotFiles, metadata: OperatorState, uid: str | None = None, *, is_partial: bool = False
+    ) -> None:
+        self.snapshot = snapshot
+        self.metadata = metadata
+        self.uid = metadata.uid or uid
+        self.is_partial = is_partial
+
+    @property
+    def id(self) -> str:
+        """Operator id, 32 hexadecimal digits."""
+        return format_operator_id(self.metadata.operator_id)
+
+    @property
+    def name(self) -> str | None:
+        """Operator name; Flink stores it from 2.0 on."""
+        return self.metadata.name
+
+    @property
+    def label(self) -> str:
+        """The uid, or the id when the uid is not known."""
+        return self.uid or self.id
+
+    @property
+    def parallelism(self) -> int:
+        """Number of subtasks."""
+        return self.metadata.parallelism
+
+    @property
+    def max_parallelism(self) -> int:
+        """Number of key groups."""
+        return self.metadata.max_parallelism
+
+    @property
+    def record_context(self) -> RecordContext:
+        """The properties needed, besides the bytes, to find the records of its keyed state."""
+        return RecordContext(self.max_parallelism, self.snapshot.layout_context)
+
+    @cached_property
+    def keyed_size(self) -> int:
+        """Bytes of keyed state that the handles name, managed and raw; nothing is read."""
+        return sum(
+            measure_handle(reference.handle)
+            for reference in operator_handles(self.metadata)
+            if reference.category in (StateCategory.MANAGED_KEYED, StateCategory.RAW_KEYED)
+        )
+
+    @cached_property
+    def keyed_files(self) -> tuple[tuple[int, KeyedFile], ...]:
+        """Index of each subtask that has keyed state, and its file."""
+        if self.is_partial:
+            return self.snapshot.keyed_files.survey(self.metadata, self.snapshot.layout_context)[0]
+        return self.snapshot.keyed_files.open(self.metadata, self.snapshot.layout_context)
+
+    @property
+    def stored_files(self) -> tuple[KeyedFile, ...]:
+        """The files of its keyed state with the key groups that handles store; see `KeyedFiles.open_stored`."""
+        return self.snapshot.keyed_files.open_stored(self.metadata, self.snapshot.layout_context)
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def scan_files(
+    operator: OperatorFiles,
+    items: Iterable[Item],
+    scan: Callable[[Item], Iterator[Result]],
+    most: int | None = None,
+) -> Iterator[tuple[Item, Iterator[Result]]]:
+    """Scan files of keyed state, or parts of them of `most` bytes; see `storage.reading.scan_ahead`."""
+    mean = _find_mean_size(operator)
+    return scan_ahead(items, scan, operator.snapshot.location.directory, mean if most is None else min(most, mean))
+
+
+def count_scans(operator: OperatorFiles, target: Location | None = None) -> int:
+    """Return how many scans of files one process had better run at a time, since they wait for the storage.
+
+    Args:
+        operator: the operator.
+        target: directory to which the files are written; None where they are only read.
+    """
+    if all(map(is_local, (operator.snapshot.location.directory, *([] if target is None else [target])))):
+        return 1
+    return 1 + count_scans_ahead(_find_mean_size(operator))
+
+
+def _find_mean_size(operator: OperatorFiles) -> int:
+    return operator.keyed_size // max(1, len(operator.keyed_files))
+
+
+def require_key_groups(operator: OperatorFiles, key_groups: KeyGroupRange) -> None:
+    """Refuse a range that begins after the last key group of an operator.
+
+    Raises:
+        UsageError: it does; says which key groups there are.
+    """
+    if operator.max_parallelism > 0 and key_groups.start >= operator.max_parallelism:
+        text = f"{key_groups.start}-{key_groups.start + key_groups.number - 1}"
+        raise UsageError(
+            f"there are no key groups {text}",
+            where=Where(operator=operator.label),
+            hint=f"The operator has the key groups 0-{operator.max_parallelism - 1}",
+        )
+
+
+def narrow_key_groups(
+    operator: OperatorFiles, key: npt.NDArray[np.uint8] | None, key_groups: KeyGroupRange | None = None
+) -> KeyGroupRange | None:
+    """Narrow a range of key groups to that of a key, so that no other is read.
+
+    Args:
+        operator: the operator.
+        key: u8, the key as its serializer writes it; None for all keys.
+        key_groups: range that is asked for; None for all key groups.
+
+    Returns:
+        The range, empty when the key is in another key group; `key_groups` where the hash of the key is not known.
+    """
+    if key is None or not operator.keyed_files:
+        return key_groups
+    serializer, layouts = operator.keyed_files[0][1].header.key_serializer, operator.snapshot.layout_context
+    found = find_key_group(serializer, layouts, key, operator.max_parallelism)
+    if found is None:
+        return key_groups
+    return found if key_groups is None else found.intersect(key_groups)

@@ -1,26 +1,308 @@
-"""A state: what every kind of state can be asked."""
+"""A state: what every kind of state can be asked, and values of Python functions in its tables.
+
+State of Python functions: byte arrays in Java, values of declared types in tables. PyFlink keeps every state as Java
+list or map state of `byte[]` under the name `python-state-NAME`. Value, reducing and aggregating state are lists of one
+array (the accumulator of the last two); list state is arrays of several elements. Source: `BeamKeyedStateStore`,
+`BeamOperatorStateStore`, `pyflink.fn_execution.state_impl`.
+"""
 
 from __future__ import annotations
 
+import math
+import struct
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_pipelines.errors import StateError
-from state_pipelines.snapshot.python_states import python_name
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.pickles import is_pickle
+from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.errors import StateError, UsageError, Where
+from state_pipelines.serializers import tree
+from state_pipelines.serializers.python_types import PICKLED, PythonDeclaration, PythonType, PythonValue, carry_pickles
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.state_meta_info import (
+    KEY_SERIALIZER,
+    VALUE_SERIALIZER,
+    BackendStateType,
+    StateMetaInfo,
+)
+from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import BasicKind
 from state_pipelines.snapshot.representation import format_count, make_html_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from state_pipelines.keyed.state_table import TableOptions
     from state_pipelines.metadata.handles import KeyGroupRange
-    from state_pipelines.serializers.registered_states import StateKind
-    from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
-    from state_pipelines.snapshot.operator_files import OperatorFiles
-    from state_pipelines.snapshot.subtask_states import StateStatistics, SubtaskState
+    from state_pipelines.snapshot.handle_readers import StateStatistics, SubtaskState
+    from state_pipelines.snapshot.snapshot_files import OperatorFiles
+
+PREFIX = "python-state-"
+"""Prefix of the Java name of every state of a Python function (`BeamStateStore.PYTHON_STATE_PREFIX`)."""
+
+SAMPLE_SIZE = 200
+"""Number of records of each subtask from which the kind of a state is found and its type guessed."""
+
+Arrays = Sequence[bytes]
+"""The arrays of one record of list state, without their lengths."""
+
+_LARGE = 1 << 53
+
+
+@dataclass(frozen=True)
+class PythonGuess:
+    """Guess of the type of an undeclared state from its bytes; it may be wrong.
+
+    Attributes:
+        kind: VALUE (which reducing and aggregating state look like too), LIST or MAP.
+        type: as a declaration says it, such as `ListState<STRING>`; empty when nothing fits.
+        records: how many records were looked at.
+    """
+
+    kind: StateKind
+    type: str
+    records: int
+
+
+def python_name(info: StateMetaInfo) -> str:
+    """The name of a state in Python; empty when it is not a state of a Python function."""
+    return info.name.removeprefix(PREFIX) if info.name.startswith(PREFIX) and _arrays_of(info) else ""
+
+
+def find_declaration(info: StateMetaInfo, declared: Mapping[str, PythonDeclaration] | None) -> PythonDeclaration | None:
+    """Find the declared type of a state of a Python function; None when there is none.
+
+    Args:
+        info: of the state.
+        declared: the declared types of its operator, by name of the state in Python or in Java.
+    """
+    name = python_name(info)
+    return declared.get(name, declared.get(info.name)) if name and declared else None
+
+
+def declare_types(info: StateMetaInfo, declared: PythonDeclaration, kind: StateKind) -> StateMetaInfo:
+    """Replace the byte arrays in a meta info by the declared types.
+
+    Args:
+        info: of a state of a Python function.
+        declared: its type.
+        kind: in Python; see `find_kind`.
+
+    Raises:
+        UsageError: the type is not one of such a state.
+    """
+    is_map = info.backend_type is BackendStateType.BROADCAST or isinstance(info.value_serializer, tree.MapOf)
+    if is_map != (kind == StateKind.MAP) or (is_map and declared.type.word != "MAP"):
+        stored = "map state, whose type is MAP<K, V>" if is_map else "value, list, reducing or aggregating state"
+        raise UsageError(
+            f"{python_name(info)} is {stored}, not {kind.lower()} state of {describe(declared.type)}",
+            where=Where(state=info.name),
+            hint="Declare it as the job does (--python-types, option pythonTypes)",
+        )
+    types = declared.type.children if is_map else (declared.type,)
+    if info.backend_type is BackendStateType.BROADCAST:
+        serializers = {KEY_SERIALIZER: types[0], VALUE_SERIALIZER: types[1]}
+        changed = tuple(
+            (name, _type_arrays(each, [serializers[name]], kind) if name in serializers else each)
+            for name, each in info.serializers
+        )
+    else:
+        changed = tuple(
+            (name, _type_arrays(each, list(types), kind) if name == VALUE_SERIALIZER else each)
+            for name, each in info.serializers
+        )
+    return replace(info, serializers=changed)
+
+
+def find_kind(info: StateMetaInfo, declared: PythonDeclaration, sample: Iterable[Arrays]) -> PythonDeclaration:
+    """The declaration with a kind: the declared one, or the one that fits the records of a sample.
+
+    A list of one element and a value have the same bytes; then it is a value.
+    """
+    if declared.kind is not None:
+        return declared
+    if isinstance(info.value_serializer, tree.MapOf) or info.backend_type is BackendStateType.BROADCAST:
+        return replace(declared, kind=StateKind.MAP)
+    records = list(sample)
+    if _fit(records, declared.type, single=True):
+        return replace(declared, kind=StateKind.VALUE)
+    if declared.type.word == "ARRAY" and not _fit(records, declared.type, single=False):
+        # PyFlink's own descriptor of a list state calls its type a list.
+        return PythonDeclaration(declared.type.children[0], StateKind.LIST)
+    return replace(declared, kind=StateKind.LIST if any(len(arrays) != 1 for arrays in records) else StateKind.VALUE)
+
+
+def guess_type(info: StateMetaInfo, sample: Sequence[Arrays]) -> PythonGuess:
+    """Guess the type of a state from a sample of its records; a record of map state is one key and one value."""
+    if isinstance(info.value_serializer, tree.MapOf):
+        sides = [[[arrays[index]] for arrays in sample if len(arrays) > index] for index in (0, 1)]
+        found = [_guess_content(side, single=True) for side in sides]
+        text = f"MapState<{found[0]}, {found[1]}>" if all(found) and sample else ""
+        return PythonGuess(StateKind.MAP, text, len(sample))
+    single = all(len(arrays) == 1 for arrays in sample)
+    if single and (content := _guess_content(sample, single=True)):
+        return PythonGuess(StateKind.VALUE, f"ValueState<{content}>" if sample else "", len(sample))
+    content = _guess_content(sample, single=False)
+    if content:
+        return PythonGuess(StateKind.LIST, f"ListState<{content}>", len(sample))
+    return PythonGuess(StateKind.VALUE if single else StateKind.LIST, "", len(sample))
+
+
+def read_arrays(info: StateMetaInfo, key: bytes, value: bytes) -> Arrays:
+    """The arrays of one record as stored.
+
+    Args:
+        info: of the state, not typed.
+        key: user key of map state, else empty.
+        value: of the record.
+    """
+    if isinstance(info.value_serializer, tree.MapOf):
+        array, has_ttl = lay.Sized(), _has_ttl(info.value_serializer.value)
+        values = () if value[:1] != b"\0" else (value[1 + (8 if has_ttl else 0) + 4 :],)
+        return (read_value(array, Reader(key)), *values)
+    has_ttl = _has_ttl(info.element)
+    found = read_value(lay.Runs(lay.Rest(), ttl=has_ttl), Reader(value))
+    return [each["value"] if has_ttl else each for each in found]
+
+
+def carry_types(declared: PythonDeclaration) -> PythonDeclaration:
+    """The declaration with pickles as bytes (see `carry_pickles`)."""
+    return replace(declared, type=carry_pickles(declared.type))
+
+
+def _arrays_of(info: StateMetaInfo) -> bool:
+    """Return whether the serializers of a state are those that PyFlink gives to all of its states."""
+    match info.backend_type, info.state_type:
+        case BackendStateType.BROADCAST, _:
+            return _is_array(info.key_serializer, BasicKind.BYTE_ARRAY_WRAPPER) and _is_array(info.value_serializer)
+        case BackendStateType.KEY_VALUE, StateKind.LIST:
+            return _is_array(_unwrap(info.element))
+        case BackendStateType.KEY_VALUE, StateKind.MAP:
+            value = info.value_serializer
+            return (
+                isinstance(value, tree.MapOf)
+                and _is_array(value.key, BasicKind.BYTE_ARRAY_WRAPPER)
+                and _is_array(_unwrap(value.value))
+            )
+    return False
+
+
+def _is_array(serializer: tree.Serializer, kind: BasicKind = BasicKind.BYTE_PRIMITIVE_ARRAY) -> bool:
+    stored = serializer.stored if isinstance(serializer, PythonValue) else serializer
+    return isinstance(stored, tree.Basic) and stored.kind == kind
+
+
+def _unwrap(serializer: tree.Serializer) -> tree.Serializer:
+    return _unwrap(serializer.inner) if isinstance(serializer, tree.Ttl | tree.TtlAware) else serializer
+
+
+def _has_ttl(serializer: tree.Serializer) -> bool:
+    if isinstance(serializer, tree.TtlAware):
+        return _has_ttl(serializer.inner)
+    return isinstance(serializer, tree.Ttl)
+
+
+def _type_arrays(node: tree.Serializer, types: list[PythonType], kind: StateKind) -> tree.Serializer:
+    """The tree with its arrays typed, from the first to the last."""
+    match node:
+        case tree.Basic():
+            return PythonValue(
+                snapshot_class=node.snapshot_class,
+                snapshot_version=node.snapshot_version,
+                stored=node,
+                type=types.pop(0),
+                kind=kind,
+            )
+        case tree.ListOf(element=element):
+            return replace(node, element=_type_arrays(element, types, kind))
+        case tree.MapOf(key=key, value=value):
+            typed = _type_arrays(key, types, kind)
+            return replace(node, key=typed, value=_type_arrays(value, types, kind))
+        case tree.Ttl(inner=inner) | tree.TtlAware(inner=inner):
+            return replace(node, inner=_type_arrays(inner, types, kind))
+    return node
+
+
+def _fit(records: Sequence[Arrays], of: PythonType, *, single: bool) -> bool:
+    """Return whether every array is one value of a type, or with `single` unset any number of values."""
+    element = derive_layout(of, LayoutContext())
+    layout = element if single else lay.Delimited(element, delimiter=None)
+    for arrays in records:
+        if single and len(arrays) != 1:
+            return False
+        for array in arrays:
+            reader = Reader(array)
+            try:
+                read_value(layout, reader)
+                reader.expect_end("the value")
+            except StateError:
+                return False
+    return True
+
+
+def _guess_content(records: Sequence[Arrays], *, single: bool) -> str:
+    """Find a type that fits all arrays and return its word; empty if no type fits."""
+    if not records:
+        return ""
+    # Any bytes of the right length can be read as several numbers, so these are only tried on single values.
+    for word, holds in _GUESSES if single else _GUESSES[:_MARKED]:
+        of = PythonType(word=word)
+        if _fit(records, of, single=single) and holds(_values(records, of)):
+            return (
+                "BOOLEAN" if word == "TINYINT" and all(a in (b"\0", b"\1") for each in records for a in each) else word
+            )
+    return ""
+
+
+def _values(records: Sequence[Arrays], of: PythonType) -> list[object]:
+    layout = lay.Delimited(derive_layout(of, LayoutContext()), delimiter=None)
+    return [value for arrays in records for array in arrays for value in read_value(layout, Reader(array))]
+
+
+def _are_pickles(values: list[object]) -> bool:
+    return all(is_pickle(value.raw) for value in values)  # type: ignore[attr-defined]
+
+
+def _are_texts(values: list[object]) -> bool:
+    return all(isinstance(value, str) and (value.isprintable() or value.isspace()) for value in values)
+
+
+def _are_longs(values: list[object]) -> bool:
+    """Return whether some value is small: doubles that are read as longs are all far from zero."""
+    return not all(isinstance(value, int) and abs(value) >= _LARGE for value in values)
+
+
+def _are_doubles(values: list[object]) -> bool:
+    return all(isinstance(value, float) and (value == 0 or 1e-30 < abs(value) < 1e30) for value in values)
+
+
+def _are_ints(values: list[object]) -> bool:
+    numbers = [value for value in values if isinstance(value, int)]
+    floats = [struct.unpack(">f", struct.pack(">i", value))[0] for value in numbers]
+    return not all(math.isfinite(each) and 1e-9 < abs(each) < 1e12 for each in floats)
+
+
+_GUESSES: tuple[tuple[str, Callable[[list[object]], bool]], ...] = (
+    (PICKLED, _are_pickles),
+    ("STRING", _are_texts),
+    ("BIGINT", _are_longs),
+    ("DOUBLE", _are_doubles),
+    ("INT", _are_ints),
+    ("FLOAT", _are_doubles),
+    ("SMALLINT", bool),
+    ("TINYINT", bool),
+)
+"""Words in the order in which they are tried, each with a test of the decoded values."""
+_MARKED = 2
+"""Number of words at the beginning of `_GUESSES` whose values store their length."""
 
 
 class State(ABC):

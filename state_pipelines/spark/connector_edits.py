@@ -16,7 +16,7 @@ from state_pipelines.codecs.columns import Columns, plan_columns
 from state_pipelines.codecs.logical_values import conform
 from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues, derive_layout
 from state_pipelines.connectors.registry import Codec, find_codec
-from state_pipelines.snapshot.connector_states import SPLIT_COLUMN
+from state_pipelines.snapshot.operator_state import SPLIT_COLUMN
 from state_pipelines.spark.casts import cast_by_name
 from state_pipelines.spark.flow_columns import PAYLOAD, fold_constants, hidden, require_deterministic
 from state_pipelines.spark.types import spark_schema

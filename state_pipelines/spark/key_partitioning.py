@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.logical_values import conform
 from state_pipelines.codecs.serializer_layouts import derive_layout
-from state_pipelines.datastream.pyflink_layout import ROW_KIND
+from state_pipelines.datastream.keyed_states import ROW_KIND
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.key_groups import assign_key_groups, compute_operator_indexes

@@ -22,7 +22,7 @@ from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.snapshot.snapshot import ensure_open
 from state_pipelines.spark.bootstrap_run import bootstrap
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.registration import register

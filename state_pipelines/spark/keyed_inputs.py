@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from state_pipelines.checkpoints.restoring import DeclaredOperator
+from state_pipelines.checkpoints.coordinator import DeclaredOperator
 from state_pipelines.datastream import (
     KeyedBroadcastProcessFunction,
     ListStateDescriptor,
@@ -16,11 +16,10 @@ from state_pipelines.datastream import (
     Types,
     WindowFunction,
 )
-from state_pipelines.datastream.derived_types import derive_type
-from state_pipelines.datastream.durations import to_millis
-from state_pipelines.datastream.pyflink_layout import has_pyflink_states, unwrap_key
-from state_pipelines.datastream.window_operator import WINDOW_CONTENTS, check_contents
-from state_pipelines.datastream.windows import WindowAssigner
+from state_pipelines.datastream.flink_types import derive_type
+from state_pipelines.datastream.keyed_states import has_pyflink_states, unwrap_key
+from state_pipelines.datastream.type_information import to_millis
+from state_pipelines.datastream.windows import WINDOW_CONTENTS, WindowAssigner, check_contents
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.keyed.key_groups import compute_default_max_parallelism
 from state_pipelines.metadata.checkpoint import compute_operator_id

@@ -12,18 +12,16 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from state_pipelines.backends.local_backup import LocalBackup
-from state_pipelines.checkpoints.failure_reasons import FailureReason
-from state_pipelines.checkpoints.properties import is_full
-from state_pipelines.checkpoints.shared_files import list_subtask_files
-from state_pipelines.checkpoints.task_checkpoint import read_task_checkpoint
+from state_pipelines.backends.snapshots import LocalBackup
+from state_pipelines.checkpoints.completed_checkpoints import list_subtask_files
+from state_pipelines.checkpoints.coordinator import FailureReason, is_full, read_task_checkpoint
 from state_pipelines.datastream import CheckpointListener
-from state_pipelines.datastream.metrics import MetricValue
+from state_pipelines.datastream.functions import MetricValue
 from state_pipelines.errors import StateError
 from state_pipelines.metadata.checkpoint import SavepointFormatType, SavepointType
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.write.state_formats import Format
-from state_pipelines.snapshot.opening import open_location
+from state_pipelines.snapshot.snapshot import open_location
 from state_pipelines.spark.connected_inputs import INPUT
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.key_partitioning import SUBTASK
@@ -37,11 +35,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from state_pipelines.checkpoints.coordinator import CheckpointCoordinator
-    from state_pipelines.checkpoints.failure_reasons import CheckpointFailure
+    from state_pipelines.checkpoints.coordinator import (
+        CheckpointCoordinator,
+        CheckpointFailure,
+        CheckpointTrigger,
+        TaskCheckpoint,
+    )
     from state_pipelines.checkpoints.options import CheckpointOptions
-    from state_pipelines.checkpoints.pending_checkpoint import CheckpointTrigger
-    from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint
     from state_pipelines.snapshot import Snapshot
 
 _DECLINES = (FailureReason.CHECKPOINT_ASYNC_EXCEPTION, FailureReason.CHECKPOINT_DECLINED)

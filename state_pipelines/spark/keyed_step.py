@@ -8,25 +8,28 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.backends.heap_store import HeapStore
-from state_pipelines.backends.rocksdb_options import read_rocksdb_options
-from state_pipelines.checkpoints.clocks import SYSTEM_CLOCK
-from state_pipelines.checkpoints.coordinator import CheckpointCoordinator
-from state_pipelines.checkpoints.directories import CheckpointDirectories
-from state_pipelines.checkpoints.failure_reasons import EXCEEDED_MESSAGE, FailureCounter
+from state_pipelines.backends.entry_store import HeapStore
+from state_pipelines.backends.rocksdb_store import read_rocksdb_options
+from state_pipelines.checkpoints.completed_checkpoints import CheckpointDirectories
+from state_pipelines.checkpoints.coordinator import (
+    EXCEEDED_MESSAGE,
+    SYSTEM_CLOCK,
+    CheckpointCoordinator,
+    FailureCounter,
+    PeriodicSchedule,
+    assign_operators,
+)
 from state_pipelines.checkpoints.options import CheckpointOptions, parse_options
-from state_pipelines.checkpoints.periodic_schedule import PeriodicSchedule
-from state_pipelines.checkpoints.restoring import assign_operators
 from state_pipelines.codecs.kryo import oldest_metadata_version
 from state_pipelines.datastream import KeyedCoProcessFunction, KeyedProcessFunction, RestoredState, Time
-from state_pipelines.datastream.derived_types import derive_type
+from state_pipelines.datastream.flink_types import derive_type
 from state_pipelines.datastream.functions import require_function
-from state_pipelines.datastream.state_latencies import LatencyTracking
+from state_pipelines.datastream.keyed_states import LatencyTracking
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.metadata.checkpoint import SavepointFormatType
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.write.new_layouts import KRYO_OF_FLINK_1, make_layouts
-from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.snapshot.snapshot import ensure_open
 from state_pipelines.spark.connected_inputs import check_inputs
 from state_pipelines.spark.keyed_inputs import (
     check_broadcast_states,
@@ -50,8 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from state_pipelines.backends.entry_store import EntryStore
-    from state_pipelines.checkpoints.clocks import Clock
-    from state_pipelines.checkpoints.restoring import AssignedOperator
+    from state_pipelines.checkpoints.coordinator import AssignedOperator, Clock
     from state_pipelines.codecs.kryo import FieldLists
     from state_pipelines.datastream import Duration, MapStateDescriptor, StateDescriptor
     from state_pipelines.datastream.windows import WindowAssigner

@@ -13,12 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from state_pipelines.backends.heap_store import HeapStore
+from state_pipelines.backends.entry_store import HeapStore
 from state_pipelines.backends.rocksdb_store import RocksStore
-from state_pipelines.checkpoints.clocks import SYSTEM_CLOCK
-from state_pipelines.checkpoints.failure_reasons import FailureReason
-from state_pipelines.checkpoints.inlining import inline_small_files, measure_state
-from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, write_task_checkpoint
+from state_pipelines.checkpoints.completed_checkpoints import inline_small_files, measure_state
+from state_pipelines.checkpoints.coordinator import SYSTEM_CLOCK, FailureReason, TaskCheckpoint, write_task_checkpoint
 from state_pipelines.codecs.kryo import oldest_metadata_version
 from state_pipelines.codecs.layout import LayoutContext
 from state_pipelines.datastream import (
@@ -33,7 +31,7 @@ from state_pipelines.datastream import (
     WindowFunction,
     WindowOperator,
 )
-from state_pipelines.datastream.pyflink_layout import KeyRowTypeInfo
+from state_pipelines.datastream.keyed_states import KeyRowTypeInfo
 from state_pipelines.errors import StateError, StorageError, UsageError, ValueRangeError, Where, at
 from state_pipelines.metadata.handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
@@ -45,15 +43,14 @@ from state_pipelines.storage.resolution import list_storage_options, use_storage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from state_pipelines.backends.changelog_snapshots import ChangelogSettings
+    from state_pipelines.backends.changelog import ChangelogSettings
     from state_pipelines.backends.entry_store import EntryStore
-    from state_pipelines.backends.local_backup import LocalBackup
-    from state_pipelines.backends.rocksdb_options import RocksOptions
-    from state_pipelines.checkpoints.clocks import Clock
-    from state_pipelines.checkpoints.pending_checkpoint import CheckpointedOperator
+    from state_pipelines.backends.rocksdb_store import RocksOptions
+    from state_pipelines.backends.snapshots import LocalBackup
+    from state_pipelines.checkpoints.coordinator import CheckpointedOperator, Clock
     from state_pipelines.datastream import Duration, MapStateDescriptor, RestoredState, StateDescriptor, TypeInformation
-    from state_pipelines.datastream.metrics import MetricValue
-    from state_pipelines.datastream.state_latencies import LatencyTracking
+    from state_pipelines.datastream.functions import MetricValue
+    from state_pipelines.datastream.keyed_states import LatencyTracking
     from state_pipelines.datastream.windows import WindowAssigner
     from state_pipelines.keyed.hashing import HashExpression
     from state_pipelines.metadata.handles import KeyGroupRange

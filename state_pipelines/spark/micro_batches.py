@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import IntegralType
 
-from state_pipelines.checkpoints.clocks import SYSTEM_CLOCK
-from state_pipelines.checkpoints.completed_checkpoints import find_latest_checkpoint
-from state_pipelines.checkpoints.directories import CheckpointDirectories
+from state_pipelines.checkpoints.completed_checkpoints import CheckpointDirectories, find_latest_checkpoint
+from state_pipelines.checkpoints.coordinator import SYSTEM_CLOCK, PeriodicSchedule
 from state_pipelines.checkpoints.options import ClaimMode, parse_options
-from state_pipelines.checkpoints.periodic_schedule import PeriodicSchedule
 from state_pipelines.datastream import Time
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata.checkpoint import compute_operator_id

@@ -28,10 +28,9 @@ from state_pipelines.operations.write.publication import NewFile, replace_operat
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.operations.write.unclipped_counts import check_source_whole
 from state_pipelines.snapshot import Operator, Snapshot
-from state_pipelines.snapshot.database_keys import check_database_keys
-from state_pipelines.snapshot.held_key_groups import explain_older_ranges
-from state_pipelines.snapshot.opening import ensure_open
-from state_pipelines.snapshot.operator_elements import check_elements
+from state_pipelines.snapshot.checks import check_database_keys, check_elements
+from state_pipelines.snapshot.snapshot import ensure_open
+from state_pipelines.snapshot.snapshot_files import explain_older_ranges
 from state_pipelines.spark.analysis import analyse_plans, differ_by_case
 from state_pipelines.spark.expectations import check_expectations
 from state_pipelines.spark.flows import StateReader

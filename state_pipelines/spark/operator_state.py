@@ -30,8 +30,7 @@ from state_pipelines.operations.write.operator_rewrite import (
     write_elements,
 )
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.snapshot.broadcast_state import BroadcastState
-from state_pipelines.snapshot.list_state import NonKeyedState, NonKeyedSubtaskState
+from state_pipelines.snapshot.operator_state import BroadcastState, NonKeyedState, NonKeyedSubtaskState
 from state_pipelines.spark.expected_digests import ExpectedDigests
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flow_columns import PAYLOAD, STORED, hidden

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
 
 from state_pipelines.errors import UsageError
-from state_pipelines.snapshot.declared_names import check_declared_names
+from state_pipelines.snapshot.checks import check_declared_names
 from state_pipelines.spark.splits import (
     READ_OPTIONS,
     BytesSplit,

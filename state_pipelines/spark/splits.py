@@ -24,12 +24,10 @@ from state_pipelines.keyed.state_table import KeyedTable, TableOptions
 from state_pipelines.metadata.handles import KeyGroupRange, parse_key_groups
 from state_pipelines.snapshot import Operator, Snapshot, State, declare, open_snapshot
 from state_pipelines.snapshot.declarations import KINDS
-from state_pipelines.snapshot.file_scans import narrow_key_groups, require_key_groups
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.list_state import NonKeyedState
-from state_pipelines.snapshot.raw_state import BytesState
-from state_pipelines.snapshot.survey import find_failures
-from state_pipelines.snapshot.table_states import choose_states
+from state_pipelines.snapshot.operator_state import BytesState, NonKeyedState
+from state_pipelines.snapshot.snapshot import choose_states, find_failures
+from state_pipelines.snapshot.snapshot_files import narrow_key_groups, require_key_groups
 from state_pipelines.spark.types import to_spark
 from state_pipelines.storage import load_storage_options, use_storage_options
 
@@ -42,8 +40,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.operator_columns import StateLayout
     from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.snapshot.keyed_state import KeyedSubtaskState
-    from state_pipelines.snapshot.list_state import NonKeyedSubtaskState, NonKeyedTable
-    from state_pipelines.snapshot.raw_state import BytesSubtaskState
+    from state_pipelines.snapshot.operator_state import BytesSubtaskState, NonKeyedSubtaskState, NonKeyedTable
 
 _log = logging.getLogger(__name__)
 

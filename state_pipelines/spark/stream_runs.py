@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from state_pipelines.checkpoints.failure_reasons import CheckpointFailure, FailureReason
+from state_pipelines.checkpoints.coordinator import CheckpointFailure, FailureReason
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.operations.jobs.flink_config import INTERVAL
 from state_pipelines.spark.failures import translate_failures

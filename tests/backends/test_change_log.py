@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from state_pipelines.backends.changelog_store import ChangelogStore
-from state_pipelines.backends.heap_store import HeapStore
+from state_pipelines.backends.changelog import ChangelogStore
+from state_pipelines.backends.entry_store import HeapStore
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.datastream import (

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.backends.changelog_snapshots import ChangelogSettings, ChangelogSnapshots
-from state_pipelines.backends.changelog_store import ChangelogStore
-from state_pipelines.backends.heap_store import HeapStore
+from state_pipelines.backends.changelog import ChangelogSettings, ChangelogSnapshots, ChangelogStore
+from state_pipelines.backends.entry_store import HeapStore
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.codecs.serializer_layouts import LayoutContext
@@ -188,7 +187,7 @@ def test_a_log_that_cannot_be_written_is_not_left_behind(job: Job, monkeypatch: 
         raise StateError("no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr("state_pipelines.backends.changelog_snapshots.create_file", fail)
+        patch.setattr("state_pipelines.backends.changelog.create_file", fail)
         with pytest.raises(StateError, match="no space"):
             job.write(2)
     assert set(job.folder.iterdir()) == kept

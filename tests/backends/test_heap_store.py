@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.backends.entry_store import EntryKind
-from state_pipelines.backends.heap_store import HeapStore
-from state_pipelines.backends.record_batches import make_records, split_records
+from state_pipelines.backends.entry_store import EntryKind, HeapStore, make_records, split_records
 from state_pipelines.errors import UsageError
 from state_pipelines.metadata.handles import KeyGroupRange
 

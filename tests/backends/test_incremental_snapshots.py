@@ -4,11 +4,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.backends.incremental_restore import restore_incremental
-from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
-from state_pipelines.backends.rocksdb_options import read_rocksdb_options
-from state_pipelines.backends.rocksdb_store import RocksStore
+from state_pipelines.backends.rocksdb_store import RocksStore, read_rocksdb_options
+from state_pipelines.backends.snapshots import IncrementalSnapshots, restore_incremental
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import StateError
 from state_pipelines.keyed.key_groups import compute_key_group_range

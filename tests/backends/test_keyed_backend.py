@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.backends.heap_store import HeapStore
+from state_pipelines.backends.entry_store import HeapStore
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import UnsupportedError, UsageError

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.backends import local_backup
-from state_pipelines.backends.incremental_restore import restore_incremental
-from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
-from state_pipelines.backends.local_backup import LocalBackup
+from state_pipelines.backends import snapshots as local_backup
+from state_pipelines.backends.snapshots import IncrementalSnapshots, LocalBackup, restore_incremental
 from state_pipelines.errors import SnapshotGoneError, UsageError
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.snapshot.handle_readers import HandleReader

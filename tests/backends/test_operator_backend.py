@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.backends.operator_backend import OperatorStateBackend
-from state_pipelines.backends.raw_streams import (
+from state_pipelines.backends.operator_backend import (
+    OperatorStateBackend,
     read_raw_keyed,
     read_raw_operator,
+    restore_broadcasts,
     write_raw_keyed,
     write_raw_operator,
 )
-from state_pipelines.backends.restored_elements import restore_broadcasts
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError
 from state_pipelines.metadata.handles import KeyGroupRange
@@ -25,7 +25,7 @@ from tests.snapshots import CASES, Case
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.backends.restored_elements import OldOperatorState
+    from state_pipelines.backends.operator_backend import OldOperatorState
     from state_pipelines.operatorstate import OperatorStateFile
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 

@@ -5,9 +5,17 @@ from pathlib import Path
 import pytest
 
 from state_pipelines.backends.entry_store import EntryKind
-from state_pipelines.backends.rocksdb_memory import SHARED_MEMORY, MemoryBudget, SharedMemory
-from state_pipelines.backends.rocksdb_options import FIXED, MANAGED_SIZE, PREFIX, PROFILES, read_rocksdb_options
-from state_pipelines.backends.rocksdb_store import RocksStore
+from state_pipelines.backends.rocksdb_store import (
+    FIXED,
+    MANAGED_SIZE,
+    PREFIX,
+    PROFILES,
+    SHARED_MEMORY,
+    MemoryBudget,
+    RocksStore,
+    SharedMemory,
+    read_rocksdb_options,
+)
 from state_pipelines.errors import TargetExistsError, UnsupportedError, UsageError
 
 MB = 1 << 20

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from state_pipelines.checkpoints.clocks import Clock
-from state_pipelines.checkpoints.coordinator import CheckpointCoordinator
-from state_pipelines.checkpoints.directories import CheckpointDirectories
+from state_pipelines.checkpoints.completed_checkpoints import CheckpointDirectories, list_files
+from state_pipelines.checkpoints.coordinator import (
+    CheckpointCoordinator,
+    CheckpointedOperator,
+    Clock,
+    TaskCheckpoint,
+    is_full,
+    read_task_checkpoint,
+    write_task_checkpoint,
+)
 from state_pipelines.checkpoints.options import CheckpointOptions
-from state_pipelines.checkpoints.pending_checkpoint import CheckpointedOperator
-from state_pipelines.checkpoints.properties import is_full
-from state_pipelines.checkpoints.shared_files import list_files
-from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, read_task_checkpoint, write_task_checkpoint
 from state_pipelines.metadata import KeyGroupRange, SubtaskState, compute_operator_id
 from state_pipelines.metadata.handles import (
     ByteStreamStateHandle,
@@ -25,7 +28,7 @@ from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.storage import create_file, exists, join
 
 if TYPE_CHECKING:
-    from state_pipelines.checkpoints.pending_checkpoint import CheckpointTrigger
+    from state_pipelines.checkpoints.coordinator import CheckpointTrigger
     from state_pipelines.snapshot import Snapshot
     from state_pipelines.storage import Location
 

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.checkpoints.completed_checkpoints import find_checkpoints, find_latest_checkpoint
-from state_pipelines.checkpoints.failure_reasons import CheckpointFailure, FailureReason
+from state_pipelines.checkpoints.coordinator import (
+    CheckpointFailure,
+    FailureReason,
+    TaskCheckpoint,
+    is_full,
+    make_properties,
+)
 from state_pipelines.checkpoints.options import CheckpointOptions, ClaimMode
-from state_pipelines.checkpoints.properties import is_full, make_properties
-from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.metadata import CheckpointProperties, SubtaskState
 from state_pipelines.metadata.checkpoint import SavepointFormatType

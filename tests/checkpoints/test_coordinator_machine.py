@@ -10,13 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from state_pipelines.checkpoints.completed_checkpoints import find_checkpoints
-from state_pipelines.checkpoints.failure_reasons import FailureReason
+from state_pipelines.checkpoints.completed_checkpoints import find_checkpoints, list_files
+from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.checkpoints.options import CheckpointOptions
-from state_pipelines.checkpoints.shared_files import list_files
 from state_pipelines.errors import StateError
 from state_pipelines.metadata.checkpoint import SavepointFormatType
-from state_pipelines.snapshot.opening import open_location
+from state_pipelines.snapshot.snapshot import open_location
 from state_pipelines.storage import SnapshotLocation, is_directory, join, list_directory, resolve
 from tests.checkpoints.tasks import OPERATOR, Job, missing_files
 

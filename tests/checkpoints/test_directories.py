@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.checkpoints.directories import CheckpointDirectories, name_savepoint
+from state_pipelines.checkpoints.completed_checkpoints import CheckpointDirectories, name_savepoint
 from state_pipelines.errors import TargetExistsError, UsageError
 from state_pipelines.storage import resolve
 from state_pipelines.storage.resolution import SAVEPOINT_DIRECTORY

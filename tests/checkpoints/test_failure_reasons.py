@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import state_pipelines
-from state_pipelines.checkpoints.failure_reasons import CheckpointFailure, FailureCounter, FailureReason
+from state_pipelines.checkpoints.coordinator import CheckpointFailure, FailureCounter, FailureReason
 
 PACKAGE = Path(state_pipelines.__file__).parent
 COUNTED = {

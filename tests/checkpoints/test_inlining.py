@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.checkpoints.inlining import inline_small_files, measure_state
+from state_pipelines.checkpoints.completed_checkpoints import inline_small_files, measure_state
 from state_pipelines.metadata import KeyGroupRange, SubtaskState
 from state_pipelines.metadata.handles import (
     ByteStreamStateHandle,

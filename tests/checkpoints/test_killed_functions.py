@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.backends.changelog_snapshots import ChangelogSettings
-from state_pipelines.backends.heap_store import HeapStore
+from state_pipelines.backends.changelog import ChangelogSettings
+from state_pipelines.backends.entry_store import HeapStore
 from state_pipelines.backends.rocksdb_store import RocksStore
-from state_pipelines.checkpoints.completed_checkpoints import find_checkpoints
-from state_pipelines.checkpoints.coordinator import CheckpointCoordinator
-from state_pipelines.checkpoints.directories import CheckpointDirectories
+from state_pipelines.checkpoints.completed_checkpoints import CheckpointDirectories, find_checkpoints
+from state_pipelines.checkpoints.coordinator import CheckpointCoordinator, CheckpointedOperator, TaskCheckpoint
 from state_pipelines.checkpoints.options import CheckpointOptions
-from state_pipelines.checkpoints.pending_checkpoint import CheckpointedOperator
-from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint
 from state_pipelines.datastream import (
     CheckpointedFunction,
     KeyedCoProcessFunction,

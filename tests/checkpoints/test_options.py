@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from state_pipelines.checkpoints.foreign_options import FOREIGN_OPTIONS
 from state_pipelines.checkpoints.options import (
+    FOREIGN_OPTIONS,
     OPTIONS,
     CheckpointingMode,
     CheckpointOptions,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from state_pipelines.checkpoints.failure_reasons import FailureReason
-from state_pipelines.checkpoints.periodic_schedule import PeriodicSchedule
+from state_pipelines.checkpoints.coordinator import FailureReason, PeriodicSchedule
 from tests.checkpoints.tasks import Hands
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.checkpoints.restoring import DeclaredOperator, assign_operators
+from state_pipelines.checkpoints.coordinator import DeclaredOperator, assign_operators
 from state_pipelines.errors import IncompatibleError, UsageError
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, SubtaskState, compute_operator_id
 from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupRange, KeyGroupsSavepointStateHandle

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from state_pipelines.checkpoints.shared_files import SharedFiles, list_files, list_subtask_files, name_files
+from state_pipelines.checkpoints.completed_checkpoints import SharedFiles, list_files, list_subtask_files, name_files
 from state_pipelines.errors import OutOfReachError
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, SubtaskState
 from state_pipelines.metadata.handles import (

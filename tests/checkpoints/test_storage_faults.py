@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.checkpoints.completed_checkpoints import find_checkpoints
-from state_pipelines.checkpoints.failure_reasons import FailureReason
+from state_pipelines.checkpoints.completed_checkpoints import find_checkpoints, list_files
+from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.checkpoints.options import CheckpointOptions
-from state_pipelines.checkpoints.shared_files import list_files
 from state_pipelines.errors import StateError
 from state_pipelines.storage import Location, faults, is_directory, join, list_directory
 from tests.checkpoints.tasks import Job, missing_files

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, read_task_checkpoint, write_task_checkpoint
+from state_pipelines.checkpoints.coordinator import TaskCheckpoint, read_task_checkpoint, write_task_checkpoint
 from state_pipelines.errors import FormatError
 from state_pipelines.metadata import SubtaskState
 from state_pipelines.storage.files import RecordedFile

@@ -18,7 +18,7 @@ from state_pipelines.metadata.handles import (
     OperatorStateMode,
     SegmentFileStateHandle,
 )
-from state_pipelines.snapshot.file_owners import check_owner, find_shared_files
+from state_pipelines.snapshot.snapshot_files import check_owner, find_shared_files
 from tests.operations.auditing.damage import BY_NAME, copy_case
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.connectors.element_frames import Versioned
 from state_pipelines.connectors.kafka_source import read_kafka_split
+from state_pipelines.connectors.registry import Versioned
 from state_pipelines.errors import FormatError, StateError, UnsupportedVersionError, Where, unsupported_version
 from state_pipelines.keyed.changelog.changes import read_metadata_change
 from state_pipelines.keyed.header import read_keyed_header

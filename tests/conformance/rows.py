@@ -24,9 +24,8 @@ from state_pipelines.codecs.sql.binary_rows import BinaryRowValue, TimestampValu
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.list_state import OperatorListState
+from state_pipelines.snapshot.operator_state import BroadcastState, OperatorListState
 
 if TYPE_CHECKING:
     from state_pipelines.snapshot import State

@@ -21,9 +21,8 @@ from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.inspect.inspection import inspect
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.list_state import OperatorListState
+from state_pipelines.snapshot.operator_state import BroadcastState, OperatorListState
 from state_pipelines.spark import register
 from state_pipelines.spark.types import from_spark
 from state_pipelines.storage import read_file

@@ -15,7 +15,7 @@ from state_pipelines.binary.java_stream import (
 )
 from state_pipelines.connectors import ConnectorState, detect, encode_elements
 from state_pipelines.connectors.cdc import FinishedSplit, MySqlSplit, read_mysql_split, split_rows, write_mysql_split
-from state_pipelines.connectors.element_frames import Versioned
+from state_pipelines.connectors.registry import Versioned
 from state_pipelines.errors import FormatError
 from tests.connectors.vectors import BYTES, element, i64, wrap
 from tests.serializers.literals import i32, utf

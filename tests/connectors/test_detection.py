@@ -24,15 +24,14 @@ from state_pipelines.connectors.committers import (
     Committables,
     SubtaskCommittables,
 )
-from state_pipelines.connectors.connector_state import ConnectorStateKind
-from state_pipelines.connectors.element_frames import Versioned
+from state_pipelines.connectors.kafka_producer import TwoPhaseCommitState
 from state_pipelines.connectors.kafka_sink import KafkaCommittable, write_kafka_committable
-from state_pipelines.connectors.two_phase_commit import TwoPhaseCommitState
+from state_pipelines.connectors.registry import ConnectorStateKind, Versioned
 from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.snapshot.list_state import OperatorListState
+from state_pipelines.snapshot.operator_state import OperatorListState
 from tests.connectors.test_kafka import ENUMERATORS, SPLIT
 from tests.connectors.vectors import BYTES, element, i64, versioned
 from tests.serializers.literals import i32

@@ -6,12 +6,18 @@ import pytest
 
 from state_pipelines.connectors import ConnectorState, detect, encode_elements, read_coordinator, write_coordinator
 from state_pipelines.connectors.committers import CheckpointCommittables, Committables
-from state_pipelines.connectors.element_frames import Versioned, read_versioned_array
-from state_pipelines.connectors.file_sink import FileBucket, read_file_committable, write_file_committable
+from state_pipelines.connectors.file_sink import (
+    FileBucket,
+    InProgressFile,
+    PendingFile,
+    StreamRecoverable,
+    read_file_committable,
+    write_file_committable,
+)
 from state_pipelines.connectors.file_source import FileSplit, FlinkPath, PendingFileSplits
 from state_pipelines.connectors.hybrid_source import HybridSplit
 from state_pipelines.connectors.number_sequence import NumberSequenceSplit
-from state_pipelines.connectors.recoverables import InProgressFile, PendingFile, StreamRecoverable
+from state_pipelines.connectors.registry import Versioned, read_versioned_array
 from tests.connectors.vectors import BYTES, RELEASES, flink_bytes, wrap
 from tests.serializers.literals import i32
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_pipelines.binary.data_views import Reader, Writer
-from state_pipelines.connectors.element_frames import (
+from state_pipelines.connectors.registry import (
     Versioned,
     read_flag,
     read_little_i32,

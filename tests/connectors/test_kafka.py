@@ -4,12 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.connectors.dynamic_kafka import (
-    DynamicKafkaSplit,
-    read_dynamic_kafka_split,
-    write_dynamic_kafka_split,
-)
-from state_pipelines.connectors.element_frames import Versioned
 from state_pipelines.connectors.kafka_sink import (
     KafkaCommittable,
     KafkaTransaction,
@@ -22,16 +16,20 @@ from state_pipelines.connectors.kafka_sink import (
 )
 from state_pipelines.connectors.kafka_source import (
     NO_OFFSET,
+    DynamicKafkaSplit,
     KafkaAssignment,
     KafkaEnumerator,
     KafkaSplit,
     enumerator_rows,
+    read_dynamic_kafka_split,
     read_kafka_enumerator,
     read_kafka_split,
     split_rows,
+    write_dynamic_kafka_split,
     write_kafka_enumerator,
     write_kafka_split,
 )
+from state_pipelines.connectors.registry import Versioned
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 
 NONE = "8000000000000000"

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.connectors.element_frames import Versioned
 from state_pipelines.connectors.kinesis import (
     KinesisEnumerator,
     KinesisSplit,
@@ -13,6 +12,7 @@ from state_pipelines.connectors.kinesis import (
     write_kinesis_enumerator,
     write_kinesis_split,
 )
+from state_pipelines.connectors.registry import Versioned
 from state_pipelines.errors import FormatError
 from tests.connectors.vectors import wrap
 from tests.serializers.literals import utf

@@ -4,8 +4,6 @@ import pytest
 
 from state_pipelines.binary.java_stream import write_stream
 from state_pipelines.connectors import detect
-from state_pipelines.connectors.connector_state import ConnectorState
-from state_pipelines.connectors.element_frames import Versioned
 from state_pipelines.connectors.pulsar import (
     PulsarCommittable,
     PulsarEnumerator,
@@ -22,6 +20,7 @@ from state_pipelines.connectors.pulsar import (
     write_pulsar_enumerator,
     write_pulsar_split,
 )
+from state_pipelines.connectors.registry import ConnectorState, Versioned
 from state_pipelines.errors import FormatError
 from tests.connectors.vectors import BYTES, element, i64, wrap
 from tests.serializers.javacoders import java_object

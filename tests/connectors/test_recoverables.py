@@ -2,29 +2,27 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.connectors.element_frames import Versioned
 from state_pipelines.connectors.file_sink import (
     FileBucket,
     FileCommittable,
-    bucket_rows,
-    read_file_bucket,
-    read_file_committable,
-    write_file_bucket,
-    write_file_committable,
-)
-from state_pipelines.connectors.recoverables import (
     InProgressFile,
     PendingFile,
     S3Recoverable,
     StreamRecoverable,
+    bucket_rows,
+    read_file_bucket,
+    read_file_committable,
     read_in_progress_file,
     read_pending_file,
     read_recoverable,
     target_path,
+    write_file_bucket,
+    write_file_committable,
     write_in_progress_file,
     write_pending_file,
     write_recoverable,
 )
+from state_pipelines.connectors.registry import Versioned
 from state_pipelines.errors import FormatError
 from tests.connectors.vectors import i64, versioned
 from tests.serializers.literals import i32, utf

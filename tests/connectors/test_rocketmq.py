@@ -4,7 +4,7 @@ import pytest
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.connectors import ConnectorState, detect, encode_elements
-from state_pipelines.connectors.element_frames import Versioned
+from state_pipelines.connectors.registry import Versioned
 from state_pipelines.connectors.rocketmq import (
     NO_STOPPING_OFFSET,
     RocketMQEnumerator,

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from state_pipelines.datastream import RuntimeContext
-    from state_pipelines.datastream.descriptors import StateDescriptor
+    from state_pipelines.datastream.functions import StateDescriptor
 
 GETTERS = {
     "VALUE": "get_state",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.datastream import RuntimeContext
-    from state_pipelines.datastream.descriptors import StateDescriptor
+    from state_pipelines.datastream.functions import StateDescriptor
 
 KEYS = 12
 ROUNDS = 3

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state_pipelines.datastream import RuntimeContext
-    from state_pipelines.datastream.descriptors import StateDescriptor
+    from state_pipelines.datastream.functions import StateDescriptor
 
 NUMBERS = 12
 ROUNDS = 3

@@ -19,7 +19,7 @@ from state_pipelines.datastream import (
     Types,
     ValueStateDescriptor,
 )
-from state_pipelines.datastream.timer_service import LOWEST_WATERMARK
+from state_pipelines.datastream.functions import LOWEST_WATERMARK
 from state_pipelines.errors import IncompatibleError, UsageError
 from state_pipelines.storage import resolve
 from tests.datastream.operators import Script, Scripted

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.backends.changelog_snapshots import ChangelogSettings
-from state_pipelines.backends.heap_store import HeapStore
-from state_pipelines.backends.local_backup import LocalBackup
+from state_pipelines.backends.changelog import ChangelogSettings
+from state_pipelines.backends.entry_store import HeapStore
 from state_pipelines.backends.rocksdb_store import RocksStore
+from state_pipelines.backends.snapshots import LocalBackup
 from state_pipelines.codecs.layout import LayoutContext
 from state_pipelines.datastream import KeyedProcessFunction, KeyedProcessOperator, Types, ValueStateDescriptor
-from state_pipelines.datastream.restored_state import DatabaseFiles, KeyedHandles, RestoredState
+from state_pipelines.datastream.operators import DatabaseFiles, KeyedHandles, RestoredState
 from state_pipelines.errors import StateError
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.metadata.handles import (

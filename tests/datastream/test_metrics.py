@@ -16,8 +16,8 @@ from state_pipelines.datastream import (
     Types,
     ValueStateDescriptor,
 )
-from state_pipelines.datastream.metrics import MetricGroup, MetricValue, combine_metrics
-from state_pipelines.datastream.state_latencies import LatencyTracking
+from state_pipelines.datastream.functions import MetricGroup, MetricValue, combine_metrics
+from state_pipelines.datastream.keyed_states import LatencyTracking
 
 
 def test_every_kind_of_metric_is_reported() -> None:

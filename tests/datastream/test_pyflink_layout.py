@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.backends.changelog_snapshots import ChangelogSettings
+from state_pipelines.backends.changelog import ChangelogSettings
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.datastream import (
     Instant,
@@ -22,12 +22,12 @@ from state_pipelines.datastream import (
     Types,
     ValueStateDescriptor,
 )
-from state_pipelines.datastream.pyflink_layout import find_coder
+from state_pipelines.datastream.keyed_states import find_coder
 from state_pipelines.errors import StateMigrationError, UnsupportedError
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.handle_readers import HandleReader
-from state_pipelines.snapshot.python_states import read_arrays
+from state_pipelines.snapshot.state import read_arrays
 from state_pipelines.storage import PathMapping, resolve
 from tests.datastream.pyflink_states import KEYS, ROUNDS, States, expect
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.datastream import TypeInformation
-    from state_pipelines.datastream.descriptors import StateDescriptor
+    from state_pipelines.datastream.functions import StateDescriptor
     from state_pipelines.snapshot import Operator
     from state_pipelines.snapshot.keyed_state import KeyedState
 

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from state_pipelines.datastream import Duration, Instant, Row, RowKind, Time
-from state_pipelines.datastream.durations import to_millis
+from state_pipelines.datastream.type_information import to_millis
 from state_pipelines.errors import UsageError
 
 

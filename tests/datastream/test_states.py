@@ -21,7 +21,7 @@ from state_pipelines.datastream import (
     Types,
     ValueStateDescriptor,
 )
-from state_pipelines.datastream.key_types import check_key_type
+from state_pipelines.datastream.flink_types import check_key_type
 from state_pipelines.errors import UsageError, ValueRangeError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.text import describe

@@ -19,7 +19,7 @@ from tests.datastream.operators import Script
 from tests.datastream.test_states import AGGREGATING, Add, Average
 
 if TYPE_CHECKING:
-    from state_pipelines.datastream.descriptors import StateDescriptor
+    from state_pipelines.datastream.functions import StateDescriptor
 
 TTL = 100
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-from state_pipelines.backends.rocksdb_options import DEFAULTS, FIXED, PROFILES
-from state_pipelines.checkpoints.failure_reasons import FailureReason
-from state_pipelines.checkpoints.foreign_options import FOREIGN_OPTIONS
-from state_pipelines.checkpoints.options import OPTIONS, CheckpointOptions
+from state_pipelines.backends.rocksdb_store import DEFAULTS, FIXED, PROFILES
+from state_pipelines.checkpoints.coordinator import FailureReason
+from state_pipelines.checkpoints.options import FOREIGN_OPTIONS, OPTIONS, CheckpointOptions
 from tests.docs.runner import ROOT
 
 PAGE = (ROOT / "docs/checkpoints.md").read_text(encoding="utf-8")

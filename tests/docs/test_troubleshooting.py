@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from state_pipelines.checkpoints.failure_reasons import FailureReason
+from state_pipelines.checkpoints.coordinator import FailureReason
 from tests.docs.runner import ROOT
 
 PAGE = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")

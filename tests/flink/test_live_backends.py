@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.backends.changelog_snapshots import ChangelogSettings, ChangelogSnapshots
-from state_pipelines.backends.changelog_store import ChangelogStore
-from state_pipelines.backends.heap_store import HeapStore
-from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
+from state_pipelines.backends.changelog import ChangelogSettings, ChangelogSnapshots, ChangelogStore
+from state_pipelines.backends.entry_store import HeapStore
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
-from state_pipelines.backends.keyed_snapshots import write_full_snapshot
 from state_pipelines.backends.operator_backend import OperatorStateBackend
 from state_pipelines.backends.rocksdb_store import RocksStore
+from state_pipelines.backends.snapshots import IncrementalSnapshots, write_full_snapshot
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.handles import ChangelogStateBackendHandle

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.checkpoints.coordinator import METADATA_VERSION, CheckpointCoordinator
-from state_pipelines.checkpoints.directories import CheckpointDirectories
+from state_pipelines.checkpoints.completed_checkpoints import CheckpointDirectories
+from state_pipelines.checkpoints.coordinator import (
+    METADATA_VERSION,
+    CheckpointCoordinator,
+    CheckpointedOperator,
+    TaskCheckpoint,
+)
 from state_pipelines.checkpoints.options import CheckpointOptions, ClaimMode
-from state_pipelines.checkpoints.pending_checkpoint import CheckpointedOperator
-from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint
 from state_pipelines.metadata import replace_stream_handles
 from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.streams import locate_file

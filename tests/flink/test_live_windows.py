@@ -18,7 +18,7 @@ from state_pipelines.datastream import (
     WindowOperator,
     write_savepoint,
 )
-from state_pipelines.datastream.keyed_operator import KeyedProcessOperator
+from state_pipelines.datastream.operators import KeyedProcessOperator
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark import keyed_process

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from state_pipelines.checkpoints.failure_reasons import FailureReason
+from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.errors import ClusterError, NotFoundError
 from state_pipelines.flink.cluster import (
     CheckpointKind,

@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.backends.changelog_snapshots import ChangelogSettings, ChangelogSnapshots
-from state_pipelines.backends.changelog_store import ChangelogStore
-from state_pipelines.backends.incremental_restore import restore_incremental
-from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
+from state_pipelines.backends.changelog import ChangelogSettings, ChangelogSnapshots, ChangelogStore
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
-from state_pipelines.backends.keyed_snapshots import write_full_snapshot
 from state_pipelines.backends.rocksdb_store import RocksStore
+from state_pipelines.backends.snapshots import IncrementalSnapshots, restore_incremental, write_full_snapshot
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.datastream import StateTtlConfig, Time
-from state_pipelines.datastream.ttl_config_stream import write_ttl_config
+from state_pipelines.datastream.ttl import write_ttl_config
 from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.metadata.handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.backends.entry_store import EntryStore
-    from state_pipelines.backends.state_access import StateTable
+    from state_pipelines.backends.keyed_backend import StateTable
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.backends.changelog_store import ChangelogStore
-from state_pipelines.backends.heap_store import HeapStore
+from state_pipelines.backends.changelog import ChangelogStore
+from state_pipelines.backends.entry_store import HeapStore
 from state_pipelines.backends.rocksdb_store import RocksStore
 from tests.live.keyed_suite import KeyedStateSuite, KeyedSuite
 from tests.live.schema_suite import SchemaSuite

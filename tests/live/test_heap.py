@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.backends.heap_store import HeapStore
+from state_pipelines.backends.entry_store import HeapStore
 from tests.live.keyed_suite import KeyedStateSuite, KeyedSuite
 from tests.live.schema_suite import SchemaSuite
 from tests.live.timer_suite import TimerSuite

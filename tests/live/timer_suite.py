@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.backends.timers import TimeDomain, Timer, TimerQueue, timer_state_name
+from state_pipelines.backends.keyed_backend import TimeDomain, Timer, TimerQueue, timer_state_name
 from state_pipelines.errors import UsageError, ValueRangeError
 from state_pipelines.serializers.build import TIME_WINDOW, VOID_NAMESPACE
 from tests.live.keyed_suite import KEYS, KeyedSuite, window

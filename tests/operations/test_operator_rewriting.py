@@ -18,7 +18,7 @@ from state_pipelines.operations.write.operator_rewrite import (
 )
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list
-from state_pipelines.snapshot.list_state import NonKeyedState
+from state_pipelines.snapshot.operator_state import NonKeyedState
 from state_pipelines.storage import resolve
 from tests.snapshot.built import build_snapshot, list_operator
 

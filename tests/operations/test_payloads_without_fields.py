@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from state_pipelines.connectors.connector_state import ConnectorStateKind
+from state_pipelines.connectors.registry import ConnectorStateKind
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.check.check import check_jobs
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject

@@ -16,7 +16,7 @@ from state_pipelines.operations.inspect.inspection import inspect
 from state_pipelines.rocksdb import blocks, manifest, table
 from state_pipelines.rocksdb import scan as rocksdb_cache
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.raw_state import InFlightState
+from state_pipelines.snapshot.operator_state import InFlightState
 from state_pipelines.snapshot.snapshot import Snapshot
 from state_pipelines.storage import resolve
 from tests.robustness.mutations import mutate

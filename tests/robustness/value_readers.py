@@ -10,8 +10,7 @@ from state_pipelines.codecs.messages import MessageFormat, MessageTypes, ThriftF
 from state_pipelines.codecs.protobuf import ProtobufTypes
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.connectors.element_frames import Versioned, write_versioned_array
-from state_pipelines.connectors.registry import list_codecs, write_array_element
+from state_pipelines.connectors.registry import Versioned, list_codecs, write_array_element, write_versioned_array
 from state_pipelines.errors import StateError
 from tests.codecs import test_beam, test_protobuf, test_thrift
 from tests.connectors import test_kinesis

@@ -10,8 +10,8 @@ from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.state_meta_info import VALUE_SERIALIZER
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.snapshot.operator_state import BroadcastState
 
 (ORDERS,) = (Path(__file__).parents[2] / "examples/orders/savepoints/flink-2.2").glob("savepoint-*")
 

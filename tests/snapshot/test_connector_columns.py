@@ -6,15 +6,15 @@ import pyarrow as pa
 import pytest
 
 from state_pipelines.connectors import ConnectorState, encode_elements, registry, versioned_state
-from state_pipelines.connectors.connector_state import ConnectorStateKind
 from state_pipelines.connectors.kafka_sink import KafkaCommittable, write_kafka_committable
 from state_pipelines.connectors.kafka_source import KafkaSplit
 from state_pipelines.connectors.kinesis import KinesisSplit
+from state_pipelines.connectors.registry import ConnectorStateKind
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.serializers.build import basic
 from state_pipelines.snapshot.declarations import parse_connectors
-from state_pipelines.snapshot.list_state import OperatorListState
+from state_pipelines.snapshot.operator_state import OperatorListState
 from tests.connectors.test_kinesis import ARN, SHARD
 from tests.connectors.vectors import BYTES, element, i64, versioned
 from tests.serializers.literals import i32

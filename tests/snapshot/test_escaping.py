@@ -10,7 +10,7 @@ import mistune
 import pytest
 from markdown_it import MarkdownIt
 
-from state_pipelines.snapshot.escaping import escape_html, escape_markdown, escape_terminal, quote_markdown
+from state_pipelines.snapshot.representation import escape_html, escape_markdown, escape_terminal, quote_markdown
 
 HOSTILE = [
     "<img src=x onerror=alert(1)>",

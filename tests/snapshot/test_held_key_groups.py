@@ -13,7 +13,7 @@ from state_pipelines.metadata.handles import (
     KeyGroupRange,
     KeyGroupsSavepointStateHandle,
 )
-from state_pipelines.snapshot.held_key_groups import (
+from state_pipelines.snapshot.snapshot_files import (
     check_held_key_groups,
     explain_missing_handles,
     find_held_key_groups,

@@ -48,7 +48,7 @@ def stored() -> Operator:
     for path in snapshot.location.directory.filesystem.find(str(orders().path)):
         with open(path, "rb") as file:  # noqa: PTH123
             root.filesystem.pipe_file(f"{target}/{path.rpartition('/')[2]}", file.read())
-    from state_pipelines.snapshot.opening import open_location
+    from state_pipelines.snapshot.snapshot import open_location
     from state_pipelines.storage import Location, SnapshotLocation, join
 
     directory = Location(root.filesystem, target)

@@ -12,8 +12,8 @@ from state_pipelines.errors import FormatError, NotFoundError
 from state_pipelines.keyed.operator_table import OperatorTableOptions
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupRange, RelativeFileStateHandle
-from state_pipelines.snapshot.list_state import NonKeyedState
-from state_pipelines.snapshot.table_states import choose_states
+from state_pipelines.snapshot.operator_state import NonKeyedState
+from state_pipelines.snapshot.snapshot import choose_states
 from tests.keyed.test_raw_timers import SECTION
 from tests.snapshot.built import build_snapshot, list_operator, operator, write_list_state, write_raw_keyed
 from tests.snapshot.savepoints import orders

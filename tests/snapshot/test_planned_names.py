@@ -15,7 +15,7 @@ from state_pipelines.operations.inspect.inspection import ColumnReport, inspect
 from state_pipelines.operations.migration.python_values import number_columns
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot import declare, open_snapshot
-from state_pipelines.snapshot.declared_names import check_declared_names
+from state_pipelines.snapshot.checks import check_declared_names
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.storage import read_file
 from tests.snapshots import SQL

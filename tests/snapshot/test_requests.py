@@ -18,7 +18,7 @@ from state_pipelines.operations.inspect.inspection import inspect
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.snapshot.declarations import Declarations
 from state_pipelines.snapshot.keyed_state import count_states
-from state_pipelines.snapshot.opening import open_location
+from state_pipelines.snapshot.snapshot import open_location
 from state_pipelines.storage import Location, SnapshotLocation, faults, join
 from state_pipelines.storage.resolution import PathMapping
 from tests.snapshots import OWN

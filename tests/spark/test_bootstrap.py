@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import pytest
 
-from state_pipelines.connectors.connector_state import ConnectorState
-from state_pipelines.connectors.detection import read_coordinator
 from state_pipelines.connectors.kafka_source import KafkaEnumerator
+from state_pipelines.connectors.registry import ConnectorState, read_coordinator
 from state_pipelines.errors import (
     IncompatibleError,
     MigrationError,

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.backends.rocksdb_options import FIXED
-from state_pipelines.checkpoints.clocks import Clock
-from state_pipelines.checkpoints.failure_reasons import EXCEEDED_MESSAGE
-from state_pipelines.checkpoints.foreign_options import FOREIGN_OPTIONS, FOREIGN_PREFIXES
-from state_pipelines.checkpoints.options import OPTIONS
+from state_pipelines.backends.rocksdb_store import FIXED
+from state_pipelines.checkpoints.coordinator import EXCEEDED_MESSAGE, Clock
+from state_pipelines.checkpoints.options import FOREIGN_OPTIONS, FOREIGN_PREFIXES, OPTIONS
 from state_pipelines.datastream import CheckpointedFunction
 from state_pipelines.errors import IncompatibleError, StateError, UnsupportedError, UsageError
 from state_pipelines.operations.inspect.inspection import inspect

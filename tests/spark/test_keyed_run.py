@@ -16,7 +16,7 @@ from tests.checkpoints.tasks import Job
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.checkpoints.pending_checkpoint import CheckpointTrigger
+    from state_pipelines.checkpoints.coordinator import CheckpointTrigger
 
 
 class Listener(CheckpointListener):

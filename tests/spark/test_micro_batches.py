@@ -192,9 +192,9 @@ def test_a_query_that_stops_anywhere_goes_on(query: Query, monkeypatch: pytest.M
             stop(batch_id)
 
     if step == "publishing":
-        from state_pipelines.checkpoints import coordinator, publication
+        from state_pipelines.checkpoints import completed_checkpoints, coordinator
 
-        publish = publication.publish
+        publish = completed_checkpoints.publish
 
         def fail(*arguments: Any) -> Any:
             if query.calls[-1] == 1 and not stopped:

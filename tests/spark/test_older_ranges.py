@@ -8,7 +8,7 @@ import pytest
 
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.migration import load_migration, parse_migration
-from state_pipelines.snapshot.held_key_groups import follows_formula
+from state_pipelines.snapshot.snapshot_files import follows_formula
 from state_pipelines.spark import migrate, register
 from tests.flink.harness import ORDERS, diff_entries, read_entries
 from tests.operations.test_unclipped_counts import share_databases

@@ -13,7 +13,7 @@ from state_pipelines.operations.migration import Direction, parse_migration
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, pojo
 from state_pipelines.snapshot import Declarations, open_snapshot
-from state_pipelines.snapshot.list_state import NonKeyedState
+from state_pipelines.snapshot.operator_state import NonKeyedState
 from state_pipelines.spark import migrate
 from state_pipelines.spark.fieldwise_rows import split_rows
 from state_pipelines.spark.migration_run import plan_snapshot

@@ -17,7 +17,7 @@ from state_pipelines.operatorstate import OperatorHeader, write_operator_file
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.state_meta_info import broadcast_state
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.list_state import NonKeyedState
+from state_pipelines.snapshot.operator_state import NonKeyedState
 from state_pipelines.spark import MigrationResult, migrate
 from tests.snapshot.built import build_snapshot, list_operator, operator
 from tests.snapshot.savepoints import types

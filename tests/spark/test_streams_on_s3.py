@@ -11,8 +11,8 @@ import pytest
 
 import state_pipelines as sp
 from benchmarks.s3_server import S3Server, start_objects
-from state_pipelines.checkpoints.failure_reasons import FailureReason
-from state_pipelines.checkpoints.shared_files import list_files
+from state_pipelines.checkpoints.completed_checkpoints import list_files
+from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.errors import StateError
 from state_pipelines.spark.micro_batches import keyed_batches
 from state_pipelines.storage import METADATA_FILE, faults, resolution, resolve, use_storage_options

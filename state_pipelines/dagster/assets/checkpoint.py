@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.checkpoints.failure_reasons import FailureReason
+from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import list_texts, make_table
@@ -16,7 +16,7 @@ from state_pipelines.dagster.partitions import make_partition_key
 from state_pipelines.dagster.python_functions import load_function
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.stream_settings import StreamSettings
-from state_pipelines.datastream.metrics import combine_metrics
+from state_pipelines.datastream.functions import combine_metrics
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
 from state_pipelines.operations.balance.balance import measure_balance

@@ -18,7 +18,7 @@ from state_pipelines.operations.diff import ExampleKind, diff
 from state_pipelines.operations.diff.state_changes import StateChange, list_changes
 from state_pipelines.operations.inventory import find_previous
 from state_pipelines.operations.json_rows import compact
-from state_pipelines.snapshot.escaping import escape_markdown
+from state_pipelines.snapshot.representation import escape_markdown
 from state_pipelines.storage import replace_file
 
 NAME = "snapshot_diff"

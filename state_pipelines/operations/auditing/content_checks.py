@@ -20,9 +20,9 @@ from state_pipelines.operations.auditing.repeated_keys import RepeatedKeys
 from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
 from state_pipelines.rocksdb.scan import verify_table
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.snapshot.database_keys import check_database_keys
+from state_pipelines.snapshot.checks import check_database_keys
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.list_state import NonKeyedState
+from state_pipelines.snapshot.operator_state import NonKeyedState
 from state_pipelines.storage.locations import Threads, is_local
 from state_pipelines.storage.reading import count_together
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from state_pipelines.rocksdb.manifest import TableFile
     from state_pipelines.rocksdb.scan import TableCache
     from state_pipelines.snapshot import Operator, Snapshot, State
-    from state_pipelines.snapshot.operator_files import OperatorFiles
+    from state_pipelines.snapshot.snapshot_files import OperatorFiles
 
 _SMALL_FILE = 256 << 10
 """Files up to this size are walked whole in a sample."""

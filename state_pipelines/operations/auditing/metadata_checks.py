@@ -26,14 +26,15 @@ from state_pipelines.metadata.handles import (
 )
 from state_pipelines.metadata.streams import open_stream
 from state_pipelines.operations.auditing.report import Finding, Property, Severity, from_error
-from state_pipelines.snapshot.file_owners import check_owner, find_shared_files
-from state_pipelines.snapshot.held_key_groups import (
+from state_pipelines.snapshot.checks import find_wrong_channels, find_wrong_streams
+from state_pipelines.snapshot.snapshot_files import (
     check_held_key_groups,
+    check_owner,
     check_subtasks,
     explain_missing_handles,
     explain_older_ranges,
+    find_shared_files,
 )
-from state_pipelines.snapshot.in_flight_checks import find_wrong_channels, find_wrong_streams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

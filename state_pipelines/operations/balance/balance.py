@@ -51,9 +51,9 @@ from state_pipelines.operations.balance.balance_report import (
 from state_pipelines.operations.json_rows import compact
 from state_pipelines.operations.local_processes import Work, choose_runner
 from state_pipelines.operations.rescale.found_hashes import find_key_hasher
-from state_pipelines.snapshot.held_key_groups import check_parallelism
-from state_pipelines.snapshot.opening import ensure_open
-from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RawKeyedState
+from state_pipelines.snapshot.operator_state import RAW_KEYED_NAME, RawKeyedState
+from state_pipelines.snapshot.snapshot import ensure_open
+from state_pipelines.snapshot.snapshot_files import check_parallelism
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

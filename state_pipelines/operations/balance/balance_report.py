@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-from state_pipelines.snapshot.escaping import escape_markdown
+from state_pipelines.snapshot.representation import escape_markdown
 
 
 class BalanceMethod(StrEnum):

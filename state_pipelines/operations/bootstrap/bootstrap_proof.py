@@ -30,7 +30,7 @@ from state_pipelines.operations.proofs.proof_reports import (
     RecordCounts,
 )
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.snapshot.list_state import NonKeyedState
+from state_pipelines.snapshot.operator_state import NonKeyedState
 
 if TYPE_CHECKING:
     from state_pipelines.keyed.digests import Sums

@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.codecs.logical_values import conform, to_plain
-from state_pipelines.connectors.connector_state import CoordinatorState
-from state_pipelines.connectors.detection import write_coordinator
-from state_pipelines.connectors.element_frames import write_versioned_array
 from state_pipelines.connectors.kafka_source import (
     NO_OFFSET,
     STARTING_WORDS,
@@ -23,6 +20,7 @@ from state_pipelines.connectors.kafka_source import (
     write_kafka_enumerator,
     write_kafka_split,
 )
+from state_pipelines.connectors.registry import CoordinatorState, write_coordinator, write_versioned_array
 from state_pipelines.errors import IncompatibleError, UsageError, ValueRangeError
 from state_pipelines.keyed.hashing.basic_hashes import hash_strings
 from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, SUBTASK

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.hashing.value_hashes import KeyHasher
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.keyed.record_layout import KeyedLayout
-    from state_pipelines.snapshot.list_state import NonKeyedSubtaskState
+    from state_pipelines.snapshot.operator_state import NonKeyedSubtaskState
 
 NULLS = "# nulls"
 """The digest of which values are null; no field has such a name."""

@@ -34,7 +34,7 @@ from state_pipelines.operations.migration import Direction, Migration
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.compatibility.table_runtime import COMPARE_PLANS, find_exchangeable_views
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.snapshot.opening import ensure_open, open_together
+from state_pipelines.snapshot.snapshot import ensure_open, open_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

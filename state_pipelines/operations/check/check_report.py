@@ -9,7 +9,7 @@ from enum import StrEnum
 from state_pipelines.operations.jobs.job_state import Subject
 from state_pipelines.operations.jobs.state_classes import ClassStatus, StateClasses
 from state_pipelines.serializers.compatibility import Finding, Outcome
-from state_pipelines.snapshot.escaping import escape_html, escape_markdown, quote_markdown
+from state_pipelines.snapshot.representation import escape_html, escape_markdown, quote_markdown
 
 
 class Verdict(StrEnum):

@@ -9,7 +9,7 @@ from state_pipelines.operations.check.check_report import StateCheck
 from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Subject
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.python_types import PythonValue
-from state_pipelines.snapshot.python_states import PREFIX
+from state_pipelines.snapshot.state import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

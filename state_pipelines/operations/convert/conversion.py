@@ -20,7 +20,7 @@ from state_pipelines.operations.write.publication import (
 )
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
-from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.snapshot.snapshot import ensure_open
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:

@@ -27,11 +27,8 @@ from state_pipelines.operations.write.publication import (
 )
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.state_meta_info import BackendStateType
-from state_pipelines.snapshot.database_keys import check_database_keys
-from state_pipelines.snapshot.file_scans import count_scans
-from state_pipelines.snapshot.held_key_groups import check_held_key_groups, explain_older_ranges
-from state_pipelines.snapshot.in_flight_checks import check_channels
-from state_pipelines.snapshot.operator_elements import check_elements
+from state_pipelines.snapshot.checks import check_channels, check_database_keys, check_elements
+from state_pipelines.snapshot.snapshot_files import check_held_key_groups, count_scans, explain_older_ranges
 from state_pipelines.storage.snapshot_writer import require_free, require_outside
 
 _DATABASES = 8
@@ -43,7 +40,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata import SubtaskState
     from state_pipelines.snapshot import Operator, Snapshot
-    from state_pipelines.snapshot.keyed_files import UnreadState
+    from state_pipelines.snapshot.snapshot_files import UnreadState
     from state_pipelines.storage import Location
 
 

@@ -8,9 +8,8 @@ from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers.merged_subclasses import join_infos, join_serializers
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.list_state import NonKeyedState, OperatorListState
+from state_pipelines.snapshot.operator_state import BroadcastState, NonKeyedState, OperatorListState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -34,10 +34,16 @@ from state_pipelines.operations.diff.operator_state import CompareUnkeyed, make_
 from state_pipelines.operations.diff.properties import compare_operators, compare_snapshots, compare_states
 from state_pipelines.operations.diff.record_hashes import sum_differences
 from state_pipelines.operations.local_processes import choose_runner
-from state_pipelines.snapshot.held_key_groups import find_held_key_groups
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.opening import open_together
-from state_pipelines.snapshot.survey import Failure, is_unreadable, survey_keyed, survey_operator, survey_raw
+from state_pipelines.snapshot.snapshot import (
+    Failure,
+    is_unreadable,
+    open_together,
+    survey_keyed,
+    survey_operator,
+    survey_raw,
+)
+from state_pipelines.snapshot.snapshot_files import find_held_key_groups
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.reading import do_together
 

@@ -28,8 +28,8 @@ from state_pipelines.operations.diff.record_hashes import (
 from state_pipelines.operations.json_rows import to_rows
 from state_pipelines.operations.local_processes import count_kernel_threads
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.snapshot.file_scans import count_scans
-from state_pipelines.snapshot.survey import is_unreadable
+from state_pipelines.snapshot.snapshot import is_unreadable
+from state_pipelines.snapshot.snapshot_files import count_scans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

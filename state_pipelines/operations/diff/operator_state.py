@@ -31,8 +31,7 @@ from state_pipelines.operations.diff.record_hashes import (
 )
 from state_pipelines.operations.json_rows import to_rows
 from state_pipelines.operations.local_processes import KERNEL_THREADS
-from state_pipelines.snapshot.broadcast_state import BroadcastState
-from state_pipelines.snapshot.list_state import OperatorListState
+from state_pipelines.snapshot.operator_state import BroadcastState, OperatorListState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

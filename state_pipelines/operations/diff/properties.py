@@ -16,9 +16,8 @@ from state_pipelines.serializers.merged_subclasses import join_serializers
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Ttl, TtlAware
-from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.raw_state import BytesState
+from state_pipelines.snapshot.operator_state import BroadcastState, BytesState
 
 if TYPE_CHECKING:
     from state_pipelines.serializers.tree import Serializer

@@ -12,7 +12,7 @@ from state_pipelines.operations.rescale import OperatorRequest, RescaleRequest, 
 from state_pipelines.operations.rescale.rescale_request import KeyChoice
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.snapshot.snapshot import ensure_open
 from state_pipelines.storage import join, parent, resolve
 from state_pipelines.storage.snapshot_listing import find_snapshots
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.connectors import AmbiguousState, ConnectorState, read_coordinator
-from state_pipelines.connectors.connector_state import LIST_INDEX, ConnectorStateKind
+from state_pipelines.connectors.registry import LIST_INDEX, ConnectorStateKind
 from state_pipelines.operations.json_rows import to_rows
-from state_pipelines.snapshot.connector_states import narrow_enumerator
+from state_pipelines.snapshot.operator_state import narrow_enumerator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from state_pipelines.snapshot.connector_states import Detected
+    from state_pipelines.snapshot.operator_state import Detected
 
 ROW_LIMIT = 1000
 """Rows of a connector that a report holds; tables of the state have all."""

@@ -21,21 +21,18 @@ from state_pipelines.operations.inspect.connector_reports import (
 from state_pipelines.operations.inspect.keyed_formats import KeyedFormat, find_keyed_formats, measure_handle
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe, describe_type
-from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import KeyedState, count_states, hold_states
-from state_pipelines.snapshot.list_state import OperatorListState
-from state_pipelines.snapshot.opening import ensure_open
-from state_pipelines.snapshot.planned_names import has_rows
-from state_pipelines.snapshot.raw_state import BytesState, RawKeyedState
-from state_pipelines.snapshot.survey import is_damage, is_undetermined, is_unreadable
+from state_pipelines.snapshot.operator_state import BroadcastState, BytesState, OperatorListState, RawKeyedState
+from state_pipelines.snapshot.snapshot import ensure_open, is_damage, is_undetermined, is_unreadable
+from state_pipelines.snapshot.snapshot_files import has_rows
 from state_pipelines.storage.reading import count_scans_ahead, do_together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from state_pipelines.snapshot import Operator, Snapshot, State
-    from state_pipelines.snapshot.connector_states import Detected
-    from state_pipelines.snapshot.subtask_states import StateStatistics
+    from state_pipelines.snapshot.handle_readers import StateStatistics
+    from state_pipelines.snapshot.operator_state import Detected
     from state_pipelines.sql.node_states import PlannedOperator
 
 RAW_TIMERS = "raw timers"

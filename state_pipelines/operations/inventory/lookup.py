@@ -14,7 +14,7 @@ from state_pipelines.operations.inventory.keys import (
 )
 from state_pipelines.operations.inventory.table import Inventory, read_inventory
 from state_pipelines.operations.inventory.updating import locate_directory
-from state_pipelines.snapshot.opening import open_location
+from state_pipelines.snapshot.snapshot import open_location
 from state_pipelines.storage import METADATA_FILE, SnapshotLocation, exists, join
 from state_pipelines.storage.snapshot_listing import find_snapshots
 

@@ -13,7 +13,7 @@ from state_pipelines.metadata.handles import ByteStreamStateHandle
 from state_pipelines.metadata.references import StateCategory, StreamRole
 from state_pipelines.operations.inspect.keyed_formats import measure_handle
 from state_pipelines.operations.inventory.keys import make_partition_key, name_snapshot
-from state_pipelines.snapshot.opening import open_location
+from state_pipelines.snapshot.snapshot import open_location
 from state_pipelines.storage.snapshot_listing import find_snapshots
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from state_pipelines.serializers.tree import (
     TtlAware,
     Tuple,
 )
-from state_pipelines.snapshot.python_states import PREFIX
+from state_pipelines.snapshot.state import PREFIX
 from state_pipelines.storage.documents import read_given_text
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.payload_conversion import list_columns
 from state_pipelines.operations.migration.structs import KnownConnector, PlanContext
 from state_pipelines.serializers.registered_states import LIST_KINDS
-from state_pipelines.snapshot.connector_states import SPLIT_COLUMN
-from state_pipelines.snapshot.list_state import OperatorListState
+from state_pipelines.snapshot.operator_state import SPLIT_COLUMN, OperatorListState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

@@ -17,7 +17,7 @@ from state_pipelines.serializers.registered_states import StateKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from state_pipelines.connectors.connector_state import ConnectorStateKind
+    from state_pipelines.connectors.registry import ConnectorStateKind
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.operations.migration.structs import Columns
 

@@ -54,7 +54,7 @@ from state_pipelines.serializers import tree
 from state_pipelines.serializers.beam import BeamSerializer
 from state_pipelines.serializers.registered_states import KEYED_KINDS, LIST_KINDS, OPERATOR_KINDS, StateKind
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.python_states import python_name
+from state_pipelines.snapshot.state import python_name
 
 if TYPE_CHECKING:
     from state_pipelines.operations.migration.shapes import StateShape

@@ -14,7 +14,7 @@ from state_pipelines.serializers.python_types import PythonDeclaration, PythonTy
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import BasicKind
-from state_pipelines.snapshot.python_states import PREFIX, carry_types, python_name
+from state_pipelines.snapshot.state import PREFIX, carry_types, python_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

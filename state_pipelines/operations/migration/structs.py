@@ -23,7 +23,7 @@ from state_pipelines.serializers.text import describe_type
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from state_pipelines.connectors.connector_state import ConnectorStateKind
+    from state_pipelines.connectors.registry import ConnectorStateKind
 
 Columns = tuple[tuple[str, str], ...]
 """Name and SQL of each column."""

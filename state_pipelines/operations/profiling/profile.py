@@ -18,9 +18,8 @@ from state_pipelines.operations.profiling.ttl import TtlOutlook, TtlProfiler
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import KeyedState, read_states
-from state_pipelines.snapshot.opening import ensure_open
-from state_pipelines.snapshot.raw_state import BytesState
-from state_pipelines.snapshot.survey import is_damage
+from state_pipelines.snapshot.operator_state import BytesState
+from state_pipelines.snapshot.snapshot import ensure_open, is_damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,7 +10,7 @@ from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import ProofError, Where
-from state_pipelines.snapshot.escaping import escape_markdown
+from state_pipelines.snapshot.representation import escape_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -8,7 +8,7 @@ from state_pipelines.errors import OutOfReachError
 from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.inspect.keyed_formats import FORST, find_keyed_formats
 from state_pipelines.operations.rescale.keyed_assembly import NeedsRecords, assemble_keyed
-from state_pipelines.snapshot.held_key_groups import find_held_key_groups, follows_formula
+from state_pipelines.snapshot.snapshot_files import find_held_key_groups, follows_formula
 
 if TYPE_CHECKING:
     from state_pipelines.metadata.handles import KeyedStateHandle

@@ -84,7 +84,7 @@ def assemble_keyed(
     A range inside one old file becomes a handle over that file with fewer key groups (`KeyGroupsStateHandle
     .getIntersection`); its stream ends, by the size that the handle states, where its last section does. A range over
     several files becomes a new file: one copy of the header and the sections. A range inside one RocksDB database
-    becomes the old handle, which Flink clips (`RocksDBIncrementalRestoreOperation`), as `keyed_files.KeyedFiles` does.
+    becomes the old handle, which Flink clips (`RocksDBIncrementalRestoreOperation`), as `KeyedFiles` does.
     Key groups of an old subtask without a handle belong to the range of the new subtask nevertheless, as in what Flink
     writes: a handle that lacks some between others says that they were lost (`check_held_key_groups`).
 

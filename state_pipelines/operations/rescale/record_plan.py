@@ -18,7 +18,7 @@ from state_pipelines.operations.rescale.snapshot_merge import align_headers
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.spills import BLOCK
 from state_pipelines.serializers.state_meta_info import BackendStateType
-from state_pipelines.snapshot.file_scans import count_scans
+from state_pipelines.snapshot.snapshot_files import count_scans
 from state_pipelines.storage import join
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.reading import count_scans_ahead

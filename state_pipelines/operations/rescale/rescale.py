@@ -33,7 +33,7 @@ from state_pipelines.operations.write.publication import (
 )
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot import Snapshot, open_snapshot
-from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.snapshot.snapshot import ensure_open
 from state_pipelines.storage import Location, resolve
 from state_pipelines.storage.snapshot_writer import open_local_scratch, require_free, require_outside
 

@@ -24,11 +24,9 @@ from state_pipelines.operations.rescale.snapshot_merge import check_operator_hea
 from state_pipelines.operations.rescale.source_splits import count_reader_splits, count_splits
 from state_pipelines.operations.rescale.stored_elements import digest_lists, digest_pairs, measure_union
 from state_pipelines.operations.write.publication import FileMode
-from state_pipelines.snapshot.broadcast_state import BroadcastState
-from state_pipelines.snapshot.database_keys import check_database_keys
-from state_pipelines.snapshot.held_key_groups import check_subtasks, follows_formula
-from state_pipelines.snapshot.operator_elements import check_elements
-from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RAW_OPERATOR_NAME
+from state_pipelines.snapshot.checks import check_database_keys, check_elements
+from state_pipelines.snapshot.operator_state import RAW_KEYED_NAME, RAW_OPERATOR_NAME, BroadcastState
+from state_pipelines.snapshot.snapshot_files import check_subtasks, follows_formula
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

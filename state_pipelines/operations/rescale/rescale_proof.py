@@ -29,8 +29,8 @@ from state_pipelines.operations.rescale.stored_elements import (
 from state_pipelines.serializers.merged_subclasses import join_infos
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import StateMetaInfo
-from state_pipelines.snapshot.file_scans import count_scans
-from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RawKeyedState
+from state_pipelines.snapshot.operator_state import RAW_KEYED_NAME, RawKeyedState
+from state_pipelines.snapshot.snapshot_files import count_scans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.rescale.operator_edits import EditedSnapshot
     from state_pipelines.snapshot import Operator
-    from state_pipelines.snapshot.raw_key_groups import RawKeyedSubtaskState
+    from state_pipelines.snapshot.handle_readers import RawKeyedSubtaskState
 
 KEYED_STATE = "keyed state"
 """Name of the row for keyed state that is compared by the bytes of its key groups, all states together."""

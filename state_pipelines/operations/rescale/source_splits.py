@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.connectors import AmbiguousState, ConnectorState, read_coordinator
-from state_pipelines.connectors.connector_state import ConnectorStateKind
+from state_pipelines.connectors.registry import ConnectorStateKind
 from state_pipelines.errors import StateError
-from state_pipelines.snapshot.connector_states import Detected, narrow_enumerator
-from state_pipelines.snapshot.list_state import OperatorListState
+from state_pipelines.snapshot.operator_state import Detected, OperatorListState, narrow_enumerator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

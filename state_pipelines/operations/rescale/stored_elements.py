@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.snapshot import Operator
-    from state_pipelines.snapshot.broadcast_state import BroadcastState
+    from state_pipelines.snapshot.operator_state import BroadcastState
 
 StateDescription = StateMetaInfo | bytes
 """Description of a state in the header, or the bytes of a header that cannot be read."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from state_pipelines.operatorstate import UnreadOperatorState
-    from state_pipelines.snapshot.list_state import NonKeyedSubtaskState
+    from state_pipelines.snapshot.operator_state import NonKeyedSubtaskState
 
 ELEMENT_SCHEMA = pa.schema([("index", pa.int64()), ("element", pa.large_binary())])
 """Rows of an element file: the index of an element among those of its subtask, and its bytes."""

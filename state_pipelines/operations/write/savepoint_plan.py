@@ -39,8 +39,8 @@ from state_pipelines.operations.write.subtask_writing import SubtaskWriting
 from state_pipelines.operatorstate import OperatorHeader
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
+from state_pipelines.snapshot.checks import check_offsets
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.operator_elements import check_offsets
 from state_pipelines.storage import Location, join
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from state_pipelines.connectors.connector_state import ConnectorState
-from state_pipelines.connectors.detection import read_coordinator
+from state_pipelines.connectors.registry import ConnectorState, read_coordinator
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.operations.bootstrap.kafka_offsets import (
     assign_splits,

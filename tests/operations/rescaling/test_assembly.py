@@ -36,7 +36,7 @@ from state_pipelines.operatorstate import OperatorHeader, read_operator_file, re
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list
 from state_pipelines.snapshot import Operator, handle_readers
-from state_pipelines.snapshot.operator_elements import check_elements
+from state_pipelines.snapshot.checks import check_elements
 from state_pipelines.storage import read_file, resolve
 from tests.flink.harness import diff_entries
 from tests.operations.rescaling.reassigning import Reassigned, plan_parallelism, reassign

@@ -20,7 +20,7 @@ from state_pipelines.operations.dump import dump
 from state_pipelines.operations.inspect.inspection import inspect
 from state_pipelines.operations.rescale import parse_request, plan_rescale, rescale
 from state_pipelines.operations.write.publication import FileMode
-from state_pipelines.snapshot.held_key_groups import follows_formula
+from state_pipelines.snapshot.snapshot_files import follows_formula
 from state_pipelines.storage import resolve
 from tests.operations.rescaling.test_rescaling import gather
 from tests.snapshot.older_ranges import PARALLELISM, compute_older_range, make_older_ranges, reopen

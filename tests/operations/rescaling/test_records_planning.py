@@ -10,7 +10,7 @@ from state_pipelines.operations.rescale.found_hashes import SAMPLED_BYTES
 from state_pipelines.operations.rescale.record_plan import MOST_BLOCKS, MOST_TASKS, SPLIT_SIZE
 from state_pipelines.operations.write.spilled_blocks import Spill, SpilledBlock
 from state_pipelines.operations.write.spills import BATCH, BLOCK
-from state_pipelines.snapshot.operator import Operator
+from state_pipelines.snapshot.snapshot import Operator
 from state_pipelines.storage import join, resolve
 from tests.snapshot.savepoints import types
 

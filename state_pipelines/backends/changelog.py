@@ -1,0 +1,531 @@
+"""The changelog store: every change is logged, over another store that has the entries.
+
+Changes of one subtask since its last snapshot, in the form in which the changelog state backend logs them. Only changes
+that still count are kept: a new value of a key replaces the older one, which Flink would log too. Source:
+`KvStateChangeLoggerImpl`, `PriorityQueueStateChangeLoggerImpl`, `AbstractStateChangeLogger`.
+
+Snapshots of a changelog store: a base that is written now and then, and the changes since. Source:
+`ChangelogKeyedStateBackend`, `PeriodicMaterializationManager`, `StateChangeFsUploader`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from state_pipelines.backends.entry_store import NO_SETTINGS, EntryKind, StateSettings, find_entry_kind
+from state_pipelines.backends.rocksdb_store import RocksStore
+from state_pipelines.backends.snapshots import IncrementalSnapshots, KeyedSnapshot, write_full_snapshot
+from state_pipelines.backends.value_codecs import make_codec, make_list_functions
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.errors import StateError
+from state_pipelines.keyed.changelog.changes import (
+    METADATA_KEY_GROUP,
+    MetadataChange,
+    Operation,
+    write_change_stream,
+    write_metadata_change,
+)
+from state_pipelines.metadata import CheckpointMetadata, OperatorState, SubtaskState, replace_stream_handles
+from state_pipelines.metadata.handles import (
+    ChangelogStateBackendHandle,
+    ChangelogStateHandleStream,
+    ChangelogStream,
+    FileStateHandle,
+    RelativeFileStateHandle,
+    StateChange,
+)
+from state_pipelines.metadata.references import list_keyed_streams
+from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.serializers.state_meta_info import BackendStateType
+from state_pipelines.storage import create_file, join, resolve
+from state_pipelines.storage.files import find_entry, remove_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from state_pipelines.backends.entry_store import Entries, EntryStore, MapEntries, MeasureHead
+    from state_pipelines.backends.keyed_backend import KeyedStateBackend
+    from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
+    from state_pipelines.metadata.handles import KeyedStateHandle, KeyGroupRange, StreamStateHandle
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.storage import Location
+
+_ONE = (1).to_bytes(4, "big")
+_NO_NULL = b"\0"
+_KEPT_SCOPES = 4096
+
+
+class StateLog:
+    """Changes of one state.
+
+    Args:
+        info: the state.
+        layout: of its records.
+        settings: which the log repeats.
+
+    Attributes:
+        kind: of its entries.
+    """
+
+    def __init__(self, info: StateMetaInfo, layout: KeyedLayout, settings: StateSettings = NO_SETTINGS) -> None:
+        self.info = info
+        self._settings = settings
+        self.kind = find_entry_kind(info)
+        self._is_queue = info.backend_type is BackendStateType.PRIORITY_QUEUE
+        self._prefix = layout.prefix
+        self._find_scope = _make_scope(layout)
+        # Per record key (of a cleared map: its head in a tuple) the changes that count, in the order of the first one.
+        self._changes: dict[bytes | tuple[bytes], list[bytes]] = {}
+        if self.kind is EntryKind.LIST:
+            self._encode_element, self._decode_list = make_list_functions(layout.value)
+
+    def __bool__(self) -> bool:
+        """Return whether there are changes."""
+        return bool(self._changes)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Log a new value; of list state all elements, joined by `DELIMITER`; of timers a new timer."""
+        if self._is_queue:
+            self._set(key, Operation.ADD_ELEMENT, _ONE + key[self._prefix :])
+        elif self.kind is EntryKind.LIST:
+            self._set(key, Operation.SET, self._find_scope(key) + self._count_elements(value))
+        else:
+            self._set(key, Operation.SET, self._find_scope(key) + value)
+
+    def delete(self, key: bytes) -> None:
+        """Log that a value, a list or a timer is gone."""
+        if self._is_queue:
+            self._set(key, Operation.REMOVE_ELEMENT, key[self._prefix :])
+        else:
+            self._set(key, Operation.CLEAR, self._find_scope(key))
+
+    def append(self, key: bytes, elements: bytes) -> None:
+        """Log elements that a list gets, joined by `DELIMITER`."""
+        change = self._find_scope(key) + self._count_elements(elements)
+        self._changes.setdefault(key, []).append(bytes((Operation.ADD,)) + change)
+
+    def put_entry(self, head: bytes, map_key: bytes, value: bytes) -> None:
+        """Log the value of a map key; it begins with its null flag."""
+        scope = self._find_scope(head)
+        if value[:1] == _NO_NULL:
+            self._replace(head + map_key, Operation.ADD_OR_UPDATE_ELEMENT, scope + map_key + value[1:])
+        else:
+            # Single values have no null flag; those of a whole map have.
+            self._replace(head + map_key, Operation.ADD, scope + _ONE + map_key + value)
+
+    def delete_entry(self, head: bytes, map_key: bytes) -> None:
+        """Log that a map key is gone."""
+        self._replace(head + map_key, Operation.REMOVE_ELEMENT, self._find_scope(head) + map_key)
+
+    def delete_map(self, head: bytes) -> None:
+        """Log that all map keys are gone."""
+        self._replace((head,), Operation.CLEAR, self._find_scope(head))
+
+    def clear(self) -> None:
+        """Forget all changes."""
+        self._changes.clear()
+
+    def make_changes(self, state_id: int) -> list[StateChange]:
+        """Return the changes in an order that gives the state, the description of the state in front."""
+        described = write_metadata_change(
+            MetadataChange(
+                info=self.info,
+                state_id=state_id,
+                ttl_config=self._settings.ttl_config,
+                default_value=self._settings.default_value,
+            )
+        )
+        number, prefix = state_id.to_bytes(2, "big"), self._prefix
+        found = [StateChange(METADATA_KEY_GROUP, described)]
+        for key, changes in self._changes.items():
+            record_key = key[0] if isinstance(key, tuple) else key
+            key_group = int.from_bytes(record_key[:prefix], "big")
+            found += [StateChange(key_group, change[:1] + number + change[1:]) for change in changes]
+        return found
+
+    def _set(self, key: bytes, operation: Operation, payload: bytes) -> None:
+        """Log a change after which older ones of the record key do not count."""
+        self._changes[key] = [bytes((operation,)) + payload]
+
+    def _replace(self, key: bytes | tuple[bytes], operation: Operation, payload: bytes) -> None:
+        """Log a change at the end: between entries of a map and its clearing the order counts."""
+        self._changes.pop(key, None)
+        self._changes[key] = [bytes((operation,)) + payload]
+
+    def _count_elements(self, joined: bytes) -> bytes:
+        """The elements of a list as `ListSerializer` writes them."""
+        elements = self._decode_list(joined)
+        return len(elements).to_bytes(4, "big") + b"".join(map(self._encode_element, elements))
+
+
+def _make_scope(layout: KeyedLayout) -> Callable[[bytes], bytes]:
+    """A function that gives key and namespace of a record key (of a map: of its head) as changes have them.
+
+    Records store the lengths of key and namespace where both are of variable length; changes never do.
+    """
+    prefix = layout.prefix
+    fields = dict(layout.key.fields)
+    key, namespace = fields["state_key"], fields["state_namespace"]
+    if not (isinstance(key, lay.MeasuredKey) and isinstance(namespace, lay.MeasuredKey)):
+        return lambda head: head[prefix:]
+    head_layout = lay.Struct((("key", key), ("namespace", namespace)))
+    encode_key, encode_namespace = make_codec(key.inner).encode, make_codec(namespace.inner).encode
+
+    @lru_cache(_KEPT_SCOPES)
+    def find_scope(head: bytes) -> bytes:
+        found = read_value(head_layout, Reader(head, None, prefix))
+        return encode_key(found["key"]) + encode_namespace(found["namespace"])
+
+    return find_scope
+
+
+class LoggedEntries:
+    """Entries whose changes are logged."""
+
+    get: Callable[[bytes], bytes | None]
+    keys: Callable[[], Iterator[bytes]]
+
+    def __init__(self, entries: Entries, log: StateLog) -> None:
+        # Nothing is called in between.
+        self.get, self.keys = entries.get, entries.keys
+        self._entries, self._log = entries, log
+
+    def put(self, key: bytes, value: bytes, /) -> None:
+        """See `Entries`."""
+        self._entries.put(key, value)
+        self._log.put(key, value)
+
+    def delete(self, key: bytes, /) -> None:
+        """See `Entries`."""
+        self._entries.delete(key)
+        self._log.delete(key)
+
+    def append(self, key: bytes, element: bytes, /) -> None:
+        """See `Entries`."""
+        self._entries.append(key, element)
+        self._log.append(key, element)
+
+
+class LoggedMaps:
+    """Entries of map state whose changes are logged."""
+
+    get: Callable[[bytes, bytes], bytes | None]
+    scan: Callable[[bytes], Iterator[tuple[bytes, bytes]]]
+    keys: Callable[[], Iterator[bytes]]
+
+    def __init__(self, entries: MapEntries, log: StateLog) -> None:
+        self.get, self.scan, self.keys = entries.get, entries.scan, entries.keys
+        self._entries, self._log = entries, log
+
+    def put(self, head: bytes, map_key: bytes, value: bytes, /) -> None:
+        """See `MapEntries`."""
+        self._entries.put(head, map_key, value)
+        self._log.put_entry(head, map_key, value)
+
+    def delete(self, head: bytes, map_key: bytes, /) -> None:
+        """See `MapEntries`."""
+        self._entries.delete(head, map_key)
+        self._log.delete_entry(head, map_key)
+
+    def delete_all(self, head: bytes, /) -> None:
+        """See `MapEntries`."""
+        self._entries.delete_all(head)
+        self._log.delete_map(head)
+
+
+class ChangelogStore:
+    """Entries of another store, and the changes since the last snapshot.
+
+    Args:
+        store: has the entries; closed with this one.
+
+    Attributes:
+        store: the other store.
+        is_heap: as of the other store.
+        unlogged: number of times that entries changed otherwise than through logged entries, as by loading records or
+            by registering restored state again; only a new base has such changes.
+        without_log: names of the states whose changes are never logged: with TTL of unknown settings, which a log
+            would have to repeat, and those of Python functions, whose values nothing separates.
+    """
+
+    def __init__(self, store: EntryStore) -> None:
+        self.store = store
+        self.is_heap = store.is_heap
+        self.unlogged = 0
+        self.without_log: set[str] = set()
+        self._logs: dict[str, StateLog] = {}
+        self._restored: dict[str, StateMetaInfo] = {}
+        self._described: set[str] = set()
+
+    def register(self, info: StateMetaInfo, layout: KeyedLayout, settings: StateSettings = NO_SETTINGS) -> None:
+        """See `EntryStore`."""
+        self.store.register(info, layout, settings)
+        if layout.is_declared or (layout.ttl and settings.ttl_config is None):
+            self._logs.pop(info.name, None)
+            self.without_log.add(info.name)
+            return
+        log = self._logs.get(info.name)
+        if log is None or log.info != info:
+            self._logs[info.name] = StateLog(info, layout, settings)
+            if log is not None or self._restored.get(info.name, info) != info:
+                self.unlogged += 1
+
+    def note_restored(self, infos: Iterable[StateMetaInfo]) -> None:
+        """Note how the base describes its states: changes of a state that is registered otherwise do not fit it."""
+        self._restored = {info.name: info for info in infos}
+        self._described = set(self._restored)
+
+    def take_changes(self) -> list[StateChange]:
+        """Return the changes since the last call, with the descriptions of new states, and forget them."""
+        found: list[StateChange] = []
+        for state_id, log in enumerate(self._logs.values()):
+            if log or log.info.name not in self._described:
+                found += log.make_changes(state_id)
+                log.clear()
+                self._described.add(log.info.name)
+        return found
+
+    def open_entries(self, name: str, kind: EntryKind) -> Entries:
+        """See `EntryStore`."""
+        entries, log = self.store.open_entries(name, kind), self._logs.get(name)
+        return entries if log is None else LoggedEntries(entries, log)
+
+    def open_map(self, name: str, measure_head: MeasureHead) -> MapEntries:
+        """See `EntryStore`."""
+        entries, log = self.store.open_map(name, measure_head), self._logs.get(name)
+        return entries if log is None else LoggedMaps(entries, log)
+
+    def load(self, name: str, records: KeyedRecords) -> None:
+        """See `EntryStore`."""
+        self.unlogged += 1
+        self.store.load(name, records)
+
+    def records(self, name: str, key_groups: KeyGroupRange) -> Iterator[KeyedRecords]:
+        """See `EntryStore`."""
+        return self.store.records(name, key_groups)
+
+    def drop(self, name: str) -> None:
+        """See `EntryStore`."""
+        self.unlogged += 1
+        self._logs.pop(name, None)
+        self.store.drop(name)
+
+    def close(self) -> None:
+        """See `EntryStore`."""
+        self.store.close()
+
+
+_STORAGE = "filesystem"
+
+
+@dataclass(frozen=True)
+class ChangelogSettings:
+    """Options of the changelog.
+
+    Attributes:
+        interval: age at which a base is replaced; None for never.
+        compressed: changes are compressed (snappy).
+        compressed_base: a base of the heap is compressed; RocksDB compresses its own blocks.
+    """
+
+    interval: timedelta | None = timedelta(minutes=10)
+    compressed: bool = False
+    compressed_base: bool = False
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The state of a completed snapshot, on which the next one builds.
+
+    Attributes:
+        bases: handles of the base.
+        logs: handles of the changes since.
+        number: counts bases.
+        made: time of the base; None where it is not known.
+        changes: how many of the changes in memory it has.
+        unlogged: `ChangelogStore.unlogged` at its time, which its base has.
+    """
+
+    bases: tuple[KeyedStateHandle, ...]
+    logs: tuple[KeyedStateHandle, ...]
+    number: int
+    made: datetime | None
+    changes: int = 0
+    unlogged: int = 0
+
+
+class ChangelogSnapshots:
+    """Snapshots of one backend, each based on the last one that was completed.
+
+    The first one writes a base, so that a checkpoint always says which serializer its keys have; Flink's own says so
+    only after the first materialization.
+
+    Args:
+        backend: the live state, of a changelog store.
+        store: of the backend.
+        restored: the handle that was restored as a whole, whose files later snapshots may name; None for none.
+        settings: options.
+        now: the time.
+    """
+
+    def __init__(
+        self,
+        backend: KeyedStateBackend,
+        store: ChangelogStore,
+        restored: ChangelogStateBackendHandle | None = None,
+        settings: ChangelogSettings | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._backend = backend
+        self._store = store
+        self._settings = settings or ChangelogSettings()
+        self._now = now
+        self._databases = IncrementalSnapshots(backend, store.store) if isinstance(store.store, RocksStore) else None
+        self._number = 0
+        self._completed: _Kept | None = None
+        self._attempts: dict[int, _Kept] = {}
+        self._changes: list[StateChange] = []
+        store.note_restored(backend.states)
+        if restored is not None:
+            self._number = restored.materialization_id
+            made = None if self._settings.interval is None else _find_time(restored.materialized)
+            self._completed = _Kept(
+                restored.materialized, restored.non_materialized, self._number, made, unlogged=store.unlogged
+            )
+
+    def write(self, checkpoint_id: int, directory: Location, shared: Location, *, full: bool = False) -> KeyedSnapshot:
+        """Upload the changes since the last completed snapshot, or a new base.
+
+        A base is written where there is none, where it is older than the interval, where entries changed in a way that
+        no log has (restored records, migrated values), and where a state has TTL.
+
+        Args:
+            checkpoint_id: of the snapshot; ascending.
+            directory: of the snapshot; nothing is written there.
+            shared: directory of all files, which later snapshots use too; handles name them by their URL.
+            full: write a base in any case, as after a restore without claim.
+
+        Returns:
+            The handle, and the bytes uploaded; no handle when the backend has no state.
+
+        Raises:
+            StateError: a file cannot be written.
+        """
+        if not self._backend.states:
+            return KeyedSnapshot(None, 0)
+        self._changes += self._store.take_changes()
+        kept = self._completed
+        if full or kept is None or self._is_outdated(kept):
+            attempt, size = self._write_base(checkpoint_id, shared, full=full)
+        else:
+            logs, size = kept.logs, 0
+            if self._changes:
+                log = self._write_log(shared)
+                logs, size = (*logs, log), log.size
+            attempt = replace(kept, logs=logs, changes=len(self._changes))
+        self._attempts[checkpoint_id] = attempt
+        handle = ChangelogStateBackendHandle(
+            key_groups=self._backend.key_groups,
+            persisted_size=size,
+            materialized=attempt.bases,
+            non_materialized=attempt.logs,
+            materialization_id=attempt.number,
+            state_handle_id=str(uuid.uuid4()),
+            checkpoint_id=checkpoint_id,
+        )
+        return KeyedSnapshot(handle, size)
+
+    def complete(self, checkpoint_id: int) -> None:
+        """Base later snapshots on this one (`notifyCheckpointComplete`)."""
+        attempt = self._attempts.get(checkpoint_id)
+        if attempt is None:
+            return
+        self._changes = self._changes[attempt.changes :]
+        self._attempts = {
+            number: replace(each, changes=each.changes - attempt.changes)
+            for number, each in self._attempts.items()
+            if number > checkpoint_id
+        }
+        self._completed = replace(attempt, changes=0)
+        if self._databases is not None:
+            self._databases.complete(checkpoint_id)
+
+    def abort(self, checkpoint_id: int) -> None:
+        """Forget a snapshot that was not completed: its changes go into the next one."""
+        self._attempts.pop(checkpoint_id, None)
+        if self._databases is not None:
+            self._databases.abort(checkpoint_id)
+
+    def _is_outdated(self, kept: _Kept) -> bool:
+        if kept.unlogged != self._store.unlogged or self._store.without_log:
+            return True
+        interval = self._settings.interval
+        return interval is not None and (kept.made is None or self._now() - kept.made >= interval)
+
+    def _write_base(self, checkpoint_id: int, shared: Location, *, full: bool) -> tuple[_Kept, int]:
+        """A base and its bytes."""
+        self._number += 1
+        if self._databases is not None:
+            written = self._databases.write(checkpoint_id, shared, shared, full=full)
+        else:
+            compressed, name = self._settings.compressed_base, str(uuid.uuid4())
+            written = write_full_snapshot(
+                self._backend, Format.HEAP, shared, name, checkpoint_id, compressed=compressed
+            )
+        assert written.handle is not None
+        base = _name_by_url(written.handle, shared)
+        kept = _Kept((base,), (), self._number, self._now(), len(self._changes), self._store.unlogged)
+        return kept, written.size
+
+    def _write_log(self, shared: Location) -> ChangelogStateHandleStream:
+        data, (offset,) = write_change_stream([self._changes], compressed=self._settings.compressed)
+        target = join(shared, str(uuid.uuid4()))
+        try:
+            with create_file(target, replace=True) as file:
+                file.write(data)
+        except BaseException:
+            with suppress(StateError):
+                remove_file(target)
+            raise
+        stream = ChangelogStream(offset, FileStateHandle(target.url, len(data)))
+        return ChangelogStateHandleStream(
+            self._backend.key_groups, (stream,), len(data), len(data), str(uuid.uuid4()), _STORAGE
+        )
+
+
+def is_continuable(handle: ChangelogStateBackendHandle) -> bool:
+    """Return whether later checkpoints can name the files of a handle: all of them by their URL."""
+    return all(isinstance(each, FileStateHandle) for each in list_keyed_streams(handle))
+
+
+def _wrap(handle: KeyedStateHandle) -> CheckpointMetadata:
+    subtask = SubtaskState(0, managed_keyed_state=handle)
+    return CheckpointMetadata(3, 0, (), (OperatorState(bytes(16), 1, 1, (subtask,)),))
+
+
+def _name_by_url(handle: KeyedStateHandle, directory: Location) -> KeyedStateHandle:
+    """Name the files of a handle, which are in a directory, by their URL."""
+
+    def locate(stream: StreamStateHandle) -> StreamStateHandle:
+        if not isinstance(stream, RelativeFileStateHandle):
+            return stream
+        return FileStateHandle(join(directory, stream.relative_path).url, stream.size)
+
+    replaced = replace_stream_handles(_wrap(handle), lambda reference: locate(reference.handle))
+    found = replaced.operator_states[0].subtasks[0].managed_keyed_state
+    assert found is not None
+    return found
+
+
+def _find_time(bases: tuple[KeyedStateHandle, ...]) -> datetime | None:
+    """Time at which the youngest file of the bases was written; None where the storage does not say."""
+    files = [stream for base in bases for stream in list_keyed_streams(base)[:1] if isinstance(stream, FileStateHandle)]
+    times = [find_entry(resolve(file.path)).modified for file in files]
+    return max((time for time in times if time is not None), default=None)

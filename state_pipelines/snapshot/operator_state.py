@@ -1,0 +1,900 @@
+"""Operator state, raw state and data in flight of an operator.
+
+State whose bytes only its operator or Flink's network stack knows: raw keyed and raw operator state, data in flight.
+Nothing in a snapshot describes such state, so that its tables hold bytes. Operators write raw state through
+`StateInitializationContext.getRawKeyedStateInputs` and `getRawOperatorStateInputs`; timers in raw keyed state are not
+among it, those are decoded (`keyed.raw_timers`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.columns import Columns, explain, plan_columns
+from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layout
+from state_pipelines.connectors import AmbiguousState, ConnectorState, detect, find_candidates
+from state_pipelines.connectors.registry import ConnectorStateKind
+from state_pipelines.errors import FormatError, MissingFileError, UnsupportedError, UsageError, at
+from state_pipelines.keyed.state_table import TableOptions
+from state_pipelines.metadata.handles import ChannelDirection
+from state_pipelines.metadata.streams import (
+    AnyChannelStateHandle,
+    ChannelData,
+    ChannelSummary,
+    StateStream,
+    read_channel_data,
+    read_whole_stream,
+    summarise_channels,
+)
+from state_pipelines.operatorstate import (
+    OperatorStateFile,
+    decode_list_state,
+    read_broadcast_state,
+    read_raw_partitions,
+)
+from state_pipelines.serializers.build import basic
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.state_meta_info import StateMetaInfo, operator_list
+from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.snapshot.handle_readers import (
+    BYTES_FIELDS,
+    RAW_KEYED_SCHEMA,
+    SUBTASK_FIELD,
+    WINDOW,
+    RawKeyedSubtaskState,
+    StateStatistics,
+)
+from state_pipelines.snapshot.state import State
+from state_pipelines.storage.reading import scan_ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
+    from state_pipelines.metadata.handles import KeyGroupRange, OperatorStateHandle
+    from state_pipelines.operatorstate import UnreadOperatorState
+    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.snapshot.snapshot_files import OperatorFiles
+
+CONNECTOR_COLUMN = "connector"
+SPLIT_COLUMN = "split"
+
+
+@dataclass(frozen=True)
+class Detected:
+    """The connector that wrote an operator list state, as far as it is known.
+
+    Attributes:
+        state: the decoded state; None when it is that of no known connector, or of one of several.
+        candidates: the connectors that it could be that of, when there are several and nobody says which.
+        is_foreign: it has elements, and no known connector wrote them.
+    """
+
+    state: ConnectorState | None = None
+    candidates: tuple[str, ...] = ()
+    is_foreign: bool = False
+
+    @property
+    def ambiguity(self) -> str:
+        """Why the state has no columns of a connector although it could; empty when nothing is open."""
+        if not self.candidates:
+            return ""
+        names = f"{', '.join(self.candidates[:-1])} and {self.candidates[-1]}"
+        return f"could be the state of {names}; say which one (--connector OPERATOR=NAME, option connectors)"
+
+    @property
+    def fields(self) -> tuple[pa.Field, ...]:
+        """The fields `connector` and `split`; none when the connector is not known."""
+        if self.state is None:
+            return ()
+        split = pa.struct([each.with_nullable(True) for each in self.state.columns])
+        return pa.field(CONNECTOR_COLUMN, pa.string(), False), pa.field(SPLIT_COLUMN, split)
+
+    def cut(self, first: int, number: int) -> Detected:
+        """The connector's view of `number` elements, the first of which is element `first`."""
+        if self.state is None:
+            return self
+        # Tables show rows; the values stay where they were decoded.
+        return replace(self, state=replace(self.state, values=(), rows=self.state.rows[first : first + number]))
+
+    def spread(self, first: int, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], pa.Array]:
+        """Rows for some elements, one per split; an element that holds none has one row without a split.
+
+        Args:
+            first: position of the first element among those of all subtasks.
+            number: of elements.
+
+        Returns:
+            (i64[n] position of the element, counted from `first`; whether the row is the first of its element; the
+            splits).
+        """
+        assert self.state is not None
+        rows = self.state.rows[first : first + number]
+        counts = np.array([max(1, len(each)) for each in rows], np.int64)
+        elements = np.repeat(np.arange(number, dtype=np.int64), counts)
+        leading = np.ones(len(elements), np.bool_)
+        leading[1:] = elements[1:] != elements[:-1]
+        splits = [row for each in rows for row in (each or (None,))]
+        return elements, leading, pa.array(splits, self.fields[1].type)
+
+
+NOTHING_DETECTED = Detected()
+
+
+def find_connector(
+    state_name: str,
+    serializers: Sequence[Serializer],
+    elements: Sequence[bytes],
+    context: LayoutContext,
+    chosen: str | None = None,
+) -> Detected:
+    """Detect the state that all subtasks together have; see `connectors.detect`.
+
+    Args:
+        state_name: name of the state.
+        serializers: of the elements, one per subtask.
+        elements: of all subtasks.
+        context: what layouts depend on beyond serializers.
+        chosen: the connector that the caller names, where several fit.
+
+    Raises:
+        UsageError: several fit, and the one that the caller names is not among them.
+    """
+    if len(set(serializers)) != 1:
+        return Detected()
+    match detect(state_name, serializers[0], elements, context):
+        case ConnectorState() as state:
+            return Detected(state)
+        case AmbiguousState() as state:
+            return _decide(state, chosen)
+    return Detected(is_foreign=bool(elements))
+
+
+def may_be_known(state_name: str, serializers: Sequence[Serializer]) -> bool:
+    """Whether a connector has states of this name and serializer, so that looking at the elements can pay."""
+    return len(set(serializers)) == 1 and bool(find_candidates(state_name, serializers[0]))
+
+
+def _decide(state: AmbiguousState, chosen: str | None) -> Detected:
+    if chosen is None:
+        return Detected(candidates=state.connectors)
+    for candidate in state.candidates:
+        if candidate.connector == chosen:
+            return Detected(candidate)
+    raise UsageError(
+        f"the state cannot be that of {chosen}", hint=f"It could be that of {' or '.join(state.connectors)}"
+    )
+
+
+def narrow_enumerator(candidates: Iterable[str], splits: Iterable[Detected]) -> tuple[str, ...]:
+    """Return the connectors that an enumerator can still be that of, after the splits of the readers.
+
+    Args:
+        candidates: the connectors that fit the enumerator.
+        splits: what the list states of the same operator are.
+    """
+    left = tuple(candidates)
+    for detected in splits:
+        names = detected.candidates
+        if detected.state is not None and detected.state.kind is ConnectorStateKind.SPLIT:
+            names = (detected.state.connector,)
+        if names or detected.is_foreign:
+            left = tuple(each for each in left if each in names)
+    return left
+
+
+Spans = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class NonKeyedSubtaskState:
+    """The state of one subtask; read whenever it is asked for, and not held. Can be sent to other processes.
+
+    Attributes:
+        subtask: index of the subtask.
+        unread: the file that holds it.
+        info: what the header of the file says of it.
+    """
+
+    subtask: int
+    unread: UnreadOperatorState
+    info: StateMetaInfo
+
+    @property
+    def name(self) -> str:
+        """Name of the file, for errors."""
+        return self.unread.name
+
+    @property
+    def number(self) -> int:
+        """Elements of a list state; nothing is read."""
+        return sum(len(each.offsets) for each in self.unread.handle.states if each.state_name == self.info.name)
+
+    def read(self) -> OperatorStateFile:
+        """The file with all its states."""
+        return self.unread.read()
+
+    def elements(self) -> Spans:
+        """Bytes, and where each element of a list state starts and at most ends."""
+        return self.read().elements(self.info.name)
+
+    def entries(self) -> tuple[npt.NDArray[np.uint8], int, int, int]:
+        """Bytes, where the pairs of a broadcast state start and at most end, and how many there are."""
+        return self.read().broadcast(self.info.name)
+
+
+class ValueColumn:
+    """Columns of what all subtasks wrote, or why there are none.
+
+    Args:
+        serializers: one per subtask.
+        options: what is wanted.
+        context: what layouts depend on beyond serializers.
+    """
+
+    def __init__(self, serializers: Iterable[Serializer], options: TableOptions, context: LayoutContext) -> None:
+        self.columns: Columns | None = None
+        self.reason = ""
+        self._asked = {"reason", "value_bytes"} & set(options.columns or ())
+        if options.raw:
+            return
+        try:
+            layouts = {derive_layout(each, context) for each in serializers}
+            if len(layouts) > 1:
+                raise UnsupportedError("the subtasks hold the state with different serializers")
+            self.columns = plan_columns(layouts.pop())
+        except UnsupportedError as error:
+            self.reason = explain(error)
+
+    @property
+    def keeps_bytes(self) -> bool:
+        """Whether there are columns for the values that cannot be decoded."""
+        return self.columns is not None and (self.columns.may_fail or bool(self._asked))
+
+
+@dataclass(frozen=True)
+class NonKeyedTable(ABC):
+    """Turns what subtasks have of an operator state into batches; can be sent to other processes.
+
+    Attributes:
+        infos: what the subtasks say of the state, each only once.
+        options: what is wanted.
+        context: what layouts depend on beyond serializers.
+    """
+
+    infos: tuple[StateMetaInfo, ...]
+    options: TableOptions
+    context: LayoutContext
+
+    def __getstate__(self) -> dict[str, object]:
+        # What is derived from the fields is derived again elsewhere.
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @cached_property
+    def value(self) -> ValueColumn:
+        """Columns for the values of all subtasks."""
+        return ValueColumn((each.value_serializer for each in self.infos), self.options, self.context)
+
+    @property
+    @abstractmethod
+    def undecoded(self) -> str:
+        """Why values come as bytes; empty when they do not."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Schema of the batches.
+
+        Raises:
+            UsageError: a wanted column does not exist.
+        """
+
+    @abstractmethod
+    def batches(self, subtask_states: Sequence[NonKeyedSubtaskState]) -> Iterator[pa.RecordBatch]:
+        """A batch per subtask, each read when it is its turn."""
+
+    def cut(self, first: int, number: int) -> Self:
+        """The table for subtasks that have `number` elements, the first of which is element `first` of the state."""
+        return self
+
+
+class NonKeyedState(State):
+    """Common base of list and broadcast state: a list per subtask, and no keys."""
+
+    subtask_states: tuple[NonKeyedSubtaskState, ...]
+
+    def __init__(self, operator: OperatorFiles, subtask_states: tuple[NonKeyedSubtaskState, ...]) -> None:
+        super().__init__(operator)
+        self.subtask_states = subtask_states
+
+    @property
+    def info(self) -> StateMetaInfo:  # noqa: D102
+        return self.subtask_states[0].info
+
+    @property
+    def is_keyed(self) -> bool:  # noqa: D102
+        return False
+
+    @property
+    def infos(self) -> tuple[StateMetaInfo, ...]:
+        """The distinct meta infos that the subtasks store for the state."""
+        return tuple(dict.fromkeys(subtask_state.info for subtask_state in self.subtask_states))
+
+    @abstractmethod
+    def make_table(self, options: TableOptions | None = None) -> NonKeyedTable:
+        """The table that turns the subtasks' states into batches."""
+
+    def make_schema(self, options: TableOptions | None = None) -> pa.Schema:  # noqa: D102
+        return self.make_table(options).schema
+
+    def batches(  # noqa: D102
+        self, options: TableOptions | None = None, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        if key_groups is not None:
+            raise UsageError("operator state has no key groups")
+        with at(operator=self.operator.label, state=self.name):
+            yield from self.make_table(options).batches(self.subtask_states)
+
+    def split(
+        self, size: int, options: TableOptions | None = None
+    ) -> Iterator[tuple[tuple[NonKeyedSubtaskState, ...], NonKeyedTable]]:
+        """Groups of subtasks whose files have about `size` bytes together, and the table for them; nothing is read."""
+        table = self.make_table(options)
+        first = 0
+        for subtask_states in _group_subtasks(self.subtask_states, size):
+            number = sum(subtask_state.number for subtask_state in subtask_states)
+            yield subtask_states, table.cut(first, number)
+            first += number
+
+
+def _group_subtasks(
+    subtask_states: Iterable[NonKeyedSubtaskState], size: int
+) -> Iterator[tuple[NonKeyedSubtaskState, ...]]:
+    group: list[NonKeyedSubtaskState] = []
+    total = 0
+    for subtask_state in subtask_states:
+        if group and total + subtask_state.unread.stream.size > size:
+            yield tuple(group)
+            group, total = [], 0
+        group.append(subtask_state)
+        total += subtask_state.unread.stream.size
+    if group:
+        yield tuple(group)
+
+
+@dataclass(frozen=True)
+class ListTable(NonKeyedTable):
+    """Turns what subtasks have of a list state into batches; see `OperatorListState` for the columns.
+
+    Attributes:
+        detected: the connector, and the splits of the elements of all subtasks.
+    """
+
+    detected: Detected = NOTHING_DETECTED
+
+    @property
+    def _spread(self) -> Detected:
+        """The splits that rows are made of; none where no column shows them, and every element is one row."""
+        wanted = self.options.columns
+        shown = wanted is None or {CONNECTOR_COLUMN, SPLIT_COLUMN} & set(wanted)
+        return self.detected if shown else NOTHING_DETECTED
+
+    @property
+    def undecoded(self) -> str:  # noqa: D102
+        return self.value.reason
+
+    @cached_property
+    def schema(self) -> pa.Schema:  # noqa: D102
+        column = self.value
+        found = [pa.field("subtask", pa.int32(), False), pa.field("list_index", pa.int32(), False)]
+        may_fail = column.keeps_bytes
+        if column.columns is not None:
+            found.append(pa.field("value", column.columns.type))
+        if column.columns is None or may_fail:
+            found.append(pa.field("value_bytes", pa.binary(), may_fail))
+        if column.reason or may_fail:
+            found.append(pa.field("reason", pa.string(), may_fail))
+        split = self._spread.fields
+        if split:
+            # They stand in the first row of an element only.
+            once = ("value", "value_bytes", "reason")
+            found = [each.with_nullable(True) if each.name in once else each for each in found]
+        return select_fields([*found, *split], self.options)
+
+    def batches(self, subtask_states: Sequence[NonKeyedSubtaskState]) -> Iterator[pa.RecordBatch]:  # noqa: D102
+        column, schema = self.value, self.schema
+        first = 0
+        for subtask_state in subtask_states:
+            with at(file=subtask_state.name):
+                file = subtask_state.read()
+                data, starts, ends = file.elements(subtask_state.info.name)
+                columns = {
+                    "subtask": pa.array(np.full(len(starts), subtask_state.subtask, np.int32)),
+                    "list_index": pa.array(np.arange(len(starts), dtype=np.int32)),
+                    "reason": pa.array([column.reason] * len(starts), pa.string()),
+                }
+                raw = plan_columns(lay.Rest()).decode(data, starts, ends).array
+                if column.columns is None:
+                    columns["value_bytes"] = raw
+                else:
+                    decoded = decode_list_state(
+                        file, subtask_state.info, self.context, lenient="reason" in schema.names
+                    )
+                    columns["value"] = decoded.array
+                    columns["reason"] = decoded.reasons()
+                    columns["value_bytes"] = pc.if_else(columns["reason"].is_valid(), raw, None)
+            if self._spread.state is not None:
+                columns = _spread(columns, self.detected, first)
+            first += len(starts)
+            yield pa.RecordBatch.from_arrays([columns[each] for each in schema.names], schema=schema)
+
+    def cut(self, first: int, number: int) -> ListTable:  # noqa: D102
+        return replace(self, detected=self.detected.cut(first, number))
+
+
+class OperatorListState(NonKeyedState):
+    """A list state of an operator.
+
+    Columns: `subtask` int32, `list_index` int32 (position in the subtask's list), `value`; also `value_bytes` and
+    `reason` for elements that cannot be decoded, where that may well be or they are asked for.
+
+    The state of a known connector has two more, `connector` and `split`, a struct of the connector's columns, and one
+    row per split or committable. An element that holds several has as many rows with its `list_index`; `value`,
+    `value_bytes` and `reason` stand in the first of them. An element that holds none has one row without `split`.
+    """
+
+    @property
+    def kind(self) -> StateKind:  # noqa: D102
+        return self.info.distribution_mode or StateKind.SPLIT_DISTRIBUTE
+
+    @cached_property
+    def detected(self) -> Detected:
+        """The connector that the state is that of; elements are looked at only where name and serializer fit one.
+
+        Raises:
+            UsageError: several connectors fit, and the one that the caller named is not among them.
+        """
+        serializers = [subtask_state.info.value_serializer for subtask_state in self.subtask_states]
+        if not may_be_known(self.name, serializers):
+            return NOTHING_DETECTED
+        snapshot = self.operator.snapshot
+        chosen = snapshot.connectors.get(self.operator.metadata.operator_id)
+        with at(operator=self.operator.label, state=self.name):
+            elements = []
+            for subtask_state in self.subtask_states:
+                data, starts, ends = subtask_state.elements()
+                elements += [data[start:end].tobytes() for start, end in zip(starts, ends, strict=True)]
+            return find_connector(self.name, serializers, elements, snapshot.layout_context, chosen)
+
+    def _find_split(self, options: TableOptions) -> Detected:
+        """The columns of the connector that are wanted; none for a table that does not show them."""
+        wanted = options.columns
+        if options.raw or (wanted is not None and not {CONNECTOR_COLUMN, SPLIT_COLUMN} & set(wanted)):
+            return NOTHING_DETECTED
+        try:
+            return self.detected
+        except (FormatError, MissingFileError):
+            # Reading the rows of the damaged file raises it again; the others are shown without columns of a connector.
+            return NOTHING_DETECTED
+
+    @cached_property
+    def undecoded(self) -> str:  # noqa: D102
+        return ListTable(self.infos, TableOptions(), self.operator.snapshot.layout_context).undecoded
+
+    def make_table(self, options: TableOptions | None = None) -> ListTable:  # noqa: D102
+        options = options or TableOptions()
+        return ListTable(self.infos, options, self.operator.snapshot.layout_context, self._find_split(options))
+
+    def count(self) -> StateStatistics:  # noqa: D102
+        number = size = 0
+        with at(operator=self.operator.label, state=self.name):
+            for subtask_state in self.subtask_states:
+                _, starts, ends = subtask_state.elements()
+                number += len(starts)
+                size += int((ends - starts).sum())
+        return StateStatistics(number, size)
+
+
+def _spread(columns: Mapping[str, pa.Array], detected: Detected, first: int) -> dict[str, pa.Array]:
+    """The columns of some elements, a row per split; `first` is the position of the first element."""
+    elements, leading, splits = detected.spread(first, len(columns["list_index"]))
+    every, once = pa.array(elements), pa.array(elements, mask=~leading)
+    spread = {
+        name: column.take(every if name in ("subtask", "list_index") else once) for name, column in columns.items()
+    }
+    assert detected.state is not None
+    names = pa.array([detected.state.connector] * len(elements), pa.string())
+    return spread | {CONNECTOR_COLUMN: names, SPLIT_COLUMN: splits}
+
+
+def select_fields(fields: list[pa.Field], options: TableOptions | None) -> pa.Schema:
+    """Only the wanted columns, in the order of the wish.
+
+    Raises:
+        UsageError: a wanted column does not exist.
+    """
+    if options is None or options.columns is None:
+        return pa.schema(fields)
+    by_name = {each.name: each for each in fields}
+    for name in options.columns:
+        if name not in by_name:
+            raise UsageError(f"the state has no column {name}", hint=f"it has {', '.join(by_name)}")
+    return pa.schema([by_name[name] for name in options.columns])
+
+
+@dataclass(frozen=True)
+class BroadcastTable(NonKeyedTable):
+    """Turns what subtasks have of a broadcast state into batches; see `BroadcastState` for the columns."""
+
+    @cached_property
+    def key(self) -> ValueColumn:
+        """Columns for the keys of all subtasks."""
+        context = replace(self.context, opaque_values=OpaqueValues.NONE)
+        return ValueColumn((each.key_serializer for each in self.infos), self.options, context)
+
+    @property
+    def undecoded(self) -> str:  # noqa: D102
+        return self.key.reason or self.value.reason
+
+    @cached_property
+    def schema(self) -> pa.Schema:  # noqa: D102
+        key, value = self.key, self.value
+        found = [pa.field("subtask", pa.int32(), False)]
+        may_fail = False
+        if key.columns is not None and value.columns is not None:
+            found += [pa.field("map_key", key.columns.type), pa.field("map_value", value.columns.type)]
+            may_fail = key.keeps_bytes or value.keeps_bytes
+        if may_fail or key.columns is None or value.columns is None:
+            found.append(pa.field("value_bytes", pa.binary(), may_fail))
+        if self.undecoded or may_fail:
+            found.append(pa.field("reason", pa.string(), may_fail))
+        return select_fields(found, self.options)
+
+    def batches(self, subtask_states: Sequence[NonKeyedSubtaskState]) -> Iterator[pa.RecordBatch]:  # noqa: D102
+        key, value, schema = self.key, self.value, self.schema
+        for subtask_state in subtask_states:
+            columns: dict[str, pa.Array] = {}
+            reason = self.undecoded
+            with at(file=subtask_state.name):
+                file = subtask_state.read()
+                data, start, end, count = file.broadcast(subtask_state.info.name)
+                whole = pa.array([data[start:end].tobytes()], pa.binary())
+                if key.columns is not None and value.columns is not None:
+                    try:
+                        columns["map_key"], columns["map_value"] = read_broadcast_state(
+                            file, subtask_state.info, self.context
+                        )
+                        columns["value_bytes"] = pa.nulls(count, pa.binary())
+                    except UnsupportedError as error:
+                        if "reason" not in schema.names:
+                            raise
+                        reason, count = explain(error), 1
+                        columns["map_key"] = pa.nulls(1, key.columns.type)
+                        columns["map_value"] = pa.nulls(1, value.columns.type)
+                        columns["value_bytes"] = whole
+                else:
+                    count = 1
+                    columns["value_bytes"] = whole
+            columns["subtask"] = pa.array(np.full(count, subtask_state.subtask, np.int32))
+            columns["reason"] = pa.array([reason or None] * count, pa.string())
+            yield pa.RecordBatch.from_arrays([columns[each] for each in schema.names], schema=schema)
+
+
+class BroadcastState(NonKeyedState):
+    """A broadcast state.
+
+    Columns: `subtask` int32, `map_key`, `map_value`; one row per pair and subtask. A state that cannot be decoded gives
+    one row per subtask with all pairs in `value_bytes`, since nothing but the serializers tells where a pair ends; so
+    does a subtask with a pair that cannot be decoded, where that is possible.
+    """
+
+    @property
+    def kind(self) -> StateKind:  # noqa: D102
+        return StateKind.BROADCAST
+
+    @cached_property
+    def undecoded(self) -> str:  # noqa: D102
+        return self.make_table().undecoded
+
+    def make_table(self, options: TableOptions | None = None) -> BroadcastTable:  # noqa: D102
+        return BroadcastTable(self.infos, options or TableOptions(), self.operator.snapshot.layout_context)
+
+    def count(self) -> StateStatistics:  # noqa: D102
+        number = size = 0
+        with at(operator=self.operator.label, state=self.name):
+            for subtask_state in self.subtask_states:
+                _, start, end, count = subtask_state.entries()
+                number += count
+                size += end - start
+        return StateStatistics(number, size)
+
+
+RAW_KEYED_NAME = "_raw_keyed_state"
+RAW_OPERATOR_NAME = "_raw_operator_state"
+UNREAD_KEYED_NAME = "_unread_keyed_state"
+"""Managed keyed state whose key serializer nothing reads and whose states are therefore not known."""
+IN_FLIGHT_NAME = "_in_flight_data"
+
+_OPAQUE = "raw operator state: only its operator knows what the bytes mean"
+RAW_OPERATOR_SCHEMA = pa.schema([SUBTASK_FIELD, pa.field("list_index", pa.int32(), False), *BYTES_FIELDS])
+IN_FLIGHT_SCHEMA = pa.schema(
+    [
+        SUBTASK_FIELD,
+        pa.field("direction", pa.string(), False),
+        pa.field("gate_or_partition", pa.int32(), False),
+        pa.field("channel", pa.int32(), False),
+        pa.field("buffer_index", pa.int32(), False),
+        pa.field("value_bytes", pa.binary(), False),
+    ]
+)
+DIRECTIONS = {ChannelDirection.INPUT: "input", ChannelDirection.OUTPUT: "output"}
+
+
+class BytesSubtaskState(Protocol):
+    """The bytes of one subtask of such a state; can be sent to other processes."""
+
+    @property
+    def subtask(self) -> int:
+        """Index of the subtask."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All its rows, with all columns."""
+
+    def count(self) -> StateStatistics:
+        """The amount, as far as the handle says."""
+
+
+@dataclass(frozen=True)
+class RawOperatorSubtaskState:
+    """Raw operator state of a subtask.
+
+    Attributes:
+        subtask: index of the subtask.
+        stream: the stream of the handle.
+        handle: says where its partitions begin.
+    """
+
+    subtask: int
+    stream: StateStream
+    handle: OperatorStateHandle
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """A row per partition."""
+        data, starts, ends = read_raw_partitions(read_whole_stream(self.stream), self.handle, self.stream.name)
+        number = len(starts)
+        columns = [
+            pa.array(np.full(number, self.subtask, np.int32)),
+            pa.array(np.arange(number, dtype=np.int32)),
+            pa.array([data[start:end].tobytes() for start, end in zip(starts, ends, strict=True)], pa.binary()),
+            pa.array([_OPAQUE] * number, pa.string()),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=RAW_OPERATOR_SCHEMA)
+
+    def count(self) -> StateStatistics:
+        """Partitions and the bytes of the stream; nothing is read."""
+        return StateStatistics(sum(len(state.offsets) for state in self.handle.states), self.stream.size)
+
+
+@dataclass(frozen=True)
+class InFlightSubtaskState:
+    """Network buffers of a subtask, of one handle.
+
+    Attributes:
+        subtask: index of the subtask.
+        stream: the stream of the handle.
+        handle: of one channel, or of several.
+        direction: in front of the subtask or after it.
+    """
+
+    subtask: int
+    stream: StateStream
+    handle: AnyChannelStateHandle
+    direction: ChannelDirection
+
+    def read(self) -> tuple[ChannelData, ...]:
+        """The buffers by channel, see `read_channel_data`."""
+        return read_channel_data(self.handle, self.direction, self.stream)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """A row per buffer."""
+        rows = [
+            {
+                "subtask": self.subtask,
+                "direction": DIRECTIONS[self.direction],
+                "gate_or_partition": channel.info.group,
+                "channel": channel.info.channel,
+                "buffer_index": index,
+                "value_bytes": buffer,
+            }
+            for channel in self.read()
+            for index, buffer in enumerate(channel.buffers)
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=IN_FLIGHT_SCHEMA)
+
+    @property
+    def summary(self) -> ChannelSummary:
+        """The amount of the state."""
+        return summarise_channels([self.handle])
+
+    def count(self) -> StateStatistics:
+        """Buffers and their bytes; nothing is read."""
+        return StateStatistics(self.summary.buffers, self.summary.bytes)
+
+
+class BytesState(State):
+    """State of which there is a table of bytes and no more.
+
+    Attributes:
+        subtask_states: of the subtasks that have it.
+    """
+
+    subtask_states: tuple[BytesSubtaskState, ...]
+
+    @property
+    @abstractmethod
+    def _all_columns(self) -> pa.Schema:
+        """Schema of the batches of the subtasks."""
+
+    @property
+    def info(self) -> StateMetaInfo:
+        """A stand-in that says byte arrays: a snapshot stores no name and no serializer of such state."""
+        return operator_list(self.name, basic(BasicKind.BYTE_PRIMITIVE_ARRAY))
+
+    @property
+    def is_keyed(self) -> bool:
+        """No keys are known of it."""
+        return False
+
+    def make_schema(self, options: TableOptions | None = None) -> pa.Schema:
+        """Schema of the batches under `options`.
+
+        Raises:
+            UsageError: a wanted column does not exist, or a key is asked for.
+        """
+        if options is not None and options.key is not None:
+            raise UsageError("no keys are known of raw state", hint="Choose key groups instead")
+        return select_fields(list(self._all_columns), options)
+
+    def batches(  # noqa: D102
+        self, options: TableOptions | None = None, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        names = self.make_schema(options).names
+        with at(operator=self.operator.label, state=self.name):
+            chosen = self.choose_subtask_states(key_groups)
+            size = self.count().bytes // max(1, len(self.subtask_states))
+            location = self.operator.snapshot.location.directory
+            for _, batches in scan_ahead(chosen, lambda subtask_state: subtask_state.batches(), location, size):
+                for batch in batches:
+                    yield batch.select(names)
+
+    def choose_subtask_states(self, key_groups: KeyGroupRange | None) -> Iterator[BytesSubtaskState]:
+        """The state of each subtask, as far as it is wanted.
+
+        Raises:
+            UsageError: the state has no key groups.
+        """
+        if key_groups is not None:
+            raise UsageError(f"{self.name} has no key groups")
+        yield from self.subtask_states
+
+    def count(self) -> StateStatistics:
+        """The amount, as far as the handles say; nothing is read."""
+        counts = [subtask_state.count() for subtask_state in self.subtask_states]
+        groups = {group: number for each in counts for group, number in each.entries_by_key_group.items()}
+        return StateStatistics(sum(each.entries for each in counts), sum(each.bytes for each in counts), groups)
+
+
+class RawKeyedState(BytesState):
+    """Raw keyed state that is not timers, or timers in a form that is not read.
+
+    Columns: `key_group` int32, `subtask` int32, `value_bytes`, `reason`; one row per key group.
+    """
+
+    subtask_states: tuple[RawKeyedSubtaskState, ...]
+
+    def __init__(self, operator: OperatorFiles, subtask_states: tuple[RawKeyedSubtaskState, ...]) -> None:
+        super().__init__(operator)
+        self.subtask_states = subtask_states
+
+    @property
+    def name(self) -> str:  # noqa: D102
+        return RAW_KEYED_NAME
+
+    @property
+    def kind(self) -> StateKind:  # noqa: D102
+        return StateKind.RAW
+
+    @property
+    def key_groups(self) -> tuple[KeyGroupRange, ...]:
+        """Ranges of the subtasks that have it."""
+        return tuple(subtask_state.key_groups for subtask_state in self.subtask_states)
+
+    @property
+    def undecoded(self) -> str:  # noqa: D102
+        return self.subtask_states[0].reason
+
+    @property
+    def _all_columns(self) -> pa.Schema:
+        return RAW_KEYED_SCHEMA
+
+    def choose_subtask_states(self, key_groups: KeyGroupRange | None) -> Iterator[RawKeyedSubtaskState]:
+        """The bytes of each subtask in some key groups, about `WINDOW` bytes at a time."""
+        for subtask_state in self.subtask_states:
+            yield from subtask_state.split(WINDOW, key_groups)
+
+
+class UnreadKeyedState(RawKeyedState):
+    """Managed keyed state of subtasks whose header cannot be read; columns as of `RawKeyedState`."""
+
+    @property
+    def name(self) -> str:  # noqa: D102
+        return UNREAD_KEYED_NAME
+
+
+class RawOperatorState(BytesState):
+    """Raw operator state.
+
+    Columns: `subtask` int32, `list_index` int32 (position of the partition), `value_bytes`, `reason`.
+    """
+
+    subtask_states: tuple[RawOperatorSubtaskState, ...]
+
+    def __init__(self, operator: OperatorFiles, subtask_states: tuple[RawOperatorSubtaskState, ...]) -> None:
+        super().__init__(operator)
+        self.subtask_states = subtask_states
+
+    @property
+    def name(self) -> str:  # noqa: D102
+        return RAW_OPERATOR_NAME
+
+    @property
+    def kind(self) -> StateKind:  # noqa: D102
+        return StateKind.RAW
+
+    @property
+    def undecoded(self) -> str:  # noqa: D102
+        return _OPAQUE
+
+    @property
+    def _all_columns(self) -> pa.Schema:
+        return RAW_OPERATOR_SCHEMA
+
+
+class InFlightState(BytesState):
+    """In-flight data of an unaligned checkpoint.
+
+    Columns: `subtask` int32, `direction` (`input` or `output`), `gate_or_partition` int32 (of an input the gate, of an
+    output the result partition), `channel` int32 (channel of the gate, or subpartition), `buffer_index` int32,
+    `value_bytes`; one row per network buffer. Records straddle buffers, see `metadata.streams`.
+    """
+
+    subtask_states: tuple[InFlightSubtaskState, ...]
+
+    def __init__(self, operator: OperatorFiles, subtask_states: tuple[InFlightSubtaskState, ...]) -> None:
+        super().__init__(operator)
+        self.subtask_states = subtask_states
+
+    @property
+    def name(self) -> str:  # noqa: D102
+        return IN_FLIGHT_NAME
+
+    @property
+    def kind(self) -> StateKind:  # noqa: D102
+        return StateKind.IN_FLIGHT
+
+    @property
+    def undecoded(self) -> str:  # noqa: D102
+        return "network buffers: records are spread over them, in the serializers of the job"
+
+    @property
+    def _all_columns(self) -> pa.Schema:
+        return IN_FLIGHT_SCHEMA
