@@ -28,7 +28,7 @@ from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.row_encoding import RecordEncoder
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite
 from state_pipelines.operations.write.publication import NewFile, replace_rewritten

@@ -30,7 +30,7 @@ from state_pipelines import convert, dump, open_snapshot, rescale
 from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.diff.diff import diff
-from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.snapshot.snapshot import open_location
 from state_pipelines.storage import resolve
 from state_pipelines.storage.resolution import VARIABLE

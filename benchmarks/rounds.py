@@ -24,8 +24,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from benchmarks.generate import OPERATOR, generate
 from benchmarks.shapes import FORMATS, Shape
 from state_pipelines import check, convert, diff, dump, open_snapshot, rescale
-from state_pipelines.operations.auditing.snapshot_audit import audit_snapshot
-from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.auditing.audits import audit_snapshot
+from state_pipelines.operations.inspect import inspect
 
 if TYPE_CHECKING:
     from collections.abc import Callable

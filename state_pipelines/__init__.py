@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from state_pipelines.flink.status import status
     from state_pipelines.operations.auditing import audit_paths as verify_all
     from state_pipelines.operations.auditing import audit_snapshot as verify
-    from state_pipelines.operations.balance.balance import measure_balance as balance
+    from state_pipelines.operations.balance import measure_balance as balance
     from state_pipelines.operations.check.check import check
-    from state_pipelines.operations.convert.conversion import convert
+    from state_pipelines.operations.convert import convert
     from state_pipelines.operations.diff import diff
     from state_pipelines.operations.dump import dump
     from state_pipelines.operations.erase.key_erasure import erase
-    from state_pipelines.operations.inspect.inspection import inspect
+    from state_pipelines.operations.inspect import inspect
     from state_pipelines.operations.migration.history import RevisionDirectory
     from state_pipelines.operations.profiling import profile_snapshot as profile
     from state_pipelines.operations.rescale import rescale
@@ -101,15 +101,15 @@ _DEFINITIONS = {
     "RevisionDirectory": "operations.migration.history.RevisionDirectory",
     "Snapshot": "snapshot.Snapshot",
     "State": "snapshot.State",
-    "balance": "operations.balance.balance.measure_balance",
+    "balance": "operations.balance.measure_balance",
     "bootstrap": "spark.bootstrap_run.bootstrap",
     "check": "operations.check.check.check",
-    "convert": "operations.convert.conversion.convert",
+    "convert": "operations.convert.convert",
     "declare": "snapshot.declare",
     "diff": "operations.diff.diff",
     "dump": "operations.dump.dump",
     "erase": "operations.erase.key_erasure.erase",
-    "inspect": "operations.inspect.inspection.inspect",
+    "inspect": "operations.inspect.inspect",
     "migrate": "spark.migration_run.migrate",
     "open_snapshot": "snapshot.open_snapshot",
     "plan_retention": "operations.retention.plan_retention",

@@ -25,7 +25,7 @@ from state_pipelines.metadata.handles import (
     RelativeFileStateHandle,
 )
 from state_pipelines.metadata.streams import read_whole_stream
-from state_pipelines.operations.rescale.redistribution import redistribute
+from state_pipelines.operations.rescale.assembly import redistribute
 from state_pipelines.operatorstate import OperatorHeader, read_raw_partitions, write_operator_file, write_raw_partitions
 from state_pipelines.serializers.merged_subclasses import join_infos
 from state_pipelines.serializers.state_meta_info import BackendStateType
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from state_pipelines.codecs.layout import LayoutContext
     from state_pipelines.metadata.handles import KeyGroupRange, KeyGroupsSavepointStateHandle, OperatorStateHandle
     from state_pipelines.metadata.streams import StateStream
-    from state_pipelines.operations.rescale.redistribution import Share
+    from state_pipelines.operations.rescale.assembly import Share
     from state_pipelines.operatorstate import OperatorStateFile, UnreadOperatorState
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer

@@ -37,7 +37,7 @@ from state_pipelines.metadata.handles import (
 )
 from state_pipelines.metadata.references import list_keyed_streams
 from state_pipelines.metadata.streams import copy_stream, locate_file
-from state_pipelines.operations.convert.conversion_tasks import SubtaskConversion
+from state_pipelines.operations.convert import SubtaskConversion
 from state_pipelines.rocksdb.writer import list_files
 from state_pipelines.storage import join, resolve
 from state_pipelines.storage.files import copy_file, remove_file

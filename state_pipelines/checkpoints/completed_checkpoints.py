@@ -52,7 +52,7 @@ from state_pipelines.metadata.handles import (
 )
 from state_pipelines.metadata.references import operator_handles
 from state_pipelines.metadata.streams import locate_file, name_file
-from state_pipelines.operations.retention.flink_names import SHARED, TASK_OWNED
+from state_pipelines.operations.retention.decisions import SHARED, TASK_OWNED
 from state_pipelines.snapshot.snapshot import open_location
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, exists, join, read_file
 from state_pipelines.storage.deletion import delete_files, remove_empty_directory

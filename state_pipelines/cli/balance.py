@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from state_pipelines.operations.balance.balance_report import (
+    from state_pipelines.operations.balance import (
         Balance,
         Distribution,
         HotKeyLoad,

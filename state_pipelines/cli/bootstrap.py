@@ -22,8 +22,7 @@ from state_pipelines.cli.options import (
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.cli.proofs import show_proof
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult, plan_bootstrap
-from state_pipelines.operations.bootstrap.bootstrap_files import load_bootstrap
-from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, choose_row_processes
+from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, choose_row_processes, load_bootstrap
 from state_pipelines.operations.local_processes import Processes
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.state_formats import Format

@@ -20,8 +20,13 @@ from state_pipelines.cli.options import (
 )
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.convert.conversion import ConversionResult, run_conversion
-from state_pipelines.operations.convert.conversion_plan import ConversionPlan, InFlight, plan_conversion
+from state_pipelines.operations.convert import (
+    ConversionPlan,
+    ConversionResult,
+    InFlight,
+    plan_conversion,
+    run_conversion,
+)
 from state_pipelines.operations.local_processes import Processes, choose_processes
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.state_formats import Format

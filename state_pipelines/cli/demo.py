@@ -21,10 +21,10 @@ from state_pipelines.cli.display import format_bytes, make_console, plural, prin
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.check.check import check_migration
 from state_pipelines.operations.check.check_report import group_checks
-from state_pipelines.operations.inspect.inspection import inspect
-from state_pipelines.operations.json_rows import compact, to_rows
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.operations.migration import Migration, payload_serializer, plan_value
 from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
+from state_pipelines.operations.state_rows import compact, to_rows
 from state_pipelines.snapshot import Snapshot, open_snapshot
 
 if TYPE_CHECKING:

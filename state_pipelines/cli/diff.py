@@ -15,8 +15,8 @@ from state_pipelines.cli.options import AS_JSON, Opener, finish_with_notes, snap
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.operations.diff import LIMIT, diff
 from state_pipelines.operations.diff.diff_report import ContentsDiff, Presence
-from state_pipelines.operations.json_rows import compact
 from state_pipelines.operations.local_processes import Processes, choose_processes
+from state_pipelines.operations.state_rows import compact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,15 +12,14 @@ import click
 from state_pipelines.cli.options import STRICT, Opener, finish_with_notes, snapshot_options
 from state_pipelines.codecs.json import dumps
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.dump import dump
-from state_pipelines.operations.dump_lines import LineKind
+from state_pipelines.operations.dump import LineKind, dump
 from state_pipelines.snapshot.operator_state import IN_FLIGHT_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import BinaryIO
 
-    from state_pipelines.operations.dump_lines import Line
+    from state_pipelines.operations.dump import Line
 
 
 _REASON = '"@reason"'

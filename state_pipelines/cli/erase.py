@@ -24,8 +24,8 @@ from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.keys import KeyText
 from state_pipelines.operations.erase.key_erasure import ErasurePlan, plan_erasure, run_erasure, search_below
-from state_pipelines.operations.json_rows import compact
 from state_pipelines.operations.local_processes import Processes, choose_processes
+from state_pipelines.operations.state_rows import compact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ from state_pipelines.cli.display import (
 from state_pipelines.cli.options import AS_JSON, STRICT, Opener, finish_with_notes, snapshot_options
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata.handles import MAX_PARALLELISM
-from state_pipelines.operations.inspect.inspection import (
+from state_pipelines.operations.inspect import (
     COUNT_LIMIT,
     OperatorReport,
     PythonReport,
@@ -28,15 +28,14 @@ from state_pipelines.operations.inspect.inspection import (
     StateReport,
     inspect,
 )
-from state_pipelines.operations.json_rows import compact
+from state_pipelines.operations.state_rows import compact
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from state_pipelines.operations.balance.balance_report import Balance
-    from state_pipelines.operations.inspect.connector_reports import ConnectorReport, CoordinatorReport
-    from state_pipelines.operations.inspect.keyed_formats import KeyedFormat
+    from state_pipelines.operations.balance import Balance
+    from state_pipelines.operations.inspect import ConnectorReport, CoordinatorReport, KeyedFormat
     from state_pipelines.operations.profiling import Profile
     from state_pipelines.snapshot import Snapshot
 
@@ -157,7 +156,7 @@ def _measure(snapshot: Snapshot, count: bool | None, parallelism: int | None, ma
     # Rescaling is a large part of the library, and few look at the balance.
     from functools import partial
 
-    from state_pipelines.operations.balance.balance import measure_balance
+    from state_pipelines.operations.balance import measure_balance
     from state_pipelines.operations.local_processes import choose_processes, run_tasks
 
     return measure_balance(

@@ -27,7 +27,7 @@ from state_pipelines.cli.proofs import show_proof
 from state_pipelines.errors import ProofError, UsageError, Where
 from state_pipelines.operations.migration import Direction, load_migration
 from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
-from state_pipelines.operations.proofs.proof_reports import ProofReport
+from state_pipelines.operations.proofs import ProofReport
 from state_pipelines.storage import resolve
 from state_pipelines.storage.snapshot_writer import require_outside
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.cli.balance import draw_bar
 from state_pipelines.cli.display import crop, format_bytes, indent, make_table, plural, print_table, shorten_classes
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.profiling.columns import Quantity
-from state_pipelines.operations.profiling.profile import EVERY_STATE
+from state_pipelines.operations.profiling import EVERY_STATE, Quantity
 from state_pipelines.operations.retention.policy import parse_duration
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from state_pipelines.operations.balance.balance_report import OperatorBalance
+    from state_pipelines.operations.balance import OperatorBalance
     from state_pipelines.operations.profiling import ColumnProfile, OperatorProfile, Profile, StateProfile, TtlOutlook
 
 _SHOWN_COLUMNS = 40

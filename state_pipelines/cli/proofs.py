@@ -9,7 +9,7 @@ import click
 from rich.text import Text
 
 from state_pipelines.cli.display import crop, make_console, print_notes, print_table
-from state_pipelines.operations.proofs.proof_reports import ProofReport, arrange_rows
+from state_pipelines.operations.proofs import ProofReport, arrange_rows
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -17,8 +17,7 @@ from state_pipelines.cli.display import crop, echo, make_console, make_table, sh
 from state_pipelines.cli.dump import write_lines
 from state_pipelines.cli.options import AS_JSON, STRICT, Opener, finish_with_notes, snapshot_options
 from state_pipelines.errors import UnsupportedError, Where
-from state_pipelines.operations.json_rows import compact, to_rows
-from state_pipelines.operations.state_rows import read
+from state_pipelines.operations.state_rows import compact, read, to_rows
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.snapshot import is_undetermined, is_unreadable
 from state_pipelines.storage import create_file, resolve

@@ -33,7 +33,7 @@ from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError, at
 from state_pipelines.operations.local_processes import Processes, choose_processes
 from state_pipelines.operations.rescale import plan_rescale, rehearse, run_rescale
-from state_pipelines.operations.rescale.change_texts import tell_label, tell_moved, tell_number
+from state_pipelines.operations.rescale.rescale_planner import tell_label, tell_moved, tell_number
 from state_pipelines.operations.rescale.rescale_request import parse_request, read_keys, read_request
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule
 from state_pipelines.operations.write.publication import FileMode

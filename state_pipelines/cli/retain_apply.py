@@ -12,8 +12,7 @@ from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import echo, format_bytes, make_console, plural, print_table
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.retention import ApplyLimits, Outcome
-from state_pipelines.operations.retention.plan import read_planned_paths
-from state_pipelines.operations.retention.policy import parse_size
+from state_pipelines.operations.retention.policy import parse_size, read_planned_paths
 from state_pipelines.storage.documents import MOST_LINES, read_given_file
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from state_pipelines.dagster.metadata_values import make_table
-from state_pipelines.operations.proofs.proof_reports import arrange_rows
+from state_pipelines.operations.proofs import arrange_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from state_pipelines.operations.proofs.proof_reports import ProofCheck, ProofReport
+    from state_pipelines.operations.proofs import ProofCheck, ProofReport
 
 
 class ExpectationsResource(dg.ConfigurableResource["ExpectationsResource"]):

@@ -43,7 +43,7 @@ from state_pipelines.dagster.written_savepoints import NameTarget, WrittenSavepo
 from state_pipelines.errors import IncompatibleError, ProofError, StateError, Where
 from state_pipelines.operations.auditing import Depth, audit_snapshot
 from state_pipelines.operations.check.check import Verdict
-from state_pipelines.operations.proofs.proof_reports import ProofReport
+from state_pipelines.operations.proofs import ProofReport
 from state_pipelines.snapshot import Snapshot
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from state_pipelines.errors import ProofError
-from state_pipelines.operations.proofs.proof_reports import ProofReport
+from state_pipelines.operations.proofs import ProofReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

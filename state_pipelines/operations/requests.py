@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from state_pipelines.errors import FormatError, MissingFileError, UsageError, Where, at
-from state_pipelines.operations.convert.conversion_plan import InFlight
+from state_pipelines.operations.convert import InFlight
 from state_pipelines.operations.rescale.rescale_request import parse_request as parse_rescale_request
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.state_formats import Format

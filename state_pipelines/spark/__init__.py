@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult
     from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
-    from state_pipelines.operations.proofs.proof_reports import ProofCheck, ProofReport
+    from state_pipelines.operations.proofs import ProofCheck, ProofReport
     from state_pipelines.spark.bootstrap_run import bootstrap
     from state_pipelines.spark.connected_inputs import connect
     from state_pipelines.spark.keyed_aggregates import (
@@ -74,8 +74,8 @@ _MODULES = {
     "KeyedProcessResult": "state_pipelines.spark.keyed_run",
     "connect": "state_pipelines.spark.connected_inputs",
     "MigrationResult": "state_pipelines.spark.migration_run",
-    "ProofCheck": "state_pipelines.operations.proofs.proof_reports",
-    "ProofReport": "state_pipelines.operations.proofs.proof_reports",
+    "ProofCheck": "state_pipelines.operations.proofs",
+    "ProofReport": "state_pipelines.operations.proofs",
     "create_session": "state_pipelines.spark.session",
     "keyed_batches": "state_pipelines.spark.micro_batches",
     "keyed_process": "state_pipelines.spark.keyed_step",

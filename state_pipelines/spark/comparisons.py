@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.keyed.digests import ROWS
-from state_pipelines.operations.proofs.proof_reports import (
+from state_pipelines.operations.proofs import (
     EXAMPLES,
     KEY_SETS,
     READ_BACK,

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from state_pipelines.keyed.state_table import TTL_COLUMN
-from state_pipelines.operations.proofs.proof_reports import (
+from state_pipelines.operations.proofs import (
     BEFORE,
     EXAMPLES,
     EXPECTED,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_pipelines.keyed.state_table import TTL_COLUMN, TableOptions
-from state_pipelines.operations.proofs.proof_reports import AFTER, EXPECTED, DifferingRecord, to_plain
+from state_pipelines.operations.proofs import AFTER, EXPECTED, DifferingRecord, to_plain
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, choose_fields, run_on_rows
 from state_pipelines.spark.row_digests import HASHED, Digested, RowColumns, RowDigest, combine, restore_types
 from state_pipelines.spark.tasks import run_tasks

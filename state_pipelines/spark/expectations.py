@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StructType
 
 from state_pipelines.errors import MigrationError, UsageError, at
-from state_pipelines.operations.proofs.proof_reports import (
+from state_pipelines.operations.proofs import (
     AFTER,
     DESCRIPTIONS,
     EXAMPLES,

@@ -15,8 +15,7 @@ from pyspark.sql import functions as F
 from state_pipelines.errors import UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.state_table import TTL_COLUMN
 from state_pipelines.metadata import find_operator_id
-from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, NewOperator, NewState
-from state_pipelines.operations.bootstrap.row_shapes import STATE_KEY
+from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, STATE_KEY, NewOperator, NewState
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.build import VOID_NAMESPACE
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult
-    from state_pipelines.operations.bootstrap.value_types import GivenType
+    from state_pipelines.operations.bootstrap.new_states import GivenType
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.snapshot import Operator, Snapshot
 

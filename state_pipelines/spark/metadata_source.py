@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from state_pipelines.errors import NotFoundError, StateError, UsageError, Where
-from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.spark.splits import METADATA_OPTIONS, check_options, open_with, use_options
 from state_pipelines.spark.task_requests import log_requests
 from state_pipelines.spark.types import spark_schema

@@ -21,7 +21,7 @@ from state_pipelines.operations.migration.migration_files import load_migration
 from state_pipelines.operations.migration.python_values import carry_declared_pickles, number_columns, redeclare
 from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.migration.snapshot_plans import describe_copied, plan_operator
-from state_pipelines.operations.proofs.proof_reports import ProofReport, combine_reports
+from state_pipelines.operations.proofs import ProofReport, combine_reports
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite, RecordRewrite, WrittenFile, complete_rewrites
 from state_pipelines.operations.write.publication import NewFile, replace_operator_state, replace_rewritten

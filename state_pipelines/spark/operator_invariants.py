@@ -24,7 +24,7 @@ from state_pipelines.errors import at
 from state_pipelines.operations.migration.flows import SessionRole
 from state_pipelines.operations.migration.session_windows import WINDOW_CONTENTS, SessionStates, find_session_states
 from state_pipelines.operations.migration.shapes import find_shapes
-from state_pipelines.operations.proofs.proof_reports import (
+from state_pipelines.operations.proofs import (
     DESCRIPTIONS,
     EXAMPLES,
     STATES_AGREE,

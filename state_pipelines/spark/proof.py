@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from state_pipelines.keyed.digests import KEYS, ROWS
 from state_pipelines.operations.migration.flows import find_reads, keeps_rows
 from state_pipelines.operations.migration.round_trips import describe_filters, describe_losses, plan_round_trips
-from state_pipelines.operations.proofs.proof_reports import (
+from state_pipelines.operations.proofs import (
     AFTER,
     BEFORE,
     DESCRIPTIONS,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from great_expectations.expectations.expectation import Expectation
 
-    from state_pipelines.operations.proofs.proof_reports import ProofCheck, ProofReport
+    from state_pipelines.operations.proofs import ProofCheck, ProofReport
 
 _SOURCE = "proofs"
 _HOLDS = "holds"

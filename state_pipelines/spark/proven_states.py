@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from state_pipelines.codecs.serializer_layouts import OpaqueValues
 from state_pipelines.keyed.digests import KEYS, ROWS
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.operations.proofs.proof_reports import DESCRIPTIONS, KEY_SETS, ROW_COUNTS
+from state_pipelines.operations.proofs import DESCRIPTIONS, KEY_SETS, ROW_COUNTS
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.digest_tasks import digest_back, digest_frame, digest_splits
 from state_pipelines.spark.expected_digests import (

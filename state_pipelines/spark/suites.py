@@ -21,7 +21,7 @@ from pyspark import StorageLevel
 from state_pipelines.errors import MigrationError, NotFoundError, UsageError, Where, at
 from state_pipelines.operations.migration.migration_files import RowExpectation
 from state_pipelines.operations.migration.shapes import find_shapes
-from state_pipelines.operations.proofs.proof_reports import DESCRIPTIONS, SUITES, ProofCheck, choose_examples, to_plain
+from state_pipelines.operations.proofs import DESCRIPTIONS, SUITES, ProofCheck, choose_examples, to_plain
 from state_pipelines.operations.python_files import run_python_file
 from state_pipelines.spark.expectations import (
     KEY_COLUMNS,

@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.state_table import TableOptions
-from state_pipelines.operations.json_rows import to_rows
+from state_pipelines.operations.state_rows import to_rows
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.splits import SPLIT_SIZE, StateOptions, find_schema, find_state, plan_splits
 from state_pipelines.spark.tasks import read_splits
@@ -34,7 +34,7 @@ class FoundRows:
         operator: label of the operator.
         state: name of the state.
         rows: how many.
-        examples: the first of them, as `json_rows.to_rows` gives them.
+        examples: the first of them, as `state_rows.to_rows` gives them.
     """
 
     path: str

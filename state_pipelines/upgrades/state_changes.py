@@ -13,8 +13,8 @@ from state_pipelines.errors import NotFoundError, UsageError, Where
 from state_pipelines.flink.cluster import SavepointFormat
 from state_pipelines.operations.check.check import Verdict, check_jobs, parse_release
 from state_pipelines.operations.check.data_classes import scan_snapshot
-from state_pipelines.operations.convert.conversion import convert
-from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.convert import convert
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.jobs.job_state import Job, describe_job
 from state_pipelines.operations.jobs.migrated_job import migrate_job

@@ -16,7 +16,7 @@ from state_pipelines.keyed.digests import RecordDigest, sum_digests
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.key_groups import assign_key_groups
 from state_pipelines.keyed.keyed_file import digest_states
-from state_pipelines.operations.inspect.keyed_formats import find_keyed_formats
+from state_pipelines.operations.inspect import find_keyed_formats
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import pytest
 from state_pipelines.dagster import FlinkJob
 from state_pipelines.dagster.partitions import make_partition_key
 from state_pipelines.operations.retention import plan_retention
-from state_pipelines.operations.retention.pins import read_pins
+from state_pipelines.operations.retention.own_directory import read_pins
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve
 from tests.browser.pictures import keep_picture

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.cli.balance import draw_bar, draw_borders, draw_key_groups
-from state_pipelines.operations.balance.balance import distribute
-from state_pipelines.operations.balance.balance_report import KeyGroupLoads
+from state_pipelines.operations.balance import KeyGroupLoads, distribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable

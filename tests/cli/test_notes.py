@@ -10,8 +10,8 @@ from state_pipelines.cli.display import make_console
 from state_pipelines.cli.options import group_notes
 from state_pipelines.errors import FormatError, OutOfReachError, Where
 from state_pipelines.operations.check.operator_matching import OperatorMatch
-from state_pipelines.operations.convert.conversion import convert
-from state_pipelines.operations.inspect.inspection import join_errors
+from state_pipelines.operations.convert import convert
+from state_pipelines.operations.inspect import join_errors
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.references import list_references, replace_stream_handles
-from state_pipelines.operations.auditing import missing_files
+from state_pipelines.operations.auditing import file_checks
 from state_pipelines.snapshot import open_snapshot
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_moved_files_are_not_looked_for_in_the_root_of_the_file_system(
     call: Callable[..., Called], broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However deep the snapshot lies, the search would reach the root.
-    monkeypatch.setattr(missing_files, "_MOST_ABOVE", 50)
+    monkeypatch.setattr(file_checks, "_MOST_ABOVE", 50)
     name_files(broken, f"FILE://{os.__file__}")
     called = call("verify", broken)
     assert "outside the directories that the snapshot may name" in called.out

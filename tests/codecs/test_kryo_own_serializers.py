@@ -23,8 +23,7 @@ from state_pipelines.codecs.layout import JavaText, register_class_layout
 from state_pipelines.codecs.messages import MessageTypes
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.operations.convert.conversion import convert
-from state_pipelines.operations.convert.conversion_plan import plan_conversion
+from state_pipelines.operations.convert import convert, plan_conversion
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.registry import read_nested

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.errors import StateError
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.rescale import parse_request, plan_rescale, rehearse, run_rescale
 from state_pipelines.operations.write.state_formats import Format

@@ -21,7 +21,7 @@ from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.storage import read_file

@@ -13,7 +13,7 @@ from state_pipelines.errors import FormatError, UsageError
 from state_pipelines.keyed.keys import KeyText
 from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.inspect.inspection import PythonReport, inspect
+from state_pipelines.operations.inspect import PythonReport, inspect
 from state_pipelines.snapshot import declare, open_snapshot
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.operator_state import BroadcastState, OperatorListState

@@ -18,7 +18,7 @@ from state_pipelines.errors import StorageError
 from state_pipelines.operations.inventory import update_inventory
 from state_pipelines.operations.requests import list_requests
 from state_pipelines.operations.rescale import KeyChoice
-from state_pipelines.operations.retention.pins import read_pins
+from state_pipelines.operations.retention.own_directory import read_pins
 from state_pipelines.storage import Location, resolve
 from tests.dagster.conftest import SAVEPOINTS, build
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.rescale.proof_report import DESCRIPTIONS
+from state_pipelines.operations.rescale.rescale_proof import DESCRIPTIONS
 from state_pipelines.snapshot import open_snapshot
 from tests.dagster.conftest import SAVEPOINTS, build
 from tests.operations.rescaling.test_rescaling import gather

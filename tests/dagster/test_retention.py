@@ -20,7 +20,7 @@ from state_pipelines.dagster.retention_settings import PlanApplication
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.requests import parse_request
 from state_pipelines.operations.retention import list_quarantine, plan_retention
-from state_pipelines.operations.retention.pins import read_pins
+from state_pipelines.operations.retention.own_directory import read_pins
 from state_pipelines.storage import resolve
 from tests.dagster.conftest import ROOT, build
 from tests.operations.retention.tree import Tree, make_tree, write_checkpoint

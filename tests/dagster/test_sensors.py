@@ -271,7 +271,7 @@ def test_a_young_snapshot_waits(watcher: Watcher) -> None:
 def test_a_tick_reads_known_snapshots_from_the_inventory(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
     watcher.copy("2.2", "savepoint-1")
     assert len(watcher.tick()) == 1
-    monkeypatch.setattr("state_pipelines.operations.inventory.updating.summarise_entry", None)
+    monkeypatch.setattr("state_pipelines.operations.inventory.summarise_entry", None)
     assert watcher.tick() == []
 
 
@@ -392,7 +392,7 @@ def update_slowly(*arguments: Any, **options: Any) -> InventoryUpdate:
     """Each update opens one snapshot."""
     ticks = iter([0.0, 0.0])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("state_pipelines.operations.inventory.updating.time.monotonic", lambda: next(ticks, 1e9))
+        patch.setattr("state_pipelines.operations.inventory.time.monotonic", lambda: next(ticks, 1e9))
         return update_inventory(*arguments, **{**options, "threads": 1})
 
 

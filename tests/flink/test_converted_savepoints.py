@@ -11,7 +11,7 @@ import pytest
 from state_pipelines import erase
 from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.streams import read_whole_stream
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.keyed_state import KeyedState
 from tests.flink import harness

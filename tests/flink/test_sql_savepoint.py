@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.rescale import RescaleRequest, rescale
 from state_pipelines.snapshot import open_snapshot
 from tests.flink import harness

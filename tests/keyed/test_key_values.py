@@ -13,7 +13,7 @@ from state_pipelines.errors import StateError, UsageError
 from state_pipelines.keyed.keys import KeyText, encode_keys
 from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.json_rows import to_rows
+from state_pipelines.operations.state_rows import to_rows
 from tests.snapshots import RESCALING, select
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from state_pipelines.keyed.operator_table import OperatorTable, OperatorTableOpt
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.metadata.handles import KeyGroupRange
-from state_pipelines.operations.json_rows import to_rows
+from state_pipelines.operations.state_rows import to_rows
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, timer
 from state_pipelines.serializers.state_meta_info import StateMetaInfo, keyed_state, priority_queue
 from state_pipelines.serializers.text import parse

@@ -11,7 +11,7 @@ import pytest
 from state_pipelines.errors import ProofError
 from state_pipelines.metadata import CheckpointMetadata, MasterState, OperatorState, SubtaskState, write_metadata
 from state_pipelines.metadata.handles import KeyGroupsSavepointStateHandle, OperatorStateMetaInfo, OperatorStateMode
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.rescale import parse_request, rescale
 from state_pipelines.operations.write import transaction
 from state_pipelines.operations.write.publication import FileCopy, FileMode, plan_copies, replace_operator_state

@@ -33,11 +33,10 @@ from state_pipelines.metadata import (
 )
 from state_pipelines.metadata.checkpoint import CheckpointType, SavepointFormatType, SavepointType
 from state_pipelines.metadata.handles import KeyGroupsSavepointStateHandle, RelativeFileStateHandle
-from state_pipelines.operations.convert.conversion import ConversionResult, convert, run_conversion
-from state_pipelines.operations.convert.conversion_plan import InFlight, plan_conversion
+from state_pipelines.operations.convert import ConversionResult, InFlight, convert, plan_conversion, run_conversion
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.local_processes import run_tasks
-from state_pipelines.operations.proofs.proof_reports import ProofReport
+from state_pipelines.operations.proofs import ProofReport
 from state_pipelines.operations.write.keyed_rewrite import complete_rewrites, copy_states
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.state_formats import Format

@@ -14,8 +14,8 @@ from state_pipelines.keyed.keys import KeyText, encode_keys
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.erase.key_erasure import plan_erasure, run_erasure, search_below
 from state_pipelines.operations.erase.key_search import search_keys
-from state_pipelines.operations.rescale import record_plan
-from state_pipelines.operations.rescale.rescale_plan import Way
+from state_pipelines.operations.rescale import records
+from state_pipelines.operations.rescale.records import Way
 from state_pipelines.snapshot import open_snapshot
 from tests.flink.harness import diff_entries
 from tests.operations.comparing.test_diff import write_totals
@@ -150,7 +150,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_key_that_stays_fails_the_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_plan, "encode_keys", lambda layout, keys: encode_keys(layout, keys[:1]))
+    monkeypatch.setattr(records, "encode_keys", lambda layout, keys: encode_keys(layout, keys[:1]))
     with pytest.raises(ProofError, match=r"keys that were to go may still be there: .*order.*operator orders"):
         erase(orders().open(), [KeyText("order-0064"), KeyText("order-0085")], str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()

@@ -17,8 +17,7 @@ from state_pipelines.metadata.handles import (
     RelativeFileStateHandle,
 )
 from state_pipelines.metadata.streams import ChannelSummary
-from state_pipelines.operations.inspect.connector_reports import CoordinatorReport
-from state_pipelines.operations.inspect.inspection import MasterReport, OperatorReport, StateReport, inspect
+from state_pipelines.operations.inspect import CoordinatorReport, MasterReport, OperatorReport, StateReport, inspect
 from state_pipelines.snapshot import open_snapshot
 from tests.connectors.test_kafka import ENUMERATORS, SPLIT
 from tests.connectors.vectors import element, i64, versioned, wrap

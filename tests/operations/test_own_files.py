@@ -29,7 +29,7 @@ from state_pipelines.metadata.handles import (
     RelativeFileStateHandle,
     StreamStateHandle,
 )
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.write.own_files import require_own_files
 from state_pipelines.operations.write.publication import plan_copies

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from state_pipelines.operations.proofs.proof_reports import DifferingRecord, arrange_rows
+from state_pipelines.operations.proofs import DifferingRecord, arrange_rows
 
 
 def show(before: Any, after: Any, **others: Any) -> dict[str, str]:

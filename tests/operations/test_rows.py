@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.operations.json_rows import compact, to_rows, to_values
+from state_pipelines.operations.state_rows import compact, to_rows, to_values
 
 if TYPE_CHECKING:
     import datetime as dt

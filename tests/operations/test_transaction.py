@@ -8,7 +8,7 @@ import pytest
 import state_pipelines as sp
 from state_pipelines.errors import ProofError, TargetExistsError
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.proofs.proof_reports import ProofCheck, ProofReport
+from state_pipelines.operations.proofs import ProofCheck, ProofReport
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.storage import create_file, join, resolve

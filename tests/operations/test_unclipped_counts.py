@@ -10,7 +10,7 @@ import pytest
 
 from state_pipelines.keyed.rocksdb import RocksFile
 from state_pipelines.metadata.handles import KeyGroupRange
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.rescale import parse_request, rescale
 from state_pipelines.operations.write.unclipped_counts import check_source_whole

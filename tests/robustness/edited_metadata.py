@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from state_pipelines.errors import StateError
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.operations.auditing import audit_snapshot
-from state_pipelines.operations.dump import dump
-from state_pipelines.operations.dump_lines import LineKind
+from state_pipelines.operations.dump import LineKind, dump
 from state_pipelines.snapshot.snapshot import Snapshot
 from tests.robustness.mutations import NUMBERS
 from tests.snapshots import OWN

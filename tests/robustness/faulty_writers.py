@@ -27,8 +27,7 @@ from benchmarks.shapes import Shape
 from state_pipelines.errors import StateError, TargetExistsError
 from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operations.bootstrap.bootstrap import plan_bootstrap
-from state_pipelines.operations.bootstrap.bootstrap_files import load_bootstrap
-from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows
+from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, load_bootstrap
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.rescale import RescaleRequest

@@ -30,7 +30,7 @@ from state_pipelines.cli import main as run_command
 from state_pipelines.errors import StateError
 from state_pipelines.operations.auditing import Severity, audit_snapshot
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.retention.audit_log import AuditLog, Outcome
+from state_pipelines.operations.retention.own_directory import AuditLog, Outcome
 from state_pipelines.storage import resolve
 from tests.operations.retention.trees import NATIVE, SAVEPOINT, UUIDS, install_job, install_savepoint, put
 from tests.robustness.__main__ import write

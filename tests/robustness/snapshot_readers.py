@@ -12,7 +12,7 @@ from state_pipelines.errors import StateError
 from state_pipelines.metadata import compute_operator_id, read_metadata
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.operations.dump import dump_state
-from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.rocksdb import blocks, manifest, table
 from state_pipelines.rocksdb import scan as rocksdb_cache
 from state_pipelines.snapshot.keyed_state import KeyedState

@@ -14,11 +14,11 @@ from state_pipelines.errors import FormatError, UnsupportedError, UsageError
 from state_pipelines.metadata.handles import ByteStreamStateHandle
 from state_pipelines.metadata.references import replace_stream_handles
 from state_pipelines.metadata.streams import read_whole_stream
-from state_pipelines.operations.balance.balance import measure_balance
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.balance import measure_balance
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.diff.diff import diff
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.operations.jobs.flink_config import load_flink_config
 from state_pipelines.operations.rescale import RescaleRequest, rescale
 from state_pipelines.snapshot import open_snapshot

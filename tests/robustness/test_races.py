@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import MissingFileError, SnapshotGoneError
-from state_pipelines.operations.auditing.snapshot_audit import audit_snapshot
+from state_pipelines.operations.auditing.audits import audit_snapshot
 from tests.snapshot.test_requests import CASES, WORKS, store
 from tests.storages import CountedFileSystem
 

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from state_pipelines.operations.bootstrap.bootstrap_files import load_bootstrap
+from state_pipelines.operations.bootstrap.parquet_rows import load_bootstrap
 from state_pipelines.operations.jobs.flink_config import load_flink_config
 from state_pipelines.operations.jobs.job_files import load_job
 from state_pipelines.operations.requests import RequestFile

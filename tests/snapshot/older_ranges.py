@@ -18,7 +18,7 @@ from state_pipelines.metadata.handles import (
     KeyGroupsStateHandle,
     RelativeFileStateHandle,
 )
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.rescale import parse_request, rescale
 from state_pipelines.snapshot import open_snapshot
 

@@ -26,7 +26,7 @@ from state_pipelines.metadata.handles import (
     InMemoryChangelogStateHandle,
     StateChange,
 )
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.rocksdb import scan
 from state_pipelines.rocksdb.scan import ColumnFamilyScans
 from state_pipelines.snapshot import open_snapshot

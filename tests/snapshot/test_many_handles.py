@@ -8,7 +8,7 @@ import pytest
 from state_pipelines.errors import FormatError
 from state_pipelines.keyed.sections import parse_header
 from state_pipelines.metadata import list_references, read_metadata, write_metadata
-from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.snapshot import open_snapshot
 from tests.snapshot.large import write_incremental_checkpoint, write_keyed_savepoint
 

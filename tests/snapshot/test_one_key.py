@@ -10,7 +10,7 @@ import pytest
 from state_pipelines.keyed.operator_table import OperatorTableOptions
 from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.metadata.handles import KeyGroupRange
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.snapshot import open_snapshot
 from tests.snapshot.savepoints import ALL_TYPES, orders
 from tests.storages import CountedFileSystem, empty_counted

@@ -11,7 +11,7 @@ from state_pipelines import sql
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.keyed.header import write_keyed_header
 from state_pipelines.metadata import write_metadata
-from state_pipelines.operations.inspect.inspection import ColumnReport, inspect
+from state_pipelines.operations.inspect import ColumnReport, inspect
 from state_pipelines.operations.migration.python_values import number_columns
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot import declare, open_snapshot

@@ -18,8 +18,7 @@ from state_pipelines.errors import (
     ValueRangeError,
 )
 from state_pipelines.operations.bootstrap import bootstrap as bootstrapping
-from state_pipelines.operations.bootstrap.encoding import write_together
-from state_pipelines.operations.bootstrap.state_digests import combine_digests
+from state_pipelines.operations.bootstrap.encoding import combine_digests, write_together
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark import BootstrapResult, NewOperator, NewState, bootstrap, bootstrap_run

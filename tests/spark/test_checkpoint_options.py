@@ -14,7 +14,7 @@ from state_pipelines.checkpoints.coordinator import EXCEEDED_MESSAGE, Clock
 from state_pipelines.checkpoints.options import FOREIGN_OPTIONS, FOREIGN_PREFIXES, OPTIONS
 from state_pipelines.datastream import CheckpointedFunction
 from state_pipelines.errors import IncompatibleError, StateError, UnsupportedError, UsageError
-from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.spark import micro_batches
 from state_pipelines.spark.keyed_step import KeyedStep
 from state_pipelines.spark.micro_batches import keyed_batches
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from state_pipelines.operations.inspect.keyed_formats import KeyedFormat
+    from state_pipelines.operations.inspect import KeyedFormat
     from state_pipelines.spark import KeyedProcessResult
 
 CHECKPOINTING, RECOVERY = "execution.checkpointing.", "execution.state-recovery."

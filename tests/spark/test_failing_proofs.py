@@ -11,7 +11,7 @@ import pytest
 
 from state_pipelines.errors import MigrationError, ProofError, UsageError
 from state_pipelines.operations.migration import parse_migration
-from state_pipelines.operations.proofs.proof_reports import ProofReport
+from state_pipelines.operations.proofs import ProofReport
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate, migration_run, write_state
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
-    from state_pipelines.operations.proofs.proof_reports import ProofReport
+    from state_pipelines.operations.proofs import ProofReport
     from state_pipelines.snapshot import Operator
 
 pytestmark = pytest.mark.spark

@@ -7,7 +7,7 @@ import yaml
 
 from state_pipelines.errors import MigrationError, ProofError, StateError, TargetExistsError
 from state_pipelines.metadata.handles import KeyGroupsSavepointStateHandle
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.migration import Direction, Migration, load_migration
 from state_pipelines.snapshot import Snapshot, open_snapshot

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark import register
 from state_pipelines.spark.metadata_source import FlinkStateMetadataSource

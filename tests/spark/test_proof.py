@@ -8,7 +8,7 @@ import pytest
 
 from state_pipelines.errors import ProofError
 from state_pipelines.operations.migration import parse_migration
-from state_pipelines.operations.proofs.proof_reports import ProofReport
+from state_pipelines.operations.proofs import ProofReport
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate, write_state
 from tests.snapshot.savepoints import types

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.operations.proofs.proof_reports import ProofCheck, ProofReport, RecordCounts
+from state_pipelines.operations.proofs import ProofCheck, ProofReport, RecordCounts
 from state_pipelines.spark.proof_suites import judge_report
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.generate import OPERATOR, generate
 from benchmarks.s3_server import S3Server, start_objects
 from state_pipelines.errors import StateError
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.migration import parse_migration
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark import metadata_source, migrate, register

@@ -11,7 +11,7 @@ import yaml
 
 from state_pipelines.errors import ProofError, StateError, UsageError
 from state_pipelines.operations.migration import load_migration
-from state_pipelines.operations.proofs.proof_reports import ProofReport
+from state_pipelines.operations.proofs import ProofReport
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate
 from state_pipelines.spark.suites import find_project, find_states, load_suites, run_suites

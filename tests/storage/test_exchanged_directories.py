@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import OutOfReachError
-from state_pipelines.operations.convert.conversion import convert
-from state_pipelines.operations.convert.source_removal import Removal
+from state_pipelines.operations.convert import Removal, convert
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import Location, PathMapping, join, read_file, resolve

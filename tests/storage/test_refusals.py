@@ -10,9 +10,9 @@ import pytest
 import state_pipelines as sp
 from benchmarks.s3_server import Refusal, S3Server, start_s3
 from state_pipelines.errors import StorageError, TargetExistsError
+from state_pipelines.operations.auditing.audits import audit_snapshot
 from state_pipelines.operations.auditing.report import AuditVerdict
-from state_pipelines.operations.auditing.snapshot_audit import audit_snapshot
-from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import (
     Location,

@@ -12,7 +12,7 @@ import state_pipelines as sp
 from benchmarks.s3_server import S3Server, start_s3
 from state_pipelines.errors import MissingFileError, NotFoundError, StorageError
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import (
     METADATA_FILE,

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.generate import generate
 from state_pipelines.errors import FormatError
-from state_pipelines.operations.convert.conversion import convert
-from state_pipelines.operations.inspect.inspection import StateReport, inspect
+from state_pipelines.operations.convert import convert
+from state_pipelines.operations.inspect import StateReport, inspect
 from state_pipelines.operations.rescale import RescaleRequest, plan_rescale, run_rescale
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import Location

@@ -18,11 +18,9 @@ from state_pipelines.dagster.python_functions import load_function
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materialize_savepoint
 from state_pipelines.errors import UsageError, Where
-from state_pipelines.operations.bootstrap.bootstrap import plan_bootstrap
-from state_pipelines.operations.bootstrap.bootstrap_files import load_bootstrap
-from state_pipelines.operations.bootstrap.bootstrap_proof import DESCRIPTIONS
+from state_pipelines.operations.bootstrap.bootstrap import DESCRIPTIONS, plan_bootstrap
 from state_pipelines.operations.bootstrap.new_states import NewOperator
-from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows
+from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, load_bootstrap
 from state_pipelines.operations.choices import parse_choice
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction

@@ -19,11 +19,11 @@ from state_pipelines.dagster.stream_settings import StreamSettings
 from state_pipelines.datastream.functions import combine_metrics
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
-from state_pipelines.operations.balance.balance import measure_balance
+from state_pipelines.operations.balance import measure_balance
 
 if TYPE_CHECKING:
     from state_pipelines.operations.auditing import AuditReport
-    from state_pipelines.operations.balance.balance_report import Balance
+    from state_pipelines.operations.balance import Balance
     from state_pipelines.snapshot import Snapshot
     from state_pipelines.spark import KeyedProcessResult
 

@@ -24,13 +24,12 @@ from state_pipelines.dagster.written_savepoints import (
     materialize_savepoint,
     name_results,
 )
-from state_pipelines.operations.convert.conversion import convert
-from state_pipelines.operations.convert.conversion_proof import DESCRIPTION, READS_BACK
-from state_pipelines.operations.proofs.proof_reports import DESCRIPTIONS, SOURCE_WHOLE
+from state_pipelines.operations.convert import DESCRIPTION, READS_BACK, convert
+from state_pipelines.operations.proofs import DESCRIPTIONS, SOURCE_WHOLE
 from state_pipelines.snapshot import Snapshot, open_snapshot
 
 if TYPE_CHECKING:
-    from state_pipelines.operations.convert.conversion import ConversionResult
+    from state_pipelines.operations.convert import ConversionResult
 
 NAME = "converted_savepoint"
 

@@ -15,11 +15,11 @@ from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import Cell, make_table
 from state_pipelines.dagster.partitions import open_partition
-from state_pipelines.operations.balance.balance import measure_balance
+from state_pipelines.operations.balance import measure_balance
 from state_pipelines.operations.balance.balance_charts import render_balance
 
 if TYPE_CHECKING:
-    from state_pipelines.operations.balance.balance_report import Balance, OperatorBalance
+    from state_pipelines.operations.balance import Balance, OperatorBalance
 
 NAME = "key_group_balance"
 BALANCED = "balanced"

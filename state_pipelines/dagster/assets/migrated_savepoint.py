@@ -26,7 +26,7 @@ from state_pipelines.dagster.written_savepoints import (
     materialize_savepoint,
     name_results,
 )
-from state_pipelines.operations.proofs.proof_reports import (
+from state_pipelines.operations.proofs import (
     DESCRIPTIONS,
     KEY_HASHES,
     KEY_SETS,

@@ -26,8 +26,8 @@ from state_pipelines.dagster.written_savepoints import (
 )
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.rescale import plan_rescale, run_rescale
-from state_pipelines.operations.rescale.change_texts import tell_label, tell_number
-from state_pipelines.operations.rescale.proof_report import DESCRIPTIONS
+from state_pipelines.operations.rescale.rescale_planner import tell_label, tell_number
+from state_pipelines.operations.rescale.rescale_proof import DESCRIPTIONS
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest, parse_request
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import Snapshot, open_snapshot

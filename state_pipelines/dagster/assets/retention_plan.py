@@ -24,7 +24,7 @@ from state_pipelines.operations.retention import (
     list_quarantine,
     plan_retention,
 )
-from state_pipelines.operations.retention.plan import read_planned_paths
+from state_pipelines.operations.retention.policy import read_planned_paths
 from state_pipelines.storage import Location, join, read_file, resolve
 from state_pipelines.storage.files import replace_file
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY

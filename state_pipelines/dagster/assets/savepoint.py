@@ -17,7 +17,7 @@ from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materialize_savepoint
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import join, parent, resolve
 

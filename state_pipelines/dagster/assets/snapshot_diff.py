@@ -15,9 +15,9 @@ from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import make_table
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.operations.diff import ExampleKind, diff
-from state_pipelines.operations.diff.state_changes import StateChange, list_changes
+from state_pipelines.operations.diff.diff_report import StateChange, list_changes
 from state_pipelines.operations.inventory import find_previous
-from state_pipelines.operations.json_rows import compact
+from state_pipelines.operations.state_rows import compact
 from state_pipelines.snapshot.representation import escape_markdown
 from state_pipelines.storage import replace_file
 

@@ -12,7 +12,7 @@ from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
-from state_pipelines.operations.proofs.proof_reports import DESCRIPTIONS, SUITES, ProofReport
+from state_pipelines.operations.proofs import DESCRIPTIONS, SUITES, ProofReport
 
 NAME = "state_expectations"
 

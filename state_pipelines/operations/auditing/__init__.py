@@ -6,9 +6,14 @@ several snapshots or all below a root.
 
 from __future__ import annotations
 
-from state_pipelines.operations.auditing.drill import run_drill
-from state_pipelines.operations.auditing.file_listings import Listings
-from state_pipelines.operations.auditing.path_audits import AuditSummary, audit_paths
+from state_pipelines.operations.auditing.audits import (
+    AuditSummary,
+    audit_paths,
+    audit_snapshot,
+    is_restorable,
+    run_drill,
+)
+from state_pipelines.operations.auditing.file_checks import Listings
 from state_pipelines.operations.auditing.report import (
     AuditReport,
     AuditTotals,
@@ -17,7 +22,6 @@ from state_pipelines.operations.auditing.report import (
     Property,
     Severity,
 )
-from state_pipelines.operations.auditing.snapshot_audit import audit_snapshot, is_restorable
 
 __all__ = [
     "AuditReport",

@@ -1,1 +1,766 @@
-"""Distribution of keyed state over key groups and subtasks."""
+"""Distribution of the keyed state of a snapshot over key groups and subtasks, also for other numbers of them.
+
+With another parallelism whole key groups change their subtasks, so that the prediction is exact. With another max
+parallelism keys change their key groups: by their Java hash, unless the new number divides the old one (then
+`key group % new number` is the new key group, because `hash % old % new == hash % new`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.codecs.columns import explain
+from state_pipelines.codecs.json import to_json
+from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.errors import StateError, StorageError, UnsupportedError, UsageError, at
+from state_pipelines.keyed.key_groups import check_max_parallelism, compute_key_group_range, compute_operator_index
+from state_pipelines.keyed.operator_table import group_files, split_files
+from state_pipelines.keyed.sections import measure_sections
+from state_pipelines.keyed.stats import Counts, HotKey, KeyGroupMeasurement, KeyGroupSizes, KeyHasher, Move, merge_sizes
+from state_pipelines.metadata.handles import KeyGroupRange
+from state_pipelines.operations.local_processes import Work, choose_runner
+from state_pipelines.operations.rescale.snapshot_merge import find_key_hasher
+from state_pipelines.operations.state_rows import compact
+from state_pipelines.snapshot.operator_state import RAW_KEYED_NAME, RawKeyedState
+from state_pipelines.snapshot.representation import escape_markdown
+from state_pipelines.snapshot.snapshot import ensure_open
+from state_pipelines.snapshot.snapshot_files import check_parallelism
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.snapshot import Operator, Snapshot
+
+
+class BalanceMethod(StrEnum):
+    """Method by which the state of an operator was measured."""
+
+    RECORDS = "records"
+    """All records were read: bytes are those of keys and values."""
+    OFFSETS = "offsets"
+    """Nothing but headers was read: bytes are those of the file, compressed where it is, and exact."""
+    ESTIMATE = "estimate"
+    """As `OFFSETS`, with estimates for files that do not record where key groups begin."""
+    NONE = ""
+    """Nothing was measured."""
+
+
+@dataclass(frozen=True)
+class KeyGroupLoads:
+    """Entries and bytes of each key group, by number of the key group.
+
+    Attributes:
+        bytes: of all keyed state.
+        records: None when they were not counted.
+        keys: distinct keys; None when they were not counted.
+    """
+
+    bytes: list[int]
+    records: list[int] | None = None
+    keys: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class SubtaskLoad:
+    """Entries and bytes of one subtask.
+
+    Attributes:
+        subtask: its index.
+        key_groups: [first, last].
+        bytes: of all keyed state.
+        records: None when they were not counted.
+        keys: distinct keys; None when they were not counted.
+    """
+
+    subtask: int
+    key_groups: list[int]
+    bytes: int
+    records: int | None
+    keys: int | None
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """State over the subtasks of an operator.
+
+    Attributes:
+        parallelism: number of subtasks.
+        max_parallelism: number of key groups.
+        subtasks: one per subtask.
+        imbalance: bytes of the largest subtask by the mean; 1 is even, and what an operator without state has.
+        idle: indices of subtasks that hold nothing.
+        loads: of the key groups.
+    """
+
+    parallelism: int
+    max_parallelism: int
+    subtasks: list[SubtaskLoad]
+    imbalance: float
+    idle: list[int]
+    loads: KeyGroupLoads
+
+    @property
+    def bytes(self) -> int:
+        """Of all subtasks."""
+        return sum(self.loads.bytes)
+
+
+@dataclass(frozen=True)
+class StateSizes:
+    """One state over all key groups.
+
+    Attributes:
+        bytes: 0 where only the bytes of all states together are known.
+        records: None when they were not counted.
+        keys: distinct keys; None when they were not counted.
+    """
+
+    name: str
+    bytes: int
+    records: int | None
+    keys: int | None
+
+
+@dataclass(frozen=True)
+class HotKeyGroup:
+    """A key group that holds much.
+
+    Attributes:
+        subtask: that has it now.
+        share: of the bytes of the operator, 0 to 1.
+    """
+
+    key_group: int
+    subtask: int
+    bytes: int
+    records: int | None
+    keys: int | None
+    share: float
+
+
+@dataclass(frozen=True)
+class HotKeyLoad:
+    """A key that has much.
+
+    Attributes:
+        key: as text; `0x` and hexadecimal digits when it cannot be decoded.
+        subtask: that has it now.
+        records: of all states.
+        bytes: of all states.
+        share: of the bytes of the subtask, 0 to 1.
+    """
+
+    key: str
+    key_group: int
+    subtask: int
+    records: int
+    bytes: int
+    share: float
+
+
+@dataclass(frozen=True)
+class OperatorBalance:
+    """One operator with keyed state.
+
+    Attributes:
+        id: 32 hexadecimal digits.
+        uid: when it is known.
+        measured: by which method.
+        states: of the operator, when records were counted.
+        now: None when nothing could be measured.
+        predicted: with the parallelism and max parallelism that were asked for; None when there is no prediction.
+        unpredicted: why there is none; empty when there is one, or none was asked for.
+        hottest_key_groups: those with the most bytes, descending.
+        most_bytes: the keys with the most bytes, descending; none when keys were not counted.
+        most_records: the keys with the most records, descending.
+        advice: anomalies and remedies.
+        notes: state that the numbers leave out.
+        error: why the state could not be read; empty when it could.
+    """
+
+    id: str
+    uid: str | None
+    parallelism: int
+    max_parallelism: int
+    measured: BalanceMethod = BalanceMethod.NONE
+    states: list[StateSizes] = field(default_factory=list)
+    now: Distribution | None = None
+    predicted: Distribution | None = None
+    unpredicted: str = ""
+    hottest_key_groups: list[HotKeyGroup] = field(default_factory=list)
+    most_bytes: list[HotKeyLoad] = field(default_factory=list)
+    most_records: list[HotKeyLoad] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    error: str = ""
+
+    @property
+    def label(self) -> str:
+        """The uid, or the id when the uid is not known."""
+        return self.uid or self.id
+
+
+@dataclass(frozen=True)
+class MaxParallelismConflict:
+    """Operators whose max parallelism does not go together, or not with their parallelism.
+
+    Attributes:
+        parallelism: of the operators.
+        max_parallelisms: by label of the operator.
+    """
+
+    parallelism: int
+    max_parallelisms: dict[str, int]
+
+    def __str__(self) -> str:
+        named = ", ".join(f"{name} ({number})" for name, number in self.max_parallelisms.items())
+        if len(set(self.max_parallelisms.values())) == 1:
+            return (
+                f"the parallelism {self.parallelism} exceeds the max parallelism of {named}: Flink cannot restore that"
+            )
+        return (
+            f"operators of parallelism {self.parallelism} hold keyed state with different max parallelism: {named}. "
+            "If they are chained, Flink takes one of the numbers for all of them and loses the state of the others "
+            "without a word; bring them to one max parallelism"
+        )
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Distribution of the keyed state of a snapshot over key groups and subtasks.
+
+    Attributes:
+        path: of the snapshot.
+        parallelism: that was asked for.
+        max_parallelism: that was asked for.
+        operators: those with keyed state.
+        conflicts: of max parallelism.
+    """
+
+    path: str
+    parallelism: int | None
+    max_parallelism: int | None
+    operators: list[OperatorBalance]
+    conflicts: list[MaxParallelismConflict]
+
+    @property
+    def imbalance(self) -> float:
+        """The highest of all operators, see `Distribution.imbalance`."""
+        return max((each.now.imbalance for each in self.operators if each.now is not None), default=1.0)
+
+    def to_json(self) -> dict[str, object]:
+        """The report as an object for `json.dumps`."""
+        report = asdict(self)
+        report["conflicts"] = [{**asdict(each), "text": str(each)} for each in self.conflicts]
+        return report
+
+    def to_markdown(self) -> str:
+        """The report as tables: subtasks, hottest key groups, hottest keys and advice of each operator."""
+        lines = [f"- **{escape_markdown(str(conflict))}**" for conflict in self.conflicts]
+        for operator in self.operators:
+            lines += ["", f"### {escape_markdown(_crop(operator.label))}", "", *_describe(operator)]
+        return "\n".join(lines).strip() + "\n"
+
+
+_SHOWN = 10
+
+
+def _describe(operator: OperatorBalance) -> list[str]:
+    if operator.now is None:
+        return [escape_markdown(operator.error or "; ".join(operator.notes))]
+    lines = [*_tabulate_distributions(operator), ""]
+    lines += [
+        f"- {escape_markdown(str(each))}"
+        for each in (*operator.advice, *operator.notes, *filter(None, [operator.unpredicted]))
+    ]
+    lines += ["", "| hottest key group | subtask | bytes | share | records | keys |", "|--:|--:|--:|--:|--:|--:|"]
+    lines += [
+        f"| {each.key_group} | {each.subtask} | {each.bytes:,} | {each.share:.1%} | {_number(each.records)} "
+        f"| {_number(each.keys)} |"
+        for each in operator.hottest_key_groups[:_SHOWN]
+    ]
+    for title, keys in (("most bytes", operator.most_bytes), ("most records", operator.most_records)):
+        if keys:
+            lines += ["", f"| key with {title} | key group | subtask | bytes | records | share of the subtask |"]
+            lines += ["|---|--:|--:|--:|--:|--:|"]
+            lines += [
+                f"| {escape_markdown(_crop(each.key))} | {each.key_group} | {each.subtask} | {each.bytes:,} "
+                f"| {each.records:,} | {each.share:.1%} |"
+                for each in keys[:_SHOWN]
+            ]
+    return lines
+
+
+def _tabulate_distributions(operator: OperatorBalance) -> list[str]:
+    lines = [
+        "| | parallelism | max parallelism | bytes | largest subtask | imbalance | idle subtasks |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name, each in (("now", operator.now), ("predicted", operator.predicted)):
+        if each is not None:
+            largest = max(subtask.bytes for subtask in each.subtasks)
+            lines.append(
+                f"| {name} | {each.parallelism} | {each.max_parallelism} | {each.bytes:,} | {largest:,} "
+                f"| {each.imbalance:.2f} | {len(each.idle)} |"
+            )
+    return lines
+
+
+def _number(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def _crop(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+UNEVEN = 1.1
+"""A subtask with so many times the mean of key groups is spoken of."""
+
+HOT = 1.2
+"""A key group with so many times the even share of a subtask is spoken of."""
+
+DOMINANT = 0.5
+"""A key with such a share of its key group is what makes the key group hot."""
+
+_SHOWN_KEY = 60
+
+
+def refuse(parallelism: int, max_parallelism: int) -> str:
+    """Why Flink would not run with these numbers; empty when it would."""
+    if parallelism <= max_parallelism:
+        return ""
+    return (
+        f"parallelism {parallelism} exceeds max parallelism {max_parallelism}: every subtask needs a key group, and "
+        f"Flink refuses to start; choose a parallelism up to {max_parallelism}, or a larger max parallelism"
+    )
+
+
+def advise(distribution: Distribution, keys: Sequence[HotKeyLoad]) -> list[str]:
+    """Lines of advice.
+
+    Args:
+        distribution: that is judged.
+        keys: hottest keys of the operator, by bytes.
+    """
+    return [*_advise_ranges(distribution), *_advise_idle(distribution), *_advise_hottest(distribution, keys)]
+
+
+def _advise_ranges(distribution: Distribution) -> Iterator[str]:
+    p, m = distribution.parallelism, distribution.max_parallelism
+    small, large = m // p, -(-m // p)
+    if small != large and large * p / m >= UNEVEN:
+        divisors = [each for each in range(1, m + 1) if m % each == 0]
+        near = [*[each for each in divisors if each < p][-1:], *[each for each in divisors if each > p][:1]]
+        yield (
+            f"parallelism {p} with max parallelism {m} gives subtasks of {small} and {large} key groups: the largest "
+            f"has {large * p / m:.2g} times the mean; choose a divisor of {m} "
+            f"({' or '.join(map(str, near))}) or a larger max parallelism"
+        )
+
+
+def _advise_idle(distribution: Distribution) -> Iterator[str]:
+    p, idle = distribution.parallelism, len(distribution.idle)
+    if not idle or not distribution.bytes:
+        return
+    noun = "subtask has" if idle == 1 else "subtasks have"
+    text = f"{idle} of {p} {noun} no state, because no key falls into the key groups"
+    if distribution.loads.keys is not None and sum(distribution.loads.keys) < 2 * p:
+        text += f": there are only {sum(distribution.loads.keys)} keys"
+    yield text
+
+
+def _advise_hottest(distribution: Distribution, keys: Sequence[HotKeyLoad]) -> Iterator[str]:
+    loads, total, p = distribution.loads, distribution.bytes, distribution.parallelism
+    if p == 1 or not total:
+        return
+    hottest = max(range(len(loads.bytes)), key=loads.bytes.__getitem__)
+    share = loads.bytes[hottest] / total
+    if share * p < HOT:
+        return
+    text = (
+        f"key group {hottest} alone holds {share:.0%} of the bytes, {share * p:.2g} times the even share of a subtask: "
+        f"no more than {max(1, int(1 / share))} subtasks can be even"
+    )
+    largest = keys[0] if keys else None
+    if largest is not None and largest.bytes >= DOMINANT * loads.bytes[hottest]:
+        shown = largest.key if len(largest.key) <= _SHOWN_KEY else f"{largest.key[: _SHOWN_KEY - 1]}…"
+        yield f"{text}. Most of it is the one key {shown}, and no rescaling splits a key: give it a finer key"
+    elif loads.keys is None or loads.keys[hottest] > 1:
+        yield f"{text}; a larger max parallelism spreads its keys"
+    else:
+        yield f"{text}. It has one key, and no rescaling splits a key: give it a finer key"
+
+
+def find_max_parallelism_conflicts(snapshot: Snapshot) -> list[MaxParallelismConflict]:
+    """Operators with keyed state whose max parallelism does not go together, or not with their parallelism.
+
+    Operators of one chain run in one job vertex with one max parallelism. On restore Flink sets that of the vertex to
+    what the state of an operator says (`StateAssignmentOperation.checkParallelismPreconditions`), once per operator, so
+    that the last one wins; the others then read other key groups than were written. `_metadata` does not tell which
+    operators are chained, but only those of the same parallelism can be.
+    """
+    found: dict[int, dict[str, int]] = {}
+    for operator in snapshot.operators:
+        if any(each.managed_keyed_state or each.raw_keyed_state for each in operator.metadata.subtasks):
+            found.setdefault(operator.parallelism, {})[operator.label] = operator.max_parallelism
+    conflicts = []
+    for parallelism, numbers in sorted(found.items()):
+        if len(set(numbers.values())) > 1:
+            conflicts.append(MaxParallelismConflict(parallelism, numbers))
+        exceeded = {label: number for label, number in numbers.items() if number < parallelism}
+        conflicts += [MaxParallelismConflict(parallelism, {label: number}) for label, number in exceeded.items()]
+    return conflicts
+
+
+Run = Callable[[Sequence[Work[KeyGroupSizes]], str], list[KeyGroupSizes]]
+"""Runs tasks; the text is part of the error when a process dies."""
+
+TASK_SIZE = 256 << 20
+"""Bytes of file in one task."""
+
+
+def measure_balance(
+    snapshot: Snapshot | str,
+    *,
+    operators: Iterable[str] | None = None,
+    parallelism: int | None = None,
+    max_parallelism: int | None = None,
+    hashers: Mapping[bytes, KeyHasher] | None = None,
+    count: bool = True,
+    top: int = 10,
+    processes: int = 1,
+    run: Run | None = None,
+) -> Balance:
+    """Measure how keyed state is distributed over key groups and subtasks, now and with other numbers of them.
+
+    Errors of operators are in the result and do not hide the others.
+
+    Args:
+        snapshot: a snapshot, or its path.
+        operators: uids, ids or names; default all that have keyed state.
+        parallelism: number of subtasks to predict for; default that of each operator.
+        max_parallelism: number of key groups to predict for; default that of each operator.
+        hashers: hash function of the keys by operator id, for a max parallelism that does not divide the present one;
+            default the known one, or one found from the snapshot.
+        count: read all keyed state, for bytes without framing and compression, records, keys and the hottest keys.
+            Otherwise only the bytes that handles and headers state.
+        top: number of hottest key groups and keys.
+        processes: that share the work; with more than one, the main module of a script must be guarded by
+            `if __name__ == "__main__":`.
+        run: runs the tasks in place of processes, such as `spark.tasks.run_tasks` with a session.
+
+    Raises:
+        NotFoundError: there is no such operator.
+        UsageError: Flink does not allow one of the numbers.
+        StateError: `_metadata` cannot be read.
+    """
+    snapshot = ensure_open(snapshot)
+    for name, number in (("parallelism", parallelism), ("max parallelism", max_parallelism)):
+        if number is not None:
+            check_max_parallelism(number, name)
+    if parallelism is not None and max_parallelism is not None and parallelism > max_parallelism:
+        raise UsageError(
+            f"a parallelism of {parallelism} does not go with a max parallelism of {max_parallelism}",
+            hint="Every subtask needs at least one key group",
+        )
+    chosen = snapshot.operators if operators is None else [snapshot.operator(name) for name in operators]
+    with choose_runner(run, processes) as runner:
+        wish = _Wish(parallelism, max_parallelism, hashers or {}, count, top, runner)
+        found = [_measure(each, wish) for each in chosen if _has_keyed_state(each)]
+    return Balance(snapshot.path, parallelism, max_parallelism, found, find_max_parallelism_conflicts(snapshot))
+
+
+@dataclass(frozen=True)
+class _Wish:
+    parallelism: int | None
+    max_parallelism: int | None
+    hashers: Mapping[bytes, KeyHasher]
+    count: bool
+    top: int
+    run: Run
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """Measurements of an operator.
+
+    Attributes:
+        sizes: of the records; None when they were not counted.
+        raw: i64[max parallelism], bytes of raw keyed state that is not timers, and of files that were not read.
+        estimated: `raw` is not exact.
+        unknown_hash: why keys cannot be moved to another max parallelism; empty when they can, or need not.
+    """
+
+    sizes: KeyGroupSizes | None
+    raw: Counts
+    estimated: bool = False
+    unknown_hash: str = ""
+
+    @property
+    def loads(self) -> KeyGroupLoads:
+        """Contents of the key groups."""
+        if self.sizes is None:
+            return KeyGroupLoads(self.raw.tolist())
+        return _make_loads(
+            self.sizes.bytes.sum(0) + self.raw,
+            None if self.sizes.blocks else self.sizes.records.sum(0),
+            None if self.sizes.uncounted else self.sizes.all_keys,
+        )
+
+
+def _has_keyed_state(operator: Operator) -> bool:
+    return any(each.managed_keyed_state or each.raw_keyed_state for each in operator.metadata.subtasks)
+
+
+def _measure(operator: Operator, wish: _Wish) -> OperatorBalance:
+    blank = OperatorBalance(operator.id, operator.uid, operator.parallelism, operator.max_parallelism)
+    try:
+        with at(operator=operator.label):
+            check_parallelism(operator.metadata, str(operator.snapshot.location.metadata))
+            return _judge(operator, blank, _read(operator, wish), wish)
+    except StorageError:
+        raise
+    except StateError as error:
+        return replace(blank, error=str(error))
+
+
+def _read(operator: Operator, wish: _Wish) -> _Found:
+    everything = KeyGroupRange(0, operator.max_parallelism)
+    raw = np.zeros(len(everything), np.int64)
+    for state in operator.raw_states:
+        if isinstance(state, RawKeyedState):
+            for subtask_state in state.subtask_states:
+                raw += measure_sections(subtask_state.sections, everything)[0]
+    if not wish.count:
+        return _find_stored(operator, raw)
+    move, reason = _plan_move(operator, wish)
+    tasks = [
+        KeyGroupMeasurement(operator.label, split, groups, operator.record_context, wish.top, move)
+        for files in group_files(operator.keyed_files).values()
+        for split, groups in _split(operator, files)
+    ]
+    found = wish.run(tasks, f"{operator.label} cannot be measured")
+    return _Found(merge_sizes(found, everything, wish.top), raw, unknown_hash=reason)
+
+
+def _find_stored(operator: Operator, found: Counts) -> _Found:
+    everything = KeyGroupRange(0, operator.max_parallelism)
+    estimated = False
+    for _, file in operator.keyed_files:
+        stored, rough = file.measure_stored_bytes(operator.record_context, everything)
+        own = file.key_groups
+        found[own.start : own.end + 1] += stored[own.start : own.end + 1]
+        estimated |= rough
+    return _Found(None, found, estimated)
+
+
+def _split(operator: Operator, files: Sequence[KeyedFile]) -> Iterable[tuple[tuple[KeyedFile, ...], KeyGroupRange]]:
+    start, end = min(file.key_groups.start for file in files), max(file.key_groups.end for file in files)
+    own = KeyGroupRange(start, end + 1 - start)
+    for split, groups in split_files(files, TASK_SIZE, operator.record_context, own):
+        yield split, own if groups is None else groups
+
+
+def _plan_move(operator: Operator, wish: _Wish) -> tuple[Move | None, str]:
+    """Find the hasher for the requested max parallelism, or the reason why there is none."""
+    wanted = wish.max_parallelism
+    if wanted is None or operator.max_parallelism % wanted == 0 or not operator.keyed_files:
+        return None, ""
+    hasher = wish.hashers.get(operator.metadata.operator_id)
+    if hasher is None:
+        try:
+            hasher, _ = find_key_hasher([operator], operator.keyed_files[0][1].header.key_serializer, {})
+        except (UnsupportedError, UsageError) as error:
+            return None, explain(error)
+        if hasher is None:
+            return None, "there are no keys"
+    return Move(wanted, hasher), ""
+
+
+def _judge(operator: Operator, blank: OperatorBalance, found: _Found, wish: _Wish) -> OperatorBalance:
+    """Judge the numbers of an operator."""
+    p, m, sizes, loads = operator.parallelism, operator.max_parallelism, found.sizes, found.loads
+    notes = _note(found)
+    if refuse(p, m):
+        # There are no key-group ranges for such numbers; the conflict reports it.
+        return replace(blank, measured=_find_method(found), notes=[*notes, refuse(p, m)])
+    now = distribute(loads, p, m)
+    most_bytes, most_records = ([], []) if sizes is None else _name_keys(operator, sizes, now)
+    predicted, reason = None, ""
+    if wish.parallelism is not None or wish.max_parallelism is not None:
+        predicted, reason = _predict(operator, found, wish)
+    subject = predicted or (None if reason else now)
+    return replace(
+        blank,
+        measured=_find_method(found),
+        states=[] if sizes is None else _name_states(sizes, found.raw),
+        now=now,
+        predicted=predicted,
+        unpredicted=reason,
+        hottest_key_groups=_find_hottest(now, wish.top),
+        most_bytes=most_bytes,
+        most_records=most_records,
+        advice=[] if subject is None else advise(subject, most_bytes),
+        notes=notes,
+    )
+
+
+def _find_method(found: _Found) -> BalanceMethod:
+    if found.sizes is not None:
+        return BalanceMethod.RECORDS
+    return BalanceMethod.ESTIMATE if found.estimated else BalanceMethod.OFFSETS
+
+
+def _note(found: _Found) -> list[str]:
+    if found.sizes is None:
+        how = "roughly where key groups are stored" if found.estimated else "where key groups begin"
+        return [f"bytes of the files, which say {how}; records and keys were not counted"]
+    notes = [
+        f"{'records and keys' if name in found.sizes.blocks else 'keys'} of {name} are not counted: {reason}"
+        for name, reason in found.sizes.uncounted
+    ]
+    if found.raw.any():
+        notes.append("raw keyed state counts with its bytes; what its keys are, only the operator knows")
+    return notes
+
+
+def _predict(operator: Operator, found: _Found, wish: _Wish) -> tuple[Distribution | None, str]:
+    """The distribution that was asked for, or why it is not known."""
+    p = wish.parallelism or operator.parallelism
+    m = wish.max_parallelism or operator.max_parallelism
+    reason = refuse(p, m)
+    loads = None
+    if not reason:
+        loads, reason = _move(operator, found, m)
+    return (None, reason) if loads is None else (distribute(loads, p, m), "")
+
+
+def _move(operator: Operator, found: _Found, m: int) -> tuple[KeyGroupLoads | None, str]:
+    old, sizes = found.loads, found.sizes
+    if m == operator.max_parallelism:
+        return old, ""
+    unknown = f"max parallelism {m} cannot be predicted"
+    if found.raw.any() and sizes is not None:
+        return None, f"{unknown}: raw keyed state does not say what its keys are"
+    if operator.max_parallelism % m == 0:
+        return KeyGroupLoads(_fold(old.bytes, m) or [], _fold(old.records, m), _fold(old.keys, m)), ""
+    if found.unknown_hash:
+        return None, f"{unknown}: {found.unknown_hash}"
+    if sizes is None or sizes.moved is None:
+        return None, f"{unknown}: its keys were not read; count the records"
+    if sizes.uncounted:
+        return None, f"{unknown}: keys of {', '.join(name for name, _ in sizes.uncounted)} cannot be found"
+    if sizes.moved.misfiled:
+        wrong, total = sizes.moved.misfiled, int(sizes.all_keys.sum())
+        return None, f"{unknown}: the hash does not give the key groups of {wrong:,} of {total:,} keys"
+    return _make_loads(sizes.moved.bytes, sizes.moved.records, sizes.moved.keys), ""
+
+
+def _fold(numbers: list[int] | None, m: int) -> list[int] | None:
+    """Numbers per key group with a max parallelism that divides the old one."""
+    if numbers is None:
+        return None
+    folded: list[int] = np.array(numbers, np.int64).reshape(-1, m).sum(0).tolist()
+    return folded
+
+
+def _make_loads(nbytes: Counts, records: Counts | None, keys: Counts | None) -> KeyGroupLoads:
+    return KeyGroupLoads(nbytes.tolist(), *(None if each is None else each.tolist() for each in (records, keys)))
+
+
+def distribute(loads: KeyGroupLoads, parallelism: int, max_parallelism: int) -> Distribution:
+    """The subtasks that key groups make (`KeyGroupRangeAssignment.computeKeyGroupRangeForOperatorIndex`).
+
+    Args:
+        loads: of all key groups.
+        parallelism: number of subtasks.
+        max_parallelism: number of key groups.
+
+    Raises:
+        UsageError: the numbers do not go together.
+    """
+    ranges = [compute_key_group_range(each, parallelism, max_parallelism) for each in range(parallelism)]
+    starts = [each.start for each in ranges]
+
+    def add(numbers: list[int] | None) -> list[int] | None:
+        if numbers is None:
+            return None
+        sums: list[int] = np.add.reduceat(np.array(numbers, np.int64), starts).tolist()
+        return sums
+
+    nbytes, records, keys = add(loads.bytes) or [], add(loads.records), add(loads.keys)
+    subtasks = [
+        SubtaskLoad(
+            index,
+            [each.start, each.end],
+            nbytes[index],
+            None if records is None else records[index],
+            None if keys is None else keys[index],
+        )
+        for index, each in enumerate(ranges)
+    ]
+    mean = sum(nbytes) / parallelism
+    imbalance = max(nbytes) / mean if mean else 1.0
+    idle = [each.subtask for each in subtasks if not (each.bytes or each.records)]
+    return Distribution(parallelism, max_parallelism, subtasks, imbalance, idle, loads)
+
+
+def _name_states(sizes: KeyGroupSizes, raw: Counts) -> list[StateSizes]:
+    uncounted = dict(sizes.uncounted)
+    states = [
+        StateSizes(name, nbytes, None if name in sizes.blocks else records, None if name in uncounted else keys)
+        for name, nbytes, records, keys in zip(
+            sizes.states, *(each.sum(1).tolist() for each in (sizes.bytes, sizes.records, sizes.keys)), strict=True
+        )
+    ]
+    return [*states, StateSizes(RAW_KEYED_NAME, int(raw.sum()), None, None)] if raw.any() else states
+
+
+def _find_hottest(now: Distribution, top: int) -> list[HotKeyGroup]:
+    loads, total = now.loads, now.bytes
+    order = sorted((group for group, size in enumerate(loads.bytes) if size), key=lambda each: -loads.bytes[each])
+    return [
+        HotKeyGroup(
+            group,
+            compute_operator_index(group, now.parallelism, now.max_parallelism),
+            loads.bytes[group],
+            None if loads.records is None else loads.records[group],
+            None if loads.keys is None else loads.keys[group],
+            loads.bytes[group] / total,
+        )
+        for group in order[:top]
+    ]
+
+
+def _name_keys(
+    operator: Operator, sizes: KeyGroupSizes, now: Distribution
+) -> tuple[list[HotKeyLoad], list[HotKeyLoad]]:
+    """The hottest keys by bytes and by records, as text."""
+    serializer = operator.keyed_files[0][1].header.key_serializer if operator.keyed_files else None
+
+    def decode(key: bytes) -> str:
+        if serializer is None:
+            return f"0x{key.hex()}"
+        try:
+            reader = Reader(key)
+            value = read_value(derive_layout(serializer, operator.record_context.layouts), reader)
+            reader.expect_end("the key")
+            return compact(to_json(serializer, value)) or '""'
+        except UnsupportedError:
+            return f"0x{key.hex()}"
+
+    def name(key: HotKey) -> HotKeyLoad:
+        subtask = compute_operator_index(key.key_group, now.parallelism, now.max_parallelism)
+        share = key.bytes / (now.subtasks[subtask].bytes or 1)
+        return HotKeyLoad(decode(key.key), key.key_group, subtask, key.records, key.bytes, share)
+
+    return [name(each) for each in sizes.most_bytes], [name(each) for each in sizes.most_records]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.balance.balance_report import BalanceMethod
+from state_pipelines.operations.balance import BalanceMethod
 from state_pipelines.storage import create_file, resolve
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from matplotlib.ticker import MultipleLocator
 
-    from state_pipelines.operations.balance.balance_report import Balance, Distribution, OperatorBalance
+    from state_pipelines.operations.balance import Balance, Distribution, OperatorBalance
 
 MOST_OPERATORS = 8
 """Operators in one picture: those with the most bytes."""

@@ -2,54 +2,346 @@
 
 The steps are the same for every engine that gives rows (`RowEngine`): types of the columns, descriptions, plan,
 encoding in tasks, merging in tasks, proof, publication.
+
+Offsets of Kafka partitions as the state of a Kafka source: splits of its readers, and its enumerator. Source:
+`org.apache.flink.connector.kafka.source.enumerator.KafkaSourceEnumerator` (`getSplitOwner`),
+`KafkaSourceEnumStateSerializer`, `SourceCoordinator.writeCheckpointBytes`.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+import pyarrow as pa
+
 from state_pipelines.binary.data_views import Writer
-from state_pipelines.errors import UsageError, at
-from state_pipelines.keyed.digests import add_sums
-from state_pipelines.keyed.hashing.value_hashes import make_key_hasher
+from state_pipelines.codecs.logical_values import conform, to_plain
+from state_pipelines.connectors.kafka_source import (
+    NO_OFFSET,
+    STARTING_WORDS,
+    KafkaAssignment,
+    KafkaEnumerator,
+    KafkaSplit,
+    write_kafka_enumerator,
+    write_kafka_split,
+)
+from state_pipelines.connectors.registry import CoordinatorState, write_coordinator, write_versioned_array
+from state_pipelines.errors import IncompatibleError, UsageError, ValueRangeError, at
+from state_pipelines.keyed.digests import KEYS, ROWS, add_sums
+from state_pipelines.keyed.hashing.basic_hashes import hash_strings
+from state_pipelines.keyed.hashing.value_hashes import KeyHasher, make_key_hasher
 from state_pipelines.keyed.row_encoding import RecordEncoder
 from state_pipelines.metadata import find_operator_id
-from state_pipelines.operations.bootstrap.bootstrap_proof import ExpectedRows, prove_bootstrap
-from state_pipelines.operations.bootstrap.encoding import ElementEncoding, EncodedElements, EncodedRows, KeyedEncoding
-from state_pipelines.operations.bootstrap.kafka_offsets import (
-    assign_splits,
-    make_coordinator,
-    read_offsets,
-    require_splits,
+from state_pipelines.operations.bootstrap.encoding import (
+    NULLS,
+    ElementEncoding,
+    EncodedElements,
+    EncodedRows,
+    FileDigests,
+    KeyedEncoding,
+    StateDigests,
+    SubtaskDigests,
+    combine_digests,
 )
-from state_pipelines.operations.bootstrap.new_states import NewStateKind
-from state_pipelines.operations.bootstrap.row_shapes import KEY_GROUP, RowShape
-from state_pipelines.operations.bootstrap.state_digests import combine_digests
+from state_pipelines.operations.bootstrap.new_states import (
+    KEY_GROUP,
+    LIST_INDEX,
+    SUBTASK,
+    NewStateKind,
+    RowShape,
+    require_kind,
+)
+from state_pipelines.operations.proofs import (
+    AFTER,
+    EXAMPLES,
+    EXPECTED,
+    KEY_HASHES,
+    KEY_SETS,
+    READ_BACK,
+    ROW_COUNTS,
+    DifferingRecord,
+    ProofCheck,
+    ProofReport,
+    RecordCounts,
+)
 from state_pipelines.operations.write.publication import FileMode, note_files, plan_copies
 from state_pipelines.operations.write.savepoint_plan import EncodedStates, StateName, plan_savepoint
 from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.registry import write_snapshot
 from state_pipelines.serializers.state_meta_info import write_state_meta_infos
+from state_pipelines.snapshot.operator_state import NonKeyedState
 from state_pipelines.storage.snapshot_writer import require_free, require_outside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import pyarrow as pa
-
     from state_pipelines.codecs.layout import LayoutContext
-    from state_pipelines.connectors.kafka_source import KafkaSplit
+    from state_pipelines.keyed.digests import Sums
     from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
-    from state_pipelines.operations.proofs.proof_reports import ProofReport
+    from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.write.operator_rewrite import ElementFile
     from state_pipelines.operations.write.savepoint_plan import OperatorWriting, SavepointPlan
     from state_pipelines.operations.write.state_spills import StateSpill
     from state_pipelines.operations.write.transaction import SnapshotTransaction
     from state_pipelines.serializers.tree import Serializer
-    from state_pipelines.snapshot import Snapshot
+    from state_pipelines.snapshot import Operator, Snapshot
     from state_pipelines.storage import Location
+
+COORDINATOR_VERSION = 1
+"""Of `SourceCoordinatorSerdeUtils`, since Flink 1.13."""
+
+ENUMERATOR_VERSION = 1
+"""Assigned partitions and no more: every release of the connector since Flink 1.14 reads it."""
+
+
+def read_offsets(rows: pa.Table) -> list[KafkaSplit]:
+    """The splits of a table with the columns `topic`, `partition` and `offset` (of the next record to read).
+
+    Raises:
+        UsageError: a column is missing, or there are no rows.
+        ValueRangeError: an offset or partition is negative or null, or no whole number; a topic is no text.
+        IncompatibleError: a partition occurs twice.
+    """
+    for name in ("topic", "partition", "offset"):
+        if name not in rows.schema.names:
+            raise UsageError(f"the offsets have no column {name}", hint=f"they have {', '.join(rows.schema.names)}")
+    columns = []
+    for name, kind in (("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())):
+        column = to_plain(rows.column(name).combine_chunks(), name)
+        if name == "topic" and not (pa.types.is_string(column.type) or pa.types.is_null(column.type)):
+            raise ValueRangeError(f"the column {name} is {column.type}, not text")
+        require_kind(column.type, kind, name)
+        columns.append(conform(column, kind, name).to_pylist())
+    splits: dict[tuple[str, int], KafkaSplit] = {}
+    for topic, partition, offset in zip(*columns, strict=True):
+        label = f"partition {partition} of topic {topic}"
+        if not topic or partition is None or partition < 0:
+            raise ValueRangeError(f"there is no {label}", hint="Every row names a topic and a partition from 0 on")
+        if offset is None or (offset < 0 and offset not in (-1, -2, -3)):
+            words = ", ".join(f"{number} {word}" for number, word in STARTING_WORDS.items() if number != NO_OFFSET)
+            raise ValueRangeError(
+                f"{offset} is no offset for {label}",
+                hint=f"Give that of the next record to read; of those below 0: {words}",
+            )
+        if (topic, partition) in splits:
+            raise IncompatibleError(f"there are several offsets for {label}", hint="Take the largest one")
+        splits[topic, partition] = KafkaSplit(topic, partition, offset)
+    if not splits:
+        raise UsageError(
+            "there are no offsets", hint="Without any, the source starts as its job says; leave the state out"
+        )
+    return list(splits.values())
+
+
+def require_splits(splits: Sequence[KafkaSplit], parallelism: int) -> None:
+    """Refuse a source with more subtasks than partitions.
+
+    Raises:
+        UsageError: says how many there are.
+    """
+    if parallelism > len(splits):
+        known, idle = len(splits), parallelism - len(splits)
+        raise UsageError(
+            f"the source knows {known} partition{'' if known == 1 else 's'}, so that of its {parallelism} subtasks "
+            f"{idle} would have nothing to read, for whose watermark Flink waits",
+            hint=f"Choose at most {known} subtasks, or give the offsets of all partitions: -2 is the earliest record",
+        )
+
+
+def assign_splits(splits: Sequence[KafkaSplit], parallelism: int) -> pa.RecordBatch:
+    """Rows of the readers' state: `subtask`, `list_index`, `value`, by the rule of the enumerator."""
+    hashes = hash_strings(pa.array([each.topic for each in splits], pa.string())).tolist()
+    placed = sorted(
+        (((code * 31 & 0x7FFFFFFF) % parallelism + each.partition) % parallelism, each.topic, each.partition, each)
+        for code, each in zip(hashes, splits, strict=True)
+    )
+    return pa.RecordBatch.from_pydict(
+        {
+            SUBTASK: pa.array([subtask for subtask, *_ in placed], pa.int32()),
+            LIST_INDEX: pa.array(range(len(placed)), pa.int64()),
+            "value": pa.array([write_versioned_array(write_kafka_split(each)) for *_, each in placed], pa.binary()),
+        }
+    )
+
+
+def make_coordinator(splits: Sequence[KafkaSplit]) -> bytes:
+    """State of the source coordinator that knows the partitions as assigned, so that it does not assign them again."""
+    enumerator = KafkaEnumerator(ENUMERATOR_VERSION, tuple(KafkaAssignment(each) for each in splits))
+    versioned = write_kafka_enumerator(enumerator)
+    return write_coordinator(CoordinatorState(0, COORDINATOR_VERSION, versioned))
+
+
+DESCRIPTIONS = {
+    ROW_COUNTS: "every row of the input was encoded, and every key group and subtask has as many entries as rows",
+    KEY_SETS: "the keys are those of the rows, none lost and none duplicated",
+    KEY_HASHES: "every key is in the key group that its hash gives",
+    READ_BACK: "the entries read back are the rows that were given",
+}
+
+
+@dataclass(frozen=True)
+class ExpectedRows:
+    """Digests of the given rows, by state.
+
+    Attributes:
+        keyed: of keyed states and timers.
+        elements: by subtask; all rows of a broadcast state below subtask 0.
+        given: number of rows as their source counts them (footers of Parquet files, Spark), and of those that were
+            encoded or are empty lists.
+    """
+
+    keyed: dict[StateName, StateDigests] = field(default_factory=dict)
+    elements: dict[StateName, Sums] = field(default_factory=dict)
+    given: dict[StateName, tuple[int, int]] = field(default_factory=dict)
+
+
+def prove_bootstrap(plan: SavepointPlan, snapshot: Snapshot, expected: ExpectedRows, run: Runner) -> ProofReport:
+    """Read the new states back and compare them with the rows.
+
+    The order of elements counts inside a value (keyed list state), and not between the elements of an operator's list
+    state, which Flink distributes again at every restore.
+
+    Args:
+        plan: of the savepoint.
+        snapshot: the staged savepoint.
+        expected: digests of the rows.
+        run: runs tasks.
+
+    Raises:
+        StateError: a new file cannot be read.
+    """
+    started = time.monotonic()
+    comparison = _Comparison()
+    for (_, name), (rows, taken) in expected.given.items():
+        comparison.compare_input(name, rows, taken)
+    unhashed = misplaced = 0
+    labels: dict[str, None] = {}
+    for writing in plan.operators:
+        operator = snapshot.get_operator(writing.metadata.operator_id)
+        assert operator is not None
+        labels[writing.description.operator] = None
+        for (label, name), found in _read_keyed(plan, writing, operator, run).items():
+            comparison.compare(name, "key group", expected.keyed[label, name].sums, found.sums)
+            unhashed, misplaced = unhashed + found.unhashed, misplaced + found.misplaced.total()
+        for (label, name), sums in _read_elements(plan, writing, operator, run).items():
+            wanted = expected.elements[label, name]
+            if writing.elements[name].info.distribution_mode == StateKind.BROADCAST and wanted:
+                wanted = dict.fromkeys(range(writing.metadata.parallelism), wanted[0])
+            comparison.compare(name, "subtask", wanted, sums)
+    checks = list(comparison.make_checks())
+    hashed = comparison.keyed_rows - unhashed
+    if hashed:
+        observed = f"{misplaced:,} of {hashed:,} keys are in another key group"
+        counts = RecordCounts(hashed, differing=misplaced)
+        description = DESCRIPTIONS[KEY_HASHES]
+        checks.insert(
+            2, ProofCheck(KEY_HASHES, not misplaced, description, "no key in another key group", observed, counts)
+        )
+    notes = (f"{unhashed:,} keys have no known hash: their key groups are those of the rows",) if unhashed else ()
+    return ProofReport(
+        ", ".join(labels),
+        ", ".join(comparison.states),
+        comparison.rows,
+        len(comparison.key_groups),
+        tuple(checks),
+        time.monotonic() - started,
+        notes=notes,
+    )
+
+
+def _read_keyed(
+    plan: SavepointPlan, writing: OperatorWriting, operator: Operator, run: Runner
+) -> dict[StateName, StateDigests]:
+    if not writing.layouts:
+        return {}
+    label = writing.description.operator
+    key = next(iter(writing.layouts.values())).key_serializer
+    hasher = KeyHasher(key, plan.context, writing.description.hashes)
+    tasks = [
+        FileDigests(label, file, writing.layouts, writing.context, hasher)
+        for _, file in operator.keyed_files
+        if not file.holds_raw_timers
+    ]
+    found = run(tasks, "the proof cannot read the new state")
+    return {(label, name): combine_digests(each[name] for each in found) for name in writing.layouts}
+
+
+def _read_elements(
+    plan: SavepointPlan, writing: OperatorWriting, operator: Operator, run: Runner
+) -> dict[StateName, Sums]:
+    label, parallelism = writing.description.operator, writing.metadata.parallelism
+    states = {each.name: each for each in operator.operator_states if isinstance(each, NonKeyedState)}
+    read: dict[StateName, Sums] = {}
+    for name in writing.elements:
+        tasks = [SubtaskDigests(label, each, plan.context, parallelism) for each in states[name].subtask_states]
+        found = run(tasks, "the proof cannot read the new state")
+        read[label, name] = {subtask: values for sums in found for subtask, values in sums.items()}
+    return read
+
+
+class _Comparison:
+    """Compares the digests of both sides, state after state."""
+
+    def __init__(self) -> None:
+        self.states: list[str] = []
+        self.rows = self.keyed_rows = 0
+        self.key_groups: set[int] = set()
+        self._counts: dict[str, RecordCounts] = {name: RecordCounts() for name in (ROW_COUNTS, KEY_SETS, READ_BACK)}
+        self._differing: dict[str, list[DifferingRecord]] = {name: [] for name in self._counts}
+        self._fields: Counter[str] = Counter()
+
+    def compare(self, state: str, column: str, expected: Sums, found: Sums) -> None:
+        """Compare one state."""
+        self.states.append(state)
+        rows = sum(each[ROWS] for each in found.values())
+        self.rows += rows
+        if column == "key group":
+            self.keyed_rows += rows
+            self.key_groups |= found.keys()
+        for number in sorted({*expected, *found}):
+            one, other = expected.get(number, {}), found.get(number, {})
+            count, wanted = other.get(ROWS, 0), one.get(ROWS, 0)
+            self._note(ROW_COUNTS, state, column, number, wanted, count, is_same=count == wanted)
+            self._note(KEY_SETS, state, column, number, wanted, count, is_same=one.get(KEYS) == other.get(KEYS))
+            self._note(READ_BACK, state, column, number, wanted, count, is_same=one == other)
+            if one != other:
+                self._fields.update(name for name in {*one, *other} if one.get(name) != other.get(name))
+
+    def compare_input(self, state: str, rows: int, taken: int) -> None:
+        """Compare the number of rows that the source has with that of the rows that reached the encoder."""
+        if rows != taken:
+            self._fields[ROWS] += 1
+            self._note(ROW_COUNTS, state, "input", "rows", rows, taken, is_same=False)
+
+    def _note(
+        self, check: str, state: str, column: str, number: int | str, wanted: int, count: int, *, is_same: bool
+    ) -> None:
+        missing, unexpected = max(wanted - count, 0), max(count - wanted, 0)
+        differing = 0 if is_same else max(1, min(wanted, count)) if not (missing or unexpected) else 0
+        self._counts[check] += RecordCounts(count, differing, missing, unexpected, complete=is_same)
+        if not is_same and len(self._differing[check]) < EXAMPLES:
+            values = {EXPECTED: f"{wanted:,} entries", AFTER: f"{count:,} entries"}
+            self._differing[check].append(DifferingRecord(state, {column: number}, values))
+
+    def make_checks(self) -> list[ProofCheck]:
+        """The checks of all states."""
+        checks = []
+        for name, counts in self._counts.items():
+            examples = self._differing[name]
+            observed = f"{counts.compared:,} entries read back, all as given"
+            if examples:
+                words = {ROWS: "counts", KEYS: "keys", NULLS: "null values"}
+                columns = ", ".join(words.get(each, each) for each in sorted(self._fields))
+                first = examples[0]
+                (column, number) = next(iter(first.key.items()))
+                observed = f"different {columns}, first in {column} {number} of {first.state}"
+            description, expected = DESCRIPTIONS[name], "the digests of the given rows"
+            checks.append(ProofCheck(name, not examples, description, expected, observed, counts, tuple(examples)))
+        return checks
 
 
 _SHOWN_NAME = 80

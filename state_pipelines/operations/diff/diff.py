@@ -3,7 +3,7 @@
 First what `_metadata` and headers say: properties of the snapshots, operators by id, states by name, serializers. Then
 the records, as the bytes of keys and values in the form that all formats share (`KeyedRecords`): digests per key group,
 and of the key groups that differ the records one by one. Bytes are compared only where they mean the same
-(`byte_equality`); what cannot be compared is reported and never counts as equal.
+(`compared_states`); what cannot be compared is reported and never counts as equal.
 """
 
 from __future__ import annotations
@@ -16,23 +16,26 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 
 from state_pipelines.errors import NotFoundError, UsageError, Where
-from state_pipelines.operations.diff.byte_equality import find_obstacle
-from state_pipelines.operations.diff.diff_report import ContentsDiff, OperatorDiff, Presence, SnapshotDiff, StateDiff
-from state_pipelines.operations.diff.keyed_state import (
+from state_pipelines.operations.diff.compared_states import (
     CompareGroups,
+    CompareUnkeyed,
     DigestFile,
     FileSums,
     ShowRecords,
     Unread,
     add_up,
+    compare_operators,
+    compare_snapshots,
+    compare_states,
+    find_obstacle,
+    make_example,
     make_side,
     plan_comparison,
     plan_digests,
+    sum_differences,
     total_of,
 )
-from state_pipelines.operations.diff.operator_state import CompareUnkeyed, make_example
-from state_pipelines.operations.diff.properties import compare_operators, compare_snapshots, compare_states
-from state_pipelines.operations.diff.record_hashes import sum_differences
+from state_pipelines.operations.diff.diff_report import ContentsDiff, OperatorDiff, Presence, SnapshotDiff, StateDiff
 from state_pipelines.operations.local_processes import choose_runner
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.snapshot import (

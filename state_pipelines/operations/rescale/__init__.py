@@ -6,8 +6,8 @@ rescale(open_snapshot("s3://bucket/savepoint-1a2b"), "s3://bucket/rescaled", req
 
 from __future__ import annotations
 
+from state_pipelines.operations.rescale.records import OperatorChange, RescalePlan
 from state_pipelines.operations.rescale.rescale import RescaleResult, plan_rescale, rehearse, rescale, run_rescale
-from state_pipelines.operations.rescale.rescale_plan import OperatorChange, RescalePlan
 from state_pipelines.operations.rescale.rescale_request import (
     KeyChoice,
     OperatorRequest,

@@ -11,10 +11,14 @@ from state_pipelines.keyed.digests import sum_digests
 from state_pipelines.metadata.handles import KeyGroupsSavepointStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.erase.key_search import search_keys
 from state_pipelines.operations.local_processes import choose_runner, run_tasks
-from state_pipelines.operations.rescale.operator_edits import edit_operators
-from state_pipelines.operations.rescale.proof_report import report_rescaling
-from state_pipelines.operations.rescale.record_stages import MovedRecords, check_chosen_keys, move_records
-from state_pipelines.operations.rescale.rescale_plan import OperatorPlan, RescalePlan, Way
+from state_pipelines.operations.rescale.records import (
+    MovedRecords,
+    OperatorPlan,
+    RescalePlan,
+    Way,
+    check_chosen_keys,
+    move_records,
+)
 from state_pipelines.operations.rescale.rescale_planner import plan_operator
 from state_pipelines.operations.rescale.rescale_proof import (
     CountKeyed,
@@ -22,8 +26,9 @@ from state_pipelines.operations.rescale.rescale_proof import (
     check_sources,
     compare_sides,
     count_keyed,
+    report_rescaling,
 )
-from state_pipelines.operations.rescale.rescale_request import RescaleRequest, load_request
+from state_pipelines.operations.rescale.rescale_request import RescaleRequest, edit_operators, load_request
 from state_pipelines.operations.write.publication import (
     FileMode,
     choose_properties,
@@ -43,8 +48,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.digests import RecordDigest
     from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.operations.local_processes import Runner
-    from state_pipelines.operations.proofs.proof_reports import ProofReport
-    from state_pipelines.operations.proofs.state_proofs import StateProof
+    from state_pipelines.operations.proofs import ProofReport, StateProof
     from state_pipelines.snapshot import Operator
 
 

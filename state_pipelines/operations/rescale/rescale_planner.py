@@ -2,41 +2,144 @@
 
 State whose key groups stay and whose files fit together is reused, or copied as ranges of bytes (`assembly`). Other
 keyed state is moved record by record (`regrouping`).
+
+Splits that a source knows, so that more subtasks than splits are noticed: those would stay idle. The readers hold the
+splits that are assigned, the enumerator (coordinator state) those that are not yet.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from state_pipelines.errors import NotFoundError, UnsupportedError, UsageError, Where, at
+from state_pipelines.connectors import AmbiguousState, ConnectorState, read_coordinator
+from state_pipelines.connectors.registry import ConnectorStateKind
+from state_pipelines.errors import NotFoundError, StateError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.metadata import OperatorState, SubtaskState
 from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle, OperatorStateMode
-from state_pipelines.operations.rescale.file_assembly import hand_on_keyed
-from state_pipelines.operations.rescale.file_ranges import Assembler, FileAssembly
-from state_pipelines.operations.rescale.keyed_assembly import NeedsRecords
-from state_pipelines.operations.rescale.moved_key_groups import MovedKeyGroups, find_moved_key_groups
-from state_pipelines.operations.rescale.operator_assembly import assemble_operator
-from state_pipelines.operations.rescale.record_plan import RecordMove, has_keyed_state
-from state_pipelines.operations.rescale.rescale_plan import KeyedHandles, OperatorChange, OperatorPlan, RecordsPlan, Way
+from state_pipelines.operations.rescale.assembly import (
+    Assembler,
+    FileAssembly,
+    MovedKeyGroups,
+    NeedsRecords,
+    assemble_operator,
+    find_moved_key_groups,
+    hand_on_keyed,
+)
+from state_pipelines.operations.rescale.records import (
+    KeyedHandles,
+    OperatorChange,
+    OperatorPlan,
+    RecordMove,
+    RecordsPlan,
+    Way,
+    has_keyed_state,
+)
+from state_pipelines.operations.rescale.rescale_proof import digest_lists, digest_pairs, measure_union
 from state_pipelines.operations.rescale.snapshot_merge import check_operator_headers
-from state_pipelines.operations.rescale.source_splits import count_reader_splits, count_splits
-from state_pipelines.operations.rescale.stored_elements import digest_lists, digest_pairs, measure_union
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot.checks import check_database_keys, check_elements
-from state_pipelines.snapshot.operator_state import RAW_KEYED_NAME, RAW_OPERATOR_NAME, BroadcastState
+from state_pipelines.snapshot.operator_state import (
+    RAW_KEYED_NAME,
+    RAW_OPERATOR_NAME,
+    BroadcastState,
+    Detected,
+    OperatorListState,
+    narrow_enumerator,
+)
 from state_pipelines.snapshot.snapshot_files import check_subtasks, follows_formula
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from state_pipelines.keyed.digests import RecordDigest
     from state_pipelines.metadata.handles import KeyedStateHandle, OperatorStateHandle
-    from state_pipelines.operations.rescale.operator_edits import EditedOperator
-    from state_pipelines.operations.rescale.rescale_request import OperatorRequest, RescaleRequest
+    from state_pipelines.operations.rescale.rescale_request import EditedOperator, OperatorRequest, RescaleRequest
     from state_pipelines.snapshot import Operator
     from state_pipelines.storage import Location
+
+_LISTED = 8
+"""Ranges of key groups that a text lists."""
+
+
+def tell_label(change: OperatorChange) -> str:
+    """The label of an operator, such as `orders`, or `orders → orders-v2` where it has a new one."""
+    return change.label if change.label == change.former else f"{change.former} → {change.label}"
+
+
+def tell_number(before: int, after: int) -> str:
+    """A number, such as `2`, or `2 → 3` where it changes."""
+    return str(before) if before == after else f"{before} → {after}"
+
+
+def tell_moved(moved: MovedKeyGroups, max_parallelism: int, format_bytes: Callable[[int], str]) -> str:
+    """Key groups and bytes that change subtask, such as `42 of 128 key groups change subtask: 43-84`."""
+    if not moved.ranges:
+        return "no key group changes subtask"
+    names = [f"{each.start}" if len(each) == 1 else f"{each.start}-{each.end}" for each in moved.ranges[:_LISTED]]
+    more = f" and {len(moved.ranges) - _LISTED} more ranges" if len(moved.ranges) > _LISTED else ""
+    text = f"{moved.number} of {max_parallelism} key groups change subtask: {', '.join(names)}{more}"
+    if moved.bytes is None or moved.total is None:
+        return text
+    about = "about " if moved.estimated else ""
+    return f"{text}; {about}{format_bytes(moved.bytes)} of {format_bytes(moved.total)}"
+
+
+READER_STATE = "SourceReaderState"
+"""Name of the list state of the splits of each reader (`SourceOperator`)."""
+
+_WITHOUT_SPLITS = ("hybrid",)
+"""Connectors whose enumerator holds splits that are not decoded."""
+
+_ASSIGNED = ("assigned", "tombstoned")
+"""Statuses of splits of an enumerator that are not left to assign: a reader has them, or they were removed."""
+
+
+def count_splits(operator: Operator) -> int | None:
+    """Count the splits that a source knows; None for other operators, and where the number is not known."""
+    found = list(_find_states(operator))
+    if not found or any(state.connector in _WITHOUT_SPLITS for state in found):
+        return None
+    rows = [row for state in found for element in state.rows for row in element]
+    return sum(map(_is_left, rows)) or None
+
+
+def _find_states(operator: Operator) -> Iterator[ConnectorState]:
+    """Decoded state of the readers, then of the enumerator; nothing for operators that are no sources."""
+    try:
+        states = [each.detected.state for each in operator.operator_states if isinstance(each, OperatorListState)]
+    except StateError:
+        # The number of splits is not known without the elements.
+        return
+    readers = [state for state in states if state is not None and state.kind is ConnectorStateKind.SPLIT]
+    yield from readers
+    coordinator = operator.metadata.coordinator_state
+    enumerator = None if coordinator is None else read_coordinator(coordinator.data).state
+    if isinstance(enumerator, AmbiguousState):
+        left = narrow_enumerator(enumerator.connectors, map(Detected, readers))
+        enumerator = next((each for each in enumerator.candidates if left == (each.connector,)), None)
+    if readers and isinstance(enumerator, ConnectorState):
+        yield enumerator
+
+
+def count_reader_splits(operator: Operator) -> int | None:
+    """Count the splits that the readers of a source have, whatever connector it is; None for other operators.
+
+    Each element of the state is a split (`SourceOperator.SPLITS_STATE_DESC`); an enumerator may have more.
+    """
+    if operator.metadata.coordinator_state is None:
+        return None
+    try:
+        states = [each for each in operator.operator_states if each.name == READER_STATE]
+        return states[0].count().entries if states else None
+    except StateError:
+        return None
+
+
+def _is_left(row: Mapping[str, Any]) -> bool:
+    """Return whether a row is a split that is still to be read, and not one that another row is."""
+    return not (row.get("status") in _ASSIGNED or row.get("processed") or row.get("finished"))
 
 
 def plan_operator(

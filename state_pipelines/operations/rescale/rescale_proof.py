@@ -3,34 +3,56 @@
 They do not depend on the order of records nor on their key groups.
 
 Keyed state is read by the readers that everything else uses, and not by what wrote the new files. Operator state is
-compared by its stored bytes (`stored_elements`), and raw keyed state by the bytes of its sections.
+compared by its stored bytes (`StoredElements`), and raw keyed state by the bytes of its sections.
+
+Operator state as stored bytes, for the proof of a rescaling: elements are found by offsets, and nothing is decoded. An
+element ends where the next one begins that any handle names in the same stream. A new handle that leaves out elements
+of an old file does not say where those begin; the old handles do, so that they are given too.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from state_pipelines.errors import UnsupportedError, Where, at
-from state_pipelines.keyed.digests import RecordDigest, digest_run, digest_sections
+import numpy as np
+import numpy.typing as npt
+
+from state_pipelines.binary.data_views import Reader
+from state_pipelines.binary.snappy_frames import STREAM_ID, iter_chunks
+from state_pipelines.codecs.json import to_json
+from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.errors import FormatError, StateError, UnsupportedError, Where, at
+from state_pipelines.keyed.digests import RecordDigest, digest_records, digest_run, digest_sections
 from state_pipelines.keyed.key_groups import assign_key_groups, compute_key_group_range
 from state_pipelines.keyed.keys import TIMESTAMP
+from state_pipelines.metadata.handles import EmptySegmentFileStateHandle, OperatorStateMetaInfo, OperatorStateMode
+from state_pipelines.metadata.streams import KeptStreams
 from state_pipelines.operations.local_processes import KERNEL_THREADS
-from state_pipelines.operations.proofs.state_proofs import StateProof
-from state_pipelines.operations.rescale.hashed_keys import count_threads
-from state_pipelines.operations.rescale.snapshot_merge import is_timer
-from state_pipelines.operations.rescale.stored_elements import (
-    StateDescription,
-    StoredElements,
-    find_delegates,
-    list_stored_elements,
-    name_elements,
+from state_pipelines.operations.proofs import (
+    AFTER,
+    BEFORE,
+    EXAMPLES,
+    EXPECTED,
+    DifferingRecord,
+    ProofReport,
+    RecordCounts,
+    RecordScan,
+    StateProof,
+    decode_records,
+    find_differing_records,
+    make_state_check,
 )
+from state_pipelines.operations.rescale.snapshot_merge import count_threads, is_timer
+from state_pipelines.operatorstate import COUNT_SIZE, find_entries
 from state_pipelines.serializers.merged_subclasses import join_infos
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import StateMetaInfo
 from state_pipelines.snapshot.operator_state import RAW_KEYED_NAME, RawKeyedState
 from state_pipelines.snapshot.snapshot_files import count_scans
+from state_pipelines.storage.reading import do_together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,11 +60,237 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.hashing.value_hashes import KeyHasher
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.metadata import OperatorState
-    from state_pipelines.metadata.handles import KeyGroupRange, OperatorStateMode
+    from state_pipelines.metadata.handles import KeyGroupRange, StreamStateHandle
+    from state_pipelines.metadata.streams import StateStream
     from state_pipelines.operations.local_processes import Runner
-    from state_pipelines.operations.rescale.operator_edits import EditedSnapshot
+    from state_pipelines.operations.proofs import ProofCheck
+    from state_pipelines.operations.rescale.rescale_request import EditedSnapshot
     from state_pipelines.snapshot import Operator
     from state_pipelines.snapshot.handle_readers import RawKeyedSubtaskState
+    from state_pipelines.snapshot.operator_state import BroadcastState
+
+StateDescription = StateMetaInfo | bytes
+"""Description of a state in the header, or the bytes of a header that cannot be read."""
+
+Named = dict["StreamStateHandle", tuple[OperatorStateMetaInfo, ...]]
+"""States and offsets that any handle names in a stream, by stream."""
+
+_Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StoredElements:
+    """Byte spans that one handle of operator state names; can be sent to other processes.
+
+    Attributes:
+        subtask: index of the subtask.
+        stream: the stream of the handle.
+        states: states of the handle with the offsets of their elements.
+        named: everything that any handle names in the stream.
+        infos: descriptions of the states in the header; None when the header cannot be read.
+        raw: raw operator state, which has no header.
+        kept: streams that the header was read from, so that a file is fetched once.
+    """
+
+    subtask: int
+    stream: StateStream
+    states: tuple[OperatorStateMetaInfo, ...] = field(repr=False)
+    named: tuple[OperatorStateMetaInfo, ...] = field(repr=False)
+    infos: tuple[StateMetaInfo, ...] | None
+    raw: bool = False
+    kept: KeptStreams = field(default_factory=KeptStreams, compare=False, repr=False)
+
+    def digest(self) -> tuple[dict[str, RecordDigest], dict[str, RecordDigest], dict[str, StateDescription]]:
+        """Digests of list states, of broadcast states (whole, with the number of their entries), and the forms.
+
+        Raises:
+            FormatError: an offset is outside the stream.
+            StateError: the stream cannot be read.
+        """
+        data, first, spans = self._find_spans()
+        lists: dict[str, RecordDigest] = {}
+        copies: dict[str, RecordDigest] = {}
+        for state, starts, ends in spans:
+            found = _digest_spans(data, starts, ends)
+            if state.mode is OperatorStateMode.BROADCAST:
+                for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+                    found = replace(found, records=_read_count(data[first - len(STREAM_ID) : first], data[start:end]))
+                copies[state.state_name] = found
+            else:
+                lists[state.state_name] = lists.get(state.state_name, RecordDigest()) + found
+        return lists, copies, self._find_descriptions(data[:first].tobytes())
+
+    def take(self, name: str) -> Iterator[bytes]:
+        """The stored bytes of each element of a list state; broadcast states give none.
+
+        Raises:
+            StateError: as for `digest`.
+        """
+        if all(state.state_name != name for state in self.states):
+            return
+        data, _, spans = self._find_spans()
+        for state, starts, ends in spans:
+            if state.state_name == name and state.mode is not OperatorStateMode.BROADCAST:
+                for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+                    yield data[start:end].tobytes()
+
+    def _find_spans(
+        self,
+    ) -> tuple[npt.NDArray[np.uint8], int, list[tuple[OperatorStateMetaInfo, _Positions, _Positions]]]:
+        """The stream, the offset of its first element, and start and end offsets of the elements of each state."""
+        data = np.frombuffer(self.kept.read_whole(self.stream), np.uint8)
+        ranks = {name: rank for rank, name in enumerate(self._order)}
+        keys = [_make_keys(state, ranks) for state in self.named]
+        offsets = np.unique(np.concatenate([np.zeros(0, np.int64), *keys]))
+        first = int(offsets[0]) // len(ranks) if len(offsets) else len(data)
+        if len(offsets) and not 0 <= first <= int(offsets[-1]) // len(ranks) <= len(data):
+            offset = int(offsets[-1]) // len(ranks) if first >= 0 else first
+            raise FormatError(
+                f"an element at {offset} is outside its stream of {len(data)} bytes", where=Where(file=self.stream.name)
+            )
+        bounds = np.append(offsets // max(1, len(ranks)), len(data))
+        spans = []
+        for state in self.states:
+            starts = np.array(state.offsets, np.int64)
+            ends = bounds[np.searchsorted(offsets, _make_keys(state, ranks)) + 1]
+            # Of elements at one position all but the last are empty.
+            ends = np.where(np.append(starts[1:] == starts[:-1], False)[: len(starts)], starts, ends)
+            spans.append((state, starts, ends))
+        return data, first, spans
+
+    @property
+    def _order(self) -> tuple[str, ...]:
+        """Names of states in the order in which their elements follow each other in the stream."""
+        names = dict.fromkeys(info.name for info in self.infos or ())
+        return tuple(names | dict.fromkeys(state.state_name for state in (*self.named, *self.states)))
+
+    def _find_descriptions(self, header: bytes) -> dict[str, StateDescription]:
+        if self.raw:
+            return {}
+        if self.infos is None:
+            return {state.state_name: header for state in self.states}
+        return {info.name: info for info in self.infos}
+
+
+def name_elements(operators: Sequence[Operator]) -> Named:
+    """Everything that the handles of operators name in each stream, raw operator state included."""
+    found: dict[StreamStateHandle, list[OperatorStateMetaInfo]] = {}
+    for operator in operators:
+        for subtask in operator.metadata.subtasks:
+            for handle in (subtask.managed_operator_state, subtask.raw_operator_state):
+                if handle is not None:
+                    found.setdefault(handle.delegate, []).extend(handle.states)
+    return {stream: tuple(states) for stream, states in found.items()}
+
+
+def find_delegates(state: OperatorState) -> dict[tuple[int, bool], StreamStateHandle]:
+    """Stream of each handle of operator state, by index of the subtask and whether the state is raw."""
+    return {
+        (subtask.index, raw): handle.delegate
+        for subtask in state.subtasks
+        for raw, handle in ((False, subtask.managed_operator_state), (True, subtask.raw_operator_state))
+        if handle is not None
+    }
+
+
+def list_stored_elements(
+    operator: Operator, named: Named, delegates: Mapping[tuple[int, bool], StreamStateHandle]
+) -> Iterator[StoredElements]:
+    """Operator state of each subtask; only headers are read.
+
+    Args:
+        operator: the operator.
+        named: by stream what handles name in it.
+        delegates: by index of the subtask, and whether its state is raw, the stream that `named` knows, where that
+            stream has another name now.
+
+    Raises:
+        StateError: a header is damaged.
+    """
+    reader = operator.snapshot.handles
+    for subtask in operator.metadata.subtasks:
+        for raw, handle in ((False, subtask.managed_operator_state), (True, subtask.raw_operator_state)):
+            if handle is None or isinstance(handle.delegate, EmptySegmentFileStateHandle):
+                continue
+            infos: tuple[StateMetaInfo, ...] | None = ()
+            if not raw:
+                try:
+                    unread = reader.open_operator(handle)
+                    infos = () if unread is None else (*unread.header.lists, *unread.header.broadcasts)
+                except UnsupportedError:
+                    infos = None
+            delegate = delegates.get((subtask.index, raw), handle.delegate)
+            stream = reader.open_stream(handle.delegate)
+            known = (*named.get(delegate, ()), *handle.states)
+            yield StoredElements(subtask.index, stream, handle.states, known, infos, raw, reader.kept)
+
+
+def measure_union(operator: Operator) -> int:
+    """Bytes of the union state of an operator; of headers that cannot be read the streams count as a whole."""
+    handles = [each.managed_operator_state for each in operator.metadata.subtasks]
+    chosen = [
+        each
+        for each in handles
+        if each is not None and any(state.mode is OperatorStateMode.UNION and state.offsets for state in each.states)
+    ]
+    if not chosen:
+        return 0
+    try:
+        return sum(state.count().bytes for state in operator.operator_states if state.kind == StateKind.UNION)
+    except UnsupportedError:
+        streams = {each.delegate: operator.snapshot.handles.open_stream(each.delegate) for each in chosen}
+        return sum(stream.size for stream in streams.values())
+
+
+def digest_lists(operator: Operator) -> dict[str, RecordDigest]:
+    """Digest the elements of each list and union state of an operator, independent of their order and subtasks.
+
+    Raises:
+        StateError: a stream cannot be read.
+    """
+    found: dict[str, RecordDigest] = {}
+    stored = list_stored_elements(operator, name_elements([operator]), find_delegates(operator.metadata))
+    # One request for each subtask, on a storage that may take long to answer.
+    for lists, _, _ in do_together([each.digest for each in stored], operator.snapshot.location.directory):
+        for name, digest in lists.items():
+            found[name] = found.get(name, RecordDigest()) + digest
+    return found
+
+
+def digest_pairs(state: BroadcastState) -> set[RecordDigest]:
+    """Digest the copies of a broadcast state, independent of the order of their entries.
+
+    Copies whose entries have no known ends count as one entry each.
+    """
+    found = set()
+    for subtask_state in state.subtask_states:
+        file = subtask_state.read()
+        data, start, end, _ = file.broadcast(subtask_state.info.name)
+        try:
+            data, starts, ends = find_entries(file, subtask_state.info, state.operator.snapshot.layout_context)
+        except UnsupportedError:
+            starts, ends = np.array([start], np.int64), np.array([end], np.int64)
+        found.add(_digest_spans(data, starts, ends))
+    return found
+
+
+def _make_keys(state: OperatorStateMetaInfo, ranks: Mapping[str, int]) -> _Positions:
+    """Offsets that also order the states whose elements begin at one offset: all but the last of these are empty."""
+    return np.array(state.offsets, np.int64) * len(ranks) + ranks[state.state_name]
+
+
+def _digest_spans(data: npt.NDArray[np.uint8], starts: _Positions, ends: _Positions) -> RecordDigest:
+    none = np.zeros(len(starts), np.int64)
+    total = digest_records(none.astype(np.int32), data.ctypes.data, none, none, starts, ends)
+    return RecordDigest(*total.tolist()).without_key_groups
+
+
+def _read_count(before: npt.NDArray[np.uint8], data: npt.NDArray[np.uint8]) -> int:
+    """Number of entries of a broadcast state; `before` are the bytes before the first element of the stream."""
+    if before.tobytes() == STREAM_ID:
+        data = np.frombuffer(next((chunk.data for chunk in iter_chunks(data.tobytes())), b""), np.uint8)
+    return int.from_bytes(data[:COUNT_SIZE].tobytes(), "big")
+
 
 KEYED_STATE = "keyed state"
 """Name of the row for keyed state that is compared by the bytes of its key groups, all states together."""
@@ -396,3 +644,195 @@ def _is_reformed(name: str, before: Iterable[Counted], after: Iterable[Counted])
     for info in infos:
         whole = None if whole is None else join_infos(whole, info)
     return whole is None or any(isinstance(info, bytes) or join_infos(whole, info) != whole for info in old)
+
+
+ENTRIES = "entries_kept"
+CONTENTS = "contents_kept"
+KEY_GROUPS = "key_groups_in_range"
+HASHES = "key_groups_match_key_hash"
+
+DESCRIPTIONS = {
+    ENTRIES: "every state has as many entries as before, less those that were to go",
+    CONTENTS: "the bytes of every entry are those that were there",
+    KEY_GROUPS: "every entry is in a key group of its subtask",
+    HASHES: "every key is in the key group that its hash gives",
+}
+"""Description of each check of a rescaling's proof."""
+
+_MOST_ELEMENTS = 64 << 20
+"""Largest size of operator state, in bytes, whose elements are compared one by one."""
+
+
+def report_rescaling(
+    states: Sequence[StateProof],
+    sides: Sequence[ProofSide],
+    run: Runner,
+    seconds: float = 0.0,
+) -> ProofReport:
+    """Describe a proof; where it failed, both sides are read again for the entries that differ.
+
+    Args:
+        states: the comparison of each state.
+        sides: the operators that it compared.
+        run: runs tasks and gives their results in order.
+        seconds: wall time of the comparison.
+
+    Raises:
+        StateError: a side cannot be read.
+    """
+    by_label = {side.after.label: side for side in sides}
+    total = sum(row.after.records for row in states)
+    changed = [row for row in states if row.before != row.after or row.reformed]
+    counts = RecordCounts(total)
+    rows: list[Sequence[DifferingRecord]] = []
+    for row in changed:
+        found, examples = _find_differences(row, by_label[row.operator], run)
+        counts += RecordCounts(0, found.differing, found.missing, found.unexpected, found.complete)
+        rows.append(examples)
+    fewer = [row for row in states if row.before.records != row.after.records]
+
+    def check(
+        name: str, failed: Sequence[StateProof], counts: RecordCounts, rows: Sequence[Sequence[DifferingRecord]]
+    ) -> ProofCheck:
+        return make_state_check(name, DESCRIPTIONS[name], states, failed, counts, rows)
+
+    checks = [
+        check(ENTRIES, fewer, counts, [[each for each in few if each.absent or each.note] for few in rows]),
+        check(CONTENTS, changed, counts, rows),
+    ]
+    for name, chosen, asked in (
+        (KEY_GROUPS, [row for row in states if row.misplaced], states),
+        (HASHES, [row for row in states if row.misfiled], [row for row in states if row.misfiled is not None]),
+    ):
+        if not asked:
+            # No key group is new.
+            continue
+        wrong = sum((row.misplaced if name == KEY_GROUPS else row.misfiled) or 0 for row in chosen)
+        wrong_rows = [_find_misplaced(row, by_label[row.operator], run, name) for row in chosen]
+        checks.append(check(name, chosen, RecordCounts(total, differing=wrong), wrong_rows))
+    operators = ", ".join(dict.fromkeys(row.operator for row in states))
+    size = sum(row.after.bytes for row in states)
+    return ProofReport(operators, f"{len(states)} states", total, 0, tuple(checks), seconds, size)
+
+
+def _find_differences(row: StateProof, side: ProofSide, run: Runner) -> tuple[RecordCounts, list[DifferingRecord]]:
+    if row.keyed and row.state != KEYED_STATE and row.state not in side.dropped:
+        before = [(file, each.record_context) for each in side.before for file in each.stored_files]
+        after = [(file, side.after.record_context) for _, file in side.after.keyed_files]
+        # Entries that were to go are missing by intent; which these are, only their number says.
+        removed = side.removed.get(row.state)
+        may_lack = removed is not None and removed.records > 0
+        counts, rows = find_differing_records(row.state, before, after, run, may_lack=may_lack)
+        if counts.failed:
+            return counts, list(rows)
+    elif not row.keyed and row.before.bytes + row.after.bytes <= _MOST_ELEMENTS:
+        counts, rows = _compare_elements(row.state, side)
+        if counts.failed:
+            return counts, list(rows)
+    fewer, more = max(0, row.before.records - row.after.records), max(0, row.after.records - row.before.records)
+    values = {BEFORE: _show(row.before), AFTER: _show(row.after), EXPECTED: _show(row.before)}
+    summary = DifferingRecord(row.state, {"entries": "all together"}, values, note=f"operator {row.operator}")
+    return RecordCounts(row.after.records, int(not fewer and not more), fewer, more, complete=False), [summary]
+
+
+def _show(digest: Any) -> str:
+    return f"{digest.records:,} entries of {digest.bytes:,} bytes"
+
+
+def _compare_elements(state: str, side: ProofSide) -> tuple[RecordCounts, tuple[DifferingRecord, ...]]:
+    """Elements of list state that one side has more often than the other."""
+    named = name_elements(side.before)
+    found: list[Counter[bytes]] = []
+    infos: list[StateMetaInfo] = []
+    for operators in (side.before, (side.after,)):
+        elements: Counter[bytes] = Counter()
+        for operator in operators:
+            delegates = find_delegates(side.planned) if operator is side.after else {}
+            for stored in list_stored_elements(operator, named, delegates):
+                infos += [info for info in stored.infos or () if info.name == state]
+                elements.update(stored.take(state))
+        found.append(elements)
+    missing, unexpected = found[0] - found[1], found[1] - found[0]
+    counts = RecordCounts(found[1].total(), 0, missing.total(), unexpected.total())
+
+    def show(data: bytes) -> Any:
+        layouts = side.after.snapshot.layout_context
+        try:
+            return to_json(infos[0].element, read_value(derive_layout(infos[0].element, layouts), Reader(data)))
+        except (StateError, IndexError):
+            return {"@bytes": data.hex()}
+
+    rows = [
+        DifferingRecord(state, {"element": index}, {BEFORE: show(data), EXPECTED: show(data)}, (AFTER,))
+        for index, data in enumerate(missing)
+    ][:EXAMPLES]
+    rows += [
+        DifferingRecord(state, {"element": index}, {AFTER: show(data)}, (BEFORE, EXPECTED))
+        for index, data in enumerate(unexpected)
+    ][: EXAMPLES - len(rows)]
+    return counts, tuple(rows)
+
+
+def _find_misplaced(row: StateProof, side: ProofSide, run: Runner, check: str) -> list[DifferingRecord]:
+    """Entries in key groups of other subtasks, or in other key groups than their hash gives."""
+    after = side.after
+    if not row.keyed:
+        return [
+            DifferingRecord(row.state, {"subtasks": row.misplaced}, {EXPECTED: "a copy in every subtask"}, (AFTER,))
+        ]
+    tasks = [
+        _FindMisplaced(
+            file,
+            after.record_context,
+            row.state,
+            subtask,
+            compute_key_group_range(subtask, after.parallelism, after.max_parallelism),
+            side.hasher if check == HASHES else None,
+        )
+        for subtask, file in after.keyed_files
+    ]
+    found = run(tasks, "the differing records cannot be read")
+    return [each for rows in found for each in rows][:EXAMPLES]
+
+
+@dataclass(frozen=True)
+class _FindMisplaced:
+    """Finds entries of one file that are in a wrong key group."""
+
+    file: KeyedFile
+    context: RecordContext
+    state: str
+    subtask: int
+    key_groups: KeyGroupRange
+    hasher: KeyHasher | None
+
+    @property
+    def threads(self) -> int:
+        """See `local_processes.Work`."""
+        return count_threads(self.hasher, [self.file])
+
+    def run(self) -> list[DifferingRecord]:
+        """Read the file until there are enough."""
+        found: list[DifferingRecord] = []
+        scan = RecordScan(self.file, self.context, self.state)
+        for state_id, info in enumerate(self.file.header.states):
+            if info.name != self.state:
+                continue
+            for _, records in self.file.scan([state_id], self.context):
+                groups = records.key_groups
+                if self.hasher is None:
+                    rows = np.flatnonzero((groups < self.key_groups.start) | (groups > self.key_groups.end))
+                    wanted = [f"{self.key_groups.start} to {self.key_groups.end}"] * len(rows)
+                else:
+                    codes = self.hasher.hash_keys(records, skip=TIMESTAMP if is_timer(info) else 0)
+                    hashed = assign_key_groups(codes, self.context.max_parallelism)
+                    rows = np.flatnonzero(hashed != groups)
+                    wanted = [f"{group}, by the hash of the key" for group in hashed[rows].tolist()]
+                rows = rows[: EXAMPLES - len(found)]
+                for number, (key, _) in enumerate(decode_records(scan, state_id, records.select(rows))):
+                    group = f"key group {groups[rows[number]]} of subtask {self.subtask}"
+                    values = {AFTER: group, EXPECTED: f"key group {wanted[number]}"}
+                    found.append(DifferingRecord(self.state, key, values))
+                if len(found) >= EXAMPLES:
+                    return found
+        return found

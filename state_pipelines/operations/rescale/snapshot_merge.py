@@ -1,4 +1,4 @@
-"""Several snapshots of one job as one: their states, and the records that more than one of them has."""
+"""Several snapshots of one job as one, and the hashes of keys that decide where records belong."""
 
 from __future__ import annotations
 
@@ -6,17 +6,32 @@ import ctypes
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from state_pipelines.binary.compiled import load_i32_big, load_u8, njit
 from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.errors import FormatError, IncompatibleError, StateError, UnsupportedError, UsageError, Where, at
+from state_pipelines.errors import (
+    FormatError,
+    IncompatibleError,
+    ProofError,
+    StateError,
+    UnsupportedError,
+    UsageError,
+    Where,
+    at,
+)
 from state_pipelines.keyed.canonical import FramedRuns, concat_runs
 from state_pipelines.keyed.digests import RecordDigest, digest_records
+from state_pipelines.keyed.hashing.hash_expressions import parse_hash_expression
+from state_pipelines.keyed.hashing.hash_search import find_class_hashes
+from state_pipelines.keyed.hashing.value_hashes import find_unknown_classes, make_key_hasher
 from state_pipelines.keyed.kernels import number_keys
+from state_pipelines.keyed.key_groups import assign_key_groups
+from state_pipelines.keyed.keys import TIMESTAMP
 from state_pipelines.keyed.record_layout import derive_keyed_layout
+from state_pipelines.operations.local_processes import count_kernel_threads
 from state_pipelines.serializers.merged_subclasses import join_infos
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType
@@ -24,15 +39,18 @@ from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Opaque
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
+    from state_pipelines.keyed.hashing.value_hashes import KeyHasher
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.keyed_file import RecordContext
+    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.operatorstate import OperatorHeader
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.snapshot import Operator
 
 StatePairs = tuple[tuple[int, int], ...]
 """(old state id, new state id)."""
@@ -388,3 +406,129 @@ def split_records(addresses, sizes, counts, maps, prefix, starts, lengths, key_e
         if at != end:
             return found - 1
     return found
+
+
+class KeyHashes(Protocol):
+    """Knows the hash codes of keys; can be sent to other processes and shared by threads."""
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether keys are hashed by a kernel, where they lie."""
+
+    def hash_keys(self, records: KeyedRecords) -> npt.NDArray[np.int32]:
+        """`hashCode()` of each key, i32[n]; a key begins at `key_starts`, and more may follow it up to `key_ends`."""
+
+
+def count_threads(hasher: KeyHashes | None, files: Sequence[KeyedFile] = ()) -> int:
+    """Number of threads that can find the records of files, and hash their keys, at a time; see `Work`.
+
+    Hashing of keys that no kernel knows is Python's.
+    """
+    return count_kernel_threads(files) if hasher is None or hasher.has_kernel else 1
+
+
+def hash_keys(hasher: KeyHashes, records: KeyedRecords, *, timers: bool) -> npt.NDArray[np.int32]:
+    """`hashCode()` of the key of each record, i32[n]; the key of a timer follows its timestamp."""
+    return hasher.hash_keys(replace(records, key_starts=records.key_starts + TIMESTAMP) if timers else records)
+
+
+def require_key_groups(
+    operator: str,
+    header: KeyedHeader,
+    state: int,
+    context: RecordContext,
+    records: KeyedRecords,
+    hashes: npt.NDArray[np.int32],
+) -> None:
+    """Check that keys lie in the key groups of their hashes.
+
+    Args:
+        operator: label of the operator, for errors.
+        header: of the file.
+        state: id of the state.
+        context: of the operator, with the max parallelism of the key groups.
+        records: of the state.
+        hashes: i32[n], `hashCode()` of each key.
+
+    Raises:
+        ProofError: one does not.
+    """
+    key_groups = assign_key_groups(hashes, context.max_parallelism)
+    wrong = np.flatnonzero(key_groups != records.key_groups)
+    if len(wrong):
+        row = int(wrong[0])
+        key = records.data[records.key_starts[row] : records.key_ends[row]].tobytes()
+        raise ProofError(
+            f"the key {show_key(header, state, context, key)} lies in key group {records.key_groups[row]} of "
+            f"{context.max_parallelism}, its hash says {key_groups[row]} ({len(wrong)} of {len(records)} keys at hand "
+            "lie elsewhere)",
+            where=Where(
+                file=records.file,
+                offset=records.offset + int(records.key_starts[row]),
+                operator=operator,
+                state=header.states[state].name,
+            ),
+            hint="The hash is not that of the job's keys; nothing was published",
+        )
+
+
+SAMPLE_SIZE = 20_000
+"""Records by which the hash of a class is looked for, at most, of each subtask."""
+
+SAMPLED_BYTES = 1 << 20
+"""Bytes of file that are read at a time for that, about."""
+
+
+def find_key_hasher(
+    operators: Sequence[Operator], key_serializer: Serializer, declared: Mapping[str, str]
+) -> tuple[KeyHasher | None, tuple[str, ...]]:
+    """The hasher of the keys, and the evidence for the hash of user classes in them.
+
+    Keys are read only where such a hash is looked for. Where keys move, each must lie where its hash says
+    (`require_key_groups`).
+
+    Args:
+        operators: with keys of the same type; the first one that has any proves.
+        key_serializer: of the keys.
+        declared: by class, hash expressions of the user.
+
+    Returns:
+        None when there are no keys to prove a hash with.
+
+    Raises:
+        UnsupportedError: the hash of a class is not proven.
+        UsageError: values of the type cannot be keys, or what is declared is no expression.
+        StateError: state cannot be read.
+    """
+    layouts = operators[0].snapshot.layout_context
+    known = {name: parse_hash_expression(text) for name, text in declared.items()}
+    if not known and not find_unknown_classes(key_serializer, known):
+        return make_key_hasher(key_serializer, layouts), ()
+    for operator in operators:
+        for skip, timers in ((0, False), (TIMESTAMP, True)):
+            samples = _sample(operator, timers=timers)
+            finding = find_class_hashes(
+                key_serializer, layouts, samples, operator.max_parallelism, known=known, skip=skip
+            )
+            if not finding.keys:
+                continue
+            if not finding.proven:
+                hint = "Say it with --key-hash OPERATOR:CLASS=EXPRESSION, or key_hash in the request"
+                raise UnsupportedError(finding.explain(), hint=hint)
+            found = (finding.explain(),) if finding.classes else ()
+            return make_key_hasher(key_serializer, layouts, known | finding.expressions), found
+    return None, ()
+
+
+def _sample(operator: Operator, *, timers: bool) -> Iterator[KeyedRecords]:
+    """Some records of every subtask."""
+    kind = BackendStateType.PRIORITY_QUEUE if timers else BackendStateType.KEY_VALUE
+    for _, file in operator.keyed_files:
+        ids = [number for number, info in enumerate(file.header.states) if info.backend_type is kind]
+        found = 0
+        for split in file.split(SAMPLED_BYTES, operator.record_context) if ids else ():
+            for _, records in split.scan(ids, operator.record_context):
+                yield records
+                found += len(records)
+            if found >= SAMPLE_SIZE:
+                break

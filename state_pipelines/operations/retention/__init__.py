@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from state_pipelines.operations.retention.application import ApplyResult, apply_plan
-from state_pipelines.operations.retention.apply_context import ApplyLimits
-from state_pipelines.operations.retention.audit_log import AuditLog, AuditRecord, Outcome, open_audit_log
-from state_pipelines.operations.retention.pins import Pin, pin_snapshot, read_pins, unpin_snapshot
-from state_pipelines.operations.retention.plan import (
-    PathKind,
-    PlannedPath,
-    RetentionPlan,
-    SnapshotVerdict,
+from state_pipelines.operations.retention.application import ApplyLimits, ApplyResult, apply_plan
+from state_pipelines.operations.retention.own_directory import (
+    AuditLog,
+    AuditRecord,
+    Outcome,
+    Pin,
+    open_audit_log,
+    pin_snapshot,
+    read_pins,
+    unpin_snapshot,
 )
 from state_pipelines.operations.retention.planner import plan_retention
 from state_pipelines.operations.retention.policy import (
     KeepRule,
+    PathKind,
+    PlannedPath,
     PolicyRule,
+    RetentionPlan,
     RetentionPolicy,
+    SnapshotVerdict,
     load_policy,
     parse_policy,
 )

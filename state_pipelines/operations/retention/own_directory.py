@@ -1,22 +1,38 @@
-"""The directory `_retention` of a root: pins, the audit log and the quarantine.
+"""The directory `_retention` of a root: pins and the audit log.
 
 Whoever can write to a root can put symbolic links there, which would lead retention to the files of somebody else, such
 as the quarantine of another root. Links in this directory are refused, wherever they lead.
+
+Audit log of retention: every path that was to be deleted, with the outcome, as JSON lines. The log is a directory with
+a directory per run. Before a run deletes anything, it writes `000000-started.jsonl`: a line about itself and a line per
+path that it is going to delete. It writes a file per batch with the outcomes, and `…-finished.jsonl` when nothing is
+left to do. No file is ever changed, so any storage can hold the log, and a run that was killed is recognized and can be
+continued.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
-from state_pipelines.errors import StateError, StorageError, UsageError, Where
-from state_pipelines.storage import Location, join
-from state_pipelines.storage.files import is_directory
+import yaml
+
+from state_pipelines.errors import FormatError, MissingFileError, StateError, StorageError, UsageError, Where
+from state_pipelines.operations.retention.policy import PathKeys, PathKind
+from state_pipelines.storage import METADATA_FILE, Location, exists, join, list_directory, read_file
+from state_pipelines.storage.documents import MOST_LINES, MOST_TEXT, find_entry_lines, parse_yaml
+from state_pipelines.storage.files import create_file_at_once, is_directory, replace_file
 from state_pipelines.storage.locations import is_local
-from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
+from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY, find_snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 def locate_own(root: Location, *names: str) -> Location:
@@ -103,4 +119,534 @@ def refuse_link(path: str) -> UsageError:
         "this is a symbolic link, and retention follows none to its own files",
         where=Where(file=path),
         hint="Nothing was read, moved or deleted through it; remove the link, or put what it leads to in its place",
+    )
+
+
+PINS_FILE = "pins.yaml"
+"""Name of the pin file in the directory of retention of a root."""
+
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+@dataclass(frozen=True)
+class Pin:
+    """An entry of a pin file.
+
+    Attributes:
+        path: directory of a snapshot relative to the root, or its absolute path; of a job, for all snapshots in it.
+        reason: why, for people.
+        tags: with tags, the snapshot stays only while a policy keeps one of them; without, it always stays.
+        created: when the entry was made, as ISO text.
+        line: of the entry in the file; 0 where it has been in none.
+    """
+
+    path: str
+    reason: str = ""
+    tags: tuple[str, ...] = ()
+    created: str = ""
+    line: int = field(default=0, compare=False)
+
+    def to_json(self) -> dict[str, object]:
+        """The entry, for YAML and JSON; without what is empty."""
+        found: dict[str, object] = {"path": self.path, "reason": self.reason, "tags": list(self.tags)}
+        found["created"] = self.created
+        return {name: value for name, value in found.items() if value}
+
+
+def locate_pins(root: Location) -> Location:
+    """The pin file of a root; it need not exist.
+
+    Raises:
+        UsageError: it, or the directory of retention, is a symbolic link.
+    """
+    return locate_own(root, PINS_FILE)
+
+
+def read_pins(root: Location) -> tuple[Pin, ...]:
+    """The pins of a root; none without a pin file.
+
+    Raises:
+        FormatError: the file is not a pin file; nothing may be deleted on a guess.
+        MissingFileError: the file is there and cannot be read.
+        UsageError: the file, or the directory of retention, is a symbolic link.
+    """
+    location = locate_pins(root)
+    try:
+        data = read_file(location, most=MOST_TEXT)
+    except MissingFileError:
+        if exists(location):
+            raise
+        return ()
+    try:
+        content = parse_yaml(data)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _wrong(location, f"it is not YAML: {error}") from None
+    # An empty file is what a full disk may leave of one with pins; without any it says `pins: []`.
+    entries = content["pins"] if isinstance(content, dict) and set(content) == {"pins"} else None
+    if not isinstance(entries, list):
+        raise _wrong(location, "it is not a mapping with a list under pins")
+    lines = find_entry_lines(data, "pins")
+    return tuple(
+        _parse_pin(entry, location, index, line) for index, (entry, line) in enumerate(zip(entries, lines, strict=True))
+    )
+
+
+def _parse_pin(entry: object, location: Location, index: int, line: int) -> Pin:
+    body: dict[str, Any] = {"path": entry} if isinstance(entry, str) else entry if isinstance(entry, dict) else {}
+    unknown = set(body) - {"path", "reason", "tags", "created"}
+    path = body.get("path")
+    tags = body.get("tags") or []
+    what = f"line {line}: pins[{index}]"
+    if unknown or not isinstance(path, str) or not path.strip().strip("/") or ".." in path.split("/"):
+        known = "path, reason, tags and created"
+        raise _wrong(location, f"{what} is not a path below the root, or has more than {known}")
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise _wrong(location, f"{what}.tags is not a list of texts")
+    return Pin(path.strip(), str(body.get("reason") or ""), tuple(tags), str(body.get("created") or ""), line)
+
+
+def find_pinned_keys(base: str, path: str, keys: PathKeys) -> tuple[str, ...]:
+    """The keys of the directories that a pin may mean: several for `/a`, which may begin at the root of the pin file.
+
+    Args:
+        base: key of the directory that has the pin file.
+        path: as of `Pin`, in any spelling, also of the `_metadata` file.
+        keys: the one spelling of paths.
+    """
+    path = path.strip().rstrip("/").removesuffix(f"/{METADATA_FILE}")
+    if _URL.match(path):
+        return (keys.directory_key(path),)
+    found = keys.directory_key(f"{base}/{path}")
+    return (found, keys.directory_key(path)) if path.startswith("/") and base.startswith("file:") else (found,)
+
+
+def write_pins(root: Location, pins: Iterable[Pin]) -> None:
+    """Replace the pin file of a root.
+
+    Raises:
+        StateError: the storage refuses.
+    """
+    content = {"pins": [pin.to_json() for pin in sorted(pins, key=lambda pin: pin.path)]}
+    text = yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
+    replace_file(locate_pins(root), text.encode())
+
+
+def pin_snapshot(
+    root: Location, path: str, *, reason: str = "", tags: tuple[str, ...] = (), keys: PathKeys | None = None
+) -> Pin:
+    """Pin a snapshot below a root; an earlier pin of the same path is replaced.
+
+    Args:
+        root: the root.
+        path: directory of the snapshot, relative to the root or absolute; or of a job.
+        reason: why, for people.
+        tags: see `Pin`.
+        keys: the one spelling of paths.
+
+    Raises:
+        UsageError: there is no snapshot at the path.
+        StateError: the pin file cannot be read or written.
+    """
+    keys = keys or PathKeys()
+    found = find_pinnable(root, path, keys)
+    if found is None:
+        raise UsageError(
+            "there is nothing to pin: no snapshot is there",
+            where=Where(file=f"{root}/{path}"),
+            hint="Give an existing snapshot below the root, or a directory that holds some",
+        )
+    pin = Pin(found, reason, tags, datetime.now(UTC).isoformat(timespec="seconds"))
+    pinned = find_pinned_keys(keys.directory_key(root.url), found, keys)
+    write_pins(root, [*_without(root, pinned, keys), pin])
+    return pin
+
+
+def pin_restored(
+    roots: Sequence[Location], records: Iterable[AuditRecord], *, reason: str, keys: PathKeys | None = None
+) -> list[str]:
+    """Pin the snapshots that are back from quarantine, so that the next plan does not take them again.
+
+    Args:
+        roots: the roots that they are below.
+        records: lines of the restore (`restore_quarantined`).
+        reason: why, for people.
+        keys: the one spelling of paths.
+
+    Returns:
+        their paths.
+
+    Raises:
+        UsageError: one is below none of the roots.
+        StateError: a pin file cannot be read or written.
+    """
+    keys = keys or PathKeys()
+    suffix = f"/{METADATA_FILE}"
+    back = [each.path for each in records if each.outcome in (Outcome.RESTORED, Outcome.INCOMPLETE)]
+    snapshots = [each.removesuffix(suffix) for each in back if each.endswith(suffix)]
+    for path in snapshots:
+        root = next((each for each in roots if find_pinnable(each, path, keys) is not None), roots[0])
+        pin_snapshot(root, path, reason=reason, keys=keys)
+    return snapshots
+
+
+def find_pinnable(root: Location, path: str, keys: PathKeys) -> str | None:
+    """The directory that a path means, relative to a root; None unless it is below the root and holds a snapshot."""
+    base = keys.directory_key(root.url)
+    for key in find_pinned_keys(base, path, keys) if path.strip() else ():
+        relative = key[len(base) + 1 :]
+        if key.startswith(f"{base}/") and next(find_snapshots(join(root, relative)), None) is not None:
+            return relative
+    return None
+
+
+def unpin_snapshot(root: Location, path: str, *, keys: PathKeys | None = None) -> None:
+    """Remove the pin of a snapshot.
+
+    Args:
+        root: the root.
+        path: as the pin file names it, or another spelling of it.
+        keys: the one spelling of paths.
+
+    Raises:
+        UsageError: the snapshot is not pinned.
+        StateError: the pin file cannot be read or written.
+    """
+    keys = keys or PathKeys()
+    pins = read_pins(root)
+    rest = _without(root, find_pinned_keys(keys.directory_key(root.url), path, keys), keys)
+    if len(rest) == len(pins):
+        hint = f"Pinned are {', '.join(pin.path for pin in pins)}" if pins else "The root has no pins"
+        raise UsageError(f"{path} is not pinned", where=Where(file=str(locate_pins(root))), hint=hint)
+    write_pins(root, rest)
+
+
+def _without(root: Location, pinned: Collection[str], keys: PathKeys) -> list[Pin]:
+    """The pins of a root, but for those that may mean one of some directories."""
+    base = keys.directory_key(root.url)
+    return [each for each in read_pins(root) if not set(find_pinned_keys(base, each.path, keys)) & set(pinned)]
+
+
+def _wrong(location: Location, what: str) -> StateError:
+    hint = "Correct the file; nothing is planned while pins cannot be read"
+    return FormatError(f"the pin file cannot be read: {what}", where=Where(file=str(location)), hint=hint)
+
+
+Leftovers = Collection[tuple[str, int, datetime | None]]
+"""Path, size and time of files that interrupted runs were going to delete: no age floor protects them."""
+
+_STARTED = "started"
+_FINISHED = "finished"
+_TIME_FORMAT = "%Y%m%dT%H%M%S%fZ"
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}")
+
+QUARANTINED = "quarantined"
+"""Kind of files in quarantine, whose role in the root is not known any more."""
+
+_LONG_REASON = 300
+_KINDS = frozenset({QUARANTINED, *PathKind})
+
+
+class Outcome(StrEnum):
+    """Record of an action on a path."""
+
+    INTENDED = "intended"
+    """Going to be deleted; written before."""
+    DELETED = "deleted"
+    MISSING = "missing"
+    """Somebody else has deleted it before."""
+    QUARANTINED = "quarantined"
+    RESTORED = "restored"
+    """Moved back out of the quarantine; with a detail, it is not known whether its snapshot is complete."""
+    INCOMPLETE = "incomplete"
+    """The `_metadata` of a snapshot that was moved back, but whose files are not all there; the detail names them."""
+    PURGED = "purged"
+    """Deleted in the quarantine."""
+    KEPT = "kept"
+    """Not deleted, because it has changed or is needed; the detail says why."""
+    FAILED = "failed"
+    """The storage refused; the detail says why."""
+
+
+@dataclass(frozen=True)
+class AuditRecord:
+    """A line of the log.
+
+    Attributes:
+        path: the file.
+        bytes: its size.
+        kind: what it is, a value of `PathKind`, or `QUARANTINED`.
+        reason: why it was planned.
+        modified: its time in the plan, None when the storage gives none.
+        fingerprint: of the plan.
+        outcome: what was done.
+        time: when.
+        detail: why it was kept, why it failed, or what its snapshot lacks.
+    """
+
+    path: str
+    bytes: int
+    kind: str
+    reason: str
+    modified: datetime | None
+    fingerprint: str
+    outcome: Outcome
+    time: datetime
+    detail: str = ""
+
+    def with_outcome(self, outcome: Outcome, time: datetime, detail: str = "") -> AuditRecord:
+        """The record of a later time."""
+        return replace(self, outcome=outcome, time=time, detail=detail)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of the line."""
+        return {
+            "time": self.time.isoformat(),
+            "outcome": str(self.outcome),
+            "path": self.path,
+            "bytes": self.bytes,
+            "kind": self.kind,
+            "reason": self.reason,
+            "modified": None if self.modified is None else self.modified.isoformat(),
+            "fingerprint": self.fingerprint,
+            **({"detail": self.detail} if self.detail else {}),
+        }
+
+
+class AuditRun:
+    """One run in the log.
+
+    Attributes:
+        directory: of the run.
+        name: fingerprint of the plan, or the verb of another run.
+    """
+
+    def __init__(self, directory: Location, name: str, files: Sequence[str]) -> None:
+        """Continue after the files that exist."""
+        self.directory = directory
+        self.name = name
+        self._files = list(files)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return any(name.endswith(f"-{_FINISHED}.jsonl") for name in self._files)
+
+    def append(self, records: Iterable[AuditRecord]) -> None:
+        """Write records as a new file of the run.
+
+        Raises:
+            TargetExistsError: another process continues the same run.
+            StateError: the storage refuses.
+        """
+        self._write("", [record.to_json() for record in records])
+
+    def finish(self, time: datetime, **summary: Any) -> None:
+        """Mark the run as finished."""
+        self._write(f"-{_FINISHED}", [{"time": time.isoformat(), "event": _FINISHED, **summary}])
+
+    def read_header(self) -> dict[str, Any]:
+        """The first line of the run, about the run itself.
+
+        Raises:
+            FormatError: the line is not one of this log.
+        """
+        location = join(self.directory, self._files[0])
+        line = next(_read_lines(location), "")
+        try:
+            return _parse_object(line)
+        except (ValueError, RecursionError) as error:
+            raise _refuse_line(error, location, 1) from None
+
+    def read(self) -> Iterator[AuditRecord]:
+        """Every record of the run, in the order in which it was written.
+
+        Raises:
+            FormatError: a line is not one of this log, or a file is too large for one.
+            UsageError: a file is a symbolic link.
+        """
+        for name in self._files:
+            location = join(self.directory, name)
+            for number, line in enumerate(_read_lines(location), 1):
+                record = _parse_line(line, location, number)
+                if record is not None:
+                    yield record
+
+    def read_about(self, names: Collection[str]) -> Iterator[AuditRecord]:
+        """The records of the run that have one of some names in them; see `read`."""
+        texts = {text for name in names for text in (name, json.dumps(name)[1:-1])}
+        for file in self._files:
+            location = join(self.directory, file)
+            for number, line in enumerate(_read_lines(location), 1):
+                record = _parse_line(line, location, number) if any(text in line for text in texts) else None
+                if record is not None:
+                    yield record
+
+    def unfinished_records(self) -> dict[str, AuditRecord]:
+        """The deletions without an outcome or with a failure, by path."""
+        left: dict[str, AuditRecord] = {}
+        for record in self.read():
+            if record.outcome in (Outcome.INTENDED, Outcome.FAILED):
+                left[record.path] = record
+            else:
+                left.pop(record.path, None)
+        return left
+
+    def _write(self, suffix: str, lines: Sequence[dict[str, Any]]) -> None:
+        if not lines:
+            return
+        name = f"{len(self._files):06}{suffix}.jsonl"
+        location = join(self.directory, name)
+        content = b"".join(_format_line(line) for line in lines)
+        if len(content) > MOST_LINES:
+            raise UsageError(
+                f"a file of the audit log would have {len(content):,} bytes, more than {MOST_LINES:,} that are read",
+                where=Where(file=str(location)),
+                hint="Nothing of this was deleted or moved; give fewer roots at a time",
+            )
+        create_file_at_once(location, content)
+        self._files.append(name)
+
+
+class AuditLog:
+    """The audit log in a directory, which need not exist yet."""
+
+    def __init__(self, directory: Location) -> None:
+        """Remember the directory; nothing is read or written yet."""
+        self.directory = directory
+
+    def start_run(self, name: str, records: Iterable[AuditRecord], *, time: datetime, **about: Any) -> AuditRun:
+        """Write the first file of a new run: what it is and what it is going to do.
+
+        Args:
+            name: fingerprint of the plan, or the verb of another run.
+            records: the paths, with the outcome `INTENDED`.
+            time: of the start.
+            about: more about the run, such as the roots.
+
+        Raises:
+            StateError: the storage refuses.
+        """
+        directory = join(self.directory, f"{time.astimezone(UTC).strftime(_TIME_FORMAT)}-{name}")
+        run = AuditRun(directory, name, ())
+        header = {"time": time.isoformat(), "event": _STARTED, "name": name, **about}
+        run._write(f"-{_STARTED}", [header, *(record.to_json() for record in records)])
+        return run
+
+    def find_runs(self) -> list[AuditRun]:
+        """All runs, the oldest first."""
+        if not exists(self.directory):
+            return []
+        runs = []
+        for entry in list_directory(self.directory):
+            _, separator, name = entry.location.name.partition("Z-")
+            if entry.is_directory and separator:
+                files = [file.location.name for file in list_directory(entry.location)]
+                files = [file for file in files if file.endswith(".jsonl") and not file.startswith(".")]
+                # Without a first file the run was killed before it did anything.
+                if files:
+                    runs.append(AuditRun(entry.location, name, files))
+        return runs
+
+    def find_unfinished_runs(self) -> list[AuditRun]:
+        """The runs that were killed or stopped at a limit, the oldest first."""
+        return [run for run in self.find_runs() if not run.finished]
+
+    def read_about(self, names: Collection[str]) -> Iterator[AuditRecord]:
+        """The records of all runs that have one of some names in them, the oldest first."""
+        for run in self.find_runs():
+            yield from run.read_about(names)
+
+    def read(self) -> Iterator[AuditRecord]:
+        """Every record of every run, the oldest first."""
+        for run in self.find_runs():
+            yield from run.read()
+
+
+def open_audit_log(root: Location, directory: Location | None = None) -> AuditLog:
+    """The audit log in a directory, by default `_retention/log` below the first root.
+
+    Raises:
+        UsageError: the default directory, or the one above it, is a symbolic link.
+    """
+    return AuditLog(directory or locate_own(root, "log"))
+
+
+def is_fingerprint(name: str) -> bool:
+    """Return whether a run of this name applied a plan."""
+    return _FINGERPRINT.fullmatch(name) is not None
+
+
+def find_leftovers(log: AuditLog) -> Leftovers:
+    """The files that interrupted runs in the log were going to delete."""
+    return frozenset(
+        (record.path, record.bytes, record.modified)
+        for run in log.find_unfinished_runs()
+        if is_fingerprint(run.name)
+        for record in run.unfinished_records().values()
+    )
+
+
+def _format_line(line: dict[str, Any]) -> bytes:
+    try:
+        return f"{json.dumps(line, ensure_ascii=False)}\n".encode()
+    except UnicodeEncodeError:
+        # Names of files on this machine need not be UTF-8.
+        return f"{json.dumps(line)}\n".encode()
+
+
+def _read_lines(location: Location) -> Iterator[str]:
+    require_no_link(location)
+    content = read_file(location, most=MOST_LINES)
+    try:
+        # Names of files may have other characters at which Python splits lines; JSON escapes this one only.
+        lines = content.decode().removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise _refuse_line(error, location, content.count(b"\n", 0, error.start) + 1) from None
+    yield from lines
+
+
+def _parse_object(line: str) -> dict[str, Any]:
+    fields = json.loads(line)
+    if not isinstance(fields, dict):
+        raise ValueError("it is not an object")
+    return fields
+
+
+def _parse_line(line: str, location: Location, number: int) -> AuditRecord | None:
+    """The record of a line, None for a line about the run itself."""
+    try:
+        fields = _parse_object(line)
+        if "event" in fields:
+            return None
+        for name in ("path", "kind", "reason", "fingerprint"):
+            if not isinstance(fields[name], str):
+                raise TypeError(f"{name} is not a text")
+        if type(fields["bytes"]) is not int or fields["bytes"] < 0:
+            raise ValueError("bytes is not a number of bytes")
+        if fields["kind"] not in _KINDS:
+            raise ValueError(f"{fields['kind']!r} is not a kind of path")
+        modified = fields["modified"]
+        return AuditRecord(
+            path=fields["path"],
+            bytes=fields["bytes"],
+            kind=fields["kind"],
+            reason=fields["reason"],
+            modified=None if modified is None else datetime.fromisoformat(modified),
+            fingerprint=fields["fingerprint"],
+            outcome=Outcome(fields["outcome"]),
+            time=datetime.fromisoformat(fields["time"]),
+            detail=str(fields.get("detail", "")),
+        )
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise _refuse_line(error, location, number) from None
+
+
+def _refuse_line(error: Exception, location: Location, number: int) -> FormatError:
+    # Errors of decoding hold all bytes that they are about.
+    reason = error.reason if isinstance(error, UnicodeDecodeError) else repr(error)
+    return FormatError(
+        f"not a line of an audit log: {reason if len(reason) <= _LONG_REASON else reason[:_LONG_REASON] + ' …'}",
+        where=Where(file=str(location), path=f"line {number}"),
+        hint="Move the directory of this run out of the audit log and plan again",
     )

@@ -9,16 +9,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import StateError, Where
-from state_pipelines.operations.retention.audit_log import Outcome, find_leftovers, is_fingerprint, open_audit_log
-from state_pipelines.operations.retention.file_decisions import YOUNG, FileJudge
-from state_pipelines.operations.retention.jobs import JobIndex
-from state_pipelines.operations.retention.path_keys import PathKeys
-from state_pipelines.operations.retention.pins import locate_pins
-from state_pipelines.operations.retention.plan import PathKind, RetentionPlan, SnapshotVerdict, compute_fingerprint
-from state_pipelines.operations.retention.policy import RetentionPolicy, load_policy, parse_policy
-from state_pipelines.operations.retention.references import ReferenceReader, SnapshotReferences, Unreadable
-from state_pipelines.operations.retention.snapshot_decisions import YOUNG_SNAPSHOT, decide, kind_of
-from state_pipelines.operations.retention.stored_references import StoredReferences
+from state_pipelines.operations.retention.decisions import YOUNG, YOUNG_SNAPSHOT, FileJudge, JobIndex, decide, kind_of
+from state_pipelines.operations.retention.own_directory import (
+    Outcome,
+    find_leftovers,
+    is_fingerprint,
+    locate_pins,
+    open_audit_log,
+)
+from state_pipelines.operations.retention.policy import (
+    PathKeys,
+    PathKind,
+    RetentionPlan,
+    RetentionPolicy,
+    SnapshotVerdict,
+    compute_fingerprint,
+    load_policy,
+    parse_policy,
+)
+from state_pipelines.operations.retention.references import (
+    ReferenceReader,
+    SnapshotReferences,
+    StoredReferences,
+    Unreadable,
+)
 from state_pipelines.operations.retention.survey import open_roots, require_whole_jobs, survey
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, parse_path_mapping, resolve
 
@@ -26,9 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
 
-    from state_pipelines.operations.retention.audit_log import AuditLog, Leftovers
-    from state_pipelines.operations.retention.plan import PlannedPath
-    from state_pipelines.operations.retention.snapshot_decisions import Decision
+    from state_pipelines.operations.retention.decisions import Decision
+    from state_pipelines.operations.retention.own_directory import AuditLog, Leftovers
+    from state_pipelines.operations.retention.policy import PlannedPath
     from state_pipelines.operations.retention.survey import FoundPin, Root, Survey
 
 _SHOWN = 3

@@ -1,12 +1,18 @@
-"""Retention policies: which snapshots of a job stay."""
+"""Retention policies: which snapshots of a job stay; and plans: the paths to delete or keep, each with the reason."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os.path
+import posixpath
 import re
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -17,10 +23,118 @@ from state_pipelines.redaction import redact
 from state_pipelines.storage.documents import find_equal_names, parse_yaml, read_given_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from state_pipelines.operations.retention.path_keys import Equalities
+Equalities = tuple[tuple[str, ...], ...]
+"""Groups of words that mean the same."""
+
+EQUAL_SCHEMES: Equalities = (
+    ("s3", "s3a", "s3n", "s3p"),
+    ("gs", "gcs"),
+    ("abfs", "abfss", "wasb", "wasbs", "az"),
+    ("file", "local"),
+)
+"""Schemes by which Flink, Hadoop and fsspec name one storage."""
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(.*)", re.DOTALL)
+# The default port of a name node (`HdfsClientConfigKeys.DFS_NAMENODE_RPC_PORT_DEFAULT`).
+_HDFS_PORT = ":8020"
+
+
+@dataclass(frozen=True)
+class PathKeys:
+    """Rules by which paths are compared.
+
+    Attributes:
+        equal_schemes: groups of schemes that name one storage, besides `EQUAL_SCHEMES`.
+        equal_authorities: groups of authorities (host and port, bucket) that name one storage.
+    """
+
+    equal_schemes: Equalities = ()
+    equal_authorities: Equalities = ()
+    _directories: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def _schemes(self) -> dict[str, str]:
+        return _merge((*EQUAL_SCHEMES, *self.equal_schemes))
+
+    @cached_property
+    def _authorities(self) -> dict[str, str]:
+        return _merge(self.equal_authorities)
+
+    def key(self, path: str) -> str:
+        """The one spelling of a path or URL; equal for paths that name the same file."""
+        match = _URL.fullmatch(path)
+        scheme, authority, inner = ("file", "", path) if match is None else (match[1].lower(), match[2] or "", match[3])
+        scheme = self._schemes.get(scheme, scheme)
+        inner = _clean(inner)
+        if scheme == "file":
+            return "file:" + self._resolve_links(inner)
+        if scheme == "abfs":
+            # `container@account.dfs.core.windows.net` is what fsspec writes as `container`.
+            authority = authority.partition("@")[0]
+        elif scheme == "hdfs":
+            authority = authority.removesuffix(_HDFS_PORT)
+        authority = authority.lower()
+        return f"{scheme}://{self._authorities.get(authority, authority)}{inner}"
+
+    def directory_key(self, path: str) -> str:
+        """The one spelling of a directory, which may itself be a link."""
+        return self.key(f"{path.rstrip('/')}/_").rpartition("/")[0]
+
+    def refresh(self) -> bool:
+        """Follow the links of known directories again; returns whether one leads elsewhere now."""
+        known = dict(self._directories)
+        self._directories.clear()
+        return any(self._follow(directory) != found for directory, found in known.items())
+
+    def _resolve_links(self, path: str) -> str:
+        # A snapshot may name files by a directory that is a link; the file itself is never followed.
+        directory, _, name = path.rpartition("/")
+        return f"{self._follow(directory)}/{name}"
+
+    def _follow(self, directory: str) -> str:
+        if directory not in self._directories:
+            self._directories[directory] = os.path.realpath(directory or "/").rstrip("/")
+        return self._directories[directory]
+
+
+def parse_equalities(texts: tuple[str, ...] | list[str]) -> Equalities:
+    """Groups from texts such as `s3=oss`.
+
+    Raises:
+        UsageError: a text has another form.
+    """
+    groups = []
+    for text in texts:
+        names = tuple(name.strip().lower() for name in text.split("="))
+        if len(names) < 2 or not all(names):
+            raise UsageError(f"{text!r} does not name two that are equal", hint="Write A=B, for example s3=oss")
+        groups.append(names)
+    return tuple(groups)
+
+
+def _clean(path: str) -> str:
+    path = re.sub(r"/{2,}", "/", path) if "//" in path else path
+    if "/." in path:
+        path = posixpath.normpath(path)
+    path = path.rstrip("/")
+    return path if path.startswith("/") or not path else "/" + path
+
+
+def _merge(groups: Equalities) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for group in groups:
+        # Groups that share a name are one.
+        known = {names[name] for name in group if name in names}
+        first = min(known) if known else group[0].lower()
+        for name, other in list(names.items()):
+            if other in known:
+                names[name] = first
+        names.update({name.lower(): first for name in group})
+    return names
+
 
 MIN_AGE = timedelta(days=3)
 """Age below which nothing is deleted, unless a policy or an option says otherwise."""
@@ -384,3 +498,235 @@ def _wrong(field: str, what: str, hint: str) -> UsageError:
     # Options of the command line are no fields of a policy.
     prefix = "" if field.startswith("--") else "retention policy: "
     return UsageError(f"{prefix}{what}", where=Where(path=field or None), hint=hint)
+
+
+class PathKind(StrEnum):
+    """Role of a path below a root of checkpoints or savepoints."""
+
+    METADATA = "metadata"
+    """The `_metadata` file of a snapshot."""
+    CHECKPOINT_FILE = "checkpoint-file"
+    """A data file in the directory of a completed checkpoint."""
+    SAVEPOINT_FILE = "savepoint-file"
+    """A data file in the directory of a completed savepoint."""
+    SHARED = "shared"
+    """A file in a `shared` directory."""
+    TASK_OWNED = "task-owned"
+    """A file in a `taskowned` directory."""
+    CHANGELOG = "changelog"
+    """A file of logged changes in a `dstl` directory."""
+    INCOMPLETE_CHECKPOINT = "incomplete-checkpoint"
+    """A file in a `chk-N` directory without `_metadata`."""
+    INCOMPLETE_SAVEPOINT = "incomplete-savepoint"
+    """A file in a savepoint directory without `_metadata`."""
+    MANIFEST = "manifest"
+    """The manifest of this package where nothing else is left of a snapshot, for instance one that Flink claimed."""
+    TEMPORARY = "temporary"
+    """An unfinished file: an in-progress `_metadata`, or staging files of this package."""
+    DIRECTORY = "directory"
+    """A directory that is empty, or empty once the paths before it are deleted; never removed with content."""
+    OTHER = "other"
+    """A file with a name that Flink does not write, or outside its directories."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPath:
+    """A path of a plan, with the reason why it goes or stays.
+
+    Attributes:
+        path: the path below its root, spelled as the root is; `storage.resolve` takes it.
+        bytes: size of the file; 0 for a directory.
+        kind: role of the path.
+        reason: the reason, for people.
+        modified: time of the last change as listed; None when the storage does not say, and for directories.
+    """
+
+    path: str
+    bytes: int
+    kind: PathKind
+    reason: str
+    modified: datetime | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The values, for JSON."""
+        return {
+            "path": self.path,
+            "bytes": self.bytes,
+            "kind": self.kind.value,
+            "reason": self.reason,
+            "modified": _format(self.modified),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotVerdict:
+    """The decision about one snapshot.
+
+    Attributes:
+        path: its directory.
+        job: job id, or the directory that stands for the job.
+        kind: checkpoint or savepoint.
+        checkpoint_id: its id; None when `_metadata` cannot be read.
+        modified: when `_metadata` was written.
+        delete: it goes.
+        reasons: why it goes or stays; the first is the strongest.
+        bytes: size of the files in its directory.
+        shared_bytes: size of all other files that it references.
+        restorable: `_metadata` is readable and every referenced file is there with its recorded size; None for files
+            outside all roots, which are not looked at.
+        tags: tags of the snapshot.
+    """
+
+    path: str
+    job: str
+    kind: SnapshotKind
+    checkpoint_id: int | None
+    modified: datetime | None
+    delete: bool
+    reasons: tuple[str, ...]
+    bytes: int
+    shared_bytes: int
+    restorable: bool | None
+    tags: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """The values, for JSON."""
+        return {
+            "path": self.path,
+            "job": self.job,
+            "kind": self.kind,
+            "checkpoint_id": self.checkpoint_id,
+            "modified": _format(self.modified),
+            "delete": self.delete,
+            "reasons": list(self.reasons),
+            "bytes": self.bytes,
+            "shared_bytes": self.shared_bytes,
+            "restorable": self.restorable,
+            "tags": list(self.tags),
+        }
+
+
+@dataclass(frozen=True)
+class RetentionPlan:
+    """A plan: nothing is deleted before it is applied by its fingerprint.
+
+    Attributes:
+        roots: the directories that were searched, as given, without a slash at the end.
+        fingerprint: identity of roots, policy and `delete` with sizes and times; independent of the clock. Of a plan
+            that confirms an earlier one (see `plan_retention`), also of those of its paths that are gone meanwhile.
+        delete: paths to delete, in the order of deletion: `_metadata` of a snapshot first, its data next, directories
+            last.
+        keep: files that stay, by path.
+        unknown: files and links with other names, by path; they stay.
+        stopped: why shared files and others that an unknown reference may need are not deleted; empty when nothing
+            stops them.
+        created: when the plan was made.
+        snapshots: the decision about every snapshot, by path.
+        notes: what a person should know before the plan is applied.
+        linked_bytes: bytes in `delete` that free nothing: other hard links keep them, or they count twice.
+        price: money for one GiB and month, or None.
+        currency: of `price`.
+    """
+
+    roots: tuple[str, ...]
+    fingerprint: str
+    delete: tuple[PlannedPath, ...]
+    keep: tuple[PlannedPath, ...]
+    unknown: tuple[PlannedPath, ...]
+    stopped: tuple[str, ...]
+    created: datetime
+    snapshots: tuple[SnapshotVerdict, ...] = ()
+    notes: tuple[str, ...] = ()
+    linked_bytes: int = 0
+    price: float | None = None
+    currency: str = "USD"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are freed; each file counts once."""
+        return sum(each.bytes for each in self.delete) - self.linked_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that stay, unknown files included."""
+        return sum(each.bytes for each in self.keep) + sum(each.bytes for each in self.unknown)
+
+    @property
+    def monthly_saving(self) -> float | None:
+        """Money per month for the bytes that are freed; None without a price."""
+        return None if self.price is None else self.bytes / (1 << 30) * self.price
+
+    def count_by_kind(self) -> dict[PathKind, tuple[int, int]]:
+        """Number and bytes of the paths to delete, by kind."""
+        numbers: Counter[PathKind] = Counter()
+        sizes: Counter[PathKind] = Counter()
+        for each in self.delete:
+            numbers[each.kind] += 1
+            sizes[each.kind] += each.bytes
+        return {kind: (numbers[kind], sizes[kind]) for kind in PathKind if numbers[kind]}
+
+    def to_json(self) -> dict[str, object]:
+        """The plan, for JSON."""
+        return {
+            "fingerprint": self.fingerprint,
+            "roots": list(self.roots),
+            "created": _format(self.created),
+            "bytes": self.bytes,
+            "kept_bytes": self.kept_bytes,
+            "by_kind": {
+                kind.value: {"paths": number, "bytes": size} for kind, (number, size) in self.count_by_kind().items()
+            },
+            "monthly_saving": self.monthly_saving,
+            "currency": None if self.price is None else self.currency,
+            "stopped": list(self.stopped),
+            "notes": list(self.notes),
+            "delete": [each.to_json() for each in self.delete],
+            "keep": [each.to_json() for each in self.keep],
+            "unknown": [each.to_json() for each in self.unknown],
+            "snapshots": [each.to_json() for each in self.snapshots],
+        }
+
+
+def compute_fingerprint(roots: Iterable[str], policy: object, delete: Iterable[PlannedPath]) -> str:
+    """Identity of a plan (SHA-256, 16 hexadecimal digits).
+
+    Args:
+        roots: directories of the plan.
+        policy: the policy as a JSON value.
+        delete: paths to delete, in order.
+    """
+    digest = hashlib.sha256(json.dumps([sorted(roots), policy], sort_keys=True).encode())
+    for each in delete:
+        line = json.dumps([each.path, each.bytes, each.kind.value, _format(each.modified)])
+        digest.update(b"\n" + line.encode())
+    return digest.hexdigest()[:16]
+
+
+def _format(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat()
+
+
+def read_planned_paths(content: bytes | str, fingerprint: str) -> tuple[PlannedPath, ...] | None:
+    """Read the paths that a plan deletes from its JSON form.
+
+    Args:
+        content: the JSON text of `RetentionPlan.to_json`.
+        fingerprint: of the plan that is wanted.
+
+    Returns:
+        the paths in the order of deletion; None when the text is not that of a plan, or of another fingerprint.
+    """
+    try:
+        plan = json.loads(content)
+        if plan["fingerprint"] != fingerprint:
+            return None
+        return tuple(map(_parse_planned, plan["delete"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _parse_planned(each: dict[str, Any]) -> PlannedPath:
+    if not (isinstance(each["path"], str) and isinstance(each["reason"], str) and type(each["bytes"]) is int):
+        raise TypeError("not the path of a plan")
+    modified = None if each["modified"] is None else datetime.fromisoformat(each["modified"])
+    return PlannedPath(each["path"], each["bytes"], PathKind(each["kind"]), each["reason"], modified)

@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import NotFoundError, SnapshotGoneError, StateError, StorageError, Where
 from state_pipelines.metadata import read_metadata
 from state_pipelines.operations.auditing import Depth, Listings, Severity, audit_snapshot
-from state_pipelines.operations.retention.audit_log import QUARANTINED, AuditLog, AuditRecord, Outcome
-from state_pipelines.operations.retention.own_directory import find_above, is_own_above, locate_own, refuse_link
-from state_pipelines.operations.retention.path_keys import PathKeys
+from state_pipelines.operations.retention.own_directory import (
+    QUARANTINED,
+    AuditLog,
+    AuditRecord,
+    Outcome,
+    find_above,
+    is_own_above,
+    locate_own,
+    refuse_link,
+)
+from state_pipelines.operations.retention.policy import PathKeys
 from state_pipelines.operations.retention.references import extract_references, follow_links
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, SnapshotLocation, exists, join, resolve
@@ -31,7 +39,7 @@ from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY, read_m
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from state_pipelines.operations.retention.audit_log import AuditRun
+    from state_pipelines.operations.retention.own_directory import AuditRun
 
 _DIRECTORY = "quarantine"
 _RESTORE = "restore"

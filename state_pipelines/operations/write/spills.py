@@ -1,7 +1,7 @@
 """Spills: framed records in any order on their way to their files, on disk between two stages of work.
 
 The first stage encodes rows (`write.keyed_rewrite`) or reads records for other key groups
-(`rescale.record_regrouping`); the second writes the file of a subtask. Any number of tasks can share either stage.
+(`rescale.records`); the second writes the file of a subtask. Any number of tasks can share either stage.
 
 A spill is a sequence of blocks (`keyed.canonical.Block`). The data of each block are followed by its index
 (`RUN`) and a directory with the offsets of every key group's runs, in the index and in the file. Reading a range of key

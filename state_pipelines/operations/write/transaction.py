@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from state_pipelines.metadata import CheckpointMetadata, list_references, read_metadata, with_version, write_metadata
 from state_pipelines.metadata.handles import FileStateHandle
 from state_pipelines.operations.local_processes import run_tasks
-from state_pipelines.operations.proofs.proof_reports import ProofReport, require_proof
+from state_pipelines.operations.proofs import ProofReport, require_proof
 from state_pipelines.operations.write.manifest_files import RecordedWork, make_manifest
 from state_pipelines.operations.write.own_files import require_own_files
 from state_pipelines.operations.write.publication import FileCopy, FileMode, find_other_sizes, plan_copies

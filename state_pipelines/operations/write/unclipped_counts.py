@@ -13,7 +13,7 @@ from state_pipelines.errors import at
 from state_pipelines.keyed.digests import RecordDigest, sum_digests
 from state_pipelines.keyed.keyed_file import digest_states
 from state_pipelines.operations.local_processes import count_kernel_threads
-from state_pipelines.operations.proofs.proof_reports import (
+from state_pipelines.operations.proofs import (
     AFTER,
     DESCRIPTIONS,
     EXPECTED,

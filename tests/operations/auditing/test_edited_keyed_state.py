@@ -9,7 +9,7 @@ import pytest
 
 from state_pipelines.errors import FormatError
 from state_pipelines.operations.auditing import Property, Severity
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.rescale import parse_request, rescale
 from state_pipelines.snapshot import open_snapshot

@@ -455,9 +455,9 @@ def test_a_path_that_a_snapshot_names_leads_the_search_nowhere_else(
 def test_the_root_of_a_file_system_is_not_searched(
     savepoint: Copy, listed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from state_pipelines.operations.auditing import missing_files
+    from state_pipelines.operations.auditing import file_checks
 
     savepoint.files()[0].unlink()
-    monkeypatch.setattr(missing_files, "parent", lambda location: replace(location, path="/"))
+    monkeypatch.setattr(file_checks, "parent", lambda location: replace(location, path="/"))
     savepoint.audit("files")
     assert "/" not in listed

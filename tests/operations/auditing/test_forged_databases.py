@@ -20,7 +20,7 @@ from state_pipelines.metadata.handles import (
     KeyGroupRange,
 )
 from state_pipelines.operations.auditing import audit_snapshot
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.dump import dump
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import keyed_state

@@ -14,10 +14,9 @@ from click.testing import CliRunner
 from state_pipelines.cli import main
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
-from state_pipelines.operations.auditing.file_listings import Listings
-from state_pipelines.operations.auditing.manifest_checks import audit_manifest
+from state_pipelines.operations.auditing.file_checks import Listings, audit_manifest
 from state_pipelines.operations.auditing.report import Findings
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.rescale import parse_request, rescale
 from state_pipelines.storage import PathMapping, resolve, resolve_snapshot
 from state_pipelines.storage.files import RecordedFile, compute_checksum

@@ -19,8 +19,8 @@ from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupRange, KeyGroupsSavepointStateHandle
 from state_pipelines.operations.auditing import Depth, Severity, audit_snapshot
-from state_pipelines.operations.auditing.repeated_keys import RepeatedKeys
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.auditing.content_checks import RepeatedKeys
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.erase.key_erasure import erase
 from state_pipelines.operations.rescale import parse_request, rescale

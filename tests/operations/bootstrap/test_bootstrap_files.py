@@ -8,8 +8,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.bootstrap.bootstrap_files import load_bootstrap
-from state_pipelines.operations.bootstrap.parquet_rows import ParquetFiles
+from state_pipelines.operations.bootstrap.parquet_rows import ParquetFiles, load_bootstrap
 
 if TYPE_CHECKING:
     from pathlib import Path

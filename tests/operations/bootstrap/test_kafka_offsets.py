@@ -7,7 +7,7 @@ import pytest
 
 from state_pipelines.connectors.registry import ConnectorState, read_coordinator
 from state_pipelines.errors import StateError, UsageError
-from state_pipelines.operations.bootstrap.kafka_offsets import (
+from state_pipelines.operations.bootstrap.bootstrap import (
     assign_splits,
     make_coordinator,
     read_offsets,

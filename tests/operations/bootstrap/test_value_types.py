@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.bootstrap.value_types import infer_type, resolve_type
+from state_pipelines.operations.bootstrap.new_states import infer_type, resolve_type
 from state_pipelines.serializers.text import describe, parse
 
 

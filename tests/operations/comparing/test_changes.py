@@ -6,7 +6,7 @@ import pytest
 
 import state_pipelines as sp
 from state_pipelines.operations.diff import ExampleKind, diff
-from state_pipelines.operations.diff.state_changes import StateChange, list_changes
+from state_pipelines.operations.diff.diff_report import StateChange, list_changes
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:

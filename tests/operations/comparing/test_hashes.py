@@ -8,23 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_pipelines.keyed.digests import digest_run
-from state_pipelines.operations.diff.diff_report import ExampleKind
-from state_pipelines.operations.diff.keyed_state import (
+from state_pipelines.operations.diff.compared_states import (
     CompareGroups,
+    Differences,
+    Hashes,
     KeyedSide,
     add_up,
+    concat_hashes,
+    join_hashes,
     make_side,
     plan_comparison,
     plan_digests,
+    sum_differences,
     total_of,
 )
-from state_pipelines.operations.diff.record_hashes import (
-    Differences,
-    Hashes,
-    concat_hashes,
-    join_hashes,
-    sum_differences,
-)
+from state_pipelines.operations.diff.diff_report import ExampleKind
 from state_pipelines.snapshot.keyed_state import KeyedState
 from tests.snapshot.savepoints import orders
 

@@ -11,16 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from state_pipelines.errors import FormatError, NotFoundError, StateError
+from state_pipelines.operations import inventory as updating
 from state_pipelines.operations.inventory import (
     Inventory,
     SnapshotSummary,
     find_snapshot,
     parse_partition_key,
     read_inventory,
+    summarise_entry,
     update_inventory,
-    updating,
 )
-from state_pipelines.operations.inventory.summary import summarise_entry
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import join, resolve
 from state_pipelines.storage.snapshot_listing import find_snapshots
@@ -462,7 +462,7 @@ def test_a_known_key_costs_one_open_and_no_listing(store: Location, monkeypatch:
         put(place, f"savepoint-df4606-{number:012x}", number)
     keys = update_inventory([place], store).inventory.keys
     CountedFileSystem.reads.clear()
-    monkeypatch.setattr("state_pipelines.operations.inventory.lookup.find_snapshots", None)
+    monkeypatch.setattr("state_pipelines.operations.inventory.find_snapshots", None)
     find_snapshot(keys[3], [place], store)
     assert len(opened()) == 1
 

@@ -6,8 +6,13 @@ import pytest
 from dagster._core.definitions.partitions.utils import raise_error_on_invalid_partition_key_substring
 
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.inventory import make_partition_key, name_snapshot, parse_partition_key
-from state_pipelines.operations.inventory.keys import LONG, SnapshotName
+from state_pipelines.operations.inventory import (
+    LONG,
+    SnapshotName,
+    make_partition_key,
+    name_snapshot,
+    parse_partition_key,
+)
 from state_pipelines.storage import resolve
 from tests.operations.inventory.trees import JOB, OTHER_JOB
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from state_pipelines.operations.profiling.columns import MAX_COLUMNS, ColumnProfile, ColumnProfiler
+from state_pipelines.operations.profiling import MAX_COLUMNS, ColumnProfile, ColumnProfiler
 
 
 def profile(*batches: dict[str, pa.Array]) -> dict[str, ColumnProfile]:

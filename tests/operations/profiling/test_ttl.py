@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from state_pipelines.operations.profiling.ttl import TtlOutlook, TtlProfiler
+from state_pipelines.operations.profiling import TtlOutlook, TtlProfiler
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.metadata import CheckpointProperties, write_metadata
-from state_pipelines.operations.rescale.keyed_assembly import NeedsRecords
-from state_pipelines.operations.rescale.operator_edits import EditedOperator
+from state_pipelines.operations.rescale.assembly import NeedsRecords
 from state_pipelines.operations.rescale.rescale_planner import plan_operator
-from state_pipelines.operations.rescale.rescale_request import OperatorRequest, RescaleRequest
+from state_pipelines.operations.rescale.rescale_request import EditedOperator, OperatorRequest, RescaleRequest
 from state_pipelines.operations.write.publication import FileMode, plan_copies
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import SnapshotWriter, resolve
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.metadata import OperatorState
-    from state_pipelines.operations.rescale.file_ranges import FileAssembly
+    from state_pipelines.operations.rescale.assembly import FileAssembly
     from state_pipelines.snapshot import Operator, Snapshot
     from state_pipelines.storage import Location
 

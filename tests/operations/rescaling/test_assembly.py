@@ -29,9 +29,7 @@ from state_pipelines.metadata.handles import (
 )
 from state_pipelines.metadata.streams import StateStream, StreamRange, read_whole_stream
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.rescale.file_ranges import Assembler, FileAssembly
-from state_pipelines.operations.rescale.keyed_assembly import NeedsRecords
-from state_pipelines.operations.rescale.operator_assembly import assemble_operator
+from state_pipelines.operations.rescale.assembly import Assembler, FileAssembly, NeedsRecords, assemble_operator
 from state_pipelines.operatorstate import OperatorHeader, read_operator_file, read_operator_header, write_operator_file
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list

@@ -13,9 +13,14 @@ from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.key_groups import assign_key_groups, compute_operator_index
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.handles import KeyGroupRange
-from state_pipelines.operations.balance.balance import distribute, measure_balance
-from state_pipelines.operations.balance.balance_advice import advise, find_max_parallelism_conflicts
-from state_pipelines.operations.balance.balance_report import HotKeyLoad, KeyGroupLoads
+from state_pipelines.operations.balance import (
+    HotKeyLoad,
+    KeyGroupLoads,
+    advise,
+    distribute,
+    find_max_parallelism_conflicts,
+    measure_balance,
+)
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot.keyed_state import KeyedState
 from tests.snapshot.built import build_snapshot, operator, write_raw_keyed

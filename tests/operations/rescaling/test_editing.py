@@ -7,8 +7,13 @@ import pytest
 
 from state_pipelines.errors import NotFoundError, UnsupportedError, UsageError
 from state_pipelines.metadata.checkpoint import compute_operator_id
-from state_pipelines.operations.rescale.operator_edits import EditedSnapshot, edit_operators
-from state_pipelines.operations.rescale.rescale_request import OperatorRequest, RescaleRequest, TakeRequest
+from state_pipelines.operations.rescale.rescale_request import (
+    EditedSnapshot,
+    OperatorRequest,
+    RescaleRequest,
+    TakeRequest,
+    edit_operators,
+)
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from tests.snapshots import DATA
 

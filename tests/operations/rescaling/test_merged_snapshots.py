@@ -21,7 +21,7 @@ from state_pipelines.metadata.handles import (
 )
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.rescale import RescaleRequest, parse_request, plan_rescale, rescale
-from state_pipelines.operations.rescale.rescale_plan import Way
+from state_pipelines.operations.rescale.records import Way
 from state_pipelines.operations.rescale.rescale_request import OperatorRequest, TakeRequest
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule
 from state_pipelines.operatorstate import OperatorHeader, write_operator_file
@@ -43,7 +43,7 @@ from tests.snapshot.built import build_snapshot, list_operator, operator
 
 if TYPE_CHECKING:
     from state_pipelines.metadata import OperatorState
-    from state_pipelines.operations.rescale.rescale_plan import RescalePlan
+    from state_pipelines.operations.rescale.records import RescalePlan
 
 ORDERS = "examples/orders/savepoints/flink-2.2/savepoint-df4606-efe91b44c091"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from state_pipelines.errors import FormatError, IncompatibleError, UnsupportedError, UsageError
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.metadata.handles import KeyGroupRange
-from state_pipelines.operations.rescale.record_regrouping import Collect, Gather, InputFiles, Shuffle
+from state_pipelines.operations.rescale.records import Collect, Gather, InputFiles, Shuffle
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule, align_headers, check_operator_headers
 from state_pipelines.operatorstate import OperatorHeader
 from state_pipelines.serializers.build import TIME_WINDOW, VOID_NAMESPACE

@@ -4,8 +4,8 @@ import pytest
 
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.rescale import parse_request, plan_rescale
-from state_pipelines.operations.rescale.change_texts import tell_moved
-from state_pipelines.operations.rescale.moved_key_groups import MovedKeyGroups, find_moved_key_groups
+from state_pipelines.operations.rescale.assembly import MovedKeyGroups, find_moved_key_groups
+from state_pipelines.operations.rescale.rescale_planner import tell_moved
 from state_pipelines.storage import resolve
 from tests.snapshot.savepoints import orders
 

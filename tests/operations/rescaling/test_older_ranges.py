@@ -14,10 +14,10 @@ from state_pipelines.errors import FormatError
 from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle, KeyGroupRange
-from state_pipelines.operations.balance.balance import measure_balance
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.balance import measure_balance
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.operations.rescale import parse_request, plan_rescale, rescale
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot.snapshot_files import follows_formula

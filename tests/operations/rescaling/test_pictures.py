@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 
 from state_pipelines.errors import TargetExistsError, UsageError
-from state_pipelines.operations.balance.balance import distribute, measure_balance
+from state_pipelines.operations.balance import (
+    Balance,
+    BalanceMethod,
+    KeyGroupLoads,
+    OperatorBalance,
+    distribute,
+    measure_balance,
+)
 from state_pipelines.operations.balance.balance_charts import MOST_OPERATORS, draw_balance, render_balance, save_balance
-from state_pipelines.operations.balance.balance_report import Balance, BalanceMethod, KeyGroupLoads, OperatorBalance
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:

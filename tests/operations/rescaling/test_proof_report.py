@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.errors import ProofError
+from state_pipelines.operations import proofs
 from state_pipelines.operations.local_processes import run_tasks
-from state_pipelines.operations.proofs import differing_records
-from state_pipelines.operations.proofs.proof_reports import ProofReport
+from state_pipelines.operations.proofs import ProofReport
 from state_pipelines.operations.rescale import parse_request, rescale
 from state_pipelines.snapshot import Snapshot, open_snapshot
 
@@ -75,7 +75,7 @@ def test_a_changed_key_is_missing_unexpected_and_in_the_wrong_key_group(orders: 
 def test_few_hashes_at_a_time_still_show_entries(
     orders: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(differing_records, "MOST_HASHES", 1)
+    monkeypatch.setattr(proofs, "MOST_HASHES", 1)
     report = fail(orders, tmp_path / "new", b"leave at the door", b"leave at the D00R", parallelism=3)
     (check,) = report.failed
     assert check.rows

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.keyed.canonical import CanonicalFile
-from state_pipelines.operations.rescale import parse_request, plan_rescale, record_plan
-from state_pipelines.operations.rescale.found_hashes import SAMPLED_BYTES
-from state_pipelines.operations.rescale.record_plan import MOST_BLOCKS, MOST_TASKS, SPLIT_SIZE
+from state_pipelines.operations.rescale import parse_request, plan_rescale, records
+from state_pipelines.operations.rescale.records import MOST_BLOCKS, MOST_TASKS, SPLIT_SIZE
+from state_pipelines.operations.rescale.snapshot_merge import SAMPLED_BYTES
 from state_pipelines.operations.write.spilled_blocks import Spill, SpilledBlock
 from state_pipelines.operations.write.spills import BATCH, BLOCK
 from state_pipelines.snapshot.snapshot import Operator
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from state_pipelines.operations.rescale.record_regrouping import Shuffle
-    from state_pipelines.operations.rescale.rescale_plan import OperatorPlan
+    from state_pipelines.operations.rescale.records import OperatorPlan, Shuffle
 
 FIRST_TO_MERGE = (MOST_BLOCKS + 1) * BLOCK
 
@@ -63,10 +62,10 @@ def test_pieces_grow_and_become_one_block_each_with_the_state(
 
 
 def test_there_are_about_as_many_tasks_as_there_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_plan, "SPLIT_SIZE", 1)
+    monkeypatch.setattr(records, "SPLIT_SIZE", 1)
     numbers = []
     for most in (2, 10):
-        monkeypatch.setattr(record_plan, "MOST_TASKS", most)
+        monkeypatch.setattr(records, "MOST_TASKS", most)
         plans = plan_operators(tmp_path / "new")
         numbers.append([len(list_shuffles([each])) for each in plans])
     # Files end inside a task, and key groups are not cut.

@@ -14,7 +14,7 @@ from state_pipelines.metadata.handles import (
     OperatorStateMode,
     OperatorStreamStateHandle,
 )
-from state_pipelines.operations.rescale.redistribution import Share, redistribute
+from state_pipelines.operations.rescale.assembly import Share, redistribute
 from tests.operations.rescaling.golden_redistribution import CASES, LINES, read_golden
 
 if TYPE_CHECKING:

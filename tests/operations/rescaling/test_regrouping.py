@@ -17,7 +17,7 @@ from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.keyed.keyed_file import digest_states
 from state_pipelines.keyed.keys import KeyFilter
 from state_pipelines.metadata.handles import KeyGroupRange
-from state_pipelines.operations.rescale.record_regrouping import Collect, Gather, InputFiles, Shuffle
+from state_pipelines.operations.rescale.records import Collect, Gather, InputFiles, Shuffle
 from state_pipelines.operations.rescale.snapshot_merge import align_headers
 from state_pipelines.operations.write.spilled_blocks import find_blocks, read_spill
 from state_pipelines.operations.write.spills import BLOCK

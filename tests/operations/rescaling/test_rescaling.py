@@ -24,12 +24,11 @@ from state_pipelines.operations.rescale import (
     RescaleResult,
     parse_request,
     plan_rescale,
-    record_plan,
+    records,
     rescale,
     run_rescale,
 )
-from state_pipelines.operations.rescale.record_regrouping import Gather, Shuffle
-from state_pipelines.operations.rescale.rescale_plan import Way
+from state_pipelines.operations.rescale.records import Gather, Shuffle, Way
 from state_pipelines.operations.write.manifest_files import RecordedWork
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import Snapshot, open_snapshot
@@ -338,7 +337,7 @@ def test_what_was_lost_fails_the_proof(types: Snapshot, tmp_path: Path) -> None:
 def test_every_entry_is_there_again_when_blocks_were_merged(
     storage: str, prove: bool, types: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_plan, "MOST_BLOCKS", -1)
+    monkeypatch.setattr(records, "MOST_BLOCKS", -1)
     found: list[list[int]] = []
 
     def run(pieces: Sequence[Any], what: str) -> list[Any]:

@@ -10,9 +10,9 @@ from state_pipelines.connectors import AmbiguousState, read_coordinator
 from state_pipelines.connectors.kafka_source import KafkaAssignment, KafkaEnumerator, KafkaSplit, write_kafka_enumerator
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.operations.rescale import parse_request, plan_rescale
-from state_pipelines.operations.rescale.source_splits import count_splits
+from state_pipelines.operations.rescale.rescale_planner import count_splits
 from state_pipelines.storage import resolve
 from tests.connectors.vectors import versioned
 from tests.serializers.literals import i32

@@ -14,7 +14,7 @@ from state_pipelines.errors import FormatError, ProofError
 from state_pipelines.keyed.canonical import RUN, Block, join_blocks
 from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.metadata.handles import KeyGroupRange
-from state_pipelines.operations.rescale.record_regrouping import Gather, Shuffle
+from state_pipelines.operations.rescale.records import Gather, Shuffle
 from state_pipelines.operations.write import spills
 from state_pipelines.operations.write.spilled_blocks import SpilledBlock, SpilledRange, find_blocks, read_spill
 from state_pipelines.operations.write.spills import BATCH, BLOCK, choose_batch, cut_windows, merge_blocks, open_spills

@@ -13,9 +13,9 @@ from state_pipelines.errors import FormatError, UsageError
 from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.handles import ByteStreamStateHandle, OperatorStateMetaInfo, OperatorStateMode
 from state_pipelines.metadata.streams import StateStream
-from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert import convert
 from state_pipelines.operations.rescale import parse_request, plan_rescale, rescale
-from state_pipelines.operations.rescale.stored_elements import StoredElements
+from state_pipelines.operations.rescale.rescale_proof import StoredElements
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve

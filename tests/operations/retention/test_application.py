@@ -12,13 +12,12 @@ from state_pipelines.errors import IncompatibleError, MissingFileError, StateErr
 from state_pipelines.operations.retention import (
     PathKind,
     RetentionPlan,
-    deletion_batches,
+    application,
     plan_retention,
-    snapshot_watch,
+    survey,
 )
-from state_pipelines.operations.retention.application import ApplyResult, apply_plan
-from state_pipelines.operations.retention.apply_context import ApplyLimits
-from state_pipelines.operations.retention.audit_log import AuditLog, Outcome
+from state_pipelines.operations.retention.application import ApplyLimits, ApplyResult, apply_plan
+from state_pipelines.operations.retention.own_directory import AuditLog, Outcome
 from state_pipelines.operations.retention.quarantine import list_quarantine, restore_quarantined
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve
@@ -180,7 +179,7 @@ def test_a_file_that_cannot_be_checked_is_tried_again_by_the_next_run(
         return [error("access denied") if location.path == str(victim) else state for location, state in states]
 
     with monkeypatch.context() as patched:
-        patched.setattr(deletion_batches, "stat_files", refuse)
+        patched.setattr(application, "stat_files", refuse)
         result = apply(tree, POLICY, fingerprint=planned.fingerprint)
     assert not result.finished
     assert str(victim) in {record.path for record in result.failed}
@@ -205,7 +204,7 @@ def test_a_known_snapshot_that_cannot_be_looked_at_stops_the_run(tree: Tree, mon
         return [MissingFileError("access denied"), *stat_files(locations)[1:]]
 
     with monkeypatch.context() as patched:
-        patched.setattr(snapshot_watch, "stat_files", refuse)
+        patched.setattr(survey, "stat_files", refuse)
         result = apply(tree, POLICY, fingerprint=planned.fingerprint)
     assert "cannot be seen: access denied" in result.stopped
     assert result.remaining == len(planned.delete)
@@ -251,7 +250,7 @@ def test_deletion_is_as_slow_as_asked(tree: Tree, monkeypatch: pytest.MonkeyPatc
     waits: list[float] = []
     # A clock that stands still: each wait is all the time that the paths so far have to take.
     clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=waits.append)
-    monkeypatch.setattr(deletion_batches, "time", clock)
+    monkeypatch.setattr(application, "time", clock)
     result = apply(tree, limits=ApplyLimits(paths_per_second=0.5, batch=10))
     assert len(waits) > 1
     assert waits == sorted({*waits})

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import FormatError, TargetExistsError, UsageError
-from state_pipelines.operations.retention import audit_log
-from state_pipelines.operations.retention.audit_log import AuditLog, AuditRecord, AuditRun, Outcome, find_leftovers
+from state_pipelines.operations.retention import own_directory
+from state_pipelines.operations.retention.own_directory import AuditLog, AuditRecord, AuditRun, Outcome, find_leftovers
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def test_first_lines_that_are_not_of_a_log_are_one_error(log: AuditLog, tmp_path
 
 def test_files_that_are_too_large_are_neither_read_nor_written(log: AuditLog, monkeypatch: pytest.MonkeyPatch) -> None:
     run = start(log, "/data/a")
-    monkeypatch.setattr(audit_log, "MOST_LINES", 100)
+    monkeypatch.setattr(own_directory, "MOST_LINES", 100)
     with pytest.raises(FormatError, match="more than 100 bytes"):
         list(log.read())
     with pytest.raises(FormatError, match="more than 100 bytes"):

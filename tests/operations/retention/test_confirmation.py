@@ -10,7 +10,7 @@ import pytest
 from state_pipelines.errors import StateError
 from state_pipelines.operations.retention import ApplyLimits, PathKind, apply_plan, pin_snapshot, plan_retention
 from state_pipelines.operations.retention.application import PlanChangedError
-from state_pipelines.operations.retention.plan import read_planned_paths
+from state_pipelines.operations.retention.policy import read_planned_paths
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve
 from tests.operations.retention.tree import Tree, make_tree, write_checkpoint

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.operations.retention import apply_plan, plan_retention
-from state_pipelines.operations.retention.audit_log import AuditLog, Outcome, open_audit_log
+from state_pipelines.operations.retention.own_directory import AuditLog, Outcome, open_audit_log
 from state_pipelines.operations.retention.quarantine import purge_quarantine, restore_quarantined
 from state_pipelines.storage import resolve
 from tests.operations.retention.trees import UUIDS, install_job, put
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from state_pipelines.operations.retention.audit_log import AuditRun
+    from state_pipelines.operations.retention.own_directory import AuditRun
 
 ORPHAN = f"shared/{UUIDS[0]}"
 STAMP = "20200101T000000Z-aaaa"

@@ -18,7 +18,7 @@ from state_pipelines.operations.retention import (
     read_pins,
     restore_quarantined,
 )
-from state_pipelines.operations.retention.audit_log import AuditLog, open_audit_log
+from state_pipelines.operations.retention.own_directory import AuditLog, open_audit_log
 from state_pipelines.operations.retention.quarantine import list_quarantine, quarantine_location
 from state_pipelines.storage import Location, resolve
 from tests.operations.retention.trees import OLD, UUIDS, install_job, put

@@ -10,7 +10,7 @@ import pytest
 import state_pipelines as sp
 from state_pipelines.errors import NotFoundError, StateError, UsageError
 from state_pipelines.operations.retention import survey
-from state_pipelines.operations.retention.path_keys import PathKeys, parse_equalities
+from state_pipelines.operations.retention.policy import PathKeys, parse_equalities
 from state_pipelines.storage.listing import list_tree
 from tests.operations.retention.trees import UUIDS, deleted, install_job, kept_reason, plan, put, set_age
 

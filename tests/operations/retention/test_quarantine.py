@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from state_pipelines.errors import NotFoundError
-from state_pipelines.operations.retention.audit_log import AuditLog, AuditRecord, Outcome
-from state_pipelines.operations.retention.plan import PathKind
+from state_pipelines.operations.retention.own_directory import AuditLog, AuditRecord, Outcome
+from state_pipelines.operations.retention.policy import PathKind
 from state_pipelines.operations.retention.quarantine import (
     list_quarantine,
     purge_quarantine,
@@ -228,7 +228,7 @@ def kill_restore(root: Location, log: AuditLog, monkeypatch: pytest.MonkeyPatch,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(f"state_pipelines.operations.retention.audit_log.AuditRun.{call}", die)
+        patched.setattr(f"state_pipelines.operations.retention.own_directory.AuditRun.{call}", die)
         with pytest.raises(KeyboardInterrupt):
             restore_quarantined([root], PLAN, log)
 

@@ -1,19 +1,23 @@
-"""Moving records to other key groups and files: bytes only, no value is decoded.
+"""Records that move to other key groups and files, as bytes: the plan of an operator, its tasks and stages.
 
-Under a new max parallelism any record can come to lie in any file. `Shuffle` sorts a part of an old file into a spill,
-`Gather` writes the file of one new subtask from all spills. Where key groups stay, `Collect` writes that file from the
-old ones at once. Each is a task that any thread or process can do, and that can be done again.
+Moving records to other key groups and files: bytes only, no value is decoded. Under a new max parallelism any record
+can come to lie in any file. `Shuffle` sorts a part of an old file into a spill, `Gather` writes the file of one new
+subtask from all spills. Where key groups stay, `Collect` writes that file from the old ones at once. Each is a task
+that any thread or process can do, and that can be done again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
 from heapq import merge
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from state_pipelines.errors import ProofError, UsageError, Where, at
+from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.errors import NotFoundError, ProofError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.canonical import (
     Block,
     CanonicalWriter,
@@ -26,16 +30,29 @@ from state_pipelines.keyed.canonical import (
     sum_runs,
 )
 from state_pipelines.keyed.digests import RecordDigest, digest_run, sum_digests
-from state_pipelines.keyed.key_groups import assign_key_groups, key_group_prefix_size
+from state_pipelines.keyed.key_groups import assign_key_groups, compute_key_group_range, key_group_prefix_size
+from state_pipelines.keyed.keyed_file import RecordContext
+from state_pipelines.keyed.keys import KeyFilter, encode_keys
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
-from state_pipelines.operations.rescale.hashed_keys import count_threads, hash_keys, require_key_groups
-from state_pipelines.operations.rescale.snapshot_merge import MergeRule, StatePairs, is_timer, merge_duplicates
+from state_pipelines.operations.rescale.snapshot_merge import (
+    MergeRule,
+    StatePairs,
+    align_headers,
+    count_threads,
+    find_key_hasher,
+    hash_keys,
+    is_timer,
+    merge_duplicates,
+    require_key_groups,
+)
+from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import WrittenFile, align_key_groups
 from state_pipelines.operations.write.spilled_blocks import Spill
 from state_pipelines.operations.write.spills import (
     BATCH,
     BLOCK,
+    choose_batch,
     create_merged_spill,
     create_spill,
     cut_windows,
@@ -43,20 +60,35 @@ from state_pipelines.operations.write.spills import (
     stream_runs,
 )
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.storage import Location, create_file
-from state_pipelines.storage.reading import begin_together, scan_ahead
+from state_pipelines.serializers.state_meta_info import BackendStateType
+from state_pipelines.snapshot.snapshot_files import count_scans
+from state_pipelines.storage import Location, create_file, join
+from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.reading import begin_together, count_scans_ahead, scan_ahead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
+    from state_pipelines.keyed.hashing.value_hashes import KeyHasher
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext, Runs
-    from state_pipelines.keyed.keys import KeyFilter
+    from state_pipelines.keyed.keyed_file import KeyedFile, Runs
     from state_pipelines.keyed.record_layout import KeyedRecords
-    from state_pipelines.operations.rescale.hashed_keys import KeyHasher
+    from state_pipelines.metadata import OperatorState
+    from state_pipelines.metadata.handles import KeyedStateHandle
+    from state_pipelines.operations.local_processes import Runner
+    from state_pipelines.operations.rescale.assembly import FileAssembly, MovedKeyGroups
+    from state_pipelines.operations.rescale.rescale_request import (
+        EditedOperator,
+        EditedSnapshot,
+        OperatorRequest,
+        RescaleRequest,
+    )
+    from state_pipelines.operations.rescale.snapshot_merge import KeyHashes
+    from state_pipelines.operations.write.publication import FileMode
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.snapshot import Operator
 
 Digests = dict[str, RecordDigest]
 
@@ -88,7 +120,7 @@ class Shuffle:
     context: RecordContext
     max_parallelism: int
     target: Location
-    hasher: KeyHasher | None
+    hasher: KeyHashes | None
     key_filter: KeyFilter | None = None
     key_groups: KeyGroupRange | None = None
     digests: bool = False
@@ -146,7 +178,7 @@ class Shuffle:
         states = {infos[old].name: spill.states.get(new, RecordDigest()) for old, new in self.states}
         return Spill(self.target, self.max_parallelism, spill.blocks, states, dropped, found)
 
-    def _hash(self, state: int, records: KeyedRecords, hasher: KeyHasher) -> npt.NDArray[np.int32]:
+    def _hash(self, state: int, records: KeyedRecords, hasher: KeyHashes) -> npt.NDArray[np.int32]:
         """Hash codes that agree with the key groups in which the records lie."""
         header = self.source.header
         with at(state=header.states[state].name, file=records.file):
@@ -181,7 +213,7 @@ class Gather:
     context: RecordContext
     target: Location
     rule: MergeRule = MergeRule.ERROR
-    hasher: KeyHasher | None = None
+    hasher: KeyHashes | None = None
     verify: bool = True
     batch: int = BATCH
 
@@ -455,3 +487,415 @@ def _digest_rest(records: KeyedRecords, kept: npt.NDArray[np.bool_], *, is_map: 
 
 def _is_map(header: KeyedHeader, state: int) -> bool:
     return header.states[state].state_type == StateKind.MAP
+
+
+KeyedHandles = tuple["KeyedStateHandle | None", "KeyedStateHandle | None"]
+"""Managed and raw keyed state of a subtask."""
+
+
+class Way(Enum):
+    """The way that state of an operator gets into the new snapshot; the values are the words of reports."""
+
+    NONE = "none"
+    """There is no state."""
+    FINISHED = "finished, no state"
+    """The operator had finished."""
+    COPIED = "as it is"
+    RANGES = "ranges of bytes"
+    """Subtasks take ranges of the old files."""
+    RECORDS = "records"
+    """Records are read and written."""
+
+
+@dataclass(frozen=True)
+class OperatorChange:
+    """Change of an operator, for reports.
+
+    Attributes:
+        former: its label before.
+        label: its label afterwards.
+        parallelism: before and after.
+        max_parallelism: before and after.
+        keyed: how its keyed state gets there.
+        operator_state: how its operator state gets there.
+        reason: why the records of its keyed state are written again; empty where they are not.
+        hashes: of user classes in the keys, which hash code was found and what proves it.
+        moved: key groups that change subtask; None without keyed state, and where all records move to other key groups.
+    """
+
+    former: str
+    label: str
+    parallelism: tuple[int, int]
+    max_parallelism: tuple[int, int]
+    keyed: Way
+    operator_state: Way
+    reason: str = ""
+    hashes: tuple[str, ...] = ()
+    moved: MovedKeyGroups | None = None
+
+    @property
+    def keyed_text(self) -> str:
+        """The way of keyed state, and why."""
+        return f"{self.keyed.value} ({self.reason})" if self.reason else self.keyed.value
+
+
+@dataclass(frozen=True)
+class RecordsPlan:
+    """Plan of the move of the records of one operator.
+
+    Attributes:
+        shuffles: by source, the tasks of the first stage; empty where key groups stay.
+        header: of the new files.
+        context: of the new key groups.
+        collects: the tasks where key groups stay.
+        hasher: where they do not.
+    """
+
+    header: KeyedHeader
+    context: RecordContext
+    shuffles: tuple[tuple[Shuffle, ...], ...] = ()
+    collects: tuple[Collect, ...] = ()
+    hasher: KeyHasher | None = None
+
+
+@dataclass(frozen=True)
+class OperatorPlan:
+    """Tasks for one operator.
+
+    Attributes:
+        edited: the operator before.
+        change: for people.
+        state: its new metadata, in which keyed state that moves by records is still missing.
+        assemblies: new files made of ranges of bytes.
+        records: how records move; None when they do not.
+        dropped: names of states that go.
+        notes: what users should know.
+    """
+
+    edited: EditedOperator
+    change: OperatorChange
+    state: OperatorState
+    assemblies: tuple[FileAssembly, ...] = ()
+    records: RecordsPlan | None = None
+    dropped: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = field(default=())
+
+    def gather(
+        self, target: Location, spills: Sequence[Sequence[Spill]], request: RescaleRequest, *, verify: bool
+    ) -> list[Gather]:
+        """The tasks of the second stage, from the spills of each source."""
+        assert self.records is not None
+        batch = choose_batch(sum(len(spill.blocks) for source in spills for spill in source))
+        return [
+            Gather(
+                operator=self.change.label,
+                subtask=subtask,
+                header=self.records.header,
+                key_groups=compute_key_group_range(subtask, self.state.parallelism, self.state.max_parallelism),
+                sources=tuple(map(tuple, spills)),
+                context=self.records.context,
+                target=join(target, make_file_name()),
+                rule=request.on_equal,
+                hasher=self.records.hasher,
+                verify=verify,
+                batch=batch,
+            )
+            for subtask in range(self.state.parallelism)
+        ]
+
+
+@dataclass(frozen=True)
+class RescalePlan:
+    """Plan of a rescaling.
+
+    Attributes:
+        edited: the old state under the new operators.
+        request: what was asked for.
+        target: directory of the new snapshot.
+        operators: one per operator of the new snapshot.
+        files: what happens to files that stay as they are.
+        verify: all copied state is read again and compared.
+        notes: what users should know.
+    """
+
+    edited: EditedSnapshot
+    request: RescaleRequest
+    target: Location
+    operators: tuple[OperatorPlan, ...]
+    files: FileMode
+    verify: bool
+    notes: tuple[str, ...]
+
+    @property
+    def changes(self) -> tuple[OperatorChange, ...]:
+        """Change of each operator of the new snapshot."""
+        return tuple(plan.change for plan in self.operators)
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Labels of the operators that go."""
+        return self.edited.dropped
+
+    @property
+    def size(self) -> int:
+        """Bytes of the old state."""
+        return self.edited.snapshot.file_size
+
+    def to_json(self) -> dict[str, object]:
+        """For machines."""
+        return {
+            "path": None,
+            "operators": [_change_to_json(change) for change in self.changes],
+            "dropped": list(self.dropped),
+            "notes": list(self.notes),
+        }
+
+
+def _change_to_json(change: OperatorChange) -> dict[str, object]:
+    return {
+        "operator": change.label,
+        "former": change.former,
+        "parallelism": list(change.parallelism),
+        "max_parallelism": list(change.max_parallelism),
+        "keyed_state": change.keyed_text,
+        "operator_state": change.operator_state.value,
+        "hashes": list(change.hashes),
+        "moved": None if change.moved is None else change.moved.to_json(),
+    }
+
+
+SPLIT_SIZE = 128 << 20
+"""Bytes of an old file that one task sorts for new key groups, unless that would be too many tasks."""
+
+MOST_TASKS = 4096
+"""Tasks that sort the records of an operator, at most, about; then they are larger.
+
+Every new subtask reads from the spill of each.
+"""
+
+MOST_BLOCKS = 4096
+"""Blocks of sorted records, about, from which on each spill of an operator becomes a single one.
+
+That takes a second pass over the records; below, it costs more than the reads that it saves.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordMove:
+    """Records of one operator on their way.
+
+    Attributes:
+        sources: the operator in every snapshot that its state comes from, the first one first.
+        own: what is asked of it.
+        request: the whole request.
+        target: directory of the new snapshot.
+        parallelism: of the new operator.
+        max_parallelism: of the new operator.
+        verify: new files are read again.
+    """
+
+    sources: tuple[Operator, ...]
+    own: OperatorRequest
+    request: RescaleRequest
+    target: Location
+    parallelism: int
+    max_parallelism: int
+    verify: bool
+
+    def plan(self, reason: str) -> tuple[RecordsPlan, tuple[str, ...]]:
+        """The tasks, and which hash codes of user classes were found.
+
+        Args:
+            reason: why records must move, for errors.
+
+        Raises:
+            UnsupportedError: raw keyed state would have to move, or the hash of a class in the keys is not known.
+            UsageError: the chosen keys are not of the type of the keys.
+        """
+        keyed = [operator for operator in self.sources if has_keyed_state(operator)]
+        for operator in keyed:
+            unread = operator.snapshot.keyed_files.find_unread(operator.metadata, operator.snapshot.layout_context)
+            for each in unread.values():
+                raise UnsupportedError(
+                    f"its records must move ({reason}), but its raw keyed state cannot: {each.reason}",
+                    hint="Leave its max parallelism, its states and its keys as they are; with a RocksDB or changelog "
+                    "snapshot convert it to canonical before",
+                )
+            for _, file in operator.keyed_files:
+                for info in file.header.states:
+                    if info.backend_type not in (BackendStateType.KEY_VALUE, BackendStateType.PRIORITY_QUEUE):
+                        raise UnsupportedError(f"{info.backend_type} state is not moved", where=Where(state=info.name))
+        files = [file for operator in keyed for _, file in operator.keyed_files]
+        header, maps = align_headers(
+            [file.header for file in files], self.own.drop_states, [file.name for file in files]
+        )
+        pairs = iter(maps)
+        sources = [[(file, next(pairs)) for _, file in operator.keyed_files] for operator in keyed]
+        context = RecordContext(self.max_parallelism, self.sources[0].record_context.layouts)
+        if all(operator.max_parallelism == self.max_parallelism for operator in keyed):
+            collected = tuple(
+                InputFiles(
+                    tuple(file for file, _ in files),
+                    tuple(each for _, each in files),
+                    operator.record_context,
+                    self._key_filter,
+                    operator.snapshot.location.directory,
+                )
+                for operator, files in zip(keyed, sources, strict=True)
+            )
+            return RecordsPlan(header, context, collects=tuple(self._collect(header, context, collected))), ()
+        hasher: KeyHasher | None = None
+        hashes: tuple[str, ...] = ()
+        if any(operator.max_parallelism % self.max_parallelism for operator in keyed):
+            hasher, hashes = find_key_hasher(keyed, header.key_serializer, dict(self.own.key_hashes))
+            if hasher is None:
+                return RecordsPlan(header, context), hashes
+        size = sum(operator.keyed_size for operator in keyed)
+        shuffles = tuple(
+            tuple(self._shuffle(operator, files, hasher, size)) for operator, files in zip(keyed, sources, strict=True)
+        )
+        return RecordsPlan(header, context, shuffles=shuffles, hasher=hasher), hashes
+
+    @cached_property
+    def _key_filter(self) -> KeyFilter | None:
+        choice = self.own.keys
+        if choice is None:
+            return None
+        serializer = next(file.header.key_serializer for each in self.sources for _, file in each.keyed_files)
+        layout = derive_layout(serializer, self.sources[0].snapshot.layout_context)
+        return KeyFilter(frozenset(encode_keys(layout, choice.keys)), choice.keep)
+
+    def _collect(
+        self, header: KeyedHeader, context: RecordContext, inputs: tuple[InputFiles, ...]
+    ) -> Iterator[Collect]:
+        size = sum(each.keyed_size for each in self.sources) // self.parallelism
+        directories = (self.target, *(each.snapshot.location.directory for each in self.sources))
+        is_remote = not all(map(is_local, directories))
+        for subtask in range(self.parallelism):
+            key_groups = compute_key_group_range(subtask, self.parallelism, self.max_parallelism)
+            overlapping = []
+            for given in inputs:
+                chosen = [
+                    (file, pairs)
+                    for file, pairs in zip(given.files, given.states, strict=True)
+                    if file.key_groups.intersect(key_groups).number
+                ]
+                files, states = (tuple(each) for each in zip(*chosen, strict=True)) if chosen else ((), ())
+                overlapping.append(replace(given, files=files, states=states))
+            yield Collect(
+                operator=self.sources[0].label,
+                subtask=subtask,
+                header=header,
+                key_groups=key_groups,
+                inputs=tuple(overlapping),
+                context=context,
+                target=join(self.target, make_file_name()),
+                rule=self.request.on_equal,
+                verify=self.verify,
+                size=size,
+                in_flight=1 + count_scans_ahead(size) if is_remote else 1,
+            )
+
+    def _shuffle(
+        self, operator: Operator, files: Sequence[tuple[KeyedFile, StatePairs]], hasher: KeyHasher | None, size: int
+    ) -> Iterator[Shuffle]:
+        """The tasks of one source; `size` is bytes of the files of all sources."""
+        split_size, merges = max(SPLIT_SIZE, size // MOST_TASKS), size // BLOCK > MOST_BLOCKS
+        in_flight = count_scans(operator) if hasher is None or hasher.has_kernel else 1
+        for file, pairs in files:
+            for split in file.split(split_size, operator.record_context):
+                yield Shuffle(
+                    operator=operator.label,
+                    source=split,
+                    states=pairs,
+                    context=operator.record_context,
+                    max_parallelism=self.max_parallelism,
+                    target=join(self.target, make_file_name()),
+                    hasher=hasher,
+                    key_filter=self._key_filter,
+                    merges=merges,
+                    in_flight=in_flight,
+                )
+
+
+def has_keyed_state(operator: Operator) -> bool:
+    """Whether it has keyed state, managed or raw."""
+    return any(each.managed_keyed_state or each.raw_keyed_state for each in operator.metadata.subtasks)
+
+
+@dataclass
+class MovedRecords:
+    """Records of an operator that were written.
+
+    Attributes:
+        files: the tasks, each with the file that it wrote.
+        dropped: what was left out, by state.
+        found: all that was read to be sorted, by state; empty unless `digests` is set.
+    """
+
+    files: list[tuple[Gather | Collect, WrittenFile]]
+    dropped: list[Mapping[str, RecordDigest]]
+    found: Mapping[str, RecordDigest] = field(default_factory=dict)
+
+
+def move_records(
+    plan: RescalePlan, target: Location, scratch: Location, run: Runner, *, digests: bool = False
+) -> list[MovedRecords]:
+    """Sort the records into their new key groups and write them; returns the files of each operator of the plan.
+
+    Args:
+        plan: the plan.
+        target: directory of the new files.
+        scratch: directory of the spills, which every task reaches.
+        run: runs the tasks.
+        digests: digest what is sorted, for the proof.
+    """
+    shuffles = [
+        (number, source, replace(task, target=join(scratch, task.target.name), digests=digests))
+        for number, each in enumerate(plan.operators)
+        if each.records is not None
+        for source, tasks in enumerate(each.records.shuffles)
+        for task in tasks
+    ]
+    spilled = run([task for *_, task in shuffles], "records cannot be sorted for their new key groups")
+    spills: dict[int, dict[int, list[Any]]] = {}
+    for (number, source, _), spill in zip(shuffles, spilled, strict=True):
+        spills.setdefault(number, {}).setdefault(source, []).append(spill)
+    writing: list[tuple[int, Gather | Collect]] = []
+    for number, each in enumerate(plan.operators):
+        if each.records is None:
+            continue
+        if each.records.collects:
+            writing += [(number, task) for task in each.records.collects]
+        else:
+            found = [spills.get(number, {}).get(source, []) for source in range(len(each.records.shuffles))]
+            writing += [(number, task) for task in each.gather(target, found, plan.request, verify=plan.verify)]
+    results = run([task for _, task in writing], "keyed state cannot be written")
+    moved = [
+        MovedRecords(
+            files=[],
+            dropped=[each.dropped for found in spills.get(number, {}).values() for each in found],
+            found=sum_digests(each.found for found in spills.get(number, {}).values() for each in found),
+        )
+        for number, _ in enumerate(plan.operators)
+    ]
+    for (number, task), file in zip(writing, results, strict=True):
+        moved[number].files.append((task, file))
+        moved[number].dropped += [file.dropped, file.duplicates]
+    return moved
+
+
+def check_chosen_keys(plan: RescalePlan, moved: Sequence[MovedRecords]) -> None:
+    """Refuse a choice of keys of which none is there."""
+    for each, own in zip(plan.operators, moved, strict=True):
+        choice = each.edited.request.keys
+        if choice is None:
+            continue
+        left = sum(number for _, file in own.files for _, number in file.records)
+        gone = sum(digest.records for found in own.dropped for digest in found.values())
+        if (gone and not left) if choice.keep else (left and not gone):
+            raise NotFoundError(
+                "none of the chosen keys is there",
+                where=Where(operator=each.change.label),
+                hint="Keys are written as `dump` and `read` show them",
+            )

@@ -1,20 +1,29 @@
-"""`profile_snapshot`: entries, sizes, skew, largest keys, columns, TTL and serializers of a snapshot.
+"""Profiles: what the entries of a snapshot look like.
 
-Keyed state is read twice: once as bytes, for sizes and keys (`measure_balance`), and once decoded, for its columns. So
-state that cannot be decoded still has sizes. What is held grows with columns and key groups, not with entries.
+profile = profile_snapshot(open_snapshot("s3://bucket/savepoint-1a2b"), ttl={"": timedelta(days=7)})
+
+`profile_snapshot`: entries, sizes, skew, largest keys, columns, TTL and serializers of a snapshot. Keyed state is read
+twice: once as bytes, for sizes and keys (`measure_balance`), and once decoded, for its columns. So state that cannot be
+decoded still has sizes. What is held grows with columns and key groups, not with entries.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
 from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from state_pipelines.errors import OutOfReachError, StateError, StorageError, UnsupportedError
 from state_pipelines.keyed.state_table import TTL_COLUMN, TableOptions
-from state_pipelines.operations.balance.balance import measure_balance
-from state_pipelines.operations.profiling.columns import ColumnProfile, ColumnProfiler
-from state_pipelines.operations.profiling.ttl import TtlOutlook, TtlProfiler
+from state_pipelines.operations.balance import measure_balance
+from state_pipelines.operations.state_rows import to_values
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import KeyedState, read_states
@@ -22,14 +31,364 @@ from state_pipelines.snapshot.operator_state import BytesState
 from state_pipelines.snapshot.snapshot import ensure_open, is_damage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from datetime import timedelta
+    from collections.abc import Iterable, Iterator, Mapping
 
-    import pyarrow as pa
-
-    from state_pipelines.operations.balance.balance import Run
-    from state_pipelines.operations.balance.balance_report import Balance, OperatorBalance
+    from state_pipelines.operations.balance import Balance, OperatorBalance, Run
     from state_pipelines.snapshot import Operator, Snapshot, State
+
+MAX_COLUMNS = 200
+"""Columns of one state that are profiled; wide records have thousands."""
+
+
+class Quantity(StrEnum):
+    """Quantity whose minimum, maximum and mean a profile has."""
+
+    VALUE = "value"
+    LENGTH = "length"
+    NONE = ""
+
+
+_NOT_PROFILED = frozenset({"key_group", "subtask", "list_index", "ttl_last_access", "reason"})
+_DEPTH = 8
+
+
+@dataclass(frozen=True)
+class ColumnProfile:
+    """One column, or one field of a nested column.
+
+    Attributes:
+        column: dotted path, such as `value.address.zip`; `[]` for the elements of a list, `{}` for the keys and values
+            of a map.
+        type: Arrow type.
+        rows: rows in which the column could have a value: those in which the record around it is not null.
+        nulls: rows without a value.
+        defaults: rows with the default of Java's primitive types (0, false) or an empty text, list or map; None for
+            types that have none.
+        measured: what `minimum`, `maximum` and `mean` are of.
+        minimum: number, or text as in `state_rows` (dates and times, `NaN`, `Infinity`); None without values.
+        maximum: likewise.
+        mean: None without values, for dates and times, and where it is not finite.
+    """
+
+    column: str
+    type: str
+    rows: int
+    nulls: int
+    defaults: int | None
+    measured: Quantity
+    minimum: float | str | None
+    maximum: float | str | None
+    mean: float | None
+
+    @property
+    def null_ratio(self) -> float:
+        """Share of rows without a value, 0 to 1."""
+        return self.nulls / self.rows if self.rows else 0.0
+
+    @property
+    def default_ratio(self) -> float | None:
+        """Share of rows with the default, 0 to 1."""
+        if self.defaults is None:
+            return None
+        return self.defaults / self.rows if self.rows else 0.0
+
+
+class ColumnProfiler:
+    """Adds up the columns of one state; memory grows with the columns, not the rows."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, _Column] = {}
+        self.omitted: set[str] = set()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add the rows of a batch."""
+        for name, array in zip(batch.schema.names, batch.columns, strict=True):
+            if name not in _NOT_PROFILED and not pa.types.is_null(array.type):
+                for path, each, rows in _flatten(name, array, len(array), _DEPTH):
+                    self._add(path, each, rows)
+
+    def _add(self, path: str, array: pa.Array, rows: int) -> None:
+        column = self._columns.get(path)
+        if column is None:
+            if len(self._columns) >= MAX_COLUMNS:
+                self.omitted.add(path)
+                return
+            column = self._columns[path] = _Column(path, array.type)
+        column.add(array, rows)
+
+    def result(self) -> list[ColumnProfile]:
+        """The columns in their order."""
+        return [each.result() for each in self._columns.values()]
+
+
+def _flatten(path: str, array: pa.Array, rows: int, depth: int) -> Iterator[tuple[str, pa.Array, int]]:
+    """The column and its fields, each with the number of rows in which the record around it is not null."""
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        array, kind = array.storage, array.storage.type
+    if pa.types.is_null(kind):
+        return
+    if pa.types.is_struct(kind):
+        if array.null_count:
+            yield path, array, rows
+        present = rows - array.null_count if rows == len(array) else len(array) - array.null_count
+        if depth and present:
+            whole = array.drop_null() if array.null_count else array
+            for index in range(kind.num_fields):
+                yield from _flatten(f"{path}.{kind.field(index).name}", whole.field(index), present, depth - 1)
+        return
+    yield path, array, rows
+    if not depth:
+        return
+    if pa.types.is_map(kind):
+        whole = array.drop_null() if array.null_count else array
+        keys, items = whole.keys, whole.items
+        offsets = whole.offsets
+        start, stop = (offsets[0].as_py(), offsets[-1].as_py()) if len(offsets) else (0, 0)
+        for name, each in (("key", keys), ("value", items)):
+            values = each.slice(start, stop - start)
+            if len(values):
+                yield from _flatten(f"{path}{{}}.{name}", values, len(values), depth - 1)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        elements = array.flatten()
+        if len(elements):
+            yield from _flatten(f"{path}[]", elements, len(elements), depth - 1)
+
+
+class _Column:
+    """Sums over one column."""
+
+    def __init__(self, path: str, kind: pa.DataType) -> None:
+        self._path, self._kind = path, kind
+        self._measured = _choose_quantity(kind)
+        self._rows = self._nulls = self._values = 0
+        self._defaults: int | None = 0 if _has_default(kind) else None
+        self._minimum: pa.Scalar | None = None
+        self._maximum: pa.Scalar | None = None
+        self._total = 0.0
+
+    def add(self, array: pa.Array, rows: int) -> None:
+        """Add an array of the column."""
+        self._rows += rows
+        self._nulls += array.null_count
+        self._values += len(array) - array.null_count
+        if len(array) == array.null_count or self._defaults is None:
+            return
+        if pa.types.is_duration(array.type):
+            # Arrow has no range of durations.
+            array = array.cast(pa.int64())
+        measured = array if self._measured is not Quantity.LENGTH else _measure_lengths(array)
+        self._defaults += _count_defaults(measured)
+        if not self._measured:
+            return
+        bounds = pc.min_max(measured)
+        self._minimum = _choose(self._minimum, bounds["min"], pc.less)
+        self._maximum = _choose(self._maximum, bounds["max"], pc.greater)
+        if _is_number(measured.type):
+            self._total += pc.sum(pc.cast(measured, pa.float64(), safe=False)).as_py() or 0.0
+
+    def result(self) -> ColumnProfile:
+        """The profile of the column."""
+        is_number = self._measured is Quantity.LENGTH or _is_number(self._kind) or pa.types.is_duration(self._kind)
+        return ColumnProfile(
+            self._path,
+            str(self._kind) if not pa.types.is_nested(self._kind) else str(self._kind).partition("<")[0],
+            self._rows,
+            self._nulls,
+            self._defaults,
+            self._measured if self._minimum is not None else Quantity.NONE,
+            _to_plain(self._minimum),
+            _to_plain(self._maximum),
+            self._find_mean() if is_number and self._minimum is not None else None,
+        )
+
+    def _find_mean(self) -> float | None:
+        return self._total / self._values if self._values and math.isfinite(self._total) else None
+
+
+def _choose_quantity(kind: pa.DataType) -> Quantity:
+    if _is_number(kind) or pa.types.is_temporal(kind):
+        return Quantity.VALUE
+    if _has_length(kind):
+        return Quantity.LENGTH
+    return Quantity.NONE
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _has_length(kind: pa.DataType) -> bool:
+    return any(
+        test(kind)
+        for test in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_fixed_size_binary,
+            pa.types.is_list,
+            pa.types.is_large_list,
+            pa.types.is_map,
+        )
+    )
+
+
+def _has_default(kind: pa.DataType) -> bool:
+    return bool(_choose_quantity(kind)) or pa.types.is_boolean(kind)
+
+
+def _measure_lengths(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pc.utf8_length(array)
+    if pa.types.is_map(kind):
+        # Arrow counts the entries of lists only; a map is one in memory.
+        array = array.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
+    elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return pc.binary_length(array)
+    return pc.list_value_length(array)
+
+
+def _count_defaults(array: pa.Array) -> int:
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        return int(pc.sum(pc.invert(array)).as_py() or 0)
+    if pa.types.is_temporal(kind):
+        array = array.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+    zero = pa.scalar(Decimal(0), kind) if pa.types.is_decimal(kind) else pa.scalar(0, array.type)
+    return int(pc.sum(pc.equal(array, zero)).as_py() or 0)
+
+
+def _choose(known: pa.Scalar | None, found: pa.Scalar, is_better: object) -> pa.Scalar | None:
+    if not found.is_valid or (known is not None and not is_better(found, known).as_py()):  # type: ignore[operator]
+        return known
+    return found
+
+
+def _to_plain(scalar: pa.Scalar | None) -> float | str | None:
+    if scalar is None:
+        return None
+    if pa.types.is_decimal(scalar.type):
+        return float(scalar.as_py())
+    # Texts for what JSON has no number for, and for dates and times of all years that Java has.
+    (value,) = to_values(pa.array([scalar], scalar.type))
+    return value if isinstance(value, int | float) else str(value)
+
+
+_STEPS = {
+    "1 min": timedelta(minutes=1),
+    "1 h": timedelta(hours=1),
+    "6 h": timedelta(hours=6),
+    "1 d": timedelta(days=1),
+    "7 d": timedelta(days=7),
+    "30 d": timedelta(days=30),
+    "90 d": timedelta(days=90),
+    "365 d": timedelta(days=365),
+}
+OLDER = "older"
+LATER = "later"
+_MILLISECOND = timedelta(milliseconds=1)
+_FARTHEST = 1 << 62
+"""Times beyond it, in milliseconds, count as so far away: sums with them exceed 64 bits."""
+
+
+@dataclass(frozen=True)
+class TtlOutlook:
+    """The ages of the entries of a state with TTL.
+
+    Attributes:
+        entries: with a time of last access.
+        oldest: earliest last access, ISO text, or milliseconds since 1970 where the year has not four digits; None
+            without entries.
+        newest: latest last access.
+        by_age: entries by the time since their last access: up to 1 min, more than that and up to 1 h, …, `older`.
+        ttl: declared time to live in seconds; None when none is declared (snapshots do not hold it).
+        expired: entries that have expired, which Flink drops or still holds; None without a declared TTL.
+        expiring: entries that expire up to 1 min from now, after that and up to 1 h, …, `later`; empty without a TTL.
+    """
+
+    entries: int
+    oldest: str | None
+    newest: str | None
+    by_age: Mapping[str, int]
+    ttl: float | None = None
+    expired: int | None = None
+    expiring: Mapping[str, int] | None = None
+
+    @property
+    def expired_ratio(self) -> float | None:
+        """Share of entries that have expired, 0 to 1."""
+        if self.expired is None:
+            return None
+        return self.expired / self.entries if self.entries else 0.0
+
+
+class TtlProfiler:
+    """Counts the entries of one state by time of last access.
+
+    Args:
+        now: time from which ages are counted.
+        ttl: declared time to live; None when it is not known.
+    """
+
+    def __init__(self, now: datetime, ttl: timedelta | None = None) -> None:
+        self._now = round(now.timestamp() * 1000)
+        self._ttl = ttl
+        self._steps = np.array([step // _MILLISECOND for step in _STEPS.values()])
+        self._ages = np.zeros(len(_STEPS) + 1, np.int64)
+        self._expiring = np.zeros(len(_STEPS) + 1, np.int64)
+        self._expired = self._entries = 0
+        self._oldest: int | None = None
+        self._newest: int | None = None
+
+    def add(self, accessed: pa.Array) -> None:
+        """Add times of last access, timestamps in milliseconds; nulls do not count."""
+        times = accessed.drop_null().cast(pa.int64()).to_numpy()
+        if not len(times):
+            return
+        self._entries += len(times)
+        low, high = int(times.min()), int(times.max())
+        self._oldest = low if self._oldest is None else min(low, self._oldest)
+        self._newest = high if self._newest is None else max(high, self._newest)
+        times = times.clip(-_FARTHEST, _FARTHEST)
+        count = len(self._ages)
+        self._ages += np.bincount(np.searchsorted(self._steps, self._now - times), minlength=count)
+        if self._ttl is not None:
+            # `TtlUtils.expired`: at the end of its time to live an entry has expired.
+            left = times + self._ttl // _MILLISECOND - self._now
+            self._expired += int((left <= 0).sum())
+            self._expiring += np.bincount(np.searchsorted(self._steps, left[left > 0]), minlength=count)
+
+    def result(self) -> TtlOutlook:
+        """The outlook."""
+        found = TtlOutlook(
+            self._entries,
+            _to_text(self._oldest),
+            _to_text(self._newest),
+            dict(zip((*_STEPS, OLDER), self._ages.tolist(), strict=True)),
+        )
+        if self._ttl is None:
+            return found
+        return TtlOutlook(
+            found.entries,
+            found.oldest,
+            found.newest,
+            found.by_age,
+            self._ttl.total_seconds(),
+            self._expired,
+            dict(zip((*_STEPS, LATER), self._expiring.tolist(), strict=True)),
+        )
+
+
+def _to_text(milliseconds: int | None) -> str | None:
+    if milliseconds is None:
+        return None
+    try:
+        return (datetime.fromtimestamp(0, UTC) + milliseconds * _MILLISECOND).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return f"{milliseconds} ms"
+
 
 _BYTES = ("key_bytes", "value_bytes", "reason")
 

@@ -1,1 +1,0 @@
-"""`convert`: the same state in another format or at another location."""

@@ -1,0 +1,998 @@
+"""States and properties of both snapshots, compared: digests first, then only the key groups that differ.
+
+Records as hashes: which of them only one of two sides has, and which have another value. A record is two numbers, the
+hash of its key and that of its key and value. So two sides of any format are joined by sorting numbers, and no more
+than these is held.
+
+Records of keyed state on both sides: digests per key group first, then only the key groups that differ. Key groups that
+differ are read once more, as hashes, and a last time for the examples. Each step is tasks that processes or threads
+share; none holds more than a window of records, or the hashes of `BUDGET` records of either side.
+
+Operator state, raw state and data in flight on both sides. Elements of list state have no keys, so that the number of
+equal elements over all subtasks counts. Pairs of broadcast state are compared by their keys, in one copy, since every
+subtask has the same one. Raw keyed state is compared by key group, network buffers by channel and index.
+
+Properties of both snapshots that `diff` compares besides records. Properties that say where, when and in which format a
+snapshot was taken are shown and do not count: path, kind, checkpoint id, fingerprint, sizes, formats of keyed state,
+names that only some versions of Flink store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from state_pipelines.binary.compiled import njit
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.columns import explain, plan_columns
+from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.errors import StateError, StorageError, UnsupportedError, at
+from state_pipelines.keyed.digests import (
+    MODULUS,
+    RecordDigest,
+    add_key_group,
+    digest_key_groups,
+    hash_bytes,
+    list_spans,
+)
+from state_pipelines.keyed.state_table import KeyedTable, TableOptions
+from state_pipelines.metadata.handles import MAX_PARALLELISM, KeyGroupRange
+from state_pipelines.operations.diff.diff_report import ContentsDiff, Example, ExampleKind, Property
+from state_pipelines.operations.inspect import find_keyed_formats
+from state_pipelines.operations.local_processes import KERNEL_THREADS, count_kernel_threads
+from state_pipelines.operations.state_rows import to_rows
+from state_pipelines.serializers.merged_subclasses import join_infos, join_serializers
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import Ttl, TtlAware
+from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.snapshot.operator_state import BroadcastState, BytesState, NonKeyedState, OperatorListState
+from state_pipelines.snapshot.snapshot import is_unreadable
+from state_pipelines.snapshot.snapshot_files import count_scans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
+    from state_pipelines.operations.state_rows import Row
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.snapshot import Operator, Snapshot, State
+    from state_pipelines.snapshot.keyed_state import KeyedSubtaskState
+
+StoredInfo = tuple["Serializer | None", "StateMetaInfo"]
+"""Key serializer and meta info of a keyed state."""
+
+
+def find_obstacle(one: State, other: State) -> str:
+    """Why records of two states cannot be compared as bytes; empty when they can.
+
+    They can where keys and values have the same layouts, even if the kinds differ; and where the serializers are
+    the same, subclasses of POJOs apart, which records name themselves.
+    """
+    if type(one) is not type(other):
+        return "not compared: the kind differs"
+    if not isinstance(one, KeyedState | OperatorListState | BroadcastState):
+        return ""
+    layouts = _find_layouts(one), _find_layouts(other)
+    if None not in layouts and layouts[0] == layouts[1]:
+        return ""
+    kryo = [state.operator.snapshot.kryo_version for state in (one, other)]
+    stored = _list_stored_infos(one), _list_stored_infos(other)
+    if kryo[0] == kryo[1] and (stored[0] == stored[1] or _can_be_joined((*stored[0], *stored[1]))):
+        return ""
+    what = _find_difference(one, other)
+    if what:
+        return f"not compared: the {what} differs"
+    several = [name for name, found in (("one", stored[0]), ("other", stored[1])) if not _can_be_joined(found)]
+    if several:
+        return f"not compared: subtasks of the {several[0]} hold the state with different serializers"
+    if kryo[0] != kryo[1]:
+        return f"not compared: the serializer differs: Kryo {kryo[0]} wrote the one, Kryo {kryo[1]} the other"
+    return "not compared: the serializer differs, in what its readable form does not show"
+
+
+def _find_layouts(state: State) -> tuple[lay.Layout, ...] | None:
+    """Of keys and values; None when they have none."""
+    try:
+        match state:
+            case KeyedState():
+                return state.layout.key, state.layout.value
+            case NonKeyedState():
+                context = state.operator.snapshot.layout_context
+                serializers = {tuple(each for _, each in info.serializers) for info in state.infos}
+                found = {tuple(derive_layout(each, context) for each in several) for several in serializers}
+                return found.pop() if len(found) == 1 else None
+    except UnsupportedError:
+        pass
+    return None
+
+
+def _list_stored_infos(state: State) -> frozenset[StoredInfo]:
+    if isinstance(state, KeyedState):
+        # Subtasks mostly share one header.
+        headers = {(id(each.file.header), each.state_id): each for each in state.subtask_states}
+        return frozenset(
+            (each.file.header.key_serializer, each.file.header.states[each.state_id]) for each in headers.values()
+        )
+    assert isinstance(state, NonKeyedState)
+    return frozenset((None, info) for info in state.infos)
+
+
+def _can_be_joined(stored: Iterable[StoredInfo]) -> bool:
+    (key, info), *others = sorted(stored, key=repr)
+    for other_key, other_info in others:
+        joined = join_infos(info, other_info)
+        if joined is None:
+            return False
+        info = joined
+        if key is not None and other_key is not None:
+            key = join_serializers(key, other_key)
+            if key is None:
+                return False
+    return True
+
+
+def _find_difference(one: State, other: State) -> str:
+    """Name the serializer that has another readable form; empty when none has."""
+    pairs: list[tuple[str, Serializer, Serializer]] = []
+    if isinstance(one, KeyedState) and isinstance(other, KeyedState):
+        pairs.append(("key serializer", one.key_serializer, other.key_serializer))
+    pairs += (
+        (name.lower().replace("_", " "), serializer, dict(other.info.serializers)[name])
+        for name, serializer in one.info.serializers
+        if name in dict(other.info.serializers)
+    )
+    return next((name for name, old, new in pairs if describe(old) != describe(new)), "")
+
+
+SUMS = 4
+"""Columns of sums: records, bytes, digest and content, as `RecordDigest` has them."""
+
+
+@dataclass(frozen=True)
+class Hashes:
+    """Some records.
+
+    Attributes:
+        groups: i32[n], the key group of each; zeros where there are none.
+        keys: u64[n], hash of key group and key.
+        records: u64[n], the same with the value.
+    """
+
+    groups: npt.NDArray[np.int32]
+    keys: npt.NDArray[np.uint64]
+    records: npt.NDArray[np.uint64]
+
+    def select(self, rows: npt.NDArray[np.bool_]) -> Hashes:
+        """Some of them."""
+        return Hashes(self.groups[rows], self.keys[rows], self.records[rows])
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A key whose records differ.
+
+    Attributes:
+        kind: how.
+        group: its key group.
+        key: hash of the key.
+        one: hash of a record of the one that the other does not have; None when there is none.
+        other: likewise.
+    """
+
+    kind: ExampleKind
+    group: int
+    key: int
+    one: int | None
+    other: int | None
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Records that only one of two snapshots has.
+
+    Attributes:
+        only_in_one: records without a counterpart of their key.
+        only_in_other: likewise.
+        changed: records with a counterpart of their key that has another value.
+        candidates: some of each sort, ascending by key group.
+    """
+
+    only_in_one: int = 0
+    only_in_other: int = 0
+    changed: int = 0
+    candidates: tuple[Candidate, ...] = ()
+
+
+def concat_hashes(batches: Iterable[Hashes]) -> Hashes:
+    """Records of several batches as one."""
+    held = list(batches)
+    if not held:
+        return Hashes(np.zeros(0, np.int32), np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+    return Hashes(
+        np.concatenate([each.groups for each in held]),
+        np.concatenate([each.keys for each in held]),
+        np.concatenate([each.records for each in held]),
+    )
+
+
+def sum_differences(found: Sequence[Differences], limit: int) -> Differences:
+    """Combine findings of several tasks, with at most `limit` candidates, taken from each kind in turn."""
+    sorts = [
+        [candidate for each in found for candidate in each.candidates if candidate.kind is kind] for kind in ExampleKind
+    ]
+    chosen: list[Candidate] = []
+    while len(chosen) < limit and any(sorts):
+        chosen += [each.pop(0) for each in sorts if each]
+    return Differences(
+        sum(each.only_in_one for each in found),
+        sum(each.only_in_other for each in found),
+        sum(each.changed for each in found),
+        tuple(chosen[:limit]),
+    )
+
+
+def join_hashes(one: Hashes, other: Hashes, limit: int) -> Differences:
+    """Compare two sides; records of one key may be several, and are counted as often as they are there.
+
+    Args:
+        one: records of the one.
+        other: records of the other.
+        limit: how many candidates of each sort are wanted.
+    """
+    keys = np.concatenate([one.keys, other.keys])
+    if not len(keys):
+        return Differences()
+    records = np.concatenate([one.records, other.records])
+    order = np.lexsort((records, keys))
+    keys, records = keys[order], records[order]
+    groups = np.concatenate([one.groups, other.groups])[order]
+    signs = np.where(order < len(one.keys), 1, -1)
+    # Of each record how often it is left over, of which side.
+    starts = np.flatnonzero(np.concatenate([[True], (keys[1:] != keys[:-1]) | (records[1:] != records[:-1])]))
+    net = np.add.reduceat(signs, starts)
+    left = np.flatnonzero(net)
+    if not len(left):
+        return Differences()
+    keys, records, groups, net = keys[starts][left], records[starts][left], groups[starts][left], net[left]
+    firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    ones = np.add.reduceat(np.maximum(net, 0), firsts)
+    others = np.add.reduceat(np.maximum(-net, 0), firsts)
+    changed = np.minimum(ones, others)
+    # Where the records of a key begin that only this side has.
+    rows = np.arange(len(net))
+    none = len(net)
+    row_one = np.minimum.reduceat(np.where(net > 0, rows, none), firsts)
+    row_other = np.minimum.reduceat(np.where(net < 0, rows, none), firsts)
+    candidates: list[Candidate] = []
+    for kind, which in (
+        (ExampleKind.CHANGED, changed > 0),
+        (ExampleKind.ONE, (ones > others) & (others == 0)),
+        (ExampleKind.OTHER, (others > ones) & (ones == 0)),
+    ):
+        found = np.flatnonzero(which)
+        found = found[np.argsort(groups[firsts[found]], kind="stable")[:limit]]
+        candidates += (
+            Candidate(
+                kind,
+                int(groups[firsts[row]]),
+                int(keys[firsts[row]]),
+                int(records[row_one[row]]) if ones[row] else None,
+                int(records[row_other[row]]) if others[row] else None,
+            )
+            for row in found
+        )
+    total = int(changed.sum())
+    return Differences(int(ones.sum()) - total, int(others.sum()) - total, total, tuple(candidates))
+
+
+@njit(cache=True, nogil=True)
+def hash_records(key_groups, base, key_starts, key_ends, value_starts, value_ends, keys, records):  # type: ignore[no-untyped-def]
+    """Hashes of records.
+
+    Args:
+        key_groups: i32[n].
+        base: address to which the spans i64[n] are relative.
+        key_starts: of the keys.
+        key_ends: see `key_starts`.
+        value_starts: of the values.
+        value_ends: see `value_starts`.
+        keys: u64[n], gets the hashes of the keys with their key groups.
+        records: u64[n], gets those of the whole records.
+    """
+    for row in range(len(key_groups)):
+        key = hash_bytes(np.uint64(0), base + key_starts[row], base + key_ends[row])
+        key = add_key_group(key, key_groups[row])
+        keys[row] = key
+        records[row] = hash_bytes(key, base + value_starts[row], base + value_ends[row])
+
+
+SPLIT_SIZE = 32 << 20
+"""Bytes of a file that one task digests."""
+
+BUDGET = 2 << 20
+"""Records of a side whose hashes a task holds; a key group with more is read several times, in shares."""
+
+_GAP = 8
+"""Key groups between two that differ which are rather read in vain than left out by another task."""
+
+_KEY_COLUMNS = ("key_group", "timestamp", "state_key", "state_namespace", "map_key", "key_bytes")
+
+
+@dataclass(frozen=True)
+class GroupSums:
+    """Digests of a state by key group.
+
+    Attributes:
+        groups: i64[k]; a key group occurs once per window.
+        sums: u64[k, 4], records, bytes, digest, content.
+    """
+
+    groups: npt.NDArray[np.int64]
+    sums: npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Records of keyed state that cannot be read.
+
+    Attributes:
+        reason: why not.
+        key_groups: of their file; None: of all of the operator.
+        is_damage: bytes are damaged or missing, or the storage fails.
+    """
+
+    reason: str
+    key_groups: KeyGroupRange | None
+    is_damage: bool
+
+
+@dataclass(frozen=True)
+class FileSums:
+    """Digests of a file, or of some of its key groups.
+
+    Attributes:
+        states: by name.
+        failures: why the records of a state cannot be found, by name.
+    """
+
+    states: Mapping[str, GroupSums]
+    failures: Mapping[str, Unread]
+
+
+@dataclass(frozen=True)
+class DigestFile:
+    """Digests of states of one file, or of a part of it.
+
+    Attributes:
+        operator: label, for errors.
+        file: the file.
+        states: (position in the header, name) of the states.
+        context: of the operator.
+        key_groups: of the whole file.
+        in_flight: as `Work` says.
+    """
+
+    operator: str
+    file: KeyedFile
+    states: tuple[tuple[int, str], ...]
+    context: RecordContext
+    key_groups: KeyGroupRange
+    in_flight: int = 1
+
+    @property
+    def threads(self) -> int:
+        """As `Work` says."""
+        return count_kernel_threads([self.file])
+
+    def run(self) -> FileSums:
+        """Read it."""
+        with at(operator=self.operator):
+            try:
+                return FileSums(self._sum(self.states), {})
+            except StorageError:
+                raise
+            except StateError as error:
+                if len(self.states) == 1:
+                    reason = str(error) if is_unreadable(error) else explain(error)
+                    return FileSums({}, {self.states[0][1]: Unread(reason, self.key_groups, is_unreadable(error))})
+            # One state must not hide the others.
+            held = self.file.hold()
+            alone = [replace(self, file=held, states=(each,)).run() for each in self.states]
+        return FileSums(
+            {name: sums for each in alone for name, sums in each.states.items()},
+            {name: reason for each in alone for name, reason in each.failures.items()},
+        )
+
+    def _sum(self, states: tuple[tuple[int, str], ...]) -> dict[str, GroupSums]:
+        names = dict(states)
+        found: dict[str, list[GroupSums]] = {name: [] for name in names.values()}
+        for state_id, records in self.file.scan(list(names), self.context):
+            if not len(records):
+                continue
+            first, last = int(records.key_groups.min()), int(records.key_groups.max())
+            # Only as wide as the window: a file may have all key groups, and many states.
+            sums = np.zeros((last - first + 1, SUMS), np.uint64)
+            is_map = self.file.header.states[state_id].state_type == StateKind.MAP
+            digest_key_groups(first, sums, records.key_groups, *list_spans(records, is_map=is_map))
+            present = np.flatnonzero(sums[:, 0])
+            found[names[state_id]].append(GroupSums(present + first, sums[present]))
+        return {name: _concat(each) for name, each in found.items()}
+
+
+@dataclass(frozen=True)
+class KeyedSide:
+    """A state of one snapshot; can be sent to other processes.
+
+    Attributes:
+        operator: label, for errors.
+        name: of the state.
+        subtask_states: files that have it.
+        context: of the operator.
+        layout: layouts of the records; None when they have none.
+        reason: why there are none.
+    """
+
+    operator: str
+    name: str
+    subtask_states: tuple[KeyedSubtaskState, ...]
+    context: RecordContext
+    layout: KeyedLayout | None
+    reason: str
+
+    def scan(self, groups: npt.NDArray[np.int64]) -> Iterator[tuple[KeyedRecords, Hashes]]:
+        """The records of some key groups (ascending), and their hashes."""
+        covering = KeyGroupRange(int(groups[0]), int(groups[-1] - groups[0]) + 1)
+        with at(operator=self.operator, state=self.name):
+            for subtask_state in self.subtask_states:
+                if not subtask_state.file.key_groups.intersect(covering).number:
+                    continue
+                is_map = subtask_state.file.header.states[subtask_state.state_id].state_type == StateKind.MAP
+                for found in subtask_state.records(self.context, covering):
+                    records = found
+                    if len(groups) < covering.number:
+                        records = found.select(np.flatnonzero(np.isin(found.key_groups, groups)))
+                    keys, hashes = (np.empty(len(records), np.uint64) for _ in range(2))
+                    hash_records(records.key_groups, *list_spans(records, is_map=is_map), keys, hashes)
+                    yield records, Hashes(records.key_groups, keys, hashes)
+
+    def show(self, wanted: Mapping[int, int]) -> dict[int, tuple[Row, Row]]:
+        """Some records, decoded as far as that goes.
+
+        Args:
+            wanted: by hash of the record its key group.
+
+        Returns:
+            By hash of the record the columns of its key and those of its value.
+        """
+        if not wanted:
+            return {}
+        table = KeyedTable(self.layout, TableOptions(flatten=False), self.reason)
+        found: dict[int, tuple[Row, Row]] = {}
+        hashes = np.array(list(wanted), np.uint64)
+        for group in sorted(set(wanted.values())):
+            left = sum(each == group for each in wanted.values())
+            for records, numbers in self.scan(np.array([group])):
+                rows = np.flatnonzero(np.isin(numbers.records, hashes))
+                # Of equal records one is enough.
+                rows = rows[np.unique(numbers.records[rows], return_index=True)[1]]
+                with at(operator=self.operator, state=self.name):
+                    try:
+                        batch = table.make_batch(records.select(rows), 0)
+                    except StateError as error:
+                        # Values that cannot be decoded differ all the same.
+                        table = KeyedTable(None, TableOptions(flatten=False), explain(error))
+                        batch = table.make_batch(records.select(rows), 0)
+                    shown = to_rows(batch)
+                    found.update(zip(numbers.records[rows].tolist(), map(_split_row, shown), strict=True))
+                left -= len(rows)
+                if left <= 0:
+                    break
+        return found
+
+
+@dataclass(frozen=True)
+class CompareGroups:
+    """Some key groups of a state on both sides, record by record.
+
+    Attributes:
+        one: the state in the one.
+        other: the state in the other.
+        groups: the key groups, ascending.
+        share: (number, of how many): keys whose hash leaves this rest.
+        limit: how many candidates for examples of each sort are wanted.
+    """
+
+    one: KeyedSide
+    other: KeyedSide
+    groups: tuple[int, ...]
+    share: tuple[int, int]
+    limit: int
+
+    @property
+    def threads(self) -> int:
+        """As `Work` says."""
+        return count_kernel_threads([each.file for side in (self.one, self.other) for each in side.subtask_states])
+
+    def run(self) -> Differences:
+        """Compare them."""
+        return join_hashes(self._hash(self.one), self._hash(self.other), self.limit)
+
+    def _hash(self, side: KeyedSide) -> Hashes:
+        number, count = self.share
+        tasks = (hashes for _, hashes in side.scan(np.array(self.groups)))
+        if count > 1:
+            tasks = (each.select(each.keys % np.uint64(count) == number) for each in tasks)
+        return concat_hashes(tasks)
+
+
+@dataclass(frozen=True)
+class ShowRecords:
+    """Decode the records of candidates.
+
+    Attributes:
+        one: the state in the one.
+        other: the state in the other.
+        candidates: the candidates.
+    """
+
+    one: KeyedSide
+    other: KeyedSide
+    candidates: tuple[Candidate, ...]
+
+    def run(self) -> list[tuple[tuple[Row, Row] | None, tuple[Row, Row] | None]]:
+        """Columns of key and value on both sides, in the order of the candidates."""
+        ones = self.one.show({each.one: each.group for each in self.candidates if each.one is not None})
+        others = self.other.show({each.other: each.group for each in self.candidates if each.other is not None})
+        return [
+            (None if each.one is None else ones[each.one], None if each.other is None else others[each.other])
+            for each in self.candidates
+        ]
+
+
+def make_side(state: KeyedState, unread: Sequence[Unread] = ()) -> KeyedSide:
+    """A state without the files whose key groups are in `unread`, for other processes."""
+    layout, reason = state.find_layout()
+    left_out = [each.key_groups for each in unread]
+    subtask_states = tuple(each for each in state.subtask_states if each.file.key_groups not in left_out)
+    return KeyedSide(state.operator.label, state.name, subtask_states, state.context, layout, reason)
+
+
+def plan_digests(states: Sequence[KeyedState]) -> list[DigestFile]:
+    """The tasks that digest some states of one operator, each file read once."""
+    if not states:
+        return []
+    operator = states[0].operator
+    # By identity: files have no cheaper one.
+    files: dict[int, tuple[KeyedFile, list[tuple[int, str]]]] = {}
+    for state in states:
+        for each in state.subtask_states:
+            files.setdefault(id(each.file), (each.file, []))[1].append((each.state_id, state.name))
+    with at(operator=operator.label):
+        return [
+            DigestFile(operator.label, split, tuple(wanted), states[0].context, file.key_groups, count_scans(operator))
+            for file, wanted in files.values()
+            for split in file.split(SPLIT_SIZE, operator.record_context)
+        ]
+
+
+def add_up(found: Sequence[GroupSums], max_parallelism: int) -> npt.NDArray[np.uint64]:
+    """Digests of a state by key group, u64[max parallelism, 4].
+
+    A max parallelism that cannot be, or key groups above it, are said elsewhere (`check_held_key_groups`).
+    """
+    total = np.zeros((min(max(max_parallelism, 1), MAX_PARALLELISM), SUMS), np.uint64)
+    for each in found:
+        known = each.groups < len(total)
+        np.add.at(total, each.groups[known], each.sums[known])
+    return total
+
+
+def total_of(sums: npt.NDArray[np.uint64]) -> RecordDigest:
+    """Of all key groups."""
+    return RecordDigest(*sums.sum(axis=0, dtype=np.uint64).tolist())
+
+
+def plan_comparison(
+    one: KeyedSide,
+    other: KeyedSide,
+    sums: tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]],
+    limit: int,
+    *,
+    budget: int = BUDGET,
+) -> list[CompareGroups]:
+    """The tasks that compare the key groups whose digests differ.
+
+    Args:
+        one: the state in the one.
+        other: the state in the other.
+        sums: of both sides, as `add_up` gives them.
+        limit: see `CompareGroups`.
+        budget: how many records of a side a task holds.
+    """
+    differing = np.flatnonzero((sums[0] != sums[1]).any(axis=1))
+    records = np.maximum(sums[0][:, 0], sums[1][:, 0]).astype(np.int64)
+    tasks: list[CompareGroups] = []
+    chosen: list[int] = []
+
+    def flush() -> None:
+        if chosen:
+            tasks.append(CompareGroups(one, other, tuple(chosen), (0, 1), limit))
+            chosen.clear()
+
+    for group in differing.tolist():
+        if chosen and (group - chosen[-1] > _GAP or records[chosen].sum() + records[group] > budget):
+            flush()
+        if records[group] > budget:
+            count = -(-int(records[group]) // budget)
+            tasks += (CompareGroups(one, other, (group,), (number, count), limit) for number in range(count))
+        else:
+            chosen.append(group)
+    flush()
+    return tasks
+
+
+def _concat(found: Sequence[GroupSums]) -> GroupSums:
+    if not found:
+        return GroupSums(np.zeros(0, np.int64), np.zeros((0, SUMS), np.uint64))
+    return GroupSums(np.concatenate([each.groups for each in found]), np.concatenate([each.sums for each in found]))
+
+
+def _split_row(row: Row) -> tuple[Row, Row]:
+    """Columns of the key, and those of the value, without the subtask, which is no property of a record."""
+    key = {name: row[name] for name in _KEY_COLUMNS if row.get(name) is not None}
+    skipped = (*_KEY_COLUMNS, "subtask", *(name for name in ("reason", "value_bytes") if row.get(name) is None))
+    return key, {name: value for name, value in row.items() if name not in skipped}
+
+
+_BYTES = ("value_bytes", "reason")
+# Identifying columns of a row of raw state or of a buffer; partitions of raw operator state have no keys.
+_POSITIONS = ("key_group", "direction", "gate_or_partition", "channel", "buffer_index")
+_SAME_POSITION = ("subtask", *_POSITIONS)
+
+OTHER_COPIES = "not compared one by one: the subtasks of one snapshot hold different copies"
+SAME_VALUE = "the same value in other bytes"
+
+
+@dataclass(frozen=True)
+class UnkeyedRecords:
+    """Some rows of a state that is not keyed.
+
+    Attributes:
+        batch: the rows.
+        keys: names of the columns that make the key.
+        hashes: of every row.
+        bytes: of keys and values.
+    """
+
+    batch: pa.RecordBatch
+    keys: tuple[str, ...]
+    hashes: Hashes
+    bytes: int
+
+    @property
+    def digest(self) -> RecordDigest:
+        """Of all rows."""
+        content = int(self.hashes.records.sum(dtype=np.uint64))
+        return RecordDigest(len(self.hashes.records), self.bytes, content=content % MODULUS)
+
+    def show(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[Row, Row]]:
+        """Columns of key and value of some rows."""
+        for row in to_rows(self.batch.take(pa.array(rows))):
+            key = {name: row[name] for name in self.keys}
+            yield (
+                key,
+                {
+                    name: value
+                    for name, value in row.items()
+                    if name not in (*self.keys, "subtask") and not (name in _BYTES and value is None)
+                },
+            )
+
+
+@dataclass(frozen=True)
+class CompareUnkeyed:
+    """A state that is not keyed, on both sides; None where a side does not have it.
+
+    Attributes:
+        operator: label, for errors.
+        one: the state in the one.
+        other: the state in the other.
+        obstacle: why the two are not compared; empty when they are.
+        limit: how many examples are wanted.
+        in_flight: as `Work` says.
+    """
+
+    operator: str
+    one: State | None
+    other: State | None
+    obstacle: str
+    limit: int
+    in_flight: int = 1
+    # It is little beside keyed state, for which processes need not be started then.
+    threads: ClassVar[int] = KERNEL_THREADS
+
+    def run(self) -> ContentsDiff:
+        """Compare them."""
+        name = next(each.name for each in (self.one, self.other) if each is not None)
+        with at(operator=self.operator, state=name):
+            try:
+                try:
+                    return self._compare(raw=False)
+                except UnsupportedError as error:
+                    reason = explain(error)
+                return self._compare(raw=True)
+            except UnsupportedError:
+                return ContentsDiff(None, None, None, note=f"not compared: {reason}")
+            except StorageError:
+                raise
+            except StateError as error:
+                return ContentsDiff(None, None, None, note=f"not compared: {error}", damaged=True)
+
+    def _compare(self, *, raw: bool) -> ContentsDiff:
+        (one, ones), (other, others) = (_load(state, raw=raw) for state in (self.one, self.other))
+        if one is None or other is None:
+            return ContentsDiff(one, other, False)
+        if self.obstacle:
+            return ContentsDiff(one, other, None, note=self.obstacle)
+        if one == other:
+            return ContentsDiff(one, other, True, only_in_one=0, only_in_other=0, changed=0)
+        if ones is None or others is None:
+            return ContentsDiff(one, other, False, note=OTHER_COPIES)
+        found = sum_differences([join_hashes(ones, others, self.limit)], self.limit)
+        examples = self._show(found.candidates, raw=raw)
+        return ContentsDiff(
+            one,
+            other,
+            False,
+            only_in_one=found.only_in_one,
+            only_in_other=found.only_in_other,
+            changed=found.changed,
+            examples=tuple(examples),
+        )
+
+    def _show(self, candidates: Sequence[Candidate], *, raw: bool) -> Iterator[Example]:
+        ones = _find(self.one, [each.one for each in candidates if each.one is not None], raw=raw)
+        others = _find(self.other, [each.other for each in candidates if each.other is not None], raw=raw)
+        for each in candidates:
+            sides = (
+                None if each.one is None else ones[each.one],
+                None if each.other is None else others[each.other],
+            )
+            yield make_example(each, *sides)
+
+
+def make_example(candidate: Candidate, one: tuple[Row, Row] | None, other: tuple[Row, Row] | None) -> Example:
+    """An example from columns of key and value on both sides."""
+    (key, _) = one or other or ({}, {})
+    old, new = (None if side is None else side[1] for side in (one, other))
+    return Example(candidate.kind, key, old, new, SAME_VALUE if old is not None and old == new else "")
+
+
+def _load(state: State | None, *, raw: bool) -> tuple[RecordDigest | None, Hashes | None]:
+    """Digest and hashes of a state; no hashes where the subtasks have different copies of a broadcast state."""
+    if state is None:
+        return None, None
+    if not isinstance(state, BroadcastState):
+        tasks = []
+        total = RecordDigest()
+        for records in _read(state, raw=raw):
+            tasks.append(records.hashes)
+            total += records.digest
+        return total, concat_hashes(tasks)
+    copies = {each.digest: each.hashes for each in _read(state, raw=raw)}
+    total = sum(copies, RecordDigest())
+    return total, concat_hashes(copies.values()) if len(copies) <= 1 else None
+
+
+def _find(state: State | None, wanted: list[int], *, raw: bool) -> dict[int, tuple[Row, Row]]:
+    found: dict[int, tuple[Row, Row]] = {}
+    hashes = np.array(wanted, np.uint64)
+    if state is None or not wanted:
+        return found
+    for records in _read(state, raw=raw):
+        rows = np.flatnonzero(np.isin(records.hashes.records, hashes))
+        found.update(zip(records.hashes.records[rows].tolist(), records.show(rows), strict=True))
+        if len(found) == len(set(wanted)):
+            break
+    return found
+
+
+def _read(state: State, *, raw: bool) -> Iterator[UnkeyedRecords]:
+    """The rows of a state; values of list and broadcast state are decoded and encoded again, which finds their ends."""
+    context = state.operator.snapshot.layout_context
+    layouts: dict[str, lay.Layout] = {}
+    options = TableOptions()
+    columns: tuple[str, ...] = ()
+    match state:
+        case OperatorListState() | BroadcastState():
+            # Asked for by name, the columns of connectors are not looked for.
+            decoded = not raw and not state.undecoded
+            if decoded and isinstance(state, BroadcastState):
+                layouts["map_key"] = derive_layout(state.info.key_serializer, context)
+                layouts["map_value"] = derive_layout(state.info.value_serializer, context)
+            elif decoded:
+                layouts["value"] = derive_layout(state.info.value_serializer, context)
+            names = ("subtask", *layouts, *_BYTES) if decoded else ("subtask", "value_bytes")
+            options = TableOptions(columns=names, raw=not decoded)
+        case _:
+            known = state.make_schema().names
+            position = _SAME_POSITION if "direction" in known else _POSITIONS
+            columns = tuple(name for name in position if name in known)
+    for batch in state.batches(options):
+        if batch.num_rows:
+            yield _hash(batch, layouts, columns)
+
+
+def _hash(batch: pa.RecordBatch, layouts: dict[str, lay.Layout], columns: tuple[str, ...]) -> UnkeyedRecords:
+    count = batch.num_rows
+    stored = batch.column("value_bytes").is_valid().to_numpy(zero_copy_only=False)
+    keys, values = _Spans(count), _Spans(count)
+    values.put(batch.column("value_bytes"), lay.Rest(), np.flatnonzero(stored))
+    decoded = np.flatnonzero(~stored)
+    for name, layout in layouts.items():
+        (keys if name == "map_key" else values).put(batch.column(name), layout, decoded)
+    if columns:
+        rows = to_rows(batch.select(columns))
+        texts = pa.array([json.dumps(list(row.values())).encode() for row in rows], pa.binary())
+        keys.put(texts, lay.Rest(), np.arange(count))
+    elif "map_key" not in layouts:
+        # Without keys the element is its own key: it is there or not, but never another one.
+        keys, values = values, keys
+    found = Hashes(np.zeros(count, np.int32), np.empty(count, np.uint64), np.empty(count, np.uint64))
+    hash_records(found.groups, 0, keys.starts, keys.ends, values.starts, values.ends, found.keys, found.records)
+    names = columns or tuple(name for name in layouts if name == "map_key")
+    size = int((keys.ends - keys.starts).sum() + (values.ends - values.starts).sum())
+    return UnkeyedRecords(batch, names, found, size)
+
+
+class _Spans:
+    """Addresses of the bytes of rows in memory; empty at first.
+
+    Attributes:
+        starts: i64[n], addresses.
+        ends: i64[n].
+    """
+
+    def __init__(self, count: int) -> None:
+        self.starts = np.zeros(count, np.int64)
+        self.ends = np.zeros(count, np.int64)
+        self._held: list[npt.NDArray[np.uint8]] = []
+
+    def put(self, array: pa.Array, layout: lay.Layout, rows: npt.NDArray[np.int64]) -> None:
+        """Encode the values of some rows."""
+        if not len(rows):
+            return
+        encoded = plan_columns(layout).encode(array.take(pa.array(rows)))
+        self._held.append(encoded.data)
+        self.starts[rows] = encoded.starts + encoded.data.ctypes.data
+        self.ends[rows] = encoded.stops + encoded.data.ctypes.data
+
+
+Values = dict[str, object]
+
+
+def compare_snapshots(one: Snapshot, other: Snapshot, *, counts: bool) -> tuple[Property, ...]:
+    """Properties of two snapshots.
+
+    Args:
+        one: the one.
+        other: the other.
+        counts: whether any of them counts; not where only a part of the snapshots is compared.
+    """
+    # A copy may have a newer version of the metadata and the same state; what the version says of Kryo counts.
+    uncounted = ("kind", "metadata version", "checkpoint id", "fingerprint", "bytes")
+    return _pair(_describe_snapshot(one), _describe_snapshot(other), uncounted, counts=counts)
+
+
+def compare_operators(one: Operator | None, other: Operator | None, *, counts: bool) -> tuple[Property, ...]:
+    """Properties of an operator; see `compare_snapshots`."""
+    first, second = ({} if each is None else _describe_operator(each) for each in (one, other))
+    return _pair(first, second, ("uid", "name", "keyed formats"), counts=counts and None not in (one, other))
+
+
+def compare_states(one: State | None, other: State | None) -> tuple[Property, ...]:
+    """Properties of a state; one that a snapshot does not have has none.
+
+    Serializers that differ only in the subclasses of POJOs that each has met are shown and do not count: records name
+    their class themselves, and subtasks of one job often differ so.
+    """
+    first, second = ({} if each is None else _describe_state(each) for each in (one, other))
+    if one is None or other is None:
+        return _pair(first, second, (), counts=False)
+    known = _list_serializers(other)
+    joined = [
+        name
+        for name, serializer in _list_serializers(one).items()
+        if name in known and join_serializers(serializer, known[name]) is not None
+    ]
+    return _pair(first, second, tuple(joined), counts=True)
+
+
+def _pair(one: Values, other: Values, uncounted: tuple[str, ...], *, counts: bool) -> tuple[Property, ...]:
+    names = dict.fromkeys((*one, *other))
+    return tuple(Property(name, one.get(name), other.get(name), counts and name not in uncounted) for name in names)
+
+
+def _describe_snapshot(snapshot: Snapshot) -> Values:
+    return {
+        "kind": snapshot.kind,
+        "metadata version": snapshot.metadata.version,
+        "Kryo version": snapshot.kryo_version,
+        "checkpoint id": snapshot.checkpoint_id,
+        "fingerprint": snapshot.fingerprint,
+        "bytes": snapshot.file_size,
+        "states of the job master": [
+            f"{each.name}, version {each.version}, {_sum_up(each.payload)}" for each in snapshot.metadata.master_states
+        ],
+    }
+
+
+def _describe_operator(operator: Operator) -> Values:
+    metadata = operator.metadata
+    coordinator = metadata.coordinator_state
+    return {
+        "uid": operator.uid,
+        "name": operator.name,
+        "parallelism": operator.parallelism,
+        "max parallelism": operator.max_parallelism,
+        "finished": metadata.fully_finished,
+        "finished subtasks": [each.index for each in metadata.subtasks if each.finished],
+        "keyed formats": _list_formats(operator),
+        "coordinator state": None if coordinator is None else _sum_up(coordinator.data),
+    }
+
+
+def _list_formats(operator: Operator) -> list[str]:
+    handles = [(each.index, each.managed_keyed_state) for each in operator.metadata.subtasks]
+    try:
+        formats = find_keyed_formats(handles, operator.keyed_files, operator.snapshot.handles)
+    except StorageError:
+        raise
+    except StateError:
+        # Reported where the states are read.
+        return []
+    return list(dict.fromkeys(each.format for each in formats))
+
+
+def _describe_state(state: State) -> Values:
+    values: Values = {"kind": str(state.kind)}
+    values |= {name: describe(serializer) for name, serializer in _list_serializers(state).items()}
+    if isinstance(state, KeyedState):
+        values["TTL"] = _has_ttl(state.serializer)
+    return values
+
+
+def _list_serializers(state: State) -> dict[str, Serializer]:
+    match state:
+        case KeyedState() if state.kind == StateKind.TIMER:
+            return {"key": state.key_serializer, "value": state.serializer}
+        case KeyedState():
+            namespace = state.info.namespace_serializer
+            return {"key": state.key_serializer, "namespace": namespace, "value": state.serializer}
+        case BroadcastState():
+            return {"key": state.info.key_serializer, "value": state.serializer}
+        case BytesState():
+            return {}
+        case _:
+            return {"value": state.serializer}
+
+
+def _has_ttl(serializer: Serializer) -> bool:
+    if isinstance(serializer, Ttl) or (isinstance(serializer, TtlAware) and serializer.ttl_enabled):
+        return True
+    # Of lists and maps the elements and values have it.
+    return any(map(_has_ttl, serializer.nested))
+
+
+def _sum_up(data: bytes) -> str:
+    return f"{len(data):,} bytes, SHA-256 {hashlib.sha256(data).hexdigest()[:16]}"

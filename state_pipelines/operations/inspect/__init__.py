@@ -1,1 +1,0 @@
-"""`inspect`: what a snapshot holds."""

@@ -1,1 +1,0 @@
-"""Results of proofs, and the records that differ."""
