@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from state_pipelines.errors import StateError, UsageError, Where
-from state_pipelines.snapshot.escaping import escape_line, escape_terminal
+from state_pipelines.snapshot.representation import escape_line, escape_terminal
 from state_pipelines.snapshot.representation import format_bytes as format_bytes
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Failed checkpoints of running jobs: Flink's reason, its usual cause, and the remedy in Flink.
 
-`checkpoints.failure_reasons` has the reasons with the causes of checkpoints that are taken here; those that differ in
+`checkpoints.coordinator` has the reasons with the causes of checkpoints that are taken here; those that differ in
 Flink are below.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.checkpoints.failure_reasons import FailureReason
+from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.flink.stack_traces import find_failure_reason, find_root_cause
 
 if TYPE_CHECKING:

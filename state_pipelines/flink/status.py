@@ -15,7 +15,7 @@ from state_pipelines.flink.checkpoint_failures import explain_checkpoint
 from state_pipelines.flink.cluster import CheckpointStatus, JobLoad, JobStatus, find_job
 from state_pipelines.flink.connections import open_job
 from state_pipelines.flink.stack_traces import find_root_cause
-from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.snapshot import open_snapshot
 
 if TYPE_CHECKING:

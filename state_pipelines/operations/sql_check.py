@@ -10,8 +10,8 @@ from state_pipelines.metadata import compute_operator_id
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot import Snapshot, open_snapshot
-from state_pipelines.snapshot.escaping import escape_markdown
 from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.snapshot.representation import escape_markdown
 from state_pipelines.sql.comparison import compare_plans
 from state_pipelines.sql.node_states import list_operators
 from state_pipelines.sql.planner import load_queries

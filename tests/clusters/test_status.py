@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import state_pipelines as sp
-from state_pipelines.checkpoints.failure_reasons import FailureReason
+from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.cli.commands import CommandGroup
 from state_pipelines.errors import NotFoundError, UsageError
 from state_pipelines.flink.checkpoint_failures import explain_message
