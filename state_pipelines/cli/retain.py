@@ -35,10 +35,8 @@ from state_pipelines.operations.retention import (
     restore_quarantined,
     unpin_snapshot,
 )
-from state_pipelines.operations.retention.own_directory import find_above
-from state_pipelines.operations.retention.path_keys import PathKeys, parse_equalities
-from state_pipelines.operations.retention.pins import find_pinnable, find_pinned_keys, pin_restored
-from state_pipelines.operations.retention.policy import parse_duration, parse_price
+from state_pipelines.operations.retention.own_directory import find_above, find_pinnable, find_pinned_keys, pin_restored
+from state_pipelines.operations.retention.policy import PathKeys, parse_duration, parse_equalities, parse_price
 from state_pipelines.operations.retention.survey import open_roots
 from state_pipelines.storage import parse_path_mapping, resolve
 
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from state_pipelines.operations.retention import AuditLog
-    from state_pipelines.operations.retention.plan import RetentionPlan, SnapshotVerdict
+    from state_pipelines.operations.retention.policy import RetentionPlan, SnapshotVerdict
     from state_pipelines.operations.retention.survey import Root
     from state_pipelines.storage import Location
 

@@ -9,7 +9,7 @@ from state_pipelines.dagster.assets.applied_retention import open_log
 from state_pipelines.dagster.assets.retention_plan import find_roots
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.retention import Outcome, list_quarantine, restore_quarantined
-from state_pipelines.operations.retention.pins import pin_restored, pin_snapshot, unpin_snapshot
+from state_pipelines.operations.retention.own_directory import pin_restored, pin_snapshot, unpin_snapshot
 from state_pipelines.storage import METADATA_FILE, Location, resolve
 
 if TYPE_CHECKING:
