@@ -169,7 +169,7 @@ def migrate(
     """Apply the pending revisions of the job. Returns the new savepoint, or the snapshot itself if none are pending."""
     opened = _open(context, flink_job, snapshot)
     name_target = _name_results(context, flink_job, opened)
-    return _publish(context, opened, lambda: write_migrated(flink_job, opened, config, spark, name_target))
+    return publish_savepoint(context, opened, lambda: write_migrated(flink_job, opened, config, spark, name_target))
 
 
 @checked_op()
@@ -183,7 +183,7 @@ def rescale(
     """Change parallelism, max parallelism or operators. Returns the new savepoint."""
     opened = _open(context, flink_job, snapshot)
     name_target = _name_results(context, flink_job, opened)
-    return _publish(context, opened, lambda: write_rescaled(flink_job, opened, config, spark, name_target))
+    return publish_savepoint(context, opened, lambda: write_rescaled(flink_job, opened, config, spark, name_target))
 
 
 @checked_op()
@@ -197,7 +197,7 @@ def convert(
     """Convert to another format. Returns the new savepoint."""
     opened = _open(context, flink_job, snapshot)
     name_target = _name_results(context, flink_job, opened)
-    return _publish(context, opened, lambda: write_converted(opened, config, spark, name_target))
+    return publish_savepoint(context, opened, lambda: write_converted(opened, config, spark, name_target))
 
 
 @checked_op()
@@ -240,7 +240,7 @@ def bootstrap(
     spark: SparkResource,
 ) -> SnapshotPath:
     """Write a first savepoint with the states of the field `bootstrap` of the job. Returns it."""
-    return _publish(context, None, lambda: write_bootstrapped(flink_job, config, spark, context.run.run_id))
+    return publish_savepoint(context, None, lambda: write_bootstrapped(flink_job, config, spark, context.run.run_id))
 
 
 @checked_op(out=dg.Out(SnapshotPath, is_required=False, description="None without new input."))
@@ -268,7 +268,7 @@ def savepoint(
     spark: SparkResource,
 ) -> SnapshotPath:
     """Write a savepoint with the state of the newest checkpoint of the stream. Returns it."""
-    return _publish(context, None, lambda: write_savepoint(flink_job, config, spark, context.run.run_id))
+    return publish_savepoint(context, None, lambda: write_savepoint(flink_job, config, spark, context.run.run_id))
 
 
 @checked_op(ins={"after": dg.In(dg.Nothing)}, out=dg.Out(FINGERPRINT))
@@ -359,18 +359,20 @@ def _name_results(context: dg.OpExecutionContext, job: FlinkJob, snapshot: Snaps
     return lambda purpose: job.storage.name_result(key, f"{purpose}{suffix}", context.run.run_id)
 
 
-def _publish(
+def publish_savepoint(
     context: dg.OpExecutionContext, snapshot: Snapshot | None, write: Callable[[], WrittenSavepoint | None]
 ) -> SnapshotPath:
     """Write a savepoint; return its path, or that of the snapshot if there is nothing to write.
 
     Raises:
-        ProofError: the proof failed; the failure shows it.
+        ProofError: the proof failed; the failure of the step shows it, the failed checks first.
     """
     try:
         savepoint = write()
     except ProofError as error:
         if isinstance(error.report, ProofReport):
+            failed = [f"{each.name}: expected {each.expected}; {each.observed}" for each in error.report.failed]
+            error.details["failed checks"] = "\n".join(failed)
             error.details["proof"] = error.report.to_markdown()
         raise
     if savepoint is None:

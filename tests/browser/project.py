@@ -164,7 +164,9 @@ def make_project(root: Path) -> Project:
     project.home.mkdir(parents=True)
     shutil.copy(ROOT / "dagster.yaml", project.home)
     documented = (ROOT / "docs" / "dagster.md").read_text(encoding="utf-8")
-    (root / "pyproject.toml").write_text(_find_block(documented, "toml"), encoding="utf-8")
+    # With a `definitions.py`, which has the executor: a process for each step would take most of the time of runs.
+    described = re.sub("^code_location_target_module.*\n", "", _find_block(documented, "toml"), flags=re.MULTILINE)
+    (root / "pyproject.toml").write_text(described, encoding="utf-8")
     (root / "shop" / "defs").mkdir(parents=True)
     (root / "shop" / "definitions.py").write_text(_find_block(documented, "python"), encoding="utf-8")
     project.call("dg", "scaffold", "defs", "state_pipelines.dagster.FlinkJobComponent", "orders")

@@ -8,7 +8,11 @@ import dagster as dg
 import pytest
 
 from state_pipelines.dagster import SnapshotPath, SparkResource, check, erase, migrate, register, rescale, verify
+from state_pipelines.dagster.failures import to_failure
 from state_pipelines.dagster.metadata_values import round_money, round_seconds
+from state_pipelines.dagster.ops import publish_savepoint
+from state_pipelines.errors import ProofError
+from state_pipelines.operations.proofs.proof_reports import ProofCheck, ProofReport
 from state_pipelines.snapshot import open_snapshot
 from tests.dagster.conftest import SAVEPOINTS
 
@@ -91,6 +95,23 @@ def test_inputs_and_outputs_have_a_type_with_a_description() -> None:
         assert input_type.display_name == output_type.display_name == "SnapshotPath"
         assert "latest" in str(input_type.description)
         assert op.description
+
+
+def test_a_failed_proof_names_its_failed_checks() -> None:
+    checks = (
+        ProofCheck("key_sets", True, "The keys are the same.", "200 keys", "200 keys"),
+        ProofCheck("round_trip", False, "The old rows come back.", "no difference", "189 rows differ"),
+    )
+    report = ProofReport("orders", "order", 200, 128, checks)
+
+    def write() -> None:
+        raise ProofError("round_trip failed", report=report)
+
+    with dg.build_op_context() as context, pytest.raises(ProofError) as caught:
+        publish_savepoint(context, None, write)
+    metadata = to_failure(caught.value).metadata
+    assert metadata["failed checks"].value == "round_trip: expected no difference; 189 rows differ"
+    assert "key_sets" in str(metadata["proof"].value)
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.123456, 0.12), (9.87654, 9.88), (61.23456, 61.2)])
