@@ -147,10 +147,12 @@ def measure_idle(directory: Path, minutes: float) -> tuple[float, float]:
             # Each job has one report an hour, which may fall outside of the time measured.
             written = (measure_events(home) - events) * 3600 / seconds / JOBS
         finally:
-            # Not SIGINT, which background processes of a shell ignore. A code location waits a minute for its calls.
-            for each in reversed(started):
-                each.terminate()
-                each.wait(300)
+            server_process, daemon_process = started
+            daemon_process.terminate()
+            daemon_process.wait(60)
+            # Whose signals a shell may have switched off for its background processes; it holds nothing.
+            server_process.kill()
+            server_process.wait()
     return used / seconds, written
 
 
