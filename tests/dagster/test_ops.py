@@ -12,7 +12,7 @@ from state_pipelines.dagster.failures import to_failure
 from state_pipelines.dagster.metadata_values import round_money, round_seconds
 from state_pipelines.dagster.ops import publish_savepoint
 from state_pipelines.errors import ProofError
-from state_pipelines.operations.proofs.proof_reports import ProofCheck, ProofReport
+from state_pipelines.operations.proofs import ProofCheck, ProofReport
 from state_pipelines.snapshot import open_snapshot
 from tests.dagster.conftest import SAVEPOINTS
 
