@@ -183,7 +183,7 @@ class RestCluster:
         if submission.jar is None:
             raise UnsupportedError(
                 "a REST endpoint of Flink runs jars only",
-                hint="Name the jar of the job; plans of SQL are run by a SQL Gateway (`cluster: {sql_gateway: …}`)",
+                hint="Name the jar of the job; give a plan of SQL to a runner in a jar as its argument",
             )
         job_id = (_check_id(submission.job_id, "job id") or uuid.uuid4().hex).lower()
         if submission.job_id is not None and self._is_known(job_id):

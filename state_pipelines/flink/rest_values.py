@@ -134,7 +134,8 @@ def _read_operation(content: Mapping[str, Any]) -> tuple[TriggerStatus, dict[str
     if status == "IN_PROGRESS":
         return TriggerStatus.IN_PROGRESS, {}, ""
     operation = take(content, "operation", dict)
-    failure = operation.get("failure-cause")
+    # Of `SavepointInfo`, and of `CheckpointInfo`.
+    failure = operation.get("failure-cause", operation.get("failureCause"))
     if failure is not None:
         stack = take(failure, "stack-trace", str, "") or take(failure, "class", str, "")
         return TriggerStatus.FAILED, {}, redact("\n".join(list_causes(stack)))

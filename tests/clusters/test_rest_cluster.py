@@ -76,6 +76,15 @@ def test_a_failed_savepoint_has_flinks_reason(server: Server, cluster: RestClust
     assert progress.failure.endswith("CheckpointException: Checkpoint expired before completing.")
 
 
+def test_a_failed_checkpoint_has_flinks_reason(server: Server, cluster: RestCluster) -> None:
+    failure = {"class": "x", "stack-trace": "x.CheckpointException: Checkpoint was declined.\n\tat a.B.c(B.java:1)\n"}
+    failed = {"status": {"id": "COMPLETED"}, "operation": {"checkpointId": None, "failureCause": failure}}
+    server.on(f"GET /jobs/{JOB}/checkpoints/{TRIGGER}", failed)
+    progress = cluster.poll_checkpoint(JOB, TRIGGER)
+    assert (progress.status, progress.checkpoint_id) == (TriggerStatus.FAILED, None)
+    assert progress.failure == "x.CheckpointException: Checkpoint was declined."
+
+
 def test_a_trigger_that_a_new_leader_does_not_know_is_not_found(server: Server, cluster: RestCluster) -> None:
     server.on(f"POST /jobs/{JOB}/savepoints", (202, {"request-id": TRIGGER}))
     server.on(f"GET /jobs/{JOB}/savepoints/{TRIGGER}", (404, {"errors": ["Could not find operation for trigger id"]}))

@@ -9,6 +9,7 @@ import pytest
 
 from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.errors import ClusterError, NotFoundError
+from state_pipelines.flink.checkpoint_failures import explain_message
 from state_pipelines.flink.cluster import (
     CheckpointKind,
     CheckpointStatus,
@@ -181,6 +182,34 @@ def test_a_failed_checkpoint_has_its_reason(
             failure = until(lambda: cluster.read_exceptions(job_id))[0]
             assert find_failure_reason(failure.stack) is FailureReason.CHECKPOINT_DECLINED
             assert find_root_cause(failure.stack) == "IllegalStateException: the prices cannot be written"
+
+
+def test_a_checkpoint_whose_directory_cannot_be_made_has_its_reason(
+    running: RunningCluster, cluster: RestCluster, jar: Path
+) -> None:
+    settings = ("execution.checkpointing.interval=200 ms", "execution.checkpointing.tolerable-failed-checkpoints=1000")
+    job_id = cluster.start(submit(jar, "io", *settings))
+    await_running(cluster, job_id)
+    directory = running.directory / "checkpoints" / job_id
+    until(directory.exists)
+    directory.rename(directory.with_name("elsewhere"))
+    directory.write_text("a file in the place of the directory")
+    trigger = cluster.trigger_checkpoint(job_id)
+    failed = await_checkpoint(cluster, job_id, trigger)
+    directory.unlink()
+    directory.with_name("elsewhere").rename(directory)
+    assert explain_message(failed.failure)[0] == FailureReason.IO_EXCEPTION.name
+
+
+def test_too_many_requests_for_checkpoints_have_their_reason(
+    running: RunningCluster, cluster: RestCluster, jar: Path
+) -> None:
+    job_id = cluster.start(submit(jar, "queued"))
+    await_running(cluster, job_id)
+    with running.trouble("wait"):
+        triggers = [cluster.trigger_checkpoint(job_id) for _ in range(1010)]
+        failed = await_checkpoint(cluster, job_id, triggers[-1])
+    assert explain_message(failed.failure)[0] == FailureReason.TOO_MANY_CHECKPOINT_REQUESTS.name
 
 
 def test_a_task_that_fails_is_seen(running: RunningCluster, cluster: RestCluster, jar: Path) -> None:
