@@ -425,6 +425,7 @@ def test_a_program_that_went_back_is_tried_again_only_with_an_approval(tmp_path:
 # Killed between any two steps.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("new", "result", "program"),
     [("new.jar", Result.UPGRADED, "new.jar"), ("fails-later.jar", Result.WENT_BACK, "old.jar")],
