@@ -264,15 +264,15 @@ def _compare_accumulators(
                 reason="the input takes back rows now, which needs numbers of rows that the old query did not keep; "
                 "add COUNT(*) or COUNT of the column to the old query first, or start from empty",
             )
-        elif column.buffer is None and column.type == UNRESOLVED and _has_same_function(column, source):
+        elif column.buffer is None:
             yield _verdict(
                 shown,
                 Verdict.REFUSED,
                 number,
                 new=index,
                 exact=False,
-                reason="the function is one of the user, whose accumulator no plan describes; start from empty, or "
-                "keep the call as it is",
+                reason="no plan describes the accumulator of the function, so that its first value is not known; "
+                "start from empty, or keep the calls as they are",
             )
         elif column.buffer is not None and column.buffer.argument in kept:
             yield _verdict(
@@ -323,17 +323,12 @@ def _is_same_call(one: PlannedColumn, other: PlannedColumn) -> bool:
     return replace(one.buffer, role=Role.VALUE) == replace(other.buffer, role=Role.VALUE)
 
 
-def _has_same_function(column: PlannedColumn, source: PlannedRow) -> bool:
-    function = column.meaning.partition("(")[0]
-    return any(each.buffer is None and each.meaning.partition("(")[0] == function for each in source.columns)
-
-
 def _explain_empty(column: PlannedColumn, source: PlannedRow, state: PlannedState) -> str:
     """Words for a buffer that starts empty, with the call whose argument has changed perhaps."""
     end = describe_end(state)
-    if column.buffer is None:
-        return end
     mine = column.buffer
+    if mine is None:
+        return end
     for each in source.columns:
         found = each.buffer
         if found is None or (found.function, found.role) != (mine.function, mine.role) or not mine.argument:

@@ -326,3 +326,24 @@ def test_options_of_a_source_are_said() -> None:
     assert all("topic from none to other" in each.reasons[0] for each in sources)
     assert sources
     assert all(each.exact for each in sources)
+
+
+def test_functions_that_no_plan_describes_are_carried_or_refused() -> None:
+    import json
+
+    from state_pipelines.sql import read_plan
+
+    content = json.loads(json.dumps(read_changed()["sums"]))
+    (node,) = (each for each in content["nodes"] if each["type"].startswith("stream-exec-group-aggregate"))
+    call = node["aggCalls"][0]
+    call.pop("internalName", None)
+    call["systemName"] = "mine"
+    changed = read_plan(json.dumps(content))
+    assert find_operator(compare_plans(changed, changed), "group-aggregate").is_same
+    found = find_operator(compare_plans(changed_plan("sums"), changed), "group-aggregate")
+    assert found.verdict is REFUSED
+    (state,) = found.states
+    (refused,) = (each for each in state.columns if each.verdict is REFUSED)
+    assert "no plan describes the accumulator of the function" in refused.reason
+    back = find_operator(compare_plans(changed, changed_plan("sums")), "group-aggregate")
+    assert back.verdict is EMPTY
