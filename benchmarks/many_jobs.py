@@ -6,6 +6,7 @@ python -m benchmarks.many_jobs DIRECTORY [MINUTES]
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -148,7 +149,7 @@ def measure_idle(directory: Path, minutes: float) -> tuple[float, float]:
             written = (measure_events(home) - events) * 3600 / seconds / JOBS
         finally:
             server_process, daemon_process = started
-            daemon_process.terminate()
+            daemon_process.send_signal(signal.SIGINT)
             daemon_process.wait(60)
             # Whose signals a shell may have switched off for its background processes; it holds nothing.
             server_process.kill()
