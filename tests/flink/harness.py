@@ -177,15 +177,26 @@ def install(version: str) -> FlinkHome:
 
 def install_libraries(version: str) -> FlinkHome:
     """Install Flink as `install` does, with the runtime and planner of SQL and CEP, which are not in `flink-dist`."""
+    return _install_more(version, "tables", "flink-cep|flink-table-(api-java-uber|planner-loader|runtime)")
+
+
+def install_formats(version: str) -> FlinkHome:
+    """Install Flink as `install_libraries` does, with tables of CSV files."""
+    home = install_libraries(version)
+    files = _install_more(version, "files", "flink-csv|flink-connector-files")
+    return replace(home, libraries=(*home.libraries, *files.libraries))
+
+
+def _install_more(version: str, name: str, jars: str) -> FlinkHome:
     home = install(version)
-    libraries = home.path / "tables"
+    libraries = home.path / name
     with _locked(f"{version}.lock"):
         if not libraries.exists():
             with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
                 folder = Path(scratch) / "libraries"
                 folder.mkdir()
                 archive = _download(version, Path(scratch))
-                _extract_jars(archive, folder, "flink-cep|flink-table-(api-java-uber|planner-loader|runtime)")
+                _extract_jars(archive, folder, jars)
                 folder.rename(libraries)
     return replace(home, libraries=tuple(sorted(libraries.glob("*.jar"))))
 

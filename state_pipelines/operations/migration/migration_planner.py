@@ -41,6 +41,7 @@ from state_pipelines.operations.migration.python_values import (
     make_java_name,
     wrap_python_key,
 )
+from state_pipelines.operations.migration.row_columns import plan_columns
 from state_pipelines.operations.migration.session_windows import (
     SessionStates,
     find_session_states,
@@ -275,6 +276,11 @@ class _Planner:
                     if subject in kept:
                         kept[name] = kept[subject]  # type: ignore[assignment]
                 return name
+            case st.CopyState(name=name):
+                name = make_java_name(name, flow.shape)
+                self._require_free(name)
+                self.states[name] = replace(flow, shape=flow.shape.with_name(name))
+                return subject
             case st.DropState(reason=reason):
                 del self.states[subject]
                 self.dropped[subject] = reason
@@ -335,15 +341,21 @@ class _Planner:
 
     def _apply(self, subject: str, flow: Flow, step: st.Step) -> Flow:
         shape, context = flow.shape, self.context
+        stage: Stage
         match step:
             case st.Set() if sets_split(step, shape, context):
                 return plan_split_edit(flow, step, context.connectors)
             case st.Set() if (columns := set_column(shape.payload, step, context)) is not None:
                 return Apply(flow, flows.Project(columns, step.nondeterministic), shape)
+            case st.Set(field="value", expression=made) if not list_columns(shape.payload, context):
+                return Apply(flow, flows.Replace(made, False, step.nondeterministic), shape)
+            case st.Columns():
+                payload, stage = plan_columns(shape.payload, step, context)
+                return Apply(flow, stage, self._with_payload(shape, payload))
             case st.Rename() | st.Add() | st.Cast() | st.Drop() | st.Set() | st.Reorder():
                 with _hint_at_columns(shape, context):
                     payload, columns = apply_field_step(shape.payload, step, context)
-                stage: Stage = flows.Project(columns, getattr(step, "nondeterministic", False))
+                stage = flows.Project(columns, getattr(step, "nondeterministic", False))
                 return Apply(flow, stage, self._with_payload(shape, payload))
             case st.Collections(types=types):
                 payload, columns = take_collections(shape.payload, types, context)

@@ -279,6 +279,24 @@ def _rename_state(body: _Body) -> st.Step:
     return st.RenameStates(names)
 
 
+def _copy_state(body: _Body) -> st.Step:
+    return st.CopyState(body.content)
+
+
+def _columns(body: _Body) -> st.Step:
+    columns = []
+    for name, given in body.content.items():
+        each = body.inner(str(name), {"expression": given} if not isinstance(given, dict) else given)
+        each.allow("type", "expression")
+        text = each.maybe("type")
+        if text is not None and not _names_sql_type(text):
+            raise each.error(f"{text!r} is no SQL type")
+        columns.append(st.RowColumn(str(name), each.text("expression"), None if text is None else st.SqlType(text)))
+    if not columns:
+        raise body.error("`columns` names no column")
+    return st.Columns(tuple(columns))
+
+
 def _drop_state(body: _Body) -> st.Step:
     body.allow("reason")
     return st.DropState(body.text("reason"))
@@ -342,6 +360,7 @@ _STEPS: dict[str, tuple[Callable[[_Body], st.Step], tuple[type, ...]]] = {
     "drop": (_drop, (dict,)),
     "set": (_set, (dict,)),
     "reorder": (_reorder, (list, dict)),
+    "columns": (_columns, (dict,)),
     "convert": (_convert, (dict,)),
     "rename_class": (_rename_class, (dict,)),
     "collections": (_collections, (dict,)),
@@ -349,6 +368,7 @@ _STEPS: dict[str, tuple[Callable[[_Body], st.Step], tuple[type, ...]]] = {
     "ttl": (_ttl, (dict,)),
     "kind": (_kind, (dict,)),
     "rename_state": (_rename_state, (str, dict)),
+    "copy_state": (_copy_state, (str,)),
     "drop_state": (_drop_state, (dict,)),
     "split": (_split, (dict,)),
     "merge": (_merge, (dict,)),

@@ -49,6 +49,10 @@ def dump_step(step: st.Step) -> dict[str, Any]:
             return {"rename_state": name}
         case st.RenameStates(names=names):
             return {"rename_state": dict(names)}
+        case st.CopyState(name=name):
+            return {"copy_state": name}
+        case st.Columns(columns=columns):
+            return {"columns": {each.name: _dump_column(each) for each in columns}}
         case st.DropState(reason=reason):
             return {"drop_state": {"reason": reason}}
         case st.Split(into=into, discard=discard):
@@ -75,6 +79,12 @@ def _dump_kind(step: st.Kind) -> dict[str, Any]:
     if step.on_equal != "error":
         body["map_key"]["on_equal"] = step.on_equal
     return body | _given(value=_given(type=of, expression=step.expression)) | _flag(step)
+
+
+def _dump_column(column: st.RowColumn) -> dict[str, str] | str:
+    if column.type is None:
+        return column.expression
+    return {"type": column.type.text, "expression": column.expression}
 
 
 def _dump_target(target: st.SplitTarget) -> dict[str, Any]:

@@ -116,6 +116,32 @@ class Reorder:
 
 
 @dataclass(frozen=True)
+class RowColumn:
+    """A column of a new row.
+
+    Attributes:
+        name: for readers; columns go by position.
+        expression: of the value, over the columns of the old row.
+        type: SQL type; None is that of the old column which the expression names.
+    """
+
+    name: str
+    expression: str
+    type: SqlType | None = None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A row of the table runtime gets other columns, all at once.
+
+    The row is the payload, the element of a list, or the first field of a tuple; expressions name the columns of the
+    latter two `row.f0` and so on.
+    """
+
+    columns: tuple[RowColumn, ...]
+
+
+@dataclass(frozen=True)
 class Convert:
     """The payload gets a serializer of any family.
 
@@ -223,6 +249,13 @@ class RenameStates:
 
 
 @dataclass(frozen=True)
+class CopyState:
+    """The state is there under another name, too."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class DropState:
     """The state goes."""
 
@@ -307,8 +340,8 @@ class Python:
 
 
 FieldStep = Rename | Add | Cast | Drop | Set | Reorder
-PayloadStep = FieldStep | Convert | RenameClass | Collections
-StateStep = Filter | TtlStep | Kind | RenameState | DropState | Split | Merge | Python
+PayloadStep = FieldStep | Columns | Convert | RenameClass | Collections
+StateStep = Filter | TtlStep | Kind | RenameState | CopyState | DropState | Split | Merge | Python
 Step = PayloadStep | StateStep | Key | RenameStates
 
 
@@ -325,3 +358,5 @@ def list_expressions(step: Step) -> Iterator[str]:
             yield from (rule for _, rule in rules)
         case Kind(on_equal=rule) if rule != "error":
             yield rule
+        case Columns(columns=columns):
+            yield from (each.expression for each in columns)

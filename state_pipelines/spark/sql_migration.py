@@ -1,0 +1,163 @@
+"""SQL queries that change and keep their state: the savepoint of the old plan becomes one of the new plan."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import yaml
+
+from state_pipelines.errors import TargetExistsError, UsageError, Where
+from state_pipelines.operations.migration.migration_files import dump_migration
+from state_pipelines.operations.migration.sql_revisions import SqlRevision, draft_sql_revision
+from state_pipelines.operations.rescale import rescale
+from state_pipelines.operations.rescale.operator_edits import edit_operators
+from state_pipelines.snapshot.opening import ensure_open, open_snapshot
+from state_pipelines.spark.migration_run import migrate
+from state_pipelines.sql.comparison import compare_plans
+from state_pipelines.sql.compiled_plans import read_plan
+from state_pipelines.sql.planner import compile_script
+from state_pipelines.storage import exists, join, read_file, resolve
+from state_pipelines.storage.files import create_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from state_pipelines.operations.proofs.proof_reports import ProofReport
+    from state_pipelines.snapshot import Snapshot
+    from state_pipelines.sql.verdict import PlanComparison
+    from state_pipelines.storage import Location
+
+PLAN_FILE = "plan.json"
+"""The compiled plan of the new query, beside the savepoint."""
+REVISION_FILE = "revision.yaml"
+"""The generated steps, beside the savepoint."""
+
+
+@dataclass(frozen=True)
+class SqlMigration:
+    """Result of a migration to another query.
+
+    Attributes:
+        path: the new savepoint; None where the old one fits the new plan as it is, and nothing was written.
+        comparison: verdicts on operators, states and columns.
+        revision: what was done.
+        snapshot: the new savepoint, opened; the old one where nothing was written.
+        rows: rewritten records.
+        proof: of the states that changed; None without such, or where none was asked for.
+        seconds: wall time.
+        notes: for users.
+    """
+
+    path: str | None
+    comparison: PlanComparison
+    revision: SqlRevision
+    snapshot: Snapshot
+    rows: int
+    proof: ProofReport | None
+    seconds: float
+    notes: tuple[str, ...]
+
+
+def migrate_query(
+    old: str,
+    new: str,
+    snapshot: Snapshot | str,
+    target: str,
+    *,
+    flink_home: str | None = None,
+    flink: str | None = None,
+    jars: Sequence[str] = (),
+    match: Mapping[str, str] | None = None,
+    prove: bool = True,
+    spark: SparkSession | None = None,
+    scratch: str | None = None,
+) -> SqlMigration:
+    """Write a savepoint for another query: with the operators, states and columns of its plan.
+
+    The plan (`plan.json`) and the steps (`revision.yaml`) are written beside it. Everything that cannot be had in a
+    right way is refused before anything is written.
+
+    Args:
+        old: file of the plan (`.json`) or script that the job of the snapshot runs.
+        new: file of the plan or script that takes over.
+        snapshot: savepoint of the old query, or its path; it is not changed.
+        target: directory of the new savepoint, which must not exist.
+        flink_home: directory of the Flink that compiles scripts.
+        flink: release line that it has to be of.
+        jars: of connectors, formats and functions.
+        match: by uid of an operator of the old plan, that of the new plan which keeps its state; for ties.
+        prove: read the result back and verify it before it is published.
+        spark: the session; default the active one, or a new local one.
+        scratch: directory of temporary files.
+
+    Raises:
+        MigrationError: a state cannot be migrated; says which, why, and the way that there is.
+        UsageError: a script is refused, or there is no Flink to compile it.
+        TargetExistsError: the target exists.
+        ProofError: the proof failed; nothing is left at the target.
+        StateError: the snapshot cannot be read.
+    """
+    started = time.monotonic()
+    location = resolve(target)
+    if exists(location):
+        raise TargetExistsError("the target exists", where=Where(file=target), hint="Name a new directory")
+    notes: list[str] = []
+    texts = [_read_query(each, notes, flink_home=flink_home, flink=flink, jars=jars) for each in (old, new)]
+    before, after = map(read_plan, texts)
+    comparison = compare_plans(before, after, match)
+    opened = ensure_open(snapshot)
+    revision = draft_sql_revision(comparison, opened, location.name)
+    notes += revision.notes
+    if revision.migration is None and revision.operators.is_empty:
+        seconds = time.monotonic() - started
+        return SqlMigration(None, comparison, revision, opened, 0, None, seconds, tuple(notes))
+    rows, proof = 0, None
+    if revision.migration is None:
+        renamed = rescale(opened, target, revision.operators, prove=prove, scratch=scratch)
+        notes += renamed.notes
+    else:
+        edited = opened
+        if not revision.operators.is_empty:
+            found = edit_operators(opened, revision.operators, {})
+            edited, notes = found.snapshot, [*notes, *found.notes]
+        result = migrate(edited, revision.migration, target, prove=prove, spark=spark, scratch=scratch)
+        rows, proof, notes = result.rows, result.proof, [*notes, *result.notes]
+    _write(join(location, PLAN_FILE), texts[1])
+    _write(join(location, REVISION_FILE), format_revision(revision))
+    uids = [each.new.uid for each in comparison.operators if each.new is not None]
+    written = open_snapshot(target, uids=uids)
+    return SqlMigration(
+        target, comparison, revision, written, rows, proof, time.monotonic() - started, tuple(dict.fromkeys(notes))
+    )
+
+
+def _read_query(path: str, notes: list[str], *, flink_home: str | None, flink: str | None, jars: Sequence[str]) -> str:
+    """The compiled plan of a query as JSON."""
+    if path.endswith(".json"):
+        try:
+            return read_file(resolve(path)).decode()
+        except UnicodeDecodeError:
+            raise UsageError("the plan is not text", where=Where(file=path)) from None
+    found = compile_script(path, flink_home=flink_home, flink=flink, jars=jars)
+    notes += found.notes
+    return found.json
+
+
+def _write(location: Location, text: str) -> None:
+    with create_file(location, replace=True) as file:
+        file.write(text.encode())
+
+
+def format_revision(revision: SqlRevision) -> str:
+    """The steps as a migration file; renamed and removed operators are in its comments."""
+    lines = ["# Generated by `sql migrate`. Operators are named as in the new plan."]
+    for each in revision.operators.operators:
+        lines.append(f"# {each.operator} {'is dropped' if each.drop else f'becomes {each.uid}'}")
+    if revision.migration is None:
+        return "\n".join([*lines, "# No state changes.", ""])
+    content = yaml.safe_dump(dump_migration(revision.migration), sort_keys=False, allow_unicode=True, width=120)
+    return "\n".join([*lines, content])
