@@ -12,6 +12,7 @@ from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import crop, make_console, plural, print_table, write_markdown
 from state_pipelines.cli.options import AS_JSON, STORAGE_OPTIONS, Opener, snapshot_options
+from state_pipelines.cli.sql_migrate import command as migrate
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.operations.sql_check import NO_PLAN, SqlCheckReport, describe_verdict, list_remarks, list_rows
 from state_pipelines.operations.sql_check import check as check_query
@@ -32,6 +33,9 @@ _MOST_SUBJECT = 300
 @click.group("sql")
 def command() -> None:
     """Plans of Flink SQL, off line: no cluster runs."""
+
+
+command.add_command(migrate)
 
 
 @command.command("plan")

@@ -20,7 +20,7 @@ MAX_LENGTH = 2147483647
 """Length of STRING and BYTES."""
 
 _MAX_DEPTH = 64
-_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)*)`|'((?:[^']|'')*)'|([A-Za-z_$][\w$.]*)|(\d{1,10})|([<>(),*:]))")
+_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)*)`|'((?:[^']|'')*)'|([A-Za-z_$][\w$.]*)|(\d{1,10})|([<>(),*:?]))")
 _WORDS: Mapping[str, tuple[str, int | None, int | None]] = {
     "BIGINT": ("BIGINT", None, None),
     "BINARY": ("BINARY", 1, None),

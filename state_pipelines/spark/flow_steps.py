@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -101,6 +102,8 @@ class Stage:
             case flows.Reserialize():
                 payloads = self.before.payload, self.after.payload
                 return self.frame.withColumn(PAYLOAD, convert_serialized(F.col(PAYLOAD), *payloads, self.layouts))
+            case flows.Fill():
+                return self._fill(stage)
             case flows.Keep(sql=sql):
                 return self._keep(sql, allowed=stage.nondeterministic)
             case flows.KeepKeys():
@@ -281,6 +284,34 @@ class Stage:
         if self.folding:
             fold_constants(self._exposed.select(F.expr(sql).cast("timestamp")))
         return frame.withColumn(name, F.col(name).cast("timestamp"))
+
+    def _fill(self, stage: flows.Fill) -> DataFrame:
+        """Join the table with the keys; values of a key that it has twice are an error."""
+        table = self.frame.sparkSession.read.parquet(stage.table)
+        missing = sorted({*(column for _, column in stage.keys), stage.value} - set(table.columns))
+        if missing:
+            raise MigrationError(
+                f"the table {stage.table} has no column {', '.join(missing)}", hint=f"It has {', '.join(table.columns)}"
+            )
+        names = [hidden(f"fill_{number}") for number in range(len(stage.keys))]
+        count, value = hidden("fill_count"), hidden("fill_value")
+        keys = [F.col(quote_name(column)).alias(name) for name, (_, column) in zip(names, stage.keys, strict=True)]
+        given = table.select(*keys, F.col(quote_name(stage.value)).alias(value))
+        given = given.groupBy(*names).agg(F.count("*").alias(count), F.first(value).alias(value))
+        key = F.col(hidden("state_key"))
+        same = [key.getField(field).eqNullSafe(F.col(name)) for name, (field, _) in zip(names, stage.keys, strict=True)]
+        joined = self.frame.join(given, reduce(and_, same), "left")
+        kind = self.frame.schema[PAYLOAD].dataType
+        assert isinstance(kind, StructType)
+        of = kind[stage.field].dataType
+        text = F.lit(f"the table {stage.table} has several rows of a key")
+        found = F.when(F.col(count) > 1, F.raise_error(text).cast(of)).otherwise(F.col(value).cast(of))
+        old = F.col(PAYLOAD).getField(stage.field)
+        new = F.when(F.col(count).isNotNull(), found).otherwise(old)
+        fields = [(new if name == stage.field else F.col(PAYLOAD).getField(name)).alias(name) for name in kind.names]
+        struct = F.when(F.col(PAYLOAD).isNotNull(), F.struct(*fields))
+        filled = joined.withColumn(PAYLOAD, struct).select(*self.frame.columns)
+        return self._conform_payload(filled)
 
     def _regroup(self, stage: flows.Regroup) -> DataFrame:
         kinds = (

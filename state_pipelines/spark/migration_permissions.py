@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import StructType
 
 from state_pipelines.errors import MigrationError, at
-from state_pipelines.operations.migration.flows import Apply, Call, KeepKeys, Merge, Read, list_sqls, walk_flow
+from state_pipelines.operations.migration.flows import Apply, Call, Fill, KeepKeys, Merge, Read, list_sqls, walk_flow
 from state_pipelines.operations.migration.steps import Direction, list_expressions
 from state_pipelines.operations.migration.structs import find_bare
 from state_pipelines.spark.failures import translate_failures
@@ -91,6 +91,8 @@ def require_permitted(
                     with at(operator=operator.label, state=name, path=step):
                         if not allow_python:
                             _refuse_python(node)
+                        if not allow_sql:
+                            _refuse_tables(node)
                         for sql in () if allow_sql else _list_computed(node, plan.row_layouts):
                             require_row_level(spark, sql, partial(_list_columns, node, plan.row_layouts))
 
@@ -115,6 +117,11 @@ def require_expressions(spark: SparkSession, chain: Chain) -> None:
                         for text in list_expressions(step):
                             with translate_failures(f"{text!r} is not an expression"):
                                 parser.parseExpression(text)
+
+
+def _refuse_tables(node: object) -> None:
+    if isinstance(node, Apply) and isinstance(node.stage, Fill):
+        raise MigrationError(f"the step reads the table {node.stage.table}", hint=_HINT_SQL)
 
 
 def _refuse_python(node: object) -> None:

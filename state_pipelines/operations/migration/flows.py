@@ -179,7 +179,17 @@ class SetSplit:
     nondeterministic: bool = False
 
 
-Stage = Project | Replace | Reserialize | Keep | KeepKeys | Stamp | Regroup | Rekey | Follow | Call | SetSplit
+@dataclass(frozen=True)
+class Fill:
+    """A field of the payload gets the values of a table, see `steps.Fill`."""
+
+    field: str
+    table: str
+    keys: tuple[tuple[str, str], ...]
+    value: str
+
+
+Stage = Fill | Project | Replace | Reserialize | Keep | KeepKeys | Stamp | Regroup | Rekey | Follow | Call | SetSplit
 
 
 @dataclass(frozen=True)
@@ -263,7 +273,7 @@ def find_reads(flow: Flow) -> tuple[str, ...]:
 
 def is_aligned(flow: Flow) -> bool:
     """Whether every row of the flow comes from one row of one state, under the same key."""
-    aligned = (Project, Replace, Reserialize, Stamp, Keep, KeepKeys, SetSplit)
+    aligned = (Fill, Project, Replace, Reserialize, Stamp, Keep, KeepKeys, SetSplit)
     nodes = walk_flow(flow)
     return all(
         isinstance(each, Read) or (isinstance(each, Apply) and isinstance(each.stage, aligned)) for each in nodes

@@ -50,6 +50,7 @@ from state_pipelines.operations.migration.session_windows import (
 from state_pipelines.operations.migration.state_kind_changes import plan_kind, plan_split_target
 from state_pipelines.operations.migration.step_checks import require_meaning
 from state_pipelines.operations.migration.steps import Direction
+from state_pipelines.operations.migration.struct_serializers import open_struct
 from state_pipelines.operations.migration.structs import PlanContext
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.beam import BeamSerializer
@@ -349,6 +350,9 @@ class _Planner:
                 return Apply(flow, flows.Project(columns, step.nondeterministic), shape)
             case st.Set(field="value", expression=made) if not list_columns(shape.payload, context):
                 return Apply(flow, flows.Replace(made, False, step.nondeterministic), shape)
+            case st.Fill():
+                open_struct(shape.payload, "", context).find(step.field)
+                return Apply(flow, flows.Fill(step.field, step.table, step.keys, step.value), shape)
             case st.Columns():
                 payload, stage = plan_columns(shape.payload, step, context)
                 return Apply(flow, stage, self._with_payload(shape, payload))

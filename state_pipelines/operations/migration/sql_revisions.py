@@ -6,10 +6,10 @@ no step does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import MigrationError, at
+from state_pipelines.errors import MigrationError, UsageError, at
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.migration_files import Change, Migration
@@ -19,15 +19,16 @@ from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.sql_serializers import MAP_VIEW
 from state_pipelines.serializers.text import describe, describe_type, parse
 from state_pipelines.sql.accumulators import UNRESOLVED, PlannedColumn, Role
-from state_pipelines.sql.derivations import Derivation
+from state_pipelines.sql.derivations import UNCHANGED, Derivation, is_unfiltered
 from state_pipelines.sql.verdict import Verdict
+from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator, Snapshot
-    from state_pipelines.sql.node_states import PlannedOperator, PlannedState
+    from state_pipelines.sql.node_states import PlannedOperator, PlannedRow, PlannedState
     from state_pipelines.sql.verdict import ColumnVerdict, OperatorVerdict, PlanComparison, StateVerdict
 
 _FOLDS = (
@@ -97,13 +98,17 @@ def _list_states(operator: Operator) -> Mapping[str, StateShape]:
     return {name: each for name, each in shapes.items() if each.is_keyed and each.kind is not StateKind.TIMER}
 
 
-def draft_sql_revision(comparison: PlanComparison, snapshot: Snapshot, name: str) -> SqlRevision:
+def draft_sql_revision(
+    comparison: PlanComparison, snapshot: Snapshot, name: str, backfill: Mapping[str, str] | None = None
+) -> SqlRevision:
     """Draft the revision of a change of a query.
 
     Args:
         comparison: of the old plan with the new one.
         snapshot: of the job with the old plan.
         name: of the revision.
+        backfill: by name of a column that starts empty, in the state or in a sink, a Parquet table with its values: a
+            column of that name, and those of the key.
 
     Raises:
         MigrationError: a state cannot be had in a right way, or a tie is open; says why, and what can be done.
@@ -111,6 +116,7 @@ def draft_sql_revision(comparison: PlanComparison, snapshot: Snapshot, name: str
     _require_possible(comparison)
     olds = [each.old for each in comparison.operators if each.old is not None]
     stored = find_operators(snapshot, olds)
+    fillings = _Fillings(comparison, backfill or {})
     requests: list[OperatorRequest] = []
     changes: list[Change] = []
     notes: list[str] = []
@@ -125,13 +131,17 @@ def draft_sql_revision(comparison: PlanComparison, snapshot: Snapshot, name: str
         if compute_operator_id(verdict.new.uid) != operator.metadata.operator_id:
             requests.append(OperatorRequest(operator=operator.id, uid=verdict.new.uid))
         with at(operator=verdict.new.uid):
-            changes += _OperatorDraft(verdict, operator).draft()
+            changes += _OperatorDraft(verdict, operator, fillings).draft()
+    fillings.require_used()
+    is_changed = bool(requests or changes)
     taken = {each.operator for each in requests} | {each.id for each in stored.values()}
     for operator in snapshot.operators:
-        if operator.id not in taken and not _has_state(operator):
+        if operator.id in taken:
+            continue
+        if not _has_state(operator):
             # Flink takes no notice of operators without state; their ids may be those of others now.
-            requests.append(OperatorRequest(operator=operator.id, drop=True))
-        elif operator.id not in taken:
+            requests += [OperatorRequest(operator=operator.id, drop=True)] if is_changed else []
+        else:
             raise MigrationError(
                 f"operator {operator.label} has state, and the old plan has no such operator",
                 hint="Give the plan or the script that the job of this snapshot runs",
@@ -179,10 +189,41 @@ def _explain(operator: OperatorVerdict) -> Iterator[str]:
                 yield f"{uid} / {state.name}, {column.meaning}: {column.reason}"
 
 
+class _Fillings:
+    """Tables that the user gives for columns that start empty."""
+
+    def __init__(self, comparison: PlanComparison, tables: Mapping[str, str]) -> None:
+        self.tables, self.used = tables, set[str]()
+        # The columns of sinks show by which key an aggregate is, those of states do not.
+        self.meanings = {each.column: each.new.partition(" by (")[0] for each in comparison.sinks}
+
+    def find(self, column: PlannedColumn) -> tuple[str, str] | None:
+        """The column of a table, and the table, for a column that starts empty."""
+        for name, table in self.tables.items():
+            if name == column.name or self.meanings.get(name) == column.meaning:
+                self.used.add(name)
+                return name, table
+        return None
+
+    def require_used(self) -> None:
+        """Refuse tables for columns that do not start empty.
+
+        Raises:
+            UsageError: names them.
+        """
+        unknown = sorted(set(self.tables) - self.used)
+        if unknown:
+            raise UsageError(
+                f"no column that starts empty is called {', '.join(unknown)}",
+                hint="`sql check` shows the columns; those of an average are its sum and its count",
+            )
+
+
 class _OperatorDraft:
     """The changes of an operator."""
 
-    def __init__(self, verdict: OperatorVerdict, operator: Operator) -> None:
+    def __init__(self, verdict: OperatorVerdict, operator: Operator, fillings: _Fillings) -> None:
+        self.fillings = fillings
         assert verdict.old is not None
         assert verdict.new is not None
         self.old, self.new, self.verdict = verdict.old, verdict.new, verdict
@@ -248,18 +289,23 @@ class _OperatorDraft:
             columns = [each for each in verdict.columns if each.row == number and each.new is not None]
             columns.sort(key=lambda each: each.new or 0)
             before, after = old.rows[number], new.rows[number]
-            moved = [each.old for each in columns] != list(range(len(before.columns)))
-            if not moved and before.describe() == after.describe():
+            stays = [each.old for each in columns] == list(range(len(before.columns)))
+            stays &= all(each.derivation in UNCHANGED for each in columns)
+            if stays and before.describe() == after.describe():
                 continue
             if new.plain_template.startswith(f"Map<{{{number}}},"):
                 yield self._change_user_key(new, number, columns)
             elif new.plain_template.startswith("SortedMap<") or "External<" in new.plain_template:
                 raise MigrationError(f"rows inside {new.plain_template} are not changed", hint=_EMPTY_WAY)
+            elif any(each.derivation in _FOLDS for each in columns):
+                yield self._fold(old, new, number, columns)
             else:
                 is_plain = new.plain_template in ("{0}", f"Map<{{0}}, {{{number}}}>", f"Map<Long, {{{number}}}>")
                 is_plain |= new.kind is StateKind.LIST and new.plain_template == "List<{0}>"
                 prefix = "" if is_plain else "row."
                 yield st.Columns(tuple(self._column(each, old, new, number, prefix) for each in columns))
+                if is_plain:
+                    yield from self._fill(columns, after)
         if (old.ttl is None) != (new.ttl is None):
             action = st.TtlAction.DISABLE if new.ttl is None else st.TtlAction.ENABLE
             reason = "the new query has no time to live" if new.ttl is None else ""
@@ -280,20 +326,54 @@ class _OperatorDraft:
             on_equal=rules.get(value, "error"),
         )
 
+    def _fill(self, columns: Sequence[ColumnVerdict], row: PlannedRow) -> Iterator[st.Step]:
+        for each in columns:
+            if each.derivation not in (Derivation.INITIAL, Derivation.NULL) or each.new is None:
+                continue
+            found = self.fillings.find(row.columns[each.new])
+            if found is not None and self.new.key is not None:
+                keys = tuple((f"f{index}", name) for index, name in enumerate(self.new.key.names))
+                yield st.Fill(f"f{each.new}", str(resolve(found[1])), keys, found[0])
+
+    def _fold(self, old: PlannedState, new: PlannedState, number: int, columns: Sequence[ColumnVerdict]) -> st.Step:
+        """Columns that are computed from the values in views, beside those of the accumulator."""
+        folded: dict[str, list[tuple[PlannedColumn, str]]] = {}
+        made = []
+        for each in columns:
+            assert each.new is not None
+            column = new.rows[number].columns[each.new]
+            if each.derivation in _FOLDS and each.view is not None:
+                view = self.old.find_state(each.view)
+                assert view is not None
+                fields = folded.setdefault(each.view, [])
+                initial = "0" if each.derivation in (Derivation.FOLD_COUNT, Derivation.FOLD_SUM_OR_ZERO) else "NULL"
+                made.append(f"coalesce(folded_{each.view}.f{len(fields)}, {initial})")
+                fields.append((column, _fold_values(each.derivation, view, column)))
+            else:
+                made.append(self._express(each, old, column, number, f"{new.name}."))
+        for view_name, computed in folded.items():
+            name = f"folded_{view_name}"
+            types = ", ".join(describe_type(replace(column.type, nullable=True)) for column, _ in computed)
+            values = ", ".join(f"'f{index}', {sql}" for index, (_, sql) in enumerate(computed))
+            row = parse(f"RowData({types})")
+            kind = st.Kind(StateKind.VALUE, row, f"named_struct('row_kind', '+I', {values})")
+            self.folded += [self._change(view_name, [st.CopyState(name)]), self._change(name, [kind])]
+        types = ", ".join(_name_type(each) for each in new.rows[number].columns)
+        fields_text = ", ".join(f"'f{index}', {sql}" for index, sql in enumerate(made))
+        struct = f"named_struct('row_kind', {new.name}.row_kind, {fields_text})"
+        others = tuple(f"folded_{each}" for each in folded)
+        expression = f"CASE WHEN {new.name} IS NOT NULL THEN {struct} END"
+        return st.Merge(others, new.name, parse(f"RowData({types})"), expression)
+
     def _column(
         self, verdict: ColumnVerdict, old: PlannedState, new: PlannedState, number: int, prefix: str
     ) -> st.RowColumn:
         assert verdict.new is not None
         column = new.rows[number].columns[verdict.new]
         expression = self._express(verdict, old, column, number, prefix)
-        kind = column.type
         if verdict.derivation is Derivation.COPY and verdict.old is not None:
             return st.RowColumn(column.name, expression)
-        if kind.root == "RAW" and kind.class_name == MAP_VIEW:
-            return st.RowColumn(column.name, expression, st.SqlType(f"RAW('{MAP_VIEW}', ?)"))
-        if kind == UNRESOLVED or kind.root in ("RAW", "STRUCTURED_TYPE"):
-            raise MigrationError(f"the accumulator of {column.meaning} is not one that can be made", hint=_EMPTY_WAY)
-        return st.RowColumn(column.name, expression, st.SqlType(describe_type(kind)))
+        return st.RowColumn(column.name, expression, st.SqlType(_name_type(column)))
 
     def _express(
         self, verdict: ColumnVerdict, old: PlannedState, column: PlannedColumn, number: int, prefix: str
@@ -337,6 +417,41 @@ class _OperatorDraft:
             if old is not None
         ]
         yield st.Set("value", f"CAST({' | '.join(bits) or '0'} AS BIGINT)")
+
+
+def _name_type(column: PlannedColumn) -> str:
+    """The type of a new column as text.
+
+    Raises:
+        MigrationError: it is one that is not made of text.
+    """
+    kind = column.type
+    if kind.root == "RAW" and kind.class_name == MAP_VIEW:
+        return f"RAW('{MAP_VIEW}', ?)"
+    if kind == UNRESOLVED or kind.root in ("RAW", "STRUCTURED_TYPE"):
+        raise MigrationError(f"the accumulator of {column.meaning} is not one that can be made", hint=_EMPTY_WAY)
+    return describe_type(kind)
+
+
+def _fold_values(derivation: Derivation, view: PlannedState, column: PlannedColumn) -> str:
+    """SQL over the entries of a view: its distinct values are their keys."""
+    if "?" in view.plain_template or "{0}" in view.plain_template:
+        raise MigrationError(f"values of {view.meaning} are not folded, since they are rows or have lists of marks")
+    values = "transform(entries, entry -> entry.key)"
+    if len(view.calls) > 1:
+        # Each call has a bit; that of a call without FILTER is set for all values.
+        bit = next(index for index, call in enumerate(view.calls) if is_unfiltered(call))
+        values = f"transform(filter(entries, entry -> shiftright(entry.value, {bit}) & 1L = 1L), entry -> entry.key)"
+    of = describe_type(replace(column.type, nullable=True))
+    match derivation:
+        case Derivation.FOLD_COUNT:
+            return f"CAST(size({values}) AS BIGINT)"
+        case Derivation.FOLD_MIN:
+            return f"array_min({values})"
+        case Derivation.FOLD_MAX:
+            return f"array_max({values})"
+    start = f"CAST(NULL AS {of})"
+    return f"aggregate({values}, {start}, (sum, each) -> CAST(coalesce(sum, 0) + each AS {of}))"
 
 
 def _check(source: str, old: PlannedColumn, new: PlannedColumn) -> str:

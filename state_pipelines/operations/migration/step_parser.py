@@ -297,6 +297,15 @@ def _columns(body: _Body) -> st.Step:
     return st.Columns(tuple(columns))
 
 
+def _fill(body: _Body) -> st.Step:
+    body.allow("field", "table", "keys", "value")
+    keys = body.inner("keys", body.content.get("keys")).content
+    if not keys:
+        raise body.error("`keys` names no field of the key")
+    pairs = tuple((str(field), str(column)) for field, column in keys.items())
+    return st.Fill(body.text("field"), body.text("table"), pairs, body.text("value"))
+
+
 def _drop_state(body: _Body) -> st.Step:
     body.allow("reason")
     return st.DropState(body.text("reason"))
@@ -364,6 +373,7 @@ _STEPS: dict[str, tuple[Callable[[_Body], st.Step], tuple[type, ...]]] = {
     "convert": (_convert, (dict,)),
     "rename_class": (_rename_class, (dict,)),
     "collections": (_collections, (dict,)),
+    "fill": (_fill, (dict,)),
     "filter": (_filter, (dict,)),
     "ttl": (_ttl, (dict,)),
     "kind": (_kind, (dict,)),

@@ -49,6 +49,9 @@ def dump_step(step: st.Step) -> dict[str, Any]:
             return {"rename_state": name}
         case st.RenameStates(names=names):
             return {"rename_state": dict(names)}
+        case st.Fill():
+            body = {"field": step.field, "table": step.table, "keys": dict(step.keys), "value": step.value}
+            return {"fill": body}
         case st.CopyState(name=name):
             return {"copy_state": name}
         case st.Columns(columns=columns):

@@ -142,6 +142,23 @@ class Columns:
 
 
 @dataclass(frozen=True)
+class Fill:
+    """A column of a row gets the values of a Parquet table, by key; keys that the table does not have keep theirs.
+
+    Attributes:
+        field: the column, such as `f2`.
+        table: path or URL of the table, with one row per key.
+        keys: pairs of a field of the key of the state and its column in the table.
+        value: column of the table with the values.
+    """
+
+    field: str
+    table: str
+    keys: tuple[tuple[str, str], ...]
+    value: str
+
+
+@dataclass(frozen=True)
 class Convert:
     """The payload gets a serializer of any family.
 
@@ -340,7 +357,7 @@ class Python:
 
 
 FieldStep = Rename | Add | Cast | Drop | Set | Reorder
-PayloadStep = FieldStep | Columns | Convert | RenameClass | Collections
+PayloadStep = FieldStep | Columns | Fill | Convert | RenameClass | Collections
 StateStep = Filter | TtlStep | Kind | RenameState | CopyState | DropState | Split | Merge | Python
 Step = PayloadStep | StateStep | Key | RenameStates
 

@@ -1,0 +1,413 @@
+"""Pairs of queries whose state is migrated, and the runs of both in real Flink: several jobs in one Java process.
+
+The old query reads the first part of the data and stops with a savepoint; the new one goes on with the second part. It
+is right if it changes the result of a run of the new query over the first part to that of a run over both.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.sql.planner import start_java
+from tests.flink.harness import install_formats
+from tests.flink.planned_states import SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+PLACE = "file:///data-of-the-test"
+TABLES = {
+    "o": "id BIGINT, cid BIGINT, k BIGINT NOT NULL, amount BIGINT, qty INT, price DECIMAL(10, 2), note STRING, "
+    "ts TIMESTAMP(3), p AS PROCTIME(), WATERMARK FOR ts AS ts",
+    "c": "cid BIGINT, name STRING, city STRING, zone INT",
+}
+KEYS = 20
+_DEADLINE = 90.0
+_LINE = re.compile(r"(?:\d+> )?([+-][IUD])\[(.*)\]")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An old and a new query.
+
+    Attributes:
+        name: of the pair.
+        old: the old query.
+        new: the new one.
+        partial: columns of the result that begin empty at the savepoint; the first column is the key.
+        settings: of both queries.
+        old_settings: of the old query alone.
+        new_settings: of the new query alone.
+        window: whether the last column is the end of a window, which decides when a row is emitted.
+        plain: whether the old job runs from SQL text, without uids.
+        untouched: whether nothing but names and serializers changes.
+    """
+
+    name: str
+    old: str
+    new: str
+    partial: tuple[int, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    old_settings: Mapping[str, str] = field(default_factory=dict)
+    new_settings: Mapping[str, str] = field(default_factory=dict)
+    window: bool = False
+    plain: bool = False
+    untouched: bool = False
+
+
+def group(select: str, rest: str = "FROM o GROUP BY cid") -> str:
+    return f"SELECT cid, {select} {rest}"
+
+
+_MINI_BATCH = {
+    "table.exec.mini-batch.enabled": "true",
+    "table.exec.mini-batch.allow-latency": "50 ms",
+    "table.exec.mini-batch.size": "5",
+}
+_ONE_PHASE = {**_MINI_BATCH, "table.optimizer.agg-phase-strategy": "ONE_PHASE"}
+_TWO_PHASES = {**_MINI_BATCH, "table.optimizer.agg-phase-strategy": "TWO_PHASE"}
+_INNER = "FROM (SELECT cid, qty, SUM(amount) AS s, COUNT(*) AS n FROM o GROUP BY cid, qty) GROUP BY cid"
+_JOIN = "FROM o JOIN c ON o.cid = c.cid"
+_KEYED = "(SELECT * FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY {} ORDER BY p DESC) AS r FROM {}) WHERE r = 1)"
+_LAST = "FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY p DESC) AS r FROM o) WHERE r = 1"
+_FIRST = "FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY ts) AS r FROM o) WHERE r = 1"
+_TOP = "FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY amount DESC) AS r FROM o) WHERE r <= {}"
+_WINDOW = "FROM TABLE(TUMBLE(TABLE o, DESCRIPTOR(ts), INTERVAL '10' MINUTE)) GROUP BY cid, window_start, window_end"
+
+PAIRS = (
+    Pair("swap", group("SUM(amount), SUM(k)"), group("SUM(k), SUM(amount)")),
+    Pair("swap-counts", group("COUNT(note), COUNT(amount)"), group("COUNT(amount), COUNT(note)")),
+    Pair("swap-min-max", group("MIN(amount), MAX(amount)"), group("MAX(amount), MIN(amount)")),
+    Pair(
+        "swap-distinct",
+        group("COUNT(DISTINCT amount), COUNT(DISTINCT k)"),
+        group("COUNT(DISTINCT k), COUNT(DISTINCT amount)"),
+    ),
+    Pair("add-sum", group("COUNT(*)"), group("COUNT(*), SUM(amount)"), (2,)),
+    Pair("add-first", group("SUM(amount)"), group("COUNT(note), SUM(amount)"), (1,)),
+    Pair("add-max", group("SUM(amount)"), group("SUM(amount), MAX(note)"), (2,)),
+    Pair("add-avg", group("SUM(amount)"), group("SUM(amount), AVG(qty)"), (2,)),
+    Pair("add-decimal", group("COUNT(*)"), group("COUNT(*), SUM(price), MIN(price)"), (2, 3)),
+    Pair("add-distinct", group("COUNT(*)"), group("COUNT(*), COUNT(DISTINCT amount)"), (2,)),
+    Pair("add-second-distinct", group("COUNT(DISTINCT k)"), group("COUNT(DISTINCT amount), COUNT(DISTINCT k)"), (1,)),
+    Pair("add-listagg", group("COUNT(*)"), group("COUNT(*), LISTAGG(note)"), (2,)),
+    Pair("add-first-value", group("COUNT(*)"), group("COUNT(*), LAST_VALUE(note)"), (2,)),
+    Pair("drop", group("COUNT(*), SUM(amount), MAX(note)"), group("SUM(amount)")),
+    Pair("drop-distinct", group("COUNT(DISTINCT k), COUNT(DISTINCT amount)"), group("COUNT(DISTINCT amount)")),
+    Pair("drop-and-swap", group("SUM(amount), MAX(qty), SUM(k)"), group("SUM(k), SUM(amount)")),
+    Pair("avg-of-sum-and-count", group("SUM(amount), COUNT(amount)"), group("AVG(amount)")),
+    Pair("sum-and-count-of-avg", group("AVG(amount)"), group("COUNT(amount), SUM(amount)")),
+    Pair("avg-beside", group("SUM(amount), COUNT(amount)"), group("COUNT(amount), AVG(amount), SUM(amount)")),
+    Pair("count-of-not-null", group("COUNT(*), SUM(amount)"), group("SUM(amount), COUNT(k)")),
+    Pair("retract-swap", group("SUM(s), SUM(n)", _INNER), group("SUM(n), SUM(s)", _INNER)),
+    Pair("retract-add", group("SUM(s)", _INNER), group("SUM(s), COUNT(n)", _INNER)),
+    Pair("retract-max-swap", group("MAX(s), MAX(n)", _INNER), group("MAX(n), MAX(s)", _INNER)),
+    Pair("mini-batch-on", group("COUNT(*), SUM(amount)"), group("COUNT(*), SUM(amount)"), new_settings=_ONE_PHASE),
+    Pair(
+        "two-phases",
+        group("COUNT(*), SUM(amount)"),
+        group("SUM(amount), COUNT(*)"),
+        old_settings=_ONE_PHASE,
+        new_settings=_TWO_PHASES,
+    ),
+    Pair(
+        "one-phase",
+        group("COUNT(*), SUM(amount)"),
+        group("COUNT(*), SUM(amount)"),
+        old_settings=_TWO_PHASES,
+        new_settings=_ONE_PHASE,
+    ),
+    Pair("ids", group("SUM(amount)"), group("SUM(amount)"), untouched=True),
+    Pair("ids-of-a-cast", group("SUM(amount)"), group("CAST(SUM(amount) AS STRING)"), untouched=True),
+    Pair("plain-sql", group("SUM(amount), SUM(k)"), group("SUM(k), SUM(amount)"), plain=True),
+    Pair("join-swap", f"SELECT o.id, c.name, c.city {_JOIN}", f"SELECT o.id, c.city, c.name {_JOIN}"),
+    Pair("join-drop", f"SELECT o.id, o.amount, c.name, c.city {_JOIN}", f"SELECT o.id, c.name {_JOIN}"),
+    Pair(
+        "join-swap-outer",
+        "SELECT o.id, c.name, c.city FROM o LEFT JOIN c ON o.cid = c.cid",
+        "SELECT o.id, c.city, c.name FROM o LEFT JOIN c ON o.cid = c.cid",
+    ),
+    Pair(
+        "join-sides",
+        "SELECT o.id, c.name FROM o JOIN c ON o.cid = c.cid",
+        "SELECT o.id, c.name FROM c JOIN o ON o.cid = c.cid",
+    ),
+    Pair(
+        "join-keyed-swap",
+        f"SELECT a.cid, a.amount, b.name, b.city FROM {_KEYED.format('cid', 'o')} a JOIN "
+        f"(SELECT cid, MAX(name) AS name, MAX(city) AS city FROM c GROUP BY cid) b ON a.cid = b.cid",
+        f"SELECT a.cid, a.amount, b.city, b.name FROM {_KEYED.format('cid', 'o')} a JOIN "
+        f"(SELECT cid, MAX(city) AS city, MAX(name) AS name FROM c GROUP BY cid) b ON a.cid = b.cid",
+    ),
+    Pair("dedup-swap", f"SELECT cid, amount, id {_LAST}", f"SELECT cid, id, amount {_LAST}"),
+    Pair("dedup-add", f"SELECT cid, amount {_LAST}", f"SELECT cid, amount, note {_LAST}", (2,)),
+    Pair("dedup-drop", f"SELECT cid, amount, note {_LAST}", f"SELECT cid, note {_LAST}"),
+    Pair("dedup-rowtime-swap", f"SELECT cid, amount, id {_FIRST}", f"SELECT cid, id, amount {_FIRST}"),
+    Pair("top-swap", f"SELECT cid, amount, id, k {_TOP.format(3)}", f"SELECT cid, k, amount, id {_TOP.format(3)}"),
+    Pair("top-drop", f"SELECT cid, amount, id, k {_TOP.format(3)}", f"SELECT cid, amount, id {_TOP.format(3)}"),
+    Pair(
+        "window-swap",
+        group("SUM(amount), SUM(k), window_end", _WINDOW),
+        group("SUM(k), SUM(amount), window_end", _WINDOW),
+        window=True,
+    ),
+    Pair(
+        "window-drop",
+        group("SUM(amount), COUNT(*), MAX(note), window_end", _WINDOW),
+        group("COUNT(*), window_end", _WINDOW),
+        window=True,
+    ),
+    Pair(
+        "two-queries",
+        "SELECT n, SUM(s), MAX(s) FROM (SELECT cid, COUNT(*) AS n, SUM(amount) AS s FROM o GROUP BY cid) GROUP BY n",
+        "SELECT n, MAX(s), SUM(s) FROM (SELECT cid, SUM(amount) AS s, COUNT(*) AS n FROM o GROUP BY cid) GROUP BY n",
+    ),
+    Pair(
+        "ttl-swap", group("SUM(amount), SUM(k)"), group("SUM(k), SUM(amount)"), settings={"table.exec.state.ttl": "1 d"}
+    ),
+)
+
+
+def make_orders(start: int, stop: int) -> str:
+    """Rows of the table of orders, as CSV; every key has some."""
+    rows = []
+    for number in range(start, stop):
+        cid, minute = number * 7 % KEYS, number // 4
+        amount = "" if number % 11 == 3 else str(number * 37 % 101 - 20)
+        note = "" if number % 5 == 1 else f"note {number * 13 % 17}"
+        stamp = f"2026-01-01 {minute // 60:02}:{minute % 60:02}:{number % 4:02}.000"
+        price = f"{number * 31 % 500}.{number % 100:02}"
+        rows.append(f"{number},{cid},{number * 5 % 23},{amount},{number % 6},{price},{note},{stamp}")
+    return "\n".join([*rows, ""])
+
+
+def make_customers(start: int, stop: int) -> str:
+    """Rows of the table of customers, as CSV."""
+    rows = [f"{each},name {each},city {each % 4},{each % 3}" for each in range(start, stop)]
+    return "\n".join([*rows, ""])
+
+
+_HALF, _ALL = 120, 260
+PARTS = {
+    "o": (make_orders(0, _HALF), make_orders(_HALF, _ALL)),
+    "c": (make_customers(0, 12), make_customers(12, KEYS)),
+}
+FIRST_END, LAST_END = "2026-01-01T00:29", "2026-01-01T01:04"
+"""Times of the last rows of both parts of the orders."""
+
+Rows = Counter[str]
+
+
+def write_data(directory: Path) -> None:
+    """Write the data: `first`, `second` and `both`, each with a folder for every table."""
+    for table, (first, second) in PARTS.items():
+        for name, text in (("first", first), ("second", second), ("both", first + second)):
+            folder = directory / name / table
+            folder.mkdir(parents=True)
+            (folder / "rows.csv").write_text(text)
+
+
+class Flink:
+    """Flink in a Java process."""
+
+    def __init__(self, java: Any, directory: Path) -> None:
+        self.java, self.directory = java, directory
+        self.count = 0
+
+    def _environment(self, options: Mapping[str, str]) -> Any:
+        configuration = self.java.org.apache.flink.configuration.Configuration()
+        slots = {"taskmanager.numberOfTaskSlots": "3", "state.backend.type": "hashmap"}
+        for key, value in {**SETTINGS, **slots, **options}.items():
+            configuration.setString(key, value)
+        streams = self.java.org.apache.flink.streaming.api.environment.StreamExecutionEnvironment
+        tables = self.java.org.apache.flink.table.api.bridge.java.StreamTableEnvironment
+        return tables.create(streams.getExecutionEnvironment(configuration))
+
+    def _declare(self, environment: Any, query: str, directory: str) -> str:
+        for table, columns in TABLES.items():
+            options = f"'connector' = 'filesystem', 'path' = '{directory}/{table}', 'format' = 'csv', "
+            options += "'csv.null-literal' = '', 'source.monitor-interval' = '50 ms'"
+            environment.executeSql(f"CREATE TABLE {table} ({columns}) WITH ({options})")
+        schema = environment.sqlQuery(query).getResolvedSchema()
+        names = [f"r{index}" for index in range(schema.getColumnCount())]
+        types = [each.getDataType().getLogicalType().copy(True).asSerializableString() for each in schema.getColumns()]
+        columns = ", ".join(f"{name} {of}" for name, of in zip(names, types, strict=True))
+        environment.executeSql(f"CREATE TABLE printed ({columns}) WITH ('connector' = 'print')")
+        return f"INSERT INTO printed {query}"
+
+    def compile(self, query: str, settings: Mapping[str, str]) -> str:
+        """The compiled plan of a query."""
+        environment = self._environment(settings)
+        return str(environment.compilePlanSql(self._declare(environment, query, PLACE)).asJsonString())
+
+    def start(self, plan: str, data: str, options: Mapping[str, str], *, bounded: bool, text: str = "") -> Job:
+        """Start a plan, or the text of a query, over the data in a directory."""
+        self.count += 1
+        output = self.directory / f"output-{self.count}"
+        stream = self.java.java.io.PrintStream(str(output))
+        self.java.java.lang.System.setOut(stream)
+        environment = self._environment(options)
+        if text:
+            client = environment.executeSql(self._declare(environment, text, data)).getJobClient().get()
+        else:
+            content = json.loads(plan.replace(PLACE, data))
+            for node in content["nodes"]:
+                given = node.get("scanTableSource", {}).get("table", {}).get("resolvedTable", {}).get("options", {})
+                if bounded:
+                    given.pop("source.monitor-interval", None)
+            reference = self.java.org.apache.flink.table.api.PlanReference.fromJsonString(json.dumps(content))
+            client = environment.loadPlan(reference).execute().getJobClient().get()
+        return Job(self.java, client, output)
+
+    def run(self, plan: str, data: str, options: Mapping[str, str]) -> Rows:
+        """The result of a plan over all of the data."""
+        job = self.start(plan, data, options, bounded=True)
+        job.client.getJobExecutionResult().get()
+        return job.rows()
+
+
+@dataclass
+class Job:
+    """A running job, whose rows are printed into a file."""
+
+    java: Any
+    client: Any
+    output: Path
+
+    def changes(self) -> list[tuple[str, str]]:
+        """Kind and text of the rows that were emitted so far."""
+        found = _LINE.finditer(self.output.read_text()) if self.output.exists() else ()
+        return [(each[1], each[2]) for each in found]
+
+    def rows(self) -> Rows:
+        """The rows that were added, without those that were taken back, which count less than zero."""
+        found: Rows = Counter()
+        for kind, row in self.changes():
+            found[row] += 1 if kind in ("+I", "+U") else -1
+        return Counter({row: count for row, count in found.items() if count})
+
+    def wait(self, done: Callable[[], bool]) -> bool:
+        """Wait until something holds, the job fails, or too much time has passed; return whether it holds."""
+        end = time.monotonic() + _DEADLINE
+        while not done():
+            status = str(self.client.getJobStatus().get())
+            if status not in ("INITIALIZING", "CREATED", "RUNNING"):
+                with suppress(Exception):
+                    self.client.getJobExecutionResult().get()
+                raise RuntimeError(f"the job is {status}")
+            if time.monotonic() > end:
+                return False
+            self.java.java.lang.Thread.sleep(20)
+        return True
+
+    def stop(self, target: Path) -> str:
+        """Stop with a savepoint; gives its path."""
+        canonical = self.java.org.apache.flink.core.execution.SavepointFormatType.CANONICAL
+        return str(self.client.stopWithSavepoint(False, str(target), canonical).get()).removeprefix("file:")
+
+    def cancel(self) -> None:
+        """Stop at once."""
+        with suppress(Exception):
+            self.client.cancel().get()
+            self.client.getJobExecutionResult().get()
+
+
+@contextmanager
+def open_flink(version: str, directory: Path) -> Iterator[Flink]:
+    """Start a Java process with a Flink."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with start_java(install_formats(version).jars) as java:
+        yield Flink(java, directory)
+
+
+def take_savepoint(flink: Flink, pair: Pair, directory: Path, options: Mapping[str, str]) -> tuple[str, str]:
+    """Run the old query over the first part; gives its plan and the savepoint."""
+    settings = {**pair.settings, **pair.old_settings}
+    plan = flink.compile(pair.old, settings)
+    live = directory / "live"
+    write_live(live, 0)
+    expected = flink.run(plan, f"file://{directory}/first", {**options, **settings})
+    text = pair.old if pair.plain else ""
+    job = flink.start(plan, f"file://{live}", {**options, **settings}, bounded=False, text=text)
+    if pair.window:
+        # Windows that are open now are emitted later.
+        complete = job.wait(lambda: bool(job.rows()) and set(job.rows()) <= set(expected))
+    else:
+        complete = job.wait(lambda: job.rows() == expected)
+    assert complete, (expected - job.rows(), job.rows() - expected)
+    return plan, job.stop(directory / "savepoints")
+
+
+def write_live(live: Path, part: int) -> None:
+    """Give a monitored directory a part of the data."""
+    for table, texts in PARTS.items():
+        folder = live / table
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f".part-{part}.csv"
+        draft.write_text(texts[part])
+        draft.rename(folder / f"part-{part}.csv")
+
+
+def compare(flink: Flink, pair: Pair, plan: str, savepoint: str, directory: Path, options: Mapping[str, str]) -> str:
+    """Run the new plan from a savepoint over the second part; gives differences to the right result, else nothing."""
+    settings = {**options, **pair.settings, **pair.new_settings}
+    runs = {each: flink.run(plan, f"file://{directory}/{each}", settings) for each in ("first", "second", "both")}
+    live = directory / "live"
+    write_live(live, 1)
+    restored = {**settings, "execution.savepoint.path": savepoint, "execution.state-recovery.path": savepoint}
+    job = flink.start(plan, f"file://{live}", restored, bounded=False)
+    if pair.partial:
+        expected = _mix(find_last(runs["both"]), find_last(runs["second"]), pair.partial)
+
+        def done() -> bool:
+            return find_last(_positive(job.rows())) == expected
+
+    else:
+        changes = _find_changes(pair, runs)
+
+        def done() -> bool:
+            return job.rows() == changes
+
+    try:
+        if job.wait(done):
+            return ""
+        if pair.partial:
+            found = find_last(_positive(job.rows()))
+            return str({key: (row, found.get(key)) for key, row in expected.items() if found.get(key) != row})
+        return f"missing {changes - job.rows()}, unexpected {job.rows() - changes}"
+    finally:
+        job.cancel()
+
+
+def _positive(rows: Rows) -> Rows:
+    return Counter({row: count for row, count in rows.items() if count > 0})
+
+
+def _find_changes(pair: Pair, runs: Mapping[str, Rows]) -> Rows:
+    if pair.window:
+        ends = ((row, row.rpartition(", ")[2]) for row in runs["both"])
+        return Counter({row: 1 for row, end in ends if FIRST_END < end <= LAST_END})
+    found = Counter(runs["both"])
+    found.subtract(runs["first"])
+    return Counter({row: count for row, count in found.items() if count})
+
+
+def find_last(rows: Rows) -> dict[str, str]:
+    """Rows by their first column."""
+    return {row.partition(", ")[0]: row for row in rows}
+
+
+def _mix(exact: Mapping[str, str], later: Mapping[str, str], columns: tuple[int, ...]) -> dict[str, str]:
+    """Rows with some columns of a run over the second part alone."""
+    mixed = {}
+    for key, row in exact.items():
+        values, others = row.split(", "), later[key].split(", ")
+        mixed[key] = ", ".join(others[n] if n in columns else value for n, value in enumerate(values))
+    return mixed

@@ -1,0 +1,109 @@
+"""The steps of a changed query lead to the states of its plan, for recorded plans and savepoints of Flink."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.errors import MigrationError, UsageError
+from state_pipelines.metadata import compute_operator_id
+from state_pipelines.operations.migration import Direction, dump_migration, parse_migration
+from state_pipelines.operations.migration import steps as st
+from state_pipelines.operations.migration.shapes import find_shapes
+from state_pipelines.operations.migration.snapshot_plans import plan_operator
+from state_pipelines.operations.migration.sql_revisions import SqlRevision, draft_sql_revision
+from state_pipelines.operations.rescale.operator_edits import edit_operators
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.text import describe
+from state_pipelines.sql import list_operators, load_plan
+from state_pipelines.sql.comparison import compare_plans
+from tests.sql.recorded_pairs import NAMES, RecordedPair, unpack
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def draft(pair: RecordedPair, backfill: dict[str, str] | None = None) -> SqlRevision:
+    comparison = compare_plans(load_plan(pair.old), load_plan(pair.new))
+    return draft_sql_revision(comparison, pair.open(), "changed", backfill)
+
+
+def find_steps(revision: SqlRevision) -> list[st.Step]:
+    assert revision.migration is not None
+    return [step for change in revision.migration.changes for step in change.upgrade]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_states_after_the_steps_are_those_of_the_new_plan(name: str, tmp_path: Path) -> None:
+    pair = unpack(name, tmp_path)
+    revision = draft(pair)
+    edited = edit_operators(pair.open(), revision.operators, {}).snapshot
+    by_id = {each.metadata.operator_id: each for each in edited.operators}
+    compared = 0
+    for planned in list_operators(load_plan(pair.new)):
+        operator = by_id.get(compute_operator_id(planned.uid))
+        if operator is None or not planned.states:
+            continue
+        shapes = find_shapes(operator)
+        changed = revision.migration is not None and planned.uid in {
+            each.operator for each in revision.migration.changes
+        }
+        if changed and revision.migration is not None:
+            shapes = dict(plan_operator(operator, shapes, [(revision.migration, Direction.UPGRADE)]).new_shapes)
+        keyed = {key: each for key, each in shapes.items() if each.is_keyed and each.kind is not StateKind.TIMER}
+        assert set(keyed) <= {each.name for each in planned.states}
+        for state in planned.states:
+            if state.name in keyed and "?" not in state.describe():
+                assert describe(keyed[state.name].info.value_serializer) == state.describe()
+                assert keyed[state.name].key is not None
+                compared += 1
+    assert compared
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_revisions_are_read_as_they_are_written(name: str, tmp_path: Path) -> None:
+    revision = draft(unpack(name, tmp_path))
+    if revision.migration is not None:
+        assert parse_migration(dump_migration(revision.migration)) == revision.migration
+
+
+def test_shifted_numbers_are_renames_alone(tmp_path: Path) -> None:
+    revision = draft(unpack("ids", tmp_path))
+    assert revision.migration is None
+    assert all(each.uid for each in revision.operators.operators if not each.drop)
+
+
+def test_exchanged_aggregates_are_columns_in_another_order(tmp_path: Path) -> None:
+    (step,) = find_steps(draft(unpack("swap", tmp_path)))
+    assert step == st.Columns((st.RowColumn("sum_k", "f1"), st.RowColumn("sum_amount", "f0")))
+
+
+def test_exchanged_views_exchange_their_names(tmp_path: Path) -> None:
+    steps = find_steps(draft(unpack("swap-distinct", tmp_path)))
+    renames = next(each for each in steps if isinstance(each, st.RenameStates))
+    assert dict(renames.names)["distinctAcc_0"] == "distinctAcc_1"
+    assert dict(renames.names)["distinctAcc_1"] == "distinctAcc_0"
+
+
+def test_rows_that_are_counted_add_up_without_a_column(tmp_path: Path) -> None:
+    kinds = [each for each in find_steps(draft(unpack("join-drop", tmp_path))) if isinstance(each, st.Kind)]
+    assert kinds
+    assert {each.on_equal for each in kinds} == {"CAST(sum(value) AS INT)"}
+
+
+def test_a_backfill_fills_the_column_that_starts_empty(tmp_path: Path) -> None:
+    pair = unpack("add-sum", tmp_path)
+    for name in ("sum_amount", "r2"):
+        fill = find_steps(draft(pair, {name: "sums.parquet"}))[-1]
+        assert isinstance(fill, st.Fill)
+        assert (fill.field, fill.keys, fill.value) == ("f1", (("f0", "cid"),), name)
+        assert fill.table.endswith("/sums.parquet")
+    with pytest.raises(UsageError, match="no column that starts empty is called count"):
+        draft(pair, {"count": "sums.parquet"})
+
+
+def test_a_savepoint_of_another_query_is_refused(tmp_path: Path) -> None:
+    pair, other = unpack("swap", tmp_path), unpack("join-swap", tmp_path)
+    with pytest.raises(MigrationError, match="the old plan has no such operator"):
+        draft_sql_revision(compare_plans(load_plan(pair.old), load_plan(pair.new)), other.open(), "changed")
