@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from state_pipelines.errors import TargetExistsError, UsageError, Where
+from state_pipelines.errors import TargetExistsError, Where
 from state_pipelines.operations.migration.migration_files import dump_migration
 from state_pipelines.operations.migration.sql_revisions import SqlRevision, draft_sql_revision
 from state_pipelines.operations.rescale import rescale
 from state_pipelines.operations.rescale.operator_edits import edit_operators
+from state_pipelines.operations.sql_check import check_plans
 from state_pipelines.snapshot.opening import ensure_open, open_snapshot
 from state_pipelines.spark.migration_run import migrate
-from state_pipelines.sql.comparison import compare_plans
-from state_pipelines.sql.compiled_plans import read_plan
-from state_pipelines.sql.planner import compile_script
-from state_pipelines.storage import exists, join, read_file, resolve
+from state_pipelines.sql.planner import load_queries
+from state_pipelines.storage import exists, join, resolve
 from state_pipelines.storage.files import create_file
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def migrate_query(
         scratch: directory of temporary files.
 
     Raises:
-        MigrationError: a state cannot be migrated; says which, why, and the way that there is.
+        IncompatibleError: a state cannot be migrated; says which, why, and what can be done.
         UsageError: a script is refused, or there is no Flink to compile it.
         TargetExistsError: the target exists.
         ProofError: the proof failed; nothing is left at the target.
@@ -108,13 +107,13 @@ def migrate_query(
     location = resolve(target)
     if exists(location):
         raise TargetExistsError("the target exists", where=Where(file=target), hint="Name a new directory")
-    notes: list[str] = []
-    texts = [_read_query(each, notes, flink_home=flink_home, flink=flink, jars=jars) for each in (old, new)]
-    before, after = map(read_plan, texts)
-    comparison = compare_plans(before, after, match)
     opened = ensure_open(snapshot)
-    revision = draft_sql_revision(comparison, opened, location.name, backfill)
-    notes += revision.notes
+    loaded = load_queries([old, new], flink_home=flink_home, flink=flink, jars=jars)
+    before, after = (each.plan for each in loaded)
+    report = check_plans(before, after, opened, match=match)
+    comparison = report.comparison
+    revision = draft_sql_revision(report, opened, location.name, backfill)
+    notes = [*(note for each in loaded for note in each.notes), *revision.notes]
     if revision.migration is None and revision.operators.is_empty:
         seconds = time.monotonic() - started
         return SqlMigration(None, comparison, revision, opened, 0, None, seconds, tuple(notes))
@@ -132,25 +131,13 @@ def migrate_query(
             edited, revision.migration, target, prove=prove, allow_sql=bool(backfill), spark=session, scratch=scratch
         )
         rows, proof, notes = result.rows, result.proof, [*notes, *result.notes]
-    _write(join(location, PLAN_FILE), texts[1])
+    _write(join(location, PLAN_FILE), loaded[1].json)
     _write(join(location, REVISION_FILE), format_revision(revision))
     uids = [each.new.uid for each in comparison.operators if each.new is not None]
     written = open_snapshot(target, uids=uids)
     return SqlMigration(
         target, comparison, revision, written, rows, proof, time.monotonic() - started, tuple(dict.fromkeys(notes))
     )
-
-
-def _read_query(path: str, notes: list[str], *, flink_home: str | None, flink: str | None, jars: Sequence[str]) -> str:
-    """The compiled plan of a query as JSON."""
-    if path.endswith(".json"):
-        try:
-            return read_file(resolve(path)).decode()
-        except UnicodeDecodeError:
-            raise UsageError("the plan is not text", where=Where(file=path)) from None
-    found = compile_script(path, flink_home=flink_home, flink=flink, jars=jars)
-    notes += found.notes
-    return found.json
 
 
 def _write(location: Location, text: str) -> None:

@@ -16,14 +16,18 @@ from state_pipelines.sql.node_states import PlannedOperator, PlannedRow, Planned
 from state_pipelines.sql.planner import CompiledScript
 from state_pipelines.sql.planner import compile_script as plan
 
-_ABOVE = {"check": "state_pipelines.operations.sql_check"}
+_ABOVE = {
+    "check": ("state_pipelines.operations.sql_check", "check"),
+    "migrate": ("state_pipelines.spark.sql_migration", "migrate_query"),
+}
 """Functions of layers above this one, by name; they are imported on first use."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in _ABOVE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_ABOVE[name]), name)
+    module, found = _ABOVE[name]
+    return getattr(import_module(module), found)
 
 
 __all__ = [
@@ -37,6 +41,7 @@ __all__ = [
     "check",
     "list_operators",
     "load_plan",
+    "migrate",
     "plan",
     "read_plan",
 ]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from state_pipelines.errors import MigrationError, TargetExistsError
+from state_pipelines.errors import IncompatibleError, TargetExistsError
 from state_pipelines.spark.sql_migration import PLAN_FILE, REVISION_FILE, SqlMigration, migrate_query
 from tests.sql.recorded_pairs import RecordedPair, unpack
 
@@ -75,6 +75,6 @@ def test_renamed_operators_are_metadata_alone(tmp_path: Path) -> None:
 
 def test_a_refused_query_leaves_nothing(tmp_path: Path) -> None:
     pair, other = unpack("swap", tmp_path), unpack("two-queries", tmp_path)
-    with pytest.raises(MigrationError, match="the grouping key changes"):
+    with pytest.raises(IncompatibleError, match="the grouping key changes"):
         migrate_query(pair.old, other.new, pair.savepoint, str(tmp_path / "refused"))
     assert not (tmp_path / "refused").exists()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.errors import MigrationError, UsageError
+from state_pipelines.errors import UsageError
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.migration import Direction, dump_migration, parse_migration
 from state_pipelines.operations.migration import steps as st
@@ -14,10 +14,10 @@ from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.migration.snapshot_plans import plan_operator
 from state_pipelines.operations.migration.sql_revisions import SqlRevision, draft_sql_revision
 from state_pipelines.operations.rescale.operator_edits import edit_operators
+from state_pipelines.operations.sql_check import check_plans
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.sql import list_operators, load_plan
-from state_pipelines.sql.comparison import compare_plans
 from tests.sql.recorded_pairs import NAMES, RecordedPair, unpack
 
 if TYPE_CHECKING:
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 
 def draft(pair: RecordedPair, backfill: dict[str, str] | None = None) -> SqlRevision:
-    comparison = compare_plans(load_plan(pair.old), load_plan(pair.new))
-    return draft_sql_revision(comparison, pair.open(), "changed", backfill)
+    snapshot = pair.open()
+    return draft_sql_revision(
+        check_plans(load_plan(pair.old), load_plan(pair.new), snapshot), snapshot, "changed", backfill
+    )
 
 
 def find_steps(revision: SqlRevision) -> list[st.Step]:
@@ -105,5 +107,6 @@ def test_a_backfill_fills_the_column_that_starts_empty(tmp_path: Path) -> None:
 
 def test_a_savepoint_of_another_query_is_refused(tmp_path: Path) -> None:
     pair, other = unpack("swap", tmp_path), unpack("join-swap", tmp_path)
-    with pytest.raises(MigrationError, match="the old plan has no such operator"):
-        draft_sql_revision(compare_plans(load_plan(pair.old), load_plan(pair.new)), other.open(), "changed")
+    snapshot = other.open()
+    with pytest.raises(UsageError, match="the old query has no such operator"):
+        draft_sql_revision(check_plans(load_plan(pair.old), load_plan(pair.new), snapshot), snapshot, "changed")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import MigrationError, UsageError, at
+from state_pipelines.errors import IncompatibleError, UsageError, at
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.migration_files import Change, Migration
@@ -17,7 +17,7 @@ from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.rescale.rescale_request import OperatorRequest, RescaleRequest
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.sql_serializers import MAP_VIEW
-from state_pipelines.serializers.text import describe, describe_type, parse
+from state_pipelines.serializers.text import describe_type, parse
 from state_pipelines.sql.accumulators import UNRESOLVED, PlannedColumn, Role
 from state_pipelines.sql.derivations import UNCHANGED, Derivation, is_unfiltered
 from state_pipelines.sql.verdict import Verdict
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.operations.migration.shapes import StateShape
+    from state_pipelines.operations.sql_check import SqlCheckReport
     from state_pipelines.snapshot import Operator, Snapshot
-    from state_pipelines.sql.node_states import PlannedOperator, PlannedRow, PlannedState
+    from state_pipelines.sql.node_states import PlannedRow, PlannedState
     from state_pipelines.sql.verdict import ColumnVerdict, OperatorVerdict, PlanComparison, StateVerdict
 
 _FOLDS = (
@@ -56,66 +57,30 @@ class SqlRevision:
     notes: tuple[str, ...] = ()
 
 
-def find_operators(snapshot: Snapshot, planned: Sequence[PlannedOperator]) -> dict[str, Operator]:
-    """The operators of a snapshot by the uid that a plan gives them.
-
-    A job that was started from SQL text has no uids: its operators are found by their states, as far as no other ones
-    have the same.
-
-    Raises:
-        MigrationError: an operator with state is not there, or several would do.
-    """
-    by_id = {each.metadata.operator_id: each for each in snapshot.operators}
-    found = {each.uid: by_id[key] for each in planned if (key := compute_operator_id(each.uid)) in by_id}
-    if any(each.states and each.uid in found for each in planned) or not any(each.states for each in planned):
-        return found
-    left = [each for each in snapshot.operators if each.id not in {one.id for one in found.values()}]
-    signatures = {each.id: _sign_stored(each) for each in left}
-    for each in planned:
-        wanted = _sign_planned(each)
-        candidates = [one for one in left if each.states and wanted and wanted <= signatures[one.id]]
-        rivals = [one for one in planned if one.states and _sign_planned(one) == wanted]
-        if len(candidates) == 1 and len(rivals) == 1:
-            found[each.uid] = candidates[0]
-        elif candidates:
-            raise MigrationError(
-                f"{len(candidates)} operators of the snapshot could be {each.uid}, which has no uid there",
-                hint="Take the savepoint of a job that EXECUTE PLAN started, or name the old plan of the job",
-            )
-    return found
-
-
-def _sign_planned(operator: PlannedOperator) -> frozenset[tuple[str, str]]:
-    return frozenset((each.name, each.describe()) for each in operator.states)
-
-
-def _sign_stored(operator: Operator) -> frozenset[tuple[str, str]]:
-    return frozenset((name, describe(shape.info.value_serializer)) for name, shape in _list_states(operator).items())
-
-
 def _list_states(operator: Operator) -> Mapping[str, StateShape]:
     shapes = find_shapes(operator)
     return {name: each for name, each in shapes.items() if each.is_keyed and each.kind is not StateKind.TIMER}
 
 
 def draft_sql_revision(
-    comparison: PlanComparison, snapshot: Snapshot, name: str, backfill: Mapping[str, str] | None = None
+    report: SqlCheckReport, snapshot: Snapshot, name: str, backfill: Mapping[str, str] | None = None
 ) -> SqlRevision:
     """Draft the revision of a change of a query.
 
     Args:
-        comparison: of the old plan with the new one.
+        report: check of the old plan with the new one, against the snapshot.
         snapshot: of the job with the old plan.
         name: of the revision.
         backfill: by name of a column that starts empty, in the state or in a sink, a Parquet table with its values: a
             column of that name, and those of the key.
 
     Raises:
-        MigrationError: a state cannot be had in a right way, or a tie is open; says why, and what can be done.
+        IncompatibleError: a state cannot be had in a right way; says why, and what can be done.
+        UsageError: several operators would do, or the old query is not that of the snapshot.
     """
-    _require_possible(comparison)
-    olds = [each.old for each in comparison.operators if each.old is not None]
-    stored = find_operators(snapshot, olds)
+    _require_possible(report)
+    comparison = report.comparison
+    stored = {uid: snapshot.operator(label) for uid, label in report.binding.labels.items()}
     fillings = _Fillings(comparison, backfill or {})
     requests: list[OperatorRequest] = []
     changes: list[Change] = []
@@ -142,7 +107,7 @@ def draft_sql_revision(
             # Flink takes no notice of operators without state; their ids may be those of others now.
             requests += [OperatorRequest(operator=operator.id, drop=True)] if is_changed else []
         else:
-            raise MigrationError(
+            raise IncompatibleError(
                 f"operator {operator.label} has state, and the old plan has no such operator",
                 hint="Give the plan or the script that the job of this snapshot runs",
             )
@@ -157,16 +122,23 @@ def _has_state(operator: Operator) -> bool:
     )
 
 
-def _require_possible(comparison: PlanComparison) -> None:
-    """Refuse before anything is read what the verdicts refuse.
+def _require_possible(report: SqlCheckReport) -> None:
+    """Refuse before anything is read what the check refuses.
 
     Raises:
-        MigrationError: says what, and why.
+        IncompatibleError: says what, and why.
+        UsageError: operators cannot be matched, or the old query is not that of the snapshot.
     """
+    comparison, binding = report.comparison, report.binding
     if comparison.ties:
         ties = "; ".join(each.describe() for each in comparison.ties)
-        raise MigrationError(
+        raise IncompatibleError(
             f"it is not clear which operator keeps which state: {ties}", hint="Say it: --match OLD=NEW"
+        )
+    if binding.unknown or binding.misfits:
+        texts = [f"operator {each} has state, and the old query has no such operator" for each in binding.unknown]
+        raise UsageError(
+            "; ".join([*binding.misfits, *texts]), hint="Give the query that the job of the savepoint runs"
         )
     found = [
         text
@@ -175,7 +147,7 @@ def _require_possible(comparison: PlanComparison) -> None:
         for text in _explain(operator)
     ]
     if found:
-        raise MigrationError(f"the state cannot be migrated: {'; '.join(found)}", hint=f"Else {_EMPTY_WAY}")
+        raise IncompatibleError(f"the state cannot be migrated: {'; '.join(found)}", hint=f"Else {_EMPTY_WAY}")
 
 
 def _explain(operator: OperatorVerdict) -> Iterator[str]:
@@ -263,7 +235,7 @@ class _OperatorDraft:
     @staticmethod
     def _require_empty(state: StateVerdict) -> None:
         if state.verdict is Verdict.COMPUTED:
-            raise MigrationError(
+            raise IncompatibleError(
                 f"state {state.name} is computed from others, which is not carried out", hint=_EMPTY_WAY
             )
 
@@ -278,7 +250,7 @@ class _OperatorDraft:
 
     def _steps(self, verdict: StateVerdict, old: PlannedState, new: PlannedState) -> Iterator[st.Step]:
         if old.plain_template != new.plain_template:
-            raise MigrationError(
+            raise IncompatibleError(
                 f"the layout of state {new.name} changes ({old.plain_template} becomes {new.plain_template}), which is "
                 "not carried out",
                 hint=_EMPTY_WAY,
@@ -296,7 +268,7 @@ class _OperatorDraft:
             if new.plain_template.startswith(f"Map<{{{number}}},"):
                 yield self._change_user_key(new, number, columns)
             elif new.plain_template.startswith("SortedMap<") or "External<" in new.plain_template:
-                raise MigrationError(f"rows inside {new.plain_template} are not changed", hint=_EMPTY_WAY)
+                raise IncompatibleError(f"rows inside {new.plain_template} are not changed", hint=_EMPTY_WAY)
             elif any(each.derivation in _FOLDS for each in columns):
                 yield self._fold(old, new, number, columns)
             else:
@@ -316,7 +288,7 @@ class _OperatorDraft:
         """The row that is the user key of a map; the counts of rows that become equal add up."""
         made = ", ".join(f"'f{each.new}', map_key.f{each.old}" for each in columns)
         if any(each.old is None for each in columns) or not made:
-            raise MigrationError(f"rows of state {new.name} are keys, and get columns that they lack", hint=_EMPTY_WAY)
+            raise IncompatibleError(f"rows of {new.name} are keys, and lack columns of the new ones", hint=_EMPTY_WAY)
         value = new.plain_template.partition(", ")[2][:-1]
         rules = {"Int": "CAST(sum(value) AS INT)"}
         return st.Kind(
@@ -393,11 +365,11 @@ class _OperatorDraft:
             case Derivation.NULL if column.type.nullable:
                 return "NULL"
             case Derivation.NULL:
-                raise MigrationError(
+                raise IncompatibleError(
                     f"rows from before do not have {column.meaning}, which is NOT NULL",
                     hint=f"Let it be NULL in the query, or {_EMPTY_WAY}",
                 )
-        raise MigrationError(
+        raise IncompatibleError(
             f"{column.meaning} would be computed ({verdict.derivation}), which is not carried out", hint=_EMPTY_WAY
         )
 
@@ -408,7 +380,7 @@ class _OperatorDraft:
         if verdict.bits == tuple(range(len(verdict.bits))) and len(verdict.bits) == len(verdict.old.calls):
             return
         if any("?" in each.plain_template for each in (verdict.old, new)):
-            raise MigrationError(f"the marks of {new.meaning} are lists, which are not changed", hint=_EMPTY_WAY)
+            raise IncompatibleError(f"the marks of {new.meaning} are lists, which are not changed", hint=_EMPTY_WAY)
         if len(verdict.old.calls) == len(new.calls) == 1:
             return
         bits = [
@@ -423,20 +395,20 @@ def _name_type(column: PlannedColumn) -> str:
     """The type of a new column as text.
 
     Raises:
-        MigrationError: it is one that is not made of text.
+        IncompatibleError: it is one that is not made of text.
     """
     kind = column.type
     if kind.root == "RAW" and kind.class_name == MAP_VIEW:
         return f"RAW('{MAP_VIEW}', ?)"
     if kind == UNRESOLVED or kind.root in ("RAW", "STRUCTURED_TYPE"):
-        raise MigrationError(f"the accumulator of {column.meaning} is not one that can be made", hint=_EMPTY_WAY)
+        raise IncompatibleError(f"the accumulator of {column.meaning} is not one that can be made", hint=_EMPTY_WAY)
     return describe_type(kind)
 
 
 def _fold_values(derivation: Derivation, view: PlannedState, column: PlannedColumn) -> str:
     """SQL over the entries of a view: its distinct values are their keys."""
     if "?" in view.plain_template or "{0}" in view.plain_template:
-        raise MigrationError(f"values of {view.meaning} are not folded, since they are rows or have lists of marks")
+        raise IncompatibleError(f"values of {view.meaning} are not folded, since they are rows or have lists of marks")
     values = "transform(entries, entry -> entry.key)"
     if len(view.calls) > 1:
         # Each call has a bit; that of a call without FILTER is set for all values.
@@ -471,7 +443,7 @@ def _find_initial(column: PlannedColumn) -> str:
     if column.type.root == "RAW":
         return "NULL"
     if buffer is None:
-        raise MigrationError(f"it is not known what {column.meaning} begins with", hint=_EMPTY_WAY)
+        raise IncompatibleError(f"it is not known what {column.meaning} begins with", hint=_EMPTY_WAY)
     if buffer.role is Role.DELIMITER:
         return "','"
     if buffer.role in (Role.COUNT, Role.SUM) or buffer.function in ("COUNT", "$SUM0"):
@@ -482,4 +454,4 @@ def _find_initial(column: PlannedColumn) -> str:
         number = "9223372036854775807L" if buffer.function == "FIRST_VALUE" else "(-9223372036854775807L - 1L)"
         first, second = column.type.names
         return f"named_struct('{first}', NULL, '{second}', {number})"
-    raise MigrationError(f"it is not known what {column.meaning} begins with", hint=_EMPTY_WAY)
+    raise IncompatibleError(f"it is not known what {column.meaning} begins with", hint=_EMPTY_WAY)
