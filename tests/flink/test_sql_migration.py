@@ -57,7 +57,7 @@ def run_route(
             except StateError as error:
                 found[pair.name] = f"refused: {error}"
                 continue
-            if pair.untouched != (result.rows == 0):
+            if pair.untouched and result.rows:
                 found[pair.name] = f"{result.rows} records were rewritten"
                 continue
             migrated.append((pair, folder, result.path or savepoint))

