@@ -135,7 +135,8 @@ def _require_possible(report: SqlCheckReport) -> None:
     if comparison.ties:
         ties = "; ".join(each.describe() for each in comparison.ties)
         raise IncompatibleError(
-            f"it is not clear which operator keeps which state: {ties}", hint="Say it: --match OLD=NEW"
+            f"it is not clear which operator keeps which state: {ties}",
+            hint="Say which operator keeps which state (match OLD=NEW, by uid)",
         )
     if binding.unknown or binding.misfits:
         texts = [f"operator {each} has state, and the old query has no such operator" for each in binding.unknown]
