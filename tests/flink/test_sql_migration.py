@@ -73,6 +73,8 @@ def run_route(
 def test_migrated_queries_go_on(route: str, tmp_path: Path, spark: SparkSession) -> None:
     old, new, options = ROUTES[route]
     pairs = [each for each in PAIRS if "parallelism.default" not in options or not each.name.startswith(_ORDERED)]
+    # The source of a job from SQL text has no name in metadata of 1.20: its offsets are not matched, which is refused.
+    pairs = [each for each in pairs if not (each.plain and old.startswith("1.20"))]
     found = run_route(old, new, dict(options), pairs, tmp_path, spark)
     assert {name: text for name, text in found.items() if text} == {}
     assert len(found) == len(pairs)
