@@ -12,9 +12,9 @@ from state_pipelines.errors import TargetExistsError, Where
 from state_pipelines.operations.migration.migration_files import dump_migration
 from state_pipelines.operations.migration.sql_revisions import SqlRevision, draft_sql_revision
 from state_pipelines.operations.rescale import rescale
-from state_pipelines.operations.rescale.operator_edits import edit_operators
+from state_pipelines.operations.rescale.rescale_request import edit_operators
 from state_pipelines.operations.sql_check import check_plans
-from state_pipelines.snapshot.opening import ensure_open, open_snapshot
+from state_pipelines.snapshot.snapshot import ensure_open, open_snapshot
 from state_pipelines.spark.migration_run import migrate
 from state_pipelines.sql.planner import load_queries
 from state_pipelines.storage import exists, join, resolve
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from state_pipelines.operations.proofs.proof_reports import ProofReport
+    from state_pipelines.operations.proofs import ProofReport
     from state_pipelines.snapshot import Snapshot
     from state_pipelines.sql.verdict import PlanComparison
     from state_pipelines.storage import Location

@@ -13,7 +13,7 @@ from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.migration.snapshot_plans import plan_operator
 from state_pipelines.operations.migration.sql_revisions import SqlRevision, draft_sql_revision
-from state_pipelines.operations.rescale.operator_edits import edit_operators
+from state_pipelines.operations.rescale.rescale_request import edit_operators
 from state_pipelines.operations.sql_check import check_plans
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
