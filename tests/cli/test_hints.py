@@ -61,6 +61,7 @@ PRINTED_BY: tuple[tuple[str, set[str]], ...] = (
     ("cli/profile.py", {"inspect"}),
     ("operations/retention/", {"retain"}),
     ("operations/jobs/new_job.py", {"check", "revision"}),
+    ("flink/status.py", {"status"}),
     ("plugins.py", set()),
 )
 """By start of the path the commands that print the errors of a module; the others are printed by all of `OPENING`."""
