@@ -321,7 +321,14 @@ def test_the_yaml_sets_the_interval_of_each_sensor(tmp_path: Path) -> None:
     stream = {"definition": "stream.py:sum_orders", "directory": str(tmp_path), "input": str(tmp_path / "in")}
     intervals = {name: number for number, name in enumerate(names, 1)}
     job = make_job(
-        tables="tables", requests="requests", retention_runs={"apply": "scheduled"}, stream=stream, intervals=intervals
+        tables="tables",
+        requests="requests",
+        retention_runs={"apply": "scheduled"},
+        stream=stream,
+        intervals=intervals,
+        cluster={"rest": "http://localhost:8081"},
+        upgrade={"savepoints": "s3://b/s", "old": {"jar": "a.jar"}, "new": {"jar": "b.jar"}},
+        job_classes=("classes.yaml",),
     )
     found = {each.name: each.minimum_interval_seconds for each in build_flink_job(job).sensors or ()}
     assert found == {job.prefix(name): number for name, number in intervals.items()}
