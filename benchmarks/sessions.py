@@ -31,9 +31,8 @@ def start(kind: str, cores: int) -> SparkSession:
     from pyspark.sql import SparkSession
 
     from state_pipelines.spark import register
-    from state_pipelines.spark.metadata_source import FlinkStateMetadataSource
     from state_pipelines.spark.session import create_session
-    from state_pipelines.spark.source import FlinkStateSource
+    from state_pipelines.spark.source import FlinkStateMetadataSource, FlinkStateSource
 
     if kind == KINDS[0]:
         spark = create_session("benchmark", cores=cores)

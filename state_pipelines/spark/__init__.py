@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
     from state_pipelines.operations.proofs import ProofCheck, ProofReport
     from state_pipelines.spark.bootstrap_run import bootstrap
-    from state_pipelines.spark.connected_inputs import connect
     from state_pipelines.spark.keyed_aggregates import (
         Aggregate,
         collect_of,
@@ -24,8 +23,9 @@ if TYPE_CHECKING:
         min_of,
         sum_of,
     )
-    from state_pipelines.spark.keyed_run import KeyedProcessResult
+    from state_pipelines.spark.keyed_inputs import connect
     from state_pipelines.spark.keyed_step import keyed_process
+    from state_pipelines.spark.keyed_tasks import KeyedProcessResult
     from state_pipelines.spark.micro_batches import keyed_batches
     from state_pipelines.spark.migration_run import MigrationResult, migrate
     from state_pipelines.spark.registration import register
@@ -71,8 +71,8 @@ _MODULES = {
     "max_of": "state_pipelines.spark.keyed_aggregates",
     "min_of": "state_pipelines.spark.keyed_aggregates",
     "sum_of": "state_pipelines.spark.keyed_aggregates",
-    "KeyedProcessResult": "state_pipelines.spark.keyed_run",
-    "connect": "state_pipelines.spark.connected_inputs",
+    "KeyedProcessResult": "state_pipelines.spark.keyed_tasks",
+    "connect": "state_pipelines.spark.keyed_inputs",
     "MigrationResult": "state_pipelines.spark.migration_run",
     "ProofCheck": "state_pipelines.operations.proofs",
     "ProofReport": "state_pipelines.operations.proofs",

@@ -14,11 +14,9 @@ from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.state_table import KeyedTable, TableOptions
 from state_pipelines.operations.migration.flows import Merge, Read, walk_flow
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.spark.flow_columns import PAYLOAD, STORED, VISIBLE, hidden
 from state_pipelines.spark.flows import FlowRunner, name_columns
-from state_pipelines.spark.opaque_values import find_layouts, layout_type
 from state_pipelines.spark.operator_state import make_encoder
-from state_pipelines.spark.types import spark_schema
+from state_pipelines.spark.types import PAYLOAD, STORED, VISIBLE, find_layouts, hidden, layout_type, spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -22,8 +22,7 @@ from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot.snapshot import ensure_open
-from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.tasks import run_tasks, uses_other_machines
+from state_pipelines.spark.tasks import run_tasks, translate_failures, uses_other_machines
 from state_pipelines.spark.types import from_spark
 from state_pipelines.storage import resolve
 

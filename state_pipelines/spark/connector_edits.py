@@ -17,9 +17,14 @@ from state_pipelines.codecs.logical_values import conform
 from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues, derive_layout
 from state_pipelines.connectors.registry import Codec, find_codec
 from state_pipelines.snapshot.operator_state import SPLIT_COLUMN
-from state_pipelines.spark.casts import cast_by_name
-from state_pipelines.spark.flow_columns import PAYLOAD, fold_constants, hidden, require_deterministic
-from state_pipelines.spark.types import spark_schema
+from state_pipelines.spark.types import (
+    PAYLOAD,
+    cast_by_name,
+    fold_constants,
+    hidden,
+    require_deterministic,
+    spark_schema,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -18,8 +18,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, DoubleType, Float
 from state_pipelines.codecs.columns import column_type, plan_columns
 from state_pipelines.codecs.logical_values import conform
 from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layout
-from state_pipelines.spark.flow_columns import KEYS, hidden
-from state_pipelines.spark.types import from_spark
+from state_pipelines.spark.types import KEYS, from_spark, hidden
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

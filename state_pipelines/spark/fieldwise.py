@@ -9,18 +9,20 @@ itself says what an expression refers to. A flow with an expression that Arrow d
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, IntegerType, StructField, StructType, TimestampType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, IntegerType, StructField, StructType, TimestampType
 
 from state_pipelines.codecs.columns import column_type, find_fields, has_opaque
 from state_pipelines.codecs.layout import Opaque
 from state_pipelines.codecs.logical_values import conform
-from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layout, keep_undecodable
+from state_pipelines.codecs.serializer_layouts import OpaqueValues, contains_opaque, derive_layout, keep_undecodable
 from state_pipelines.errors import UnsupportedError, at
-from state_pipelines.keyed.state_table import TTL_COLUMN, TTL_TYPE
+from state_pipelines.keyed.state_table import TTL_COLUMN, TTL_TYPE, TableOptions
 from state_pipelines.operations.migration.flows import (
     Apply,
     Flow,
@@ -34,20 +36,121 @@ from state_pipelines.operations.migration.flows import (
 )
 from state_pipelines.operations.migration.structs import RAW, find_bare, quote_name
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.spark.arrow_expressions import ArrowExpression, list_sequence
-from state_pipelines.spark.casts import cast_by_name
-from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.flow_columns import PREFIX, VISIBLE, hidden, require_deterministic, spark_type
-from state_pipelines.spark.gathered_lists import GatheredList, find_gathered, is_gathering
-from state_pipelines.spark.translated_columns import make_inputs, translate_column
-from state_pipelines.spark.types import spark_schema
+from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.spark.arrow_expressions import ArrowExpression, list_sequence, make_inputs, translate_column
+from state_pipelines.spark.splits import KeyedSplit, choose_whole, split_state
+from state_pipelines.spark.tasks import run_tasks, translate_failures
+from state_pipelines.spark.types import (
+    KEYS,
+    PREFIX,
+    VISIBLE,
+    cast_by_name,
+    from_spark,
+    hidden,
+    require_deterministic,
+    spark_schema,
+    spark_type,
+    to_spark,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
+    from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.operations.migration.shapes import StateShape
+    from state_pipelines.snapshot import Operator
+
+_VALUES = "values"
+
+
+@dataclass(frozen=True)
+class GatheredList:
+    """The value of each list.
+
+    Attributes:
+        shape: of the rows afterwards, one per list.
+        type: Arrow type of their payload.
+        value: the payload, over a column of lists.
+    """
+
+    shape: StateShape
+    type: pa.DataType
+    value: ArrowExpression
+
+    def gather(self, rows: pa.RecordBatch, column: str) -> pa.RecordBatch:
+        """Rows of whole lists, one after the other, as one row per list.
+
+        Args:
+            rows: the elements with their `list_index`.
+            column: the column of the elements.
+
+        Raises:
+            MigrationError: the value of a list cannot be computed.
+        """
+        starts = np.flatnonzero(rows.column("list_index").to_numpy() == 0)
+        assert starts[0] == 0, "a batch begins inside of a list"
+        elements = to_spark(rows.select([column])).column(0)
+        offsets = pa.array(np.append(starts, len(rows)).astype(np.int32))
+        lists = {_VALUES: pa.ListArray.from_arrays(offsets, elements)}
+        found = self.value.evaluate(lists, pa.repeat(pa.scalar(True), len(starts)))
+        firsts = rows if len(starts) == len(rows) else rows.take(pa.array(starts))
+        columns = dict(zip(firsts.schema.names, firsts.columns, strict=True))
+        del columns[column]
+        payload = conform(from_spark(found, self.type), self.type, self.shape.column)
+        return pa.RecordBatch.from_pydict(columns | {self.shape.column: payload})
+
+
+def is_gathering(flow: Flow) -> bool:
+    """Whether a stage makes one value of each list that is read.
+
+    Times of the last access stay with Spark: they differ by element.
+    """
+    match flow:
+        case Apply(input=Read(shape=before), stage=Regroup(sql=str(), key_sql=None), shape=after):
+            return (before.kind, after.kind, before.ttl) == (StateKind.LIST, StateKind.VALUE, False)
+        case _:
+            return False
+
+
+def find_gathered(
+    spark: SparkSession, flow: Apply, keys: Mapping[str, DataType], layouts: LayoutContext
+) -> GatheredList | None:
+    """The value of each list; None when Arrow does not compute it.
+
+    Args:
+        spark: the session.
+        flow: for which `is_gathering` holds.
+        keys: types of the parts of the key, which SQL may name, too.
+        layouts: what layouts depend on.
+
+    Raises:
+        MigrationError: the SQL gives other values each time, or one of another type than the state.
+        PySparkException: Spark refuses it.
+    """
+    assert isinstance(flow.stage, Regroup)
+    assert flow.stage.sql is not None
+    if any(contains_opaque(each.payload, layouts) for each in (flow.input.shape, flow.shape)):
+        return None
+    try:
+        element = spark_type(flow.input.shape.payload, layouts)
+        target = spark_type(flow.shape.payload, layouts)
+    except UnsupportedError:
+        return None
+    schema = StructType([StructField(_VALUES, ArrayType(element))])
+    for name in KEYS[:2]:
+        if name in keys:
+            schema.add(name, keys[name])
+    frame = make_inputs(spark, schema).select(F.expr(flow.stage.sql).alias("value"))
+    require_deterministic(frame, allowed=False)
+    frame = frame.select(cast_by_name(F.col("value"), frame.schema["value"].dataType, target))
+    value = translate_column(frame, hidden("present"))
+    if value is None or value.columns != {_VALUES}:
+        return None
+    return GatheredList(flow.shape, column_type(derive_layout(flow.shape.payload, layouts)), value)
+
 
 PRESENT = hidden("present")
 """Whether the payload is not null."""
@@ -412,3 +515,220 @@ def _has_plan(expression: Any) -> bool:
     if "Subquery" in name or name in ("Exists", "ListQuery"):
         return True
     return any(map(_has_plan, list_sequence(expression.children())))
+
+
+Result = TypeVar("Result", covariant=True)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a state.
+
+    Attributes:
+        stored: as they are read: key group, key as bytes, `list_index`, `ttl_last_access`; of the payload what is
+            needed.
+        new: as they become: the same columns, as far as the new state has them, and the new payload.
+    """
+
+    stored: pa.RecordBatch
+    new: pa.RecordBatch
+
+
+class RowsTask(Protocol[Result]):
+    """Does something with the rows of one split."""
+
+    def run(self, rows: Iterator[Rows]) -> Result:
+        """Take the rows as they are stored and as they become, batch by batch."""
+
+
+@dataclass(frozen=True)
+class FieldwiseRows:
+    """Reader that turns splits of a state into rows of a field-wise flow.
+
+    Attributes:
+        flow: the flow.
+        layouts: context of the layout of the new payload.
+        new: the fields of the new payload that are wanted; None is all.
+        old: fields of the payload that is read that are wanted beside.
+        hashed: with the key groups that the hashes of the keys give.
+    """
+
+    flow: FieldwiseFlow
+    layouts: LayoutContext
+    new: frozenset[str] | None = None
+    old: frozenset[str] = frozenset()
+    hashed: bool = False
+
+    @cached_property
+    def type(self) -> pa.DataType:
+        """Arrow type of the new payload, with the wanted fields."""
+        kind = column_type(derive_layout(self.flow.after.payload, self.layouts))
+        return pa.struct([each for each in kind if self._wants(each.name)])
+
+    @cached_property
+    def _carried(self) -> dict[str, str]:
+        return {new: old for new, old in self.flow.carried if self._wants(new)}
+
+    @cached_property
+    def _derived(self) -> dict[str, ArrowExpression]:
+        return {name: each for name, each in self.flow.derived if self._wants(name)}
+
+    def _wants(self, name: str) -> bool:
+        return self.new is None or name in self.new
+
+    @cached_property
+    def _used(self) -> frozenset[str]:
+        """Columns that expressions read."""
+        return frozenset[str]().union(*(each.columns for each in self._derived.values()))
+
+    @cached_property
+    def _keys(self) -> tuple[str, ...]:
+        return tuple(name for name in VISIBLE if hidden(name) in self._used)
+
+    @cached_property
+    def options(self) -> TableOptions:
+        """The columns that `make_rows` needs."""
+        fields = self._choose_fields(self._used)
+        return list_columns(self.flow.before, fields, keys=self._keys, hashed=self.hashed)
+
+    def read(self, split: KeyedSplit) -> Iterator[Rows]:
+        """The rows of a split."""
+        for batch in replace(split, options=self.options).batches():
+            if len(batch):
+                yield self.make_rows(batch)
+
+    def make_rows(self, batch: pa.RecordBatch) -> Rows:
+        """The rows of a batch, which has the columns of `options`."""
+        shape, gathered = self.flow.before, self.flow.gathered
+        rows = batch if gathered is None else gathered.gather(batch, shape.column)
+        payload = rows.column(self.flow.start.column)
+        present = payload.is_valid()
+        made = dict[str, pa.Array]()
+        if self._derived:
+            inputs = _find_inputs(rows, payload, self._used, self._keys)
+            made |= {name: each.evaluate(inputs, present) for name, each in self._derived.items()}
+        new = payload if self.flow.whole else self._make_payload(payload, made)
+        return Rows(batch, self._make_columns(rows, new))
+
+    def _choose_fields(self, used: frozenset[str]) -> tuple[str, ...]:
+        """The fields that are read; none where the payload is read as a whole."""
+        if self.flow.whole or self.flow.gathered is not None:
+            return ()
+        kind = column_type(derive_layout(self.flow.before.payload, self.layouts))
+        read = [each.name for each in kind if field_column(each.name) in used]
+        return choose_fields(kind, {*self._carried.values(), *read, *self.old})
+
+    def _make_columns(self, stored: pa.RecordBatch, payload: pa.Array) -> pa.RecordBatch:
+        before, after = self.flow.start, self.flow.after
+        columns = {name: stored.column(name) for name in ("key_group", "key_bytes")}
+        if after.kind == StateKind.LIST:
+            zeros = pa.array(np.zeros(len(stored), np.int32))
+            columns["list_index"] = stored.column("list_index") if before.kind == StateKind.LIST else zeros
+        if after.ttl:
+            time = self.flow.time
+            columns[TTL_COLUMN] = stored.column(TTL_COLUMN) if time is None else pa.repeat(time, len(stored))
+        return pa.RecordBatch.from_pydict(columns | {after.column: payload})
+
+    def _make_payload(self, payload: pa.StructArray, made: Mapping[str, pa.Array]) -> pa.StructArray:
+        constants = self.flow.constants
+        arrays = []
+        for each in self.type:
+            if each.name in self._carried:
+                arrays.append(payload.field(self._carried[each.name]))
+                continue
+            if each.name in made:
+                array = made[each.name]
+            else:
+                assert constants is not None
+                array = pa.repeat(constants[each.name], len(payload))
+            arrays.append(conform(from_spark(array, each.type), each.type, each.name))
+        mask = payload.is_null() if payload.null_count else None
+        return pa.StructArray.from_arrays(arrays, fields=list(self.type), mask=mask)
+
+
+def split_rows(operator: Operator, name: str, opaque_values: OpaqueValues = OpaqueValues.ALL) -> tuple[KeyedSplit, ...]:
+    """The splits of a keyed state, without columns yet."""
+    state = operator.state(name)
+    assert isinstance(state, KeyedState)
+    layout = derive_row_layout(operator, name, opaque_values)
+    return tuple(replace(split, layout=layout) for split in split_state(state, choose_whole(state, TableOptions())))
+
+
+def derive_row_layout(operator: Operator, name: str, opaque_values: OpaqueValues = OpaqueValues.ALL) -> KeyedLayout:
+    """The layout by which the rows of a keyed state are read."""
+    state = operator.state(name)
+    assert isinstance(state, KeyedState)
+    return state.derive_layout(replace(operator.snapshot.layout_context, opaque_values=opaque_values))
+
+
+def choose_fields(kind: pa.DataType, wanted: Collection[str]) -> tuple[str, ...]:
+    """`wanted` fields of a payload, in its order; without any, one that says where the payload is null."""
+    chosen = tuple(each.name for each in kind if each.name in wanted)
+    if chosen:
+        return chosen
+    return (min(kind, key=lambda each: (pa.types.is_nested(each.type), pa.types.is_string(each.type))).name,)
+
+
+def list_columns(
+    shape: StateShape, fields: tuple[str, ...], *, keys: tuple[str, ...] = (), hashed: bool = False
+) -> TableOptions:
+    """Columns that a task reads: keys as bytes, payload, and the other columns of a row.
+
+    Args:
+        shape: of the rows.
+        fields: of the payload; without any it is read as a whole.
+        keys: other columns.
+        hashed: with the key groups that the hashes of the keys give.
+    """
+    columns = ["key_group", "key_bytes", *keys]
+    columns += ["list_index"] if shape.kind == StateKind.LIST and "list_index" not in keys else []
+    columns += [TTL_COLUMN] if shape.ttl and TTL_COLUMN not in keys else []
+    columns += ["hashed_key_group"] if hashed else []
+    columns += [f"{shape.column}.{name}" for name in fields] or [shape.column]
+    return TableOptions(columns=tuple(columns), key_bytes=True, key_hash=hashed)
+
+
+def _find_inputs(
+    batch: pa.RecordBatch, payload: pa.StructArray, used: Collection[str], keys: tuple[str, ...]
+) -> dict[str, pa.Array]:
+    """Columns that expressions read, in the types of Spark."""
+    fields = zip(payload.type, payload.flatten(), strict=True)
+    columns = {name: array for each, array in fields if (name := field_column(each.name)) in used}
+    columns |= {hidden(name): batch.column(name) for name in keys}
+    inputs = to_spark(pa.RecordBatch.from_pydict(columns))
+    return dict(zip(inputs.schema.names, inputs.columns, strict=True))
+
+
+def run_on_rows(
+    spark: SparkSession,
+    rows: FieldwiseRows,
+    splits: Sequence[KeyedSplit],
+    task: RowsTask[Result],
+    what: str,
+) -> list[Result]:
+    """Run a task on the rows of every split.
+
+    Args:
+        spark: the session.
+        rows: the flow.
+        splits: of the state that it reads.
+        task: the task; it goes to the workers.
+        what: for errors.
+
+    Raises:
+        StateError: a task failed.
+    """
+    return run_tasks(spark, [_OnSplit(rows, each, task) for each in splits], what)
+
+
+@dataclass(frozen=True)
+class _OnSplit(Generic[Result]):
+    """A task on the rows of one split."""
+
+    rows: FieldwiseRows
+    split: KeyedSplit
+    task: RowsTask[Result]
+
+    def run(self) -> Result:
+        """Do the work."""
+        return self.task.run(self.rows.read(self.split))

@@ -29,33 +29,31 @@ from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration.flows import SessionRole
 from state_pipelines.operations.migration.structs import RAW, find_bare, name_raw, quote_name
 from state_pipelines.serializers.registered_states import LIST_KINDS, StateKind
-from state_pipelines.spark.casts import cast_by_name
 from state_pipelines.spark.connector_edits import set_split
 from state_pipelines.spark.equal_keys import BYTES, compare_key, group_rows, separate_keys, serialize_keys
-from state_pipelines.spark.flow_columns import (
+from state_pipelines.spark.session_windows import OLD_KEY, UnitedSessions, leave_out_sessions, list_sessions
+from state_pipelines.spark.types import (
     EQUAL_KEYS,
     KEYS,
     NULL_KEY,
     PAYLOAD,
     PREFIX,
     VISIBLE,
-    fold_constants,
-    hidden,
-    is_orderable,
-    name_column,
-    require_deterministic,
-    spark_type,
-)
-from state_pipelines.spark.opaque_values import (
+    cast_by_name,
     conform_value,
     convert_serialized,
     find_layouts,
+    fold_constants,
+    hidden,
+    is_orderable,
     layout_type,
+    name_column,
     reinterpret_column,
     reinterpret_rows,
+    require_deterministic,
+    spark_arrow_schema,
+    spark_type,
 )
-from state_pipelines.spark.session_windows import OLD_KEY, UnitedSessions, leave_out_sessions, list_sessions
-from state_pipelines.spark.types import spark_arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -21,22 +21,22 @@ from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.spark.arrow_expressions import make_inputs
 from state_pipelines.spark.equal_keys import group_rows
-from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.flow_columns import (
+from state_pipelines.spark.flow_steps import Stage
+from state_pipelines.spark.splits import choose_whole, split_state
+from state_pipelines.spark.tasks import read_splits, translate_failures
+from state_pipelines.spark.types import (
     KEYS,
     PAYLOAD,
     STORED,
     VISIBLE,
+    conform_value,
+    find_layouts,
     fold_constants,
     hidden,
     require_deterministic,
 )
-from state_pipelines.spark.flow_steps import Stage
-from state_pipelines.spark.opaque_values import conform_value, find_layouts
-from state_pipelines.spark.splits import choose_whole, split_state
-from state_pipelines.spark.tasks import read_splits
-from state_pipelines.spark.translated_columns import make_inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -49,7 +49,6 @@ _IMPORTED = (
     "pyspark.sql.worker.lookup_data_sources",
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.worker",
-    "state_pipelines.spark.metadata_source",
     "state_pipelines.spark.migration_run",
     "state_pipelines.spark.source",
     "state_pipelines.spark.writer",

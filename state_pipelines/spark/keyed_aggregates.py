@@ -23,9 +23,9 @@ from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.snapshot import ensure_open
 from state_pipelines.spark.bootstrap_run import bootstrap
-from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.operator_state import read_rows
 from state_pipelines.spark.registration import register
-from state_pipelines.spark.state_rows import read_rows
+from state_pipelines.spark.tasks import translate_failures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -30,9 +30,9 @@ from state_pipelines.metadata.checkpoint import SavepointFormatType
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.write.new_layouts import KRYO_OF_FLINK_1, make_layouts
 from state_pipelines.snapshot.snapshot import ensure_open
-from state_pipelines.spark.connected_inputs import check_inputs
 from state_pipelines.spark.keyed_inputs import (
     check_broadcast_states,
+    check_inputs,
     check_windows,
     choose_layout,
     choose_parallelism,
@@ -41,8 +41,7 @@ from state_pipelines.spark.keyed_inputs import (
     parse_output,
     require_columns,
 )
-from state_pipelines.spark.keyed_run import KeyedProcessResult, KeyedRun
-from state_pipelines.spark.keyed_tasks import FUNCTIONS, KeyedTask, MakeRocksStore
+from state_pipelines.spark.keyed_tasks import FUNCTIONS, KeyedProcessResult, KeyedRun, KeyedTask, MakeRocksStore
 from state_pipelines.storage import METADATA_FILE, create_file, exists, join, resolve
 from state_pipelines.storage.files import is_directory, make_directory, remove_directory
 

@@ -17,9 +17,8 @@ from state_pipelines.errors import MigrationError, at
 from state_pipelines.operations.migration.flows import Apply, Call, Fill, KeepKeys, Merge, Read, list_sqls, walk_flow
 from state_pipelines.operations.migration.steps import Direction, list_expressions
 from state_pipelines.operations.migration.structs import find_bare
-from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.flow_columns import VISIBLE
-from state_pipelines.spark.opaque_values import find_layouts, layout_type
+from state_pipelines.spark.tasks import translate_failures
+from state_pipelines.spark.types import VISIBLE, find_layouts, layout_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

@@ -39,9 +39,15 @@ from state_pipelines.spark.migration_permissions import require_expressions, req
 from state_pipelines.spark.operator_invariants import check_invariants
 from state_pipelines.spark.operator_state import OperatorStateWork
 from state_pipelines.spark.proof import prove_plan
-from state_pipelines.spark.record_encoding import RecordSpillWriter, combine_written
+from state_pipelines.spark.record_encoding import (
+    EncodedState,
+    PlannedRewrite,
+    RecordSpillWriter,
+    StateEncoding,
+    combine_written,
+    plan_encoding,
+)
 from state_pipelines.spark.session import case_sensitive, create_session
-from state_pipelines.spark.state_encoding import EncodedState, PlannedRewrite, StateEncoding, plan_encoding
 from state_pipelines.spark.suites import check_suites, run_suites
 from state_pipelines.spark.tasks import count_cores, run_tasks, uses_other_machines
 from state_pipelines.storage import join, resolve
@@ -59,7 +65,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.migration.migration_planner import Chain
     from state_pipelines.operations.write.state_spills import StateSpill
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
-    from state_pipelines.spark.expected_digests import ExpectedDigests
+    from state_pipelines.spark.row_digests import ExpectedDigests
     from state_pipelines.spark.suites import Suite
     from state_pipelines.storage import Location
 

@@ -16,9 +16,10 @@ from pyspark.sql import functions as F
 
 from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layout
 from state_pipelines.errors import UnsupportedError, at
-from state_pipelines.keyed.state_table import TableOptions
+from state_pipelines.keyed.state_table import TTL_COLUMN, TableOptions
 from state_pipelines.operations.migration.flows import Read, find_reads
 from state_pipelines.operations.migration.round_trips import plan_round_trips
+from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.migration.snapshot_plans import describe_copied
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.operator_rewrite import (
@@ -31,14 +32,19 @@ from state_pipelines.operations.write.operator_rewrite import (
 )
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.operator_state import BroadcastState, NonKeyedState, NonKeyedSubtaskState
-from state_pipelines.spark.expected_digests import ExpectedDigests
-from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.flow_columns import PAYLOAD, STORED, hidden
-from state_pipelines.spark.flows import FlowRunner
-from state_pipelines.spark.opaque_values import compares_bytes, reinterpret_column
-from state_pipelines.spark.row_digests import Digested, RowColumns, RowDigests, WrittenDigest, choose_payload, combine
+from state_pipelines.spark.flows import FlowRunner, StateReader
+from state_pipelines.spark.row_digests import (
+    Digested,
+    ExpectedDigests,
+    RowColumns,
+    RowDigests,
+    WrittenDigest,
+    choose_payload,
+    combine,
+)
 from state_pipelines.spark.splits import NonKeyedSplit
-from state_pipelines.spark.tasks import read_splits, run_tasks
+from state_pipelines.spark.tasks import read_splits, run_tasks, translate_failures
+from state_pipelines.spark.types import KEYS, PAYLOAD, STORED, compares_bytes, hidden, reinterpret_column
 from state_pipelines.storage import Location, join
 
 if TYPE_CHECKING:
@@ -297,3 +303,25 @@ class _ElementWriter:
         with at(operator=self.operator, state=self.encoder.info.name):
             files = write_elements(self.encoder, digest.take(batches, self.encoder.types), self.directory)
         return files, *digest.results
+
+
+_COLUMNS = (*KEYS, "subtask", "list_index", TTL_COLUMN)
+
+
+def read_rows(spark: SparkSession, operator: Operator, state: str) -> DataFrame:
+    """The rows of a keyed, list or broadcast state, whose snapshot need not be published.
+
+    Columns: those of the key (`state_key`, `state_namespace`, `map_key`, `list_index`; of operator state `subtask`),
+    `ttl_last_access`, and the payload: `value`, `list_value` or `map_value`.
+
+    Raises:
+        StateError: the state cannot be read.
+    """
+    shape = find_shapes(operator)[state]
+    if shape.is_keyed:
+        frame = StateReader(spark, operator, opaque_values=OpaqueValues.UNDECODABLE).read(state, KEYS)
+    else:
+        frame = OperatorStateReader(spark, operator, opaque_values=OpaqueValues.UNDECODABLE).read(state, ())
+    shown = [F.col(hidden(each)).alias(each) for each in _COLUMNS if hidden(each) in frame.columns]
+    payload = [F.col(PAYLOAD).alias(shape.column)] if PAYLOAD in frame.columns else []
+    return frame.select(*shown, *payload)

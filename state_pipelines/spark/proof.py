@@ -3,19 +3,30 @@
 One pass over each side gives a small table per key group, of operator state per subtask: counts and order-independent
 digests of keys and of every column. The expected rows are digested while they are written, and so are the rows that
 they result from wherever these are read field by field; the new files are read back. The way back is computed of that:
-in the same pass where Arrow can do it, else in Spark (`proven_states`). Rows are searched only where digests differ, so
+in the same pass where Arrow can do it, else in Spark. Rows are searched only where digests differ, so
 that proving costs less than migrating.
 """
 
 from __future__ import annotations
 
+import json
+import pickle
 import time
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import StorageLevel
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from state_pipelines.keyed.digests import KEYS, ROWS
+from state_pipelines.codecs.serializer_layouts import OpaqueValues
+from state_pipelines.keyed.digests import KEYS as DIGEST_KEYS
+from state_pipelines.keyed.digests import ROWS
+from state_pipelines.keyed.record_layout import derive_keyed_layout
+from state_pipelines.keyed.state_table import TTL_COLUMN, TableOptions
 from state_pipelines.operations.migration.flows import find_reads, keeps_rows
 from state_pipelines.operations.migration.round_trips import describe_filters, describe_losses, plan_round_trips
 from state_pipelines.operations.proofs import (
@@ -36,42 +47,688 @@ from state_pipelines.operations.proofs import (
     ProofReport,
     RecordCounts,
     combine_reports,
+    to_plain,
 )
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
-from state_pipelines.spark.comparisons import (
-    COMPARED,
-    GroupResult,
-    compare_sums,
-    differ,
-    find_failed,
-    make_check,
-    name_values,
-)
-from state_pipelines.spark.differing_rows import FoundRows, combine_found, find_rows
-from state_pipelines.spark.digest_tasks import find_misplaced
 from state_pipelines.spark.expectations import judge_rows
-from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.fieldwise_rows import split_rows
-from state_pipelines.spark.flow_columns import KEYS as KEY_COLUMNS
-from state_pipelines.spark.flow_columns import hidden
-from state_pipelines.spark.flows import FlowRunner
-from state_pipelines.spark.opaque_values import compares_bytes
-from state_pipelines.spark.proven_states import KeyedStates, OperatorStates
-from state_pipelines.spark.state_rows import read_rows
+from state_pipelines.spark.fieldwise import FieldwiseRows, choose_fields, find_fieldwise, run_on_rows, split_rows
+from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
+from state_pipelines.spark.operator_state import (
+    OperatorStateReader,
+    choose_elements,
+    find_state,
+    make_encoder,
+    read_rows,
+    to_elements,
+)
+from state_pipelines.spark.row_digests import (
+    HASHED,
+    NULLS,
+    TIMES,
+    VALUES,
+    Digested,
+    RowColumns,
+    RowDigest,
+    choose_columns,
+    choose_old,
+    choose_row_columns,
+    combine,
+    find_payload_type,
+    find_types,
+    restore_types,
+    share_digests,
+)
+from state_pipelines.spark.tasks import run_tasks, translate_failures
+from state_pipelines.spark.types import KEYS, PAYLOAD, compares_bytes, hidden
+from state_pipelines.spark.types import KEYS as KEY_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
+    from state_pipelines.keyed.digests import Sums
     from state_pipelines.operations.migration.flows import Flow
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.operations.migration.round_trips import Return
+    from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
-    from state_pipelines.spark.expected_digests import ExpectedDigests
-    from state_pipelines.spark.row_digests import Digested
+    from state_pipelines.spark.fieldwise import Rows
+    from state_pipelines.spark.row_digests import ExpectedDigests
+    from state_pipelines.spark.splits import KeyedSplit
+
+COMPARED = (ROW_COUNTS, KEY_SETS, ROUND_TRIP, READ_BACK)
+"""The checks that hold when both sides are equal."""
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """One comparison in one group.
+
+    Attributes:
+        state: its name.
+        group: the key group, or a bucket of keys if keys have changed their key group; of operator state the subtask.
+        values: by check, the names of the compared values, with the values before and after.
+        records: that were written; None where rows of the way back are compared.
+        misplaced: records in another key group than their hash gives.
+        unhashed: records of them whose hash is not known.
+    """
+
+    state: str
+    group: int
+    values: dict[str, list[tuple[str, str, str]]]
+    records: int | None
+    misplaced: int
+    unhashed: int
+
+
+def name_values(columns: RowColumns) -> dict[str, str]:
+    """Names of the digests of the values of rows, with readable names."""
+    words = {NULLS: "null values", VALUES: "values", TIMES: "times of the last access"}
+    return {name: words.get(name, name) for name in columns.names}
+
+
+def compare_sums(
+    names: Mapping[str, str], before: Mapping[str, int] | None, after: Mapping[str, int] | None
+) -> list[tuple[str, str, str]]:
+    """The compared values, before and after.
+
+    Args:
+        names: of the digests, with readable names.
+        before: digests of the one side; None is a side without rows.
+        after: of the other side.
+    """
+    return [(what, _to_text(name, before, "before"), _to_text(name, after, "after")) for name, what in names.items()]
+
+
+def _to_text(name: str, side: Mapping[str, int] | None, word: str) -> str:
+    if side is None:
+        return "none"
+    if name not in side:
+        # Never equal to the other side.
+        return f"not there {word}"
+    return str(side[name]) if name == ROWS else f"{side[name]:016x}"
+
+
+def differ(results: Sequence[GroupResult], check: str) -> bool:
+    """Return whether the two sides of a check differ anywhere."""
+    return any(before != after for each in results for _, before, after in each.values.get(check, ()))
+
+
+def find_failed(results: Sequence[GroupResult], check: str, state: str) -> tuple[set[str], list[int]]:
+    """Find the digests of a state that differ in a check: their names, and the key groups or subtasks."""
+    names: set[str] = set()
+    groups: set[int] = set()
+    for result in results:
+        for what, before, after in result.values.get(check, ()):
+            if result.state == state and before != after:
+                names.add(what)
+                groups.add(result.group)
+    return names, sorted(groups)
+
+
+def make_check(
+    name: str,
+    results: Sequence[GroupResult],
+    found: FoundRows | None,
+    *,
+    unit: str,
+    description: str,
+    notes: Sequence[str] = (),
+) -> ProofCheck:
+    """One check of `COMPARED`.
+
+    Args:
+        name: of the check.
+        results: all comparisons.
+        found: rows that differ; None when the check holds.
+        unit: `key group` or `subtask`.
+        description: of the check.
+        notes: rows that the check leaves out.
+    """
+    records = sum(each.records or 0 for each in results)
+    compared = "; ".join(dict.fromkeys(_name_digests(results, name)))
+    expected = f"equal in every {unit}: {compared}" if compared else "no records"
+    if found is None:
+        return ProofCheck(name, True, description, expected, "; ".join([expected, *notes]), RecordCounts(records))
+    counts = replace(found.counts, compared=records)
+    rows = found.examples
+    if name in (ROW_COUNTS, KEY_SETS):
+        # Values may differ too, which is for other checks to say.
+        counts, rows = replace(counts, differing=0), found.rows
+    observed = [f"different: {_name_different(results, name, unit)}"]
+    observed.append(str(counts) if counts.failed else "no differing record is found when both sides are read again")
+    return ProofCheck(name, False, description, expected, "; ".join([*observed, *notes]), counts, rows[:EXAMPLES])
+
+
+def _name_digests(results: Sequence[GroupResult], check: str) -> list[str]:
+    """The name of the compared value, with the state where there are several."""
+    several = len({each.state for each in results}) > 1
+    return [
+        f"{each.state}: {', '.join(what for what, *_ in each.values[check])}"
+        if several
+        else ", ".join(what for what, *_ in each.values[check])
+        for each in results
+        if each.values.get(check)
+    ]
+
+
+def _name_different(results: Sequence[GroupResult], check: str, unit: str) -> str:
+    counts: dict[str, list[int]] = {}
+    several = len({each.state for each in results}) > 1
+    for each in results:
+        for what, before, after in each.values.get(check, ()):
+            if before != after:
+                counts.setdefault(f"{each.state}: {what}" if several else what, []).append(each.group)
+    return ", ".join(f"{what} in {_name_groups(found, unit)}" for what, found in counts.items())
+
+
+def _name_groups(found: Sequence[int], unit: str) -> str:
+    return f"{unit} {found[0]}" if len(found) == 1 else f"{len(found)} {unit}s"
+
+
+_SIDE, _VALUE, _COMPARED, _KIND = (hidden(name) for name in ("side", "value", "compared", "kind"))
+_MISSING, _UNEXPECTED, _DIFFERING = "missing", "unexpected", "differing"
+
+
+@dataclass(frozen=True)
+class FoundRows:
+    """Rows that differ.
+
+    Attributes:
+        counts: how many, of each kind.
+        rows: examples, those that are missing or unexpected first.
+        other: examples with other values only.
+    """
+
+    counts: RecordCounts = field(default_factory=RecordCounts)
+    rows: tuple[DifferingRecord, ...] = ()
+    other: tuple[DifferingRecord, ...] = ()
+
+    def __add__(self, other: FoundRows) -> FoundRows:
+        rows, others = (*self.rows, *other.rows), (*self.other, *other.other)
+        return FoundRows(self.counts + other.counts, rows[:EXAMPLES], others[:EXAMPLES])
+
+    @property
+    def examples(self) -> tuple[DifferingRecord, ...]:
+        """Examples of every kind."""
+        half = max(EXAMPLES // 2, EXAMPLES - len(self.other))
+        return (*self.rows[:half], *self.other)[:EXAMPLES]
+
+
+def find_rows(
+    state: str,
+    sides: Mapping[str, DataFrame],
+    compared: tuple[str, str],
+    groups: tuple[str, Collection[int]],
+    fields: Collection[str],
+    *,
+    kept: bool = False,
+) -> FoundRows:
+    """Find rows that differ between two frames, in one pass over all of them.
+
+    Args:
+        state: name of the state.
+        sides: frames of `FlowRunner` by name, with the same keys; those that are not compared are only shown.
+        compared: names of the expected frame and of the one that is there.
+        groups: column of the key group or subtask, and the values of it to search.
+        fields: names of digests, and of fields of the payload, that are compared; the whole payload where it has none.
+        kept: rows that the second frame lacks are no difference: the migration left them out.
+
+    Returns:
+        Numbers of rows, and at most `EXAMPLES` of each kind.
+    """
+    column, values = hidden(groups[0]), groups[1]
+    common = set.intersection(*(set(frame.columns) for frame in sides.values()))
+    key_columns = ("key_bytes",) if hidden("key_bytes") in common else (*KEYS, "timestamp")
+    identity = [name for name in map(hidden, (groups[0], *key_columns, "list_index")) if name in common]
+    shown = [
+        name
+        for name in map(hidden, KEYS)
+        if name not in identity and any(name in frame.columns for frame in sides.values())
+    ]
+    timed = TIMES in fields or "times of the last access" in fields
+    union: DataFrame | None = None
+    for name, frame in sides.items():
+        rows = frame.where(F.col(column).isin(list(values))) if column in identity else frame
+        own = rows.select(
+            *identity,
+            *(F.col(each) for each in shown if each in frame.columns),
+            F.lit(name).alias(_SIDE),
+            _show_value(frame, timed=timed).alias(_VALUE),
+            _compare_text(frame, fields, timed=timed).alias(_COMPARED),
+        )
+        union = own if union is None else union.unionByName(own, allowMissingColumns=True)
+    assert union is not None
+    # Groups, not joins: a namespace may be null, and a key may occur twice on one side.
+    pair = F.struct(_COMPARED, _VALUE)
+    together = union.groupBy(*identity).agg(
+        *(F.first(name, ignorenulls=True).alias(name) for name in shown),
+        *(F.sort_array(F.collect_list(F.when(F.col(_SIDE) == name, pair))).alias(name) for name in sides),
+    )
+    wanted, found = compared
+    different = together.withColumn(_KIND, _classify(F.col(wanted), F.col(found), kept=kept)).where(F.col(_KIND) != "")
+    different = different.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        numbers = {row[_KIND]: row["count"] for row in different.groupBy(_KIND).count().collect()}
+        names = {name: name.removeprefix(hidden("")) for name in (*identity, *shown)}
+        examples = {
+            kind: tuple(
+                _make_row(state, row.asDict(recursive=True), names, list(sides), compared, frozenset(fields))
+                for row in different.where(F.col(_KIND) == kind).orderBy(*identity).limit(EXAMPLES).collect()
+            )
+            for kind in numbers
+        }
+    finally:
+        different.unpersist()
+    missing, unexpected = examples.get(_MISSING, ()), examples.get(_UNEXPECTED, ())
+    half = max(EXAMPLES // 2, EXAMPLES - len(unexpected))
+    return FoundRows(
+        RecordCounts(0, *(numbers.get(kind, 0) for kind in (_DIFFERING, _MISSING, _UNEXPECTED))),
+        (*missing[:half], *unexpected)[:EXAMPLES],
+        examples.get(_DIFFERING, ()),
+    )
+
+
+def _classify(wanted: Column, found: Column, *, kept: bool) -> Column:
+    lost = F.lit("") if kept else F.lit(_MISSING)
+    same = F.transform(wanted, lambda each: each[_COMPARED]) == F.transform(found, lambda each: each[_COMPARED])
+    return (
+        F.when(F.size(found) == 0, lost)
+        .when(F.size(found) < F.size(wanted), F.lit(_MISSING))
+        .when(F.size(found) > F.size(wanted), F.lit(_UNEXPECTED))
+        .when(same, F.lit(""))
+        .otherwise(F.lit(_DIFFERING))
+    )
+
+
+def _choose_fields(frame: DataFrame, fields: Collection[str]) -> list[str]:
+    """The compared fields of the payload, sorted; none where the payload is compared as a whole."""
+    kind = frame.schema[PAYLOAD].dataType if PAYLOAD in frame.columns else None
+    return [name for name in sorted(fields) if name in kind.names] if isinstance(kind, StructType) else []
+
+
+def _show_value(frame: DataFrame, fields: Sequence[str] = (), *, timed: bool) -> Column:
+    """The payload, or fields of it, as JSON."""
+    columns: list[Column] = []
+    if PAYLOAD in frame.columns:
+        payload = F.col(PAYLOAD)
+        value = F.struct(*(payload.getField(name).alias(name) for name in fields)) if fields else payload
+        columns.append(F.when(payload.isNotNull(), value).alias("value"))
+    if timed and hidden(TTL_COLUMN) in frame.columns:
+        columns.append(F.col(hidden(TTL_COLUMN)).alias("ttl_last_access"))
+    # Timers have keys only.
+    return F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}) if columns else F.lit("{}")
+
+
+def _compare_text(frame: DataFrame, fields: Collection[str], *, timed: bool) -> Column:
+    """The text of `_to_text` and the types: an INT 1 and a BIGINT 1 differ."""
+    if PAYLOAD not in frame.columns:
+        return _show_value(frame, timed=timed)
+    kind, known = frame.schema[PAYLOAD].dataType, _choose_fields(frame, fields)
+    types = (
+        [kind[name].dataType.simpleString() for name in known]
+        if known and isinstance(kind, StructType)
+        else [kind.simpleString()]
+    )
+    return F.concat(F.lit(" ".join(types)), _show_value(frame, known, timed=timed))
+
+
+def _make_row(
+    state: str,
+    row: Mapping[str, Any],
+    names: Mapping[str, str],
+    sides: Sequence[str],
+    compared: tuple[str, str],
+    fields: frozenset[str],
+) -> DifferingRecord:
+    key = {names[name]: to_plain(value) for name, value in row.items() if name in names and value is not None}
+    if "state_key" in key:
+        key.pop("key_bytes", None)
+    # The key first, its position in the snapshot last.
+    order = (*KEYS, "timestamp", "key_bytes", "list_index", "subtask", "key_group")
+    key = {name: key[name] for name in order if name in key}
+    texts = {name: [json.loads(each[_VALUE]) for each in row[name]] for name in sides}
+    values = {name: [_open(each) for each in found] for name, found in texts.items() if found}
+    several = [f"{len(found)} records {name}" for name, found in values.items() if len(found) > 1]
+    shown = {name: found[0] if len(found) == 1 else found for name, found in values.items()}
+    absent = tuple(name for name in sides if not texts[name])
+    if EXPECTED not in sides:
+        # What comes back is expected to be what was there.
+        shown |= {EXPECTED: shown[BEFORE]} if BEFORE in shown else {}
+        absent += () if BEFORE in shown else (EXPECTED,)
+    note = f"the key occurs several times: {', '.join(several)}" if several else ""
+    return DifferingRecord(state, key, shown, absent, note, compared, fields)
+
+
+def _open(content: dict[str, Any]) -> Any:
+    return content["value"] if list(content) == ["value"] else content or "timer"
+
+
+def combine_found(found: Sequence[FoundRows]) -> FoundRows:
+    """The rows of several states."""
+    return reduce(lambda one, other: one + other, found, FoundRows())
+
+
+_WHAT = "the proof cannot read the state"
+
+
+def digest_splits(
+    spark: SparkSession, splits: Sequence[KeyedSplit], columns: RowColumns, *, hashed: bool = False
+) -> Digested:
+    """Digest a state as stored in its files.
+
+    Args:
+        spark: the session.
+        splits: of the state.
+        columns: the digested columns.
+        hashed: also count keys that are not in the key group of their hash.
+
+    Raises:
+        StateError: the state cannot be read.
+    """
+    return combine(run_tasks(spark, [_DigestSplit(each, columns, hashed) for each in splits], _WHAT))
+
+
+def find_misplaced(spark: SparkSession, state: str, splits: Sequence[KeyedSplit], limit: int) -> list[DifferingRecord]:
+    """Find records of a state that are in another key group than their hash gives.
+
+    Args:
+        spark: the session.
+        state: its name.
+        splits: of the state.
+        limit: records at most.
+
+    Raises:
+        StateError: the state cannot be read.
+    """
+    found = run_tasks(spark, [_FindMisplaced(each, limit) for each in splits], _WHAT)
+    rows = [row for each in found for row in each][:limit]
+    return [
+        DifferingRecord(
+            state,
+            {"state_key": key},
+            {AFTER: f"key group {group}", EXPECTED: f"key group {hashed}, by the hash of the key"},
+        )
+        for key, group, hashed in rows
+    ]
+
+
+def digest_back(
+    spark: SparkSession, splits: Sequence[KeyedSplit], way: FieldwiseRows, made: RowColumns, written: RowColumns | None
+) -> tuple[Digested, Digested]:
+    """Digest the result of a field-wise downgrade and, in the same pass, its input.
+
+    Args:
+        spark: the session.
+        splits: of the new state.
+        way: the way back.
+        made: digested columns of the result.
+        written: digested columns of the new state, with keys checked by their hashes; None for none.
+
+    Returns:
+        (what comes back, what was written).
+
+    Raises:
+        StateError: the state cannot be read, or a field not be computed.
+    """
+    fields = () if written is None or written.fields is None else written.fields
+    new = None if made.fields is None else frozenset(made.fields)
+    rows = replace(way, new=new, old=frozenset(fields), hashed=written is not None)
+    found = run_on_rows(spark, rows, splits, _DigestBack(made, written), "the way back cannot be computed")
+    return combine(back for back, _ in found), combine(read for _, read in found)
+
+
+def digest_frame(frame: DataFrame, types: Mapping[str, pa.DataType], columns: RowColumns) -> Digested:
+    """Digest rows that Spark makes.
+
+    Args:
+        frame: the rows, as they would be written.
+        types: of their columns, where Spark has others.
+        columns: the digested columns.
+
+    Raises:
+        StateError: a row cannot be computed, or does not fit its type.
+    """
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        digest = RowDigest(columns)
+        for batch in batches:
+            digest.add(restore_types(batch, types))
+        yield pa.RecordBatch.from_pydict({"digested": [pickle.dumps(digest.result)]})
+
+    # After a shuffle every task has all key groups, so that sums are merged before the driver collects them.
+    made = frame.mapInArrow(work, "digested binary").rdd.map(lambda row: pickle.loads(row["digested"]))
+    return made.treeAggregate(Digested(), _join, _join)
+
+
+def _join(one: Digested, other: Digested) -> Digested:
+    """Both together, in the first."""
+    one.add(other)
+    return one
+
+
+@dataclass(frozen=True)
+class _DigestSplit:
+    """Digests one split."""
+
+    split: KeyedSplit
+    columns: RowColumns
+    hashed: bool
+
+    def run(self) -> Digested:
+        """Do the work."""
+        columns = self.columns
+        digest = RowDigest(columns)
+        names = ["key_group", *columns.keys]
+        names += [TTL_COLUMN] if columns.times else []
+        names += [HASHED] if self.hashed else []
+        if columns.kind is not None:
+            apart = columns.fields is not None and pa.types.is_struct(columns.kind) and columns.kind.num_fields
+            fields = choose_fields(columns.kind, columns.fields or ()) if apart else ()
+            names += [f"{columns.payload}.{name}" for name in fields] or [columns.payload]
+        options = TableOptions(columns=tuple(names), key_bytes="key_bytes" in names, key_hash=self.hashed)
+        for batch in replace(self.split, options=options).batches():
+            digest.add(batch)
+        return digest.result
+
+
+@dataclass(frozen=True)
+class _FindMisplaced:
+    """Finds records of one split that are in another key group than their hash gives."""
+
+    split: KeyedSplit
+    limit: int
+
+    def run(self) -> list[tuple[Any, int, int]]:
+        """Find (key, key group, key group of the hash)."""
+        rows: list[tuple[Any, int, int]] = []
+        options = TableOptions(columns=("key_group", "state_key", HASHED), key_hash=True)
+        for batch in replace(self.split, options=options).batches():
+            wrong = batch.filter(pc.fill_null(pc.not_equal(batch.column("key_group"), batch.column(HASHED)), False))
+            rows += [
+                (to_plain(row["state_key"]), row["key_group"], row[HASHED])
+                for row in wrong.slice(0, self.limit - len(rows)).to_pylist()
+            ]
+            if len(rows) >= self.limit:
+                break
+        return rows
+
+
+@dataclass(frozen=True)
+class _DigestBack:
+    """Digests what comes back of one split, and the split."""
+
+    made: RowColumns
+    written: RowColumns | None
+
+    def run(self, rows: Iterator[Rows]) -> tuple[Digested, Digested]:
+        """Do the work."""
+        back, read = RowDigest(self.made), None if self.written is None else RowDigest(self.written)
+        for each in rows:
+            back.add(each.new)
+            if read is not None:
+                read.add(each.stored)
+        return back.result, Digested() if read is None else read.result
+
+
+Way = tuple["Return", "LayoutContext"]
+"""The way back to an old state, and the layouts by which its rows are compared."""
+
+Returned = tuple["RowColumns", "Sums"]
+"""Digests of downgraded rows."""
+
+
+@dataclass(frozen=True)
+class KeyedStates:
+    """Keyed states and timers: compared by key group, rows identified by their keys.
+
+    Attributes:
+        before: the old operator.
+        after: the new one, read back from the files that were written.
+    """
+
+    spark: SparkSession
+    before: Operator
+    after: Operator
+    is_keyed: ClassVar[bool] = True
+    unit: ClassVar[str] = "key group"
+    column: ClassVar[str] = "key_group"
+    nouns: ClassVar[dict[str, str]] = {ROW_COUNTS: "records", KEY_SETS: "keys"}
+    descriptions: ClassVar[dict[str, str]] = DESCRIPTIONS
+
+    def make_reader(self, operator: Operator, opaque_values: OpaqueValues = OpaqueValues.ALL) -> StateReader:
+        """Return the reader of one side."""
+        return StateReader(self.spark, operator, opaque_values=opaque_values)
+
+    def spread(self, name: str, shape: StateShape, sums: Sums) -> Sums:
+        """Return what every group must hold of these digests."""
+        del name, shape
+        return sums
+
+    def choose_old(self, back: Return, layouts: LayoutContext) -> RowColumns:
+        """Choose the digested columns of an old state."""
+        return choose_old(self.before, back, layouts)
+
+    def digest_old(self, back: Return, columns: RowColumns, layouts: LayoutContext) -> Sums:
+        """Digest an old state as stored."""
+        splits = split_rows(self.before, back.old, layouts.opaque_values)
+        return digest_splits(self.spark, splits, columns).sums
+
+    def digest_new(
+        self, name: str, shape: StateShape, expected: ExpectedDigests, layouts: LayoutContext, ways: Sequence[Way]
+    ) -> tuple[Digested, list[Returned]]:
+        """Digest a new state as stored and as downgraded, in one pass where Arrow computes the downgrade.
+
+        Args:
+            name: of the state.
+            shape: of its rows.
+            expected: what its rows are compared with.
+            layouts: of its rows.
+            ways: the ways back.
+        """
+        del shape, layouts
+        splits, written = split_rows(self.after, name), None
+        found: dict[str, tuple[RowColumns, Digested, dict[str, str]]] = {}
+        for back, compared in ways:
+            bytewise = compared.opaque_values is OpaqueValues.ALL
+            way = find_fieldwise(self.spark, back.way, compared) if bytewise else None
+            if way is None:
+                continue
+            columns = replace(choose_row_columns(back.way.shape, self.before, compared, back.lost), times=False)
+            made, shared = share_digests(columns, expected.columns, way.carried, whole=way.whole)
+            came = Digested()
+            if made.fields != ():
+                # Ways back see the keys as bytes; what was written is digested in the same pass, once.
+                beside = expected.columns if written is None and "key_bytes" in expected.columns.keys else None
+                came, read = digest_back(self.spark, splits, FieldwiseRows(way, compared), made, beside)
+                written = read if beside is not None else written
+            found[back.old] = columns, came, shared
+        if written is None:
+            written = digest_splits(self.spark, splits, expected.columns, hashed=True)
+        returned: list[Returned] = []
+        for back, compared in ways:
+            if back.old in found:
+                columns, came, shared = found[back.old]
+                returned.append((columns, _join_sides(came, written, shared)))
+            else:
+                returned.append(self._digest_returned(back, compared))
+        return written, returned
+
+    def _digest_returned(self, back: Return, layouts: LayoutContext) -> Returned:
+        shape = back.way.shape
+        assert shape.key is not None
+        frame = to_rows(FlowRunner(self.make_reader(self.after, layouts.opaque_values), layouts).build(back.way), shape)
+        kind, groups = find_payload_type(shape, layouts), self.before.max_parallelism
+        columns = replace(choose_columns(shape, kind, frame.columns, groups, back.lost), times=False)
+        types = find_types(derive_keyed_layout(shape.info, shape.key, groups, layouts))
+        return columns, digest_frame(frame, types, columns).sums
+
+
+def _join_sides(came: Digested, written: Digested, shared: dict[str, str]) -> Sums:
+    """Digests of what comes back; those of values that stay are taken from what was written."""
+    if not shared:
+        return came.sums
+    same = {ROWS: ROWS, DIGEST_KEYS: DIGEST_KEYS, NULLS: NULLS} | shared
+    return {
+        group: {name: sums[other] for name, other in same.items()} | came.sums.get(group, {})
+        for group, sums in written.sums.items()
+    }
+
+
+@dataclass(frozen=True)
+class OperatorStates:
+    """List and broadcast states: compared by subtask; see `KeyedStates` for attributes and methods."""
+
+    spark: SparkSession
+    before: Operator
+    after: Operator
+    is_keyed: ClassVar[bool] = False
+    unit: ClassVar[str] = "subtask"
+    column: ClassVar[str] = "subtask"
+    nouns: ClassVar[dict[str, str]] = {ROW_COUNTS: "elements", KEY_SETS: "indices and keys"}
+    descriptions: ClassVar[dict[str, str]] = DESCRIPTIONS | {
+        ROW_COUNTS: "every subtask has as many elements as before",
+        KEY_SETS: "elements keep their index in the list of their subtask, entries of broadcast state their keys",
+    }
+
+    def make_reader(self, operator: Operator, opaque_values: OpaqueValues = OpaqueValues.ALL) -> OperatorStateReader:
+        """Return the reader of one side, of all copies of broadcast state."""
+        return OperatorStateReader(self.spark, operator, all_copies=True, opaque_values=opaque_values)
+
+    def spread(self, name: str, shape: StateShape, sums: Sums) -> Sums:
+        """Return what every group must hold: of broadcast state one copy was migrated, and every subtask gets it."""
+        if shape.kind != StateKind.BROADCAST:
+            return sums
+        (copy,) = sums.values() or [None]
+        return {each.subtask: copy for each in find_state(self.after, name).subtask_states} if copy else {}
+
+    def choose_old(self, back: Return, layouts: LayoutContext) -> RowColumns:
+        """Choose the digested columns of an old state."""
+        return choose_elements(make_encoder(self.before, back.shape, layouts), back.lost)
+
+    def digest_old(self, back: Return, columns: RowColumns, layouts: LayoutContext) -> Sums:
+        """Digest an old state, of broadcast state the first copy."""
+        reader = OperatorStateReader(self.spark, self.before, opaque_values=layouts.opaque_values)
+        return self._digest(reader.read(back.old, ()), back.shape, layouts, columns).sums
+
+    def digest_new(
+        self, name: str, shape: StateShape, expected: ExpectedDigests, layouts: LayoutContext, ways: Sequence[Way]
+    ) -> tuple[Digested, list[Returned]]:
+        """Digest a new state as stored and as downgraded."""
+        written = self._digest(self.make_reader(self.after).read(name, ()), shape, layouts, expected.columns)
+        returned: list[Returned] = []
+        for back, compared in ways:
+            frame = FlowRunner(self.make_reader(self.after, compared.opaque_values), compared).build(back.way)
+            columns = choose_elements(make_encoder(self.before, back.way.shape, compared), back.lost)
+            returned.append((columns, self._digest(frame, back.way.shape, compared, columns).sums))
+        return written, returned
+
+    def _digest(self, frame: DataFrame, shape: StateShape, layouts: LayoutContext, columns: RowColumns) -> Digested:
+        types = make_encoder(self.before, shape, layouts).types
+        return digest_frame(to_elements(frame, shape), types, columns)
 
 
 def prove_plan(
@@ -175,7 +832,7 @@ class _Prover:
                 old = self.states.digest_old(back, columns, layouts)
             old = self.states.spread(name, back.shape, old)
             is_timer = back.shape.kind == StateKind.TIMER
-            names = {KEYS if is_timer else ROWS: f"{'timers' if is_timer else 'records'} of {back.old}"}
+            names = {DIGEST_KEYS if is_timer else ROWS: f"{'timers' if is_timer else 'records'} of {back.old}"}
             # What one side does not have is not the same.
             names |= name_values(columns) | name_values(came)
             for group in sorted({*old, *sums}):
@@ -184,13 +841,13 @@ class _Prover:
 
     def _compare_written(self, name: str, flow: Flow, written: Digested) -> Iterator[GroupResult]:
         expected, nouns = self.expected[name], self.states.nouns
-        names = {KEYS: "timers"} if flow.shape.kind == StateKind.TIMER else name_values(expected.columns)
+        names = {DIGEST_KEYS: "timers"} if flow.shape.kind == StateKind.TIMER else name_values(expected.columns)
         wanted = self.states.spread(name, flow.shape, expected.digested.sums)
         for group in sorted({*wanted, *written.sums}):
             one, other = wanted.get(group), written.sums.get(group)
             values = {
                 ROW_COUNTS: compare_sums({ROWS: nouns[ROW_COUNTS]}, one, other),
-                KEY_SETS: compare_sums({KEYS: nouns[KEY_SETS]}, one, other),
+                KEY_SETS: compare_sums({DIGEST_KEYS: nouns[KEY_SETS]}, one, other),
                 READ_BACK: compare_sums(names, one, other),
             }
             records = 0 if other is None else other[ROWS]

@@ -45,8 +45,7 @@ def register(spark: SparkSession) -> None:
     Raises:
         UsageError: the Python workers cannot import this package; the hint names the option to set.
     """
-    from state_pipelines.spark.metadata_source import FlinkStateMetadataSource
-    from state_pipelines.spark.source import FlinkStateSource
+    from state_pipelines.spark.source import FlinkStateMetadataSource, FlinkStateSource
 
     if _is_classic(spark):
         if (spark.sparkContext.master or "").startswith("local"):

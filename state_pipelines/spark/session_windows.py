@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from state_pipelines.operations.migration.flows import SessionRole
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.spark.flow_columns import KEYS, PAYLOAD, hidden
+from state_pipelines.spark.types import KEYS, PAYLOAD, hidden
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

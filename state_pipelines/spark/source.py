@@ -1,4 +1,4 @@
-"""`spark.read.format("flink-state")`: a state, or an operator as one table, as a DataFrame, many tasks per file.
+"""`spark.read.format("flink-state")`: a state, or an operator as one table; and `flink-state-metadata`.
 
 Filters are not pushed down: PySpark's Python data source lets a pushed filter leak into later queries on the same
 DataFrame. Options select instead, and reach the kernels: `columns`, `keyGroups`, `key`.
@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import logging
 import pickle
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
 
-from state_pipelines.errors import UsageError
+from state_pipelines.errors import NotFoundError, StateError, UsageError, Where
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.snapshot.checks import check_declared_names
 from state_pipelines.spark.splits import (
+    METADATA_OPTIONS,
     READ_OPTIONS,
     BytesSplit,
     EmptySplit,
@@ -28,17 +32,20 @@ from state_pipelines.spark.splits import (
     find_state,
     ignoring,
     open_options,
+    open_with,
     plan_splits,
     use_options,
 )
-from state_pipelines.spark.task_requests import log_requests
+from state_pipelines.spark.tasks import log_requests
 from state_pipelines.spark.types import spark_schema
 from state_pipelines.spark.worker_memory import keep_freed_memory
+from state_pipelines.storage import is_directory, resolve, resolve_snapshot
+from state_pipelines.storage.locations import Threads
+from state_pipelines.storage.snapshot_listing import find_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from state_pipelines.snapshot import Operator, State
@@ -115,3 +122,159 @@ class StateReader(DataSourceReader):
             raise UsageError(f"{type(partition).__name__} is not a split of this source")
         with log_requests():
             yield from ignoring(partition.read(), StateOptions.parse(self._options).ignored)
+
+
+SCHEMA = pa.schema(
+    [
+        ("snapshot", pa.string()),
+        ("snapshot_kind", pa.string()),
+        ("checkpoint_id", pa.int64()),
+        ("metadata_version", pa.int32()),
+        ("operator_id", pa.string()),
+        ("operator_uid", pa.string()),
+        ("operator_name", pa.string()),
+        ("parallelism", pa.int32()),
+        ("max_parallelism", pa.int32()),
+        ("state", pa.string()),
+        ("state_kind", pa.string()),
+        ("key_serializer", pa.string()),
+        ("namespace_serializer", pa.string()),
+        ("value_serializer", pa.string()),
+        ("entries", pa.int64()),
+        ("bytes", pa.int64()),
+        ("undecoded", pa.string()),
+        ("format", pa.string()),
+        ("connector", pa.string()),
+        ("connector_kind", pa.string()),
+        ("connector_summary", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+"""One row per state; an operator without states, or a snapshot that cannot be read, has one row with its `error`.
+
+`format` is the format of the keyed state (see `KeyedFormat`); the row of an operator without states has that of all.
+"""
+
+
+class FlinkStateMetadataSource(DataSource):
+    """The format `flink-state-metadata`; options `path`, `count` (entries and bytes too) and those of `open_with`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Short name."""
+        return "flink-state-metadata"
+
+    def schema(self) -> StructType:
+        """Always the same."""
+        return spark_schema(SCHEMA)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reader."""
+        check_options(self.options, METADATA_OPTIONS)
+        return MetadataReader(self.options)
+
+
+SNAPSHOTS_PER_TASK = 64
+"""Snapshots whose metadata one task reads; with counts, which read all state, a task has one."""
+
+IN_FLIGHT = 16
+"""Snapshots that one task reads at a time."""
+
+
+@dataclass(frozen=True)
+class SnapshotSplit(InputPartition):
+    """Some snapshots."""
+
+    paths: tuple[str, ...]
+
+
+class MetadataReader(DataSourceReader):
+    """Reads many snapshots in one task, since each of them is little more than a wait for its storage."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """The snapshots below the path, in order."""
+        path = self._options.get("path")
+        if not path:
+            raise UsageError("the option path is missing", hint="Give a snapshot, or a directory of snapshots")
+        use_options(self._options)
+        found = list_snapshots(path)
+        size = 1 if self._is_counting else SNAPSHOTS_PER_TASK
+        return [SnapshotSplit(tuple(found[start : start + size])) for start in range(0, len(found), size)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of some snapshots, a batch for each."""
+        if not isinstance(partition, SnapshotSplit):
+            raise UsageError(f"{type(partition).__name__} is not a split of this source")
+
+        def describe(path: str) -> pa.RecordBatch:
+            rows = list(describe_snapshot(path, self._options, count=self._is_counting))
+            return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+        with log_requests(), Threads(min(IN_FLIGHT, len(partition.paths))) as pool:
+            yield from pool.map(describe, partition.paths)
+
+    @property
+    def _is_counting(self) -> bool:
+        return self._options.get("count") == "true"
+
+
+def list_snapshots(path: str) -> list[str]:
+    """Directories of the snapshots at or below a path, in order.
+
+    Raises:
+        NotFoundError: there are none.
+    """
+    location = resolve(path)
+    if not is_directory(location):
+        return [str(resolve_snapshot(path).directory)]
+    found = [str(each.location.directory) for each in find_snapshots(location)]
+    if not found:
+        raise NotFoundError("there is no snapshot", where=Where(file=path), hint="Give a directory of snapshots")
+    return found
+
+
+def describe_snapshot(path: str, options: Mapping[str, str], *, count: bool) -> Iterator[dict[str, object]]:
+    """Rows of `SCHEMA` for one snapshot."""
+    try:
+        report = inspect(open_with(path, options), count=count)
+    except StateError as error:
+        # One snapshot that cannot be read must not hide the others.
+        yield {"snapshot": path, "error": str(error)}
+        return
+    head = {
+        "snapshot": path,
+        "snapshot_kind": report.kind,
+        "checkpoint_id": report.checkpoint_id,
+        "metadata_version": report.metadata_version,
+    }
+    for operator in report.operators:
+        own = head | {
+            "operator_id": operator.id,
+            "operator_uid": operator.uid,
+            "operator_name": operator.name,
+            "parallelism": operator.parallelism,
+            "max_parallelism": operator.max_parallelism,
+            "error": operator.error or None,
+        }
+        if not operator.states:
+            yield own | {"format": ", ".join(dict.fromkeys(each.format for each in operator.keyed_formats)) or None}
+        for state in operator.states:
+            connector = state.connector
+            yield own | {
+                "state": state.name,
+                "state_kind": state.kind,
+                "key_serializer": state.key,
+                "namespace_serializer": state.namespace,
+                "value_serializer": state.value,
+                "entries": state.entries,
+                "bytes": state.bytes,
+                "undecoded": state.undecoded or None,
+                "format": state.format,
+                "connector": connector.connector if connector else None,
+                "connector_kind": connector.kind if connector else None,
+                "connector_summary": connector.summary if connector else None,
+                "error": operator.error or state.error or None,
+            }

@@ -1,8 +1,12 @@
-"""Suites of Great Expectations that a team keeps in files, run on the states of a snapshot.
+"""Suites of Great Expectations that a team keeps in files, run on the states of a snapshot, and on proofs.
 
 A directory holds files of suites (YAML, JSON or Python) and may be, or hold, a project of Great Expectations. Each
 suite becomes a validation definition and a checkpoint of the name `OPERATOR.STATE`; actions that the team has added to
 the checkpoint run too.
+
+Proofs as suites of Great Expectations: the numbers of a report, judged, kept and shown in data docs. The proof itself
+compares records without Great Expectations (`spark/proof.py`). Here each of its checks is a few expectations on the
+numbers of records that it compared, so that a team sees proofs where it sees its other suites.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from state_pipelines.spark.expectations import (
     make_record,
     sample_rows,
 )
-from state_pipelines.spark.state_rows import read_rows
+from state_pipelines.spark.operator_state import read_rows
 from state_pipelines.storage.documents import compose_yaml, parse_yaml, read_given_text
 
 if TYPE_CHECKING:
@@ -43,8 +47,10 @@ if TYPE_CHECKING:
 
     from great_expectations.core.expectation_suite import ExpectationSuite
     from great_expectations.data_context import AbstractDataContext
+    from great_expectations.expectations.expectation import Expectation
     from pyspark.sql import DataFrame, SparkSession
 
+    from state_pipelines.operations.proofs import ProofReport
     from state_pipelines.snapshot import Operator, Snapshot
 
 _SOURCE = "flink-state"
@@ -451,3 +457,81 @@ def find_project(expectations: str | Path, data_docs: str | Path | None) -> Path
 def _find_docs(context: AbstractDataContext) -> str:
     urls = [str(each["site_url"]) for each in context.get_docs_sites_urls() if each.get("site_url")]
     return urls[0] if urls else ""
+
+
+_PROOF_SOURCE = "proofs"
+_HOLDS = "holds"
+
+
+def judge_report(
+    report: ProofReport, name: str, *, project: str | Path | None = None, title: str = ""
+) -> dict[str, tuple[str, ...]]:
+    """Judge the numbers of a report by a suite of Great Expectations.
+
+    Args:
+        report: the report of a migration, rescaling or conversion.
+        name: of the suite, validation definition and checkpoint, such as `orders.migrated_savepoint`.
+        project: directory of a project of Great Expectations that keeps results and data docs; None keeps nothing.
+        title: name of the run in data docs.
+
+    Returns:
+        For each check the expectations that its numbers do not meet; empty for a check that holds.
+
+    Raises:
+        UsageError: Great Expectations is not installed.
+    """
+    import_expectations()
+    import great_expectations as gx
+    import pandas as pd
+    from great_expectations.checkpoint import UpdateDataDocsAction
+
+    context = open_context(project)
+    columns = {column: [value] for check in report.checks for column, value in _list_numbers(check)}
+    suite = gx.ExpectationSuite(
+        name=name, expectations=[each for check in report.checks for each in _list_expectations(check)]
+    )
+    batch = define_batch(context.data_sources.add_or_update_pandas(_PROOF_SOURCE), name)
+    definition = context.validation_definitions.add_or_update(
+        gx.ValidationDefinition(name=name, data=batch, suite=context.suites.add_or_update(suite))
+    )
+    checkpoint = context.checkpoints.add_or_update(
+        gx.Checkpoint(
+            name=name,
+            validation_definitions=[definition],
+            actions=[UpdateDataDocsAction(name="update data docs")] if project is not None else [],
+        )
+    )
+    result = checkpoint.run(
+        batch_parameters={"dataframe": pd.DataFrame(columns)}, run_id=gx.RunIdentifier(run_name=title or name)
+    )
+    (validated,) = result.run_results.values()
+    unmet: dict[str, list[str]] = {check.name: [] for check in report.checks}
+    for each in validated.results:
+        config = each.expectation_config
+        if config is not None and not each.success:
+            unmet[config.kwargs["column"].partition(" ")[0]].append(f"{config.type} of {config.kwargs['column']!r}")
+    return {check: tuple(texts) for check, texts in unmet.items()}
+
+
+def _list_numbers(check: ProofCheck) -> Iterator[tuple[str, Any]]:
+    """Columns of a check, named by the check and the number."""
+    yield f"{check.name} {_HOLDS}", check.ok
+    if check.counts is not None:
+        for number, value in check.counts.to_numbers().items():
+            yield f"{check.name} {number}", value
+
+
+def _list_expectations(check: ProofCheck) -> Iterator[Expectation]:
+    import great_expectations.expectations as gxe
+    from great_expectations.expectations.metadata_types import FailureSeverity
+
+    severity = FailureSeverity.CRITICAL if check.blocking else FailureSeverity.WARNING
+    yield gxe.ExpectColumnValuesToBeInSet(
+        column=f"{check.name} {_HOLDS}", value_set=[True], severity=severity, notes=check.description
+    )
+    if check.counts is not None:
+        for number in check.counts.to_numbers():
+            if number != "rows compared":
+                yield gxe.ExpectColumnValuesToBeBetween(
+                    column=f"{check.name} {number}", min_value=0, max_value=0, severity=severity
+                )

@@ -1,20 +1,166 @@
-"""Running plain work items as Spark tasks, one task each."""
+"""Running plain work items as Spark tasks, one task each, with their requests, tables and errors.
+
+Requests of a task to storages, as a line of its log. Spark's interface for data sources in Python has no metrics. Its
+workers' logs are a table, where `spark.sql.pyspark.worker.logging.enabled` is true: `spark.tvf.python_worker_logs()`.
+"""
 
 from __future__ import annotations
 
+import logging
 import pickle
+import re
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
+from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.task_requests import log_requests
+from state_pipelines import errors
+from state_pipelines.errors import MigrationError, StateError
 from state_pipelines.spark.types import spark_schema
+from state_pipelines.storage import join, resolve
+from state_pipelines.storage.faults import sent_requests
+from state_pipelines.storage.files import create_file, list_directory, remove_directory, remove_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+
+# PySpark prints what SQL it refuses as a page of JSON; the errors here say it in a line.
+for _name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+    PySparkLogger.getLogger(_name).disabled = True
+
+_HINT_IMPORT = (
+    "The workers of Spark do not import what only the driver finds, such as a module beside the script: set PYTHONPATH "
+    "before the session starts, call spark.sparkContext.addPyFile, or pyspark.cloudpickle.register_pickle_by_value of "
+    "the module"
+)
+
+_RAISED = re.compile(r"state_pipelines\.errors\.(\w+): (.*)")
+
+
+@contextmanager
+def translate_failures(what: str, kind: type[StateError] = MigrationError) -> Iterator[None]:
+    """Turn what Spark raises into a `StateError`.
+
+    An error of this package that a worker raised comes back under its own class; what code of the user raises there,
+    anything else that Spark refuses (an expression with a mistake, an overflow), and a worker that dies, become `kind`.
+
+    Args:
+        what: what was being done, for the message.
+        kind: of errors that are not of this package.
+    """
+    try:
+        yield
+    except PySparkException as error:
+        text = str(error)
+        if found := _RAISED.search(text):
+            raised = getattr(errors, found[1], StateError)
+            raise raised(found[2].strip()) from error
+        if error.getCondition() == "USER_RAISED_EXCEPTION":
+            message = (error.getMessageParameters() or {}).get("errorMessage") or text
+            raise kind(message) from error
+        if error.getCondition() == "PYTHON_EXCEPTION":
+            traceback = (error.getMessageParameters() or {}).get("traceback") or text
+            message = _summarize(traceback)
+            hint = _HINT_IMPORT if message.startswith("ModuleNotFoundError") else ""
+            raise kind(f"{what}: {message}", hint=hint) from error
+        first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+        raise kind(f"{what}: Spark says {first.strip()}") from error
+    except Py4JJavaError as error:
+        message = error.java_exception.getMessage() or error.java_exception.getClass().getName()
+        raise kind(f"{what}: Spark says {str(message).splitlines()[0].strip()}") from error
+
+
+def _summarize(traceback: str) -> str:
+    """Return class and message of the error at the end of a traceback, with file, line and function."""
+    _, _, last = traceback.rpartition("Traceback (most recent call last):\n")
+    lines = last.splitlines()
+    frames = [index for index, line in enumerate(lines) if line.startswith("  ")]
+    message = " ".join(line.strip() for line in lines[frames[-1] + 1 if frames else 0 :])
+    calls = [lines[index].strip() for index in frames if lines[index].startswith('  File "')]
+    return f"{message} ({calls[-1]})" if calls else message
+
+
+LOGGER = "state_pipelines.requests"
+"""Logger of the lines, at INFO; their context has `stage`, `partition`, `requests` and `bytes_read`."""
+
+
+@contextmanager
+def log_requests() -> Iterator[None]:
+    """Log what the block sends; other tasks of the same process do not run meanwhile."""
+    log, before = logging.getLogger(LOGGER), sent_requests()
+    try:
+        yield
+    finally:
+        sent, task = sent_requests() - before, TaskContext.get()
+        if task is not None:
+            # The root logger of a Python worker is at WARNING, and no code of the user runs there to change that.
+            log.setLevel(logging.INFO)
+            counts = {
+                "stage": str(task.stageId()),
+                "partition": str(task.partitionId()),
+                "requests": str(sent.requests),
+                "bytes_read": str(sent.bytes_read),
+            }
+            text = f"stage {task.stageId()}, partition {task.partitionId()}: {sent.requests:,} requests to storages"
+            log.info("%s, %s bytes read", text, f"{sent.bytes_read:,}", extra={"context": counts})
+
+
+_RESULT = pa.schema([("file", pa.string()), ("rows", pa.int64())])
+_DONE = "_SUCCESS"
+
+
+def write_parquet(frame: DataFrame, path: str) -> int:
+    """Write a frame as the Parquet files of a directory, in place of what was there; gives the number of rows.
+
+    A file `_SUCCESS` is written last. Files of attempts that failed are removed.
+
+    Args:
+        frame: the rows.
+        path: the directory; a path or a URL that fsspec reaches, from all workers.
+
+    Raises:
+        StorageError: the storage refuses.
+    """
+    directory = resolve(path)
+    remove_directory(directory)
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Another attempt at the same task has another name.
+        name, rows = f"part-{uuid4().hex}.parquet", 0
+        with ExitStack() as stack:
+            writer: pq.ParquetWriter | None = None
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                if writer is None:
+                    file = stack.enter_context(create_file(join(resolve(path), name)))
+                    writer = stack.enter_context(pq.ParquetWriter(file, batch.schema))
+                writer.write_batch(batch)
+                rows += batch.num_rows
+        if rows:
+            yield pa.RecordBatch.from_pylist([{"file": name, "rows": rows}], _RESULT)
+
+    written = {row["file"]: row["rows"] for row in frame.mapInArrow(write, "file string, rows bigint").collect()}
+    if not written:
+        schema = to_arrow_schema(frame.schema)
+        with create_file(join(directory, "part-empty.parquet")) as file:
+            pq.write_table(schema.empty_table(), file)
+    else:
+        for entry in list_directory(directory):
+            if entry.location.name not in written:
+                remove_file(entry.location)
+    with create_file(join(directory, _DONE)):
+        pass
+    return sum(written.values())
 
 
 Result = TypeVar("Result", covariant=True)

@@ -1,4 +1,4 @@
-"""Arrow types without an exact match in Spark, and their surrogates in DataFrames.
+"""Columns of frames: Arrow types without an exact match in Spark, casts, opaque values, and checks of expressions.
 
 | Arrow | Spark | why |
 |---|---|---|
@@ -13,19 +13,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructType
 
-from state_pipelines.codecs.logical_values import dense_offsets, flatten_entries
-from state_pipelines.errors import ValueRangeError
+from state_pipelines.codecs.columns import column_type, find_fields, has_opaque, reinterpret
+from state_pipelines.codecs.layout import OPAQUE_FIELD, Layout, Opaque
+from state_pipelines.codecs.logical_values import conform, dense_offsets, flatten_entries
+from state_pipelines.codecs.serializer_layouts import (
+    LayoutContext,
+    contains_opaque,
+    derive_layout,
+    keep_all_opaque,
+    keep_undecodable,
+)
+from state_pipelines.codecs.value_conversion import convert_column
+from state_pipelines.errors import MigrationError, ValueRangeError
+from state_pipelines.keyed.state_table import TTL_COLUMN
+from state_pipelines.operations.migration.flows import (
+    Apply,
+    Call,
+    Merge,
+    Project,
+    Regroup,
+    Replace,
+    Reserialize,
+    walk_flow,
+)
+from state_pipelines.operations.migration.structs import RAW, find_bare, quote_name
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql.types import StructType
+    from pyspark.sql import Column, DataFrame
+
+    from state_pipelines.operations.migration.flows import Flow
+    from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.operations.migration.round_trips import Return
+    from state_pipelines.serializers.tree import Serializer
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -136,3 +168,289 @@ def _remap(array: pa.MapArray, keys: pa.Array, items: pa.Array) -> pa.Array:
 def _empty_structs(array: pa.Array) -> pa.Array:
     valid = array.is_valid().buffers()[1] if array.null_count else None
     return pa.Array.from_buffers(pa.struct([]), len(array), [valid])
+
+
+_DEFAULTS = {"row_kind": "+I"}
+"""Columns beside the fields that an expression may leave out."""
+
+
+def cast_by_name(column: Column, source: DataType, target: DataType, path: str = "the value") -> Column:
+    """`column` of type `source` as `target`.
+
+    Raises:
+        MigrationError: a struct lacks a field of the target, or has one too many.
+    """
+    if _is_same(source, target):
+        return column
+    match source, target:
+        case NullType(), _:
+            return column.cast(target)
+        case StructType(), StructType():
+            return F.when(column.isNotNull(), F.struct(*_cast_fields(column, source, target, path)))
+        case ArrayType(), ArrayType():
+            inner = source.elementType, target.elementType
+            return F.transform(column, lambda element: cast_by_name(element, *inner, f"{path}[]"))
+        case MapType(), MapType():
+            keys, values = (source.keyType, target.keyType), (source.valueType, target.valueType)
+            entries = F.transform(
+                F.map_entries(column),
+                lambda entry: F.struct(
+                    cast_by_name(entry["key"], *keys, path), cast_by_name(entry["value"], *values, path)
+                ),
+            )
+            return F.map_from_entries(entries)
+        case (StructType(), _) | (_, StructType()):
+            raise MigrationError(f"{path} is {source.simpleString()}, which is no {target.simpleString()}")
+    return column.cast(target)
+
+
+def _cast_fields(column: Column, source: StructType, target: StructType, path: str) -> list[Column]:
+    have = {each.name: each.dataType for each in source}
+    extra = [name for name in have if name not in target.names]
+    missing = [name for name in target.names if name not in have and name not in _DEFAULTS]
+    if extra or missing:
+        wrong = [f"lacks {', '.join(missing)}" if missing else "", f"has {', '.join(extra)} too many" if extra else ""]
+        raise MigrationError(
+            f"{path} {' and '.join(filter(None, wrong))}", hint=f"Its fields must be {', '.join(target.names)}"
+        )
+    columns = []
+    for each in target:
+        if each.name in have:
+            field = cast_by_name(column.getField(each.name), have[each.name], each.dataType, f"{path}.{each.name}")
+        else:
+            field = F.lit(_DEFAULTS[each.name])
+        columns.append(field.alias(each.name))
+    return columns
+
+
+def _is_same(source: DataType, target: DataType) -> bool:
+    """Whether the types are the same but for what may be null."""
+    match source, target:
+        case StructType(), StructType():
+            return source.names == target.names and all(
+                _is_same(one.dataType, other.dataType) for one, other in zip(source, target, strict=True)
+            )
+        case ArrayType(), ArrayType():
+            return _is_same(source.elementType, target.elementType)
+        case MapType(), MapType():
+            return _is_same(source.keyType, target.keyType) and _is_same(source.valueType, target.valueType)
+    return source == target
+
+
+PREFIX = "__state_"
+PAYLOAD = f"{PREFIX}payload"
+STORED = f"{PREFIX}stored"
+"""The payload as the state that was read had it; only where it is asked for."""
+
+KEYS = ("state_key", "state_namespace", "map_key")
+VISIBLE = (*KEYS, "list_index", TTL_COLUMN)
+"""Columns that SQL may name beside the fields and `value`."""
+
+NULL_KEY = "the key of some entries becomes null"
+EQUAL_KEYS = "several values get the same"
+"""Beginnings of the messages for new keys that do not fit; see `FlowRunner.find_unfit_keys`."""
+
+_NOW = ("CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now")
+"""Expressions of Spark that are the same in all rows, but not in the run of the proof."""
+
+_NOW_WORDS = ("current_", "localtimestamp", "now(")
+"""Words in the texts of `_NOW`."""
+
+
+def hidden(name: str) -> str:
+    """A column under the name that it has inside."""
+    return PREFIX + name
+
+
+def name_column(sql: str, name: str) -> Column:
+    """SQL under a name; a column under its own or another name is one question to the JVM instead of two."""
+    return F.expr(sql).alias(name) if find_bare(sql) is None else F.expr(f"{sql} AS {quote_name(name)}")
+
+
+def is_orderable(kind: DataType) -> bool:
+    """Return whether Spark can order values of a type: all but maps, and types that hold maps."""
+    match kind:
+        case MapType():
+            return False
+        case ArrayType(elementType=element):
+            return is_orderable(element)
+        case StructType():
+            return all(is_orderable(each.dataType) for each in kind)
+        case _:
+            return True
+
+
+def spark_type(serializer: Serializer, layouts: LayoutContext) -> DataType:
+    """Spark type of the values of a serializer."""
+    kind = column_type(derive_layout(serializer, layouts))
+    return spark_schema(pa.schema([("value", kind)]))["value"].dataType
+
+
+def require_deterministic(frame: DataFrame, *, allowed: bool) -> None:
+    """Raise when a column of `frame` has other values each time.
+
+    Raises:
+        MigrationError: it has, and nothing allows it.
+    """
+    if allowed:
+        return
+    expressions = frame._jdf.queryExecution().analyzed().expressions()
+    for each in map(expressions.apply, range(expressions.size())):
+        if not each.deterministic() or _names_now(each.collectLeaves()):
+            text = re.sub(r"#\d+L?", "", each.toString())
+            raise MigrationError(
+                f"the expression {text} gives other values each time, so that nothing could be proven",
+                hint="Use literals, or say `nondeterministic: true` in the step",
+            )
+
+
+def _names_now(leaves: Any) -> bool:
+    """Return whether one of the leaves of an expression is the time of the query.
+
+    Every question to the JVM takes about a third of a millisecond: all leaves are looked at only where their text,
+    which is one question, may be about the time.
+    """
+    text = leaves.mkString(" ")
+    if not any(word in text for word in _NOW_WORDS):
+        return False
+    names = {leaves.apply(index).getClass().getSimpleName() for index in range(leaves.size())}
+    return not names.isdisjoint(_NOW)
+
+
+def fold_constants(frame: DataFrame) -> None:
+    """Let Spark evaluate the constants in the expressions of a frame, as it does before it reads a row.
+
+    Raises:
+        PySparkException: one cannot be evaluated, such as a text that is no date.
+    """
+    frame._jdf.queryExecution().optimizedPlan()
+
+
+def find_layouts(serializer: Serializer, layouts: LayoutContext) -> tuple[Layout, Layout]:
+    """Layouts of a value as rows hold it and as SQL sees it."""
+    return derive_layout(serializer, layouts), derive_layout(serializer, keep_undecodable(layouts))
+
+
+def layout_type(layout: Layout) -> DataType:
+    """Spark type of the values of a layout."""
+    return spark_schema(pa.schema([("value", column_type(layout))]))["value"].dataType
+
+
+def reinterpret_rows(array: pa.Array, source: Layout, target: Layout) -> pa.Array:
+    """Apply `reinterpret` to an array in the types of Spark."""
+    kind = column_type(source)
+    found = reinterpret(conform(from_spark(array, kind), kind), source, target)
+    return to_spark(pa.RecordBatch.from_arrays([found], names=["value"])).column(0)
+
+
+def reinterpret_column(column: Column, source: Layout, target: Layout) -> Column:
+    """Decode the bytes of the values of a column with another layout."""
+    if source == target:
+        return column
+
+    def work(array: pa.Array) -> pa.Array:
+        return reinterpret_rows(array, source, target)
+
+    # Spark derives the kind of function from its type hints, which the stubs do not know.
+    make: Any = arrow_udf
+    found: Column = make(work, layout_type(target))(column)
+    return found
+
+
+def convert_serialized(column: Column, old: Serializer, new: Serializer, layouts: LayoutContext) -> Column:
+    """Convert the values of a payload as rows hold them, as the old and the new serializer do together."""
+    kind = column_type(derive_layout(old, layouts))
+
+    def work(array: pa.Array) -> pa.Array:
+        found = convert_column(conform(from_spark(array, kind), kind), old, new, layouts)
+        return to_spark(pa.RecordBatch.from_arrays([found], names=["value"])).column(0)
+
+    make: Any = arrow_udf
+    found: Column = make(work, layout_type(derive_layout(new, layouts)))(column)
+    return found
+
+
+def conform_value(column: Column, source: DataType, row: Layout, plain: Layout, path: str = "the value") -> Column:
+    """Convert a column of SQL to the layout that rows hold.
+
+    Args:
+        column: the column.
+        source: its type.
+        row: layout as rows hold it.
+        plain: layout as SQL sees it.
+        path: for errors.
+
+    Raises:
+        MigrationError: see `cast_by_name`; or the value holds opaque values both as bytes and decoded.
+    """
+    if row == plain or isinstance(source, NullType):
+        return cast_by_name(column, source, layout_type(row), path)
+    if not _holds_bytes(source):
+        return reinterpret_column(cast_by_name(column, source, layout_type(plain), path), plain, row)
+    try:
+        return cast_by_name(column, source, layout_type(row), path)
+    except MigrationError as error:
+        error.hint = "Opaque values (Kryo and the like) are passed on as bytes here; give either all of them or none"
+        raise
+
+
+def _holds_bytes(kind: DataType) -> bool:
+    match kind:
+        case StructType():
+            return kind.names == [OPAQUE_FIELD] or any(_holds_bytes(each.dataType) for each in kind)
+        case ArrayType(elementType=element):
+            return _holds_bytes(element)
+        case MapType(keyType=key, valueType=value):
+            return _holds_bytes(key) or _holds_bytes(value)
+        case _:
+            return False
+
+
+def compares_bytes(flow: Flow, back: Return, plan: OperatorPlan) -> bool:
+    """Return whether a round trip of an old state is proven by the bytes of its opaque values.
+
+    It is where upgrade and downgrade pass all of them on. Else decoded values are compared.
+
+    Args:
+        flow: flow of the migration.
+        back: flow of the reverse migration.
+        plan: plan of the operator.
+    """
+    layouts = plan.context.layouts
+    return not writes_opaque(flow, layouts) and not writes_opaque(back.way, layouts)
+
+
+def writes_opaque(flow: Flow, layouts: LayoutContext) -> bool:
+    """Return whether a flow encodes opaque values, instead of passing on their bytes.
+
+    Equal values may then have other bytes: hash maps and shared references have several encodings.
+    """
+    return any(_makes_opaque(each, layouts) for each in walk_flow(flow))
+
+
+def _makes_opaque(node: Flow, layouts: LayoutContext) -> bool:
+    if isinstance(node, Merge):
+        return contains_opaque(node.shape.payload, layouts)
+    if (
+        not isinstance(node, Apply)
+        or node.shape.kind == StateKind.TIMER
+        or not contains_opaque(node.shape.payload, layouts)
+    ):
+        return False
+    before, after = (derive_layout(each.payload, keep_all_opaque(layouts)) for each in (node.input.shape, node.shape))
+    match node.stage:
+        case Project(columns=columns):
+            if isinstance(after, Opaque):
+                return True
+            olds, news = find_fields(before), find_fields(after)
+            return any(
+                has_opaque(news[name]) and RAW not in sql and olds.get(find_bare(sql) or "") != news[name]
+                for name, sql in columns
+                if name in news
+            )
+        case Replace(sql=sql) | Regroup(sql=str(sql)):
+            return before != after or (RAW not in sql and find_bare(sql) != "value" and sql != "value")
+        case Call() | Reserialize():
+            return True
+        case _:
+            return False

@@ -34,7 +34,7 @@ class FoundRows:
         operator: label of the operator.
         state: name of the state.
         rows: how many.
-        examples: the first of them, as `state_rows.to_rows` gives them.
+        examples: the first of them, as `operations.state_rows.to_rows` gives them.
     """
 
     path: str

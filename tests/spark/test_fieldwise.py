@@ -15,15 +15,21 @@ from state_pipelines.operations.migration import Direction, Migration, parse_mig
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate, write_state
 from state_pipelines.spark.analysis import EmptyReader
-from state_pipelines.spark.fieldwise import FieldwiseFlow, field_column, find_fieldwise
-from state_pipelines.spark.fieldwise_rows import FieldwiseRows, Rows, run_on_rows, split_rows
-from state_pipelines.spark.flow_columns import hidden
+from state_pipelines.spark.fieldwise import (
+    FieldwiseFlow,
+    FieldwiseRows,
+    Rows,
+    field_column,
+    find_fieldwise,
+    run_on_rows,
+    split_rows,
+)
 from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
 from state_pipelines.spark.migration_run import plan_snapshot
 from state_pipelines.spark.proof import prove_plan
-from state_pipelines.spark.record_encoding import RecordSpillWriter
+from state_pipelines.spark.record_encoding import RecordSpillWriter, plan_encoding
 from state_pipelines.spark.row_digests import find_types, restore_types
-from state_pipelines.spark.state_encoding import plan_encoding
+from state_pipelines.spark.types import hidden
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:

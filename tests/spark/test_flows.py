@@ -6,8 +6,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from state_pipelines.errors import MigrationError
-from state_pipelines.spark.casts import cast_by_name
-from state_pipelines.spark.flow_columns import require_deterministic
+from state_pipelines.spark.types import cast_by_name, require_deterministic
 
 if TYPE_CHECKING:
     from typing import Any

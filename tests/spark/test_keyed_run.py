@@ -9,7 +9,7 @@ import pytest
 
 from state_pipelines.datastream import CheckpointListener
 from state_pipelines.errors import StateError, StorageError
-from state_pipelines.spark.keyed_run import KeyedRun
+from state_pipelines.spark.keyed_tasks import KeyedRun
 from state_pipelines.storage import join, resolve
 from tests.checkpoints.tasks import Job
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from state_pipelines.spark.keyed_run import KeyedProcessResult
+    from state_pipelines.spark.keyed_tasks import KeyedProcessResult
 
 SCHEMA = "user string, page string, at long"
 SIZE = 30

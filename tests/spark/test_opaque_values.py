@@ -15,7 +15,7 @@ from state_pipelines.serializers.build import basic, pojo
 from state_pipelines.snapshot import Declarations, open_snapshot
 from state_pipelines.snapshot.operator_state import NonKeyedState
 from state_pipelines.spark import migrate
-from state_pipelines.spark.fieldwise_rows import split_rows
+from state_pipelines.spark.fieldwise import split_rows
 from state_pipelines.spark.migration_run import plan_snapshot
 from tests.snapshot.built import build_snapshot, list_operator
 from tests.snapshots import CLASSES

@@ -15,8 +15,7 @@ from state_pipelines.errors import UsageError
 from state_pipelines.operations.convert import convert
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark import register
-from state_pipelines.spark.metadata_source import FlinkStateMetadataSource
-from state_pipelines.spark.source import FlinkStateSource
+from state_pipelines.spark.source import FlinkStateMetadataSource, FlinkStateSource
 from state_pipelines.spark.splits import READ_OPTIONS, check_options, open_with
 from state_pipelines.spark.writer import plan_options
 from tests.snapshot.savepoints import orders

@@ -14,9 +14,10 @@ from state_pipelines.errors import StateError
 from state_pipelines.operations.convert import convert
 from state_pipelines.operations.migration import parse_migration
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.spark import metadata_source, migrate, register
-from state_pipelines.spark.metadata_source import MetadataReader, SnapshotSplit
-from state_pipelines.spark.task_requests import LOGGER
+from state_pipelines.spark import migrate, register
+from state_pipelines.spark import source as metadata_source
+from state_pipelines.spark.source import MetadataReader, SnapshotSplit
+from state_pipelines.spark.tasks import LOGGER
 from state_pipelines.storage import (
     METADATA_FILE,
     exists,

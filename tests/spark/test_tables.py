@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from state_pipelines.spark.tables import write_parquet
+from state_pipelines.spark.tasks import write_parquet
 
 if TYPE_CHECKING:
     from pathlib import Path

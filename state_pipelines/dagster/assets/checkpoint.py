@@ -121,7 +121,7 @@ def take_checkpoints(
     Raises:
         UsageError: the job has no stream.
     """
-    from state_pipelines.spark.stream_runs import process_available  # Importing Spark takes seconds.
+    from state_pipelines.spark.micro_batches import process_available  # Importing Spark takes seconds.
 
     stream = require_stream(job)
     process_available(

@@ -16,7 +16,7 @@ from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import Cell, make_table
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.operations.balance import measure_balance
-from state_pipelines.operations.balance.balance_charts import render_balance
+from state_pipelines.operations.balance_charts import render_balance
 
 if TYPE_CHECKING:
     from state_pipelines.operations.balance import Balance, OperatorBalance

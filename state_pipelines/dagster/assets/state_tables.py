@@ -52,8 +52,7 @@ def build_state_tables(job: FlinkJob) -> dg.AssetsDefinition:
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetMaterialization]:
         """Each state of a snapshot as a Parquet table, with one row per entry or timer."""
         # Importing Spark takes seconds.
-        from state_pipelines.spark.failures import translate_failures
-        from state_pipelines.spark.tables import write_parquet
+        from state_pipelines.spark.tasks import translate_failures, write_parquet
 
         snapshot = open_partition(context, job)
         own = {each.key for each in build_state_specs(job)}

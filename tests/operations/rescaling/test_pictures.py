@@ -18,7 +18,7 @@ from state_pipelines.operations.balance import (
     distribute,
     measure_balance,
 )
-from state_pipelines.operations.balance.balance_charts import MOST_OPERATORS, draw_balance, render_balance, save_balance
+from state_pipelines.operations.balance_charts import MOST_OPERATORS, draw_balance, render_balance, save_balance
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:
