@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keys import KeySeeks
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.rocksdb.manifest import TableFile
-    from state_pipelines.rocksdb.scan import TableCache
+    from state_pipelines.rocksdb.scans import TableCache
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
 

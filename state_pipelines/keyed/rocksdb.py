@@ -28,7 +28,7 @@ from state_pipelines.keyed.sections import parse_header
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.metadata.streams import check_header_size, read_together
 from state_pipelines.rocksdb.manifest import ColumnFamily, check_files_listed, find_manifest, read_database
-from state_pipelines.rocksdb.scan import (
+from state_pipelines.rocksdb.scans import (
     ColumnFamilyRanges,
     ColumnFamilyScans,
     Entries,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from state_pipelines.rocksdb.scan import Entries
+    from state_pipelines.rocksdb.scans import Entries
 
 TABLE_SIZE = 64 << 20
 """Bytes after which a new table is begun, the `target_file_size_base` of RocksDB and Flink."""

@@ -22,7 +22,7 @@ from state_pipelines.metadata import find_operator_id
 from state_pipelines.metadata.handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.streams import HEADER_SIZE, channel_states, measure_channel
 from state_pipelines.operatorstate import read_list_state
-from state_pipelines.rocksdb.scan import find_files, scan, split_keys
+from state_pipelines.rocksdb.scans import find_files, scan, split_keys
 from state_pipelines.serializers.tree import Kryo
 from state_pipelines.snapshot.operator_state import NonKeyedState
 from state_pipelines.snapshot.snapshot import survey_operator

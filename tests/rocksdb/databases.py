@@ -13,7 +13,7 @@ from rocksdict import AccessType, BlockBasedOptions, ChecksumType, Options, Rdic
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.rocksdb.blocks import masked_crc32c
 from state_pipelines.rocksdb.manifest import ColumnFamily, read_database
-from state_pipelines.rocksdb.scan import Entries, scan
+from state_pipelines.rocksdb.scans import Entries, scan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

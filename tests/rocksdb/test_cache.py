@@ -12,7 +12,7 @@ from rocksdict import DBCompressionType, Rdict
 
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.rocksdb import ColumnFamily, TableCache, read_database, scan
-from state_pipelines.rocksdb.scan import READ_SIZE
+from state_pipelines.rocksdb.scans import READ_SIZE
 from state_pipelines.storage import Location
 from tests.rocksdb.databases import make_options, to_pairs
 

@@ -11,7 +11,7 @@ from state_pipelines.errors import FormatError
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.rocksdb import TableCache
 from state_pipelines.rocksdb.manifest import TableFile
-from state_pipelines.rocksdb.scan import verify_table
+from state_pipelines.rocksdb.scans import verify_table
 from state_pipelines.rocksdb.table import open_table
 from tests.rocksdb.databases import Pairs, scan_pairs
 from tests.rocksdb.forged_tables import forge_table, make_family, write_table

@@ -27,8 +27,8 @@ from state_pipelines.metadata.handles import (
     StateChange,
 )
 from state_pipelines.operations.convert import convert
-from state_pipelines.rocksdb import scan
-from state_pipelines.rocksdb.scan import ColumnFamilyScans
+from state_pipelines.rocksdb import scans
+from state_pipelines.rocksdb.scans import ColumnFamilyScans
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import METADATA_FILE
 from tests.storages import CountedFileSystem, store_folder
@@ -130,8 +130,8 @@ def test_many_requests_are_in_flight_where_all_is_read(
     monkeypatch.setattr(canonical, "WINDOW", 1 << 14)
     monkeypatch.setattr(heap, "WINDOW", 1 << 14)
     monkeypatch.setattr(rocksdb, "ColumnFamilyScans", partial(ColumnFamilyScans, window=1 << 14))
-    monkeypatch.setattr(scan, "READ_SIZE", 1 << 14)
-    monkeypatch.setattr(scan, "_LEAST_READ", 1 << 14)
+    monkeypatch.setattr(scans, "READ_SIZE", 1 << 14)
+    monkeypatch.setattr(scans, "_LEAST_READ", 1 << 14)
     snapshot, _ = put(directories[format])
     batches = snapshot.operator(OPERATOR).batches_by_state()
     # Readers begin with few requests, so that those who stop early have not read much.

@@ -19,7 +19,7 @@ from state_pipelines.keyed.keys import TIMESTAMP
 from state_pipelines.metadata.handles import ChangelogStateBackendHandle, KeyGroupRange
 from state_pipelines.operations.auditing.file_checks import THREADS
 from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
-from state_pipelines.rocksdb.scan import verify_table
+from state_pipelines.rocksdb.scans import verify_table
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.checks import check_database_keys
 from state_pipelines.snapshot.keyed_state import KeyedState
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.state_table import KeyedTable
     from state_pipelines.operations.auditing.report import Findings
     from state_pipelines.rocksdb.manifest import TableFile
-    from state_pipelines.rocksdb.scan import TableCache
+    from state_pipelines.rocksdb.scans import TableCache
     from state_pipelines.snapshot import Operator, Snapshot, State
     from state_pipelines.snapshot.snapshot_files import OperatorFiles
 
