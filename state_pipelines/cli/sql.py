@@ -143,7 +143,7 @@ def check(
     if report.verdict is Verdict.UNDETERMINED:
         ctx.exit(UNDETERMINED)
     loses = strict and not (report.exact and report.verdict in (Verdict.CARRIED, Verdict.COMPUTED))
-    if report.verdict is Verdict.REFUSED or loses or (report.swaps and not migrating):
+    if report.verdict is Verdict.REFUSED or report.obstacle or loses or (report.swaps and not migrating):
         ctx.exit(ANSWER_IS_NO)
 
 
@@ -156,7 +156,7 @@ def _split_match(text: str) -> tuple[str, str]:
 
 def _show_check(report: SqlCheckReport) -> None:
     console = make_console()
-    bad = report.verdict in (Verdict.REFUSED, Verdict.UNDETERMINED) or report.swaps
+    bad = report.verdict in (Verdict.REFUSED, Verdict.UNDETERMINED) or report.obstacle or report.swaps
     console.print(describe_verdict(report), style="bold red" if bad else "bold green")
     if report.swaps:
         console.print("silent swap: a restore of the savepoint as it is gives no error and wrong values", style="bold")

@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from state_pipelines.errors import IncompatibleError
 from state_pipelines.metadata import compute_operator_id
+from state_pipelines.operations.migration.sql_revisions import draft_sql_revision
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot import Snapshot, open_snapshot
@@ -16,6 +18,7 @@ from state_pipelines.sql.comparison import compare_plans
 from state_pipelines.sql.node_states import list_operators
 from state_pipelines.sql.planner import load_queries
 from state_pipelines.sql.verdict import (
+    Binding,
     ColumnVerdict,
     OperatorVerdict,
     PlanComparison,
@@ -39,23 +42,6 @@ _UNKNOWN_TYPE = "?"
 
 
 @dataclass(frozen=True)
-class Binding:
-    """The operators of a savepoint as those of the plan of its job.
-
-    Attributes:
-        labels: of operators of the savepoint, by uid of the plan.
-        missing: uids of operators of the plan with keyed state, which the savepoint does not have.
-        unknown: labels of operators with state that the plan does not have.
-        misfits: states whose types are others than in the plan, in words.
-    """
-
-    labels: Mapping[str, str]
-    missing: tuple[str, ...]
-    unknown: tuple[str, ...]
-    misfits: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class SqlCheckReport:
     """Whether the state of a savepoint can be kept by a changed query.
 
@@ -63,11 +49,13 @@ class SqlCheckReport:
         comparison: of the plans, without operators that have no state in the savepoint.
         binding: operators of the savepoint.
         notes: on stubs of tables, and on what the savepoint holds beside the plan.
+        obstacle: reason why no migration carries out the change although the state could be kept; empty without.
     """
 
     comparison: PlanComparison
     binding: Binding
     notes: tuple[str, ...]
+    obstacle: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -118,6 +106,7 @@ class SqlCheckReport:
             "missing_operators": list(self.binding.missing),
             "unknown_operators": list(self.binding.unknown),
             "misfits": list(self.binding.misfits),
+            "obstacle": self.obstacle,
             "notes": list(self.notes),
         }
 
@@ -190,7 +179,14 @@ def check_plans(
     )
     kept = tuple(each for each in kept if each.old is not None or (each.new is not None and _may_keep(each.new)))
     ties = tuple(each for each in comparison.ties if any(uid in binding.labels for uid in each.old))
-    return SqlCheckReport(replace(comparison, operators=kept, ties=ties), binding, notes)
+    report = SqlCheckReport(replace(comparison, operators=kept, ties=ties), binding, notes)
+    if ties or report.verdict in (Verdict.REFUSED, Verdict.UNDETERMINED) or report.restores_as_it_is:
+        return report
+    try:
+        draft_sql_revision(report.comparison, binding, snapshot, "check")
+    except IncompatibleError as error:
+        return replace(report, obstacle=str(error))
+    return report
 
 
 def _may_keep(operator: PlannedOperator) -> bool:
@@ -333,6 +329,8 @@ def _check_without_plan(new: Plan, snapshot: Snapshot, notes: tuple[str, ...]) -
 
 def describe_verdict(report: SqlCheckReport) -> str:
     """Return the verdict in a few words."""
+    if report.obstacle:
+        return "not carried out: some state could be kept, but no migration does it"
     match report.verdict:
         case Verdict.REFUSED:
             return "refused: some state cannot be kept"
@@ -426,7 +424,9 @@ def list_remarks(report: SqlCheckReport) -> list[str]:
             "offsets of sources are kept under other names: a restore with --allowNonRestoredState and without a "
             "migration would drop them, and read the tables from where their options say"
         )
-    if not report.restores_as_it_is and report.verdict not in (Verdict.REFUSED, Verdict.UNDETERMINED):
+    if report.obstacle:
+        found.append(f"`sql migrate` does not carry out this change: {report.obstacle}")
+    elif not report.restores_as_it_is and report.verdict not in (Verdict.REFUSED, Verdict.UNDETERMINED):
         found.append("the savepoint needs a migration before the new query starts from it")
     return [*found, *report.notes]
 

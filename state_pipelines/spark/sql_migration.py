@@ -112,7 +112,7 @@ def migrate_query(
     before, after = (each.plan for each in loaded)
     report = check_plans(before, after, opened, match=match)
     comparison = report.comparison
-    revision = draft_sql_revision(report, opened, location.name, backfill)
+    revision = draft_sql_revision(report.comparison, report.binding, opened, location.name, backfill)
     notes = [*(note for each in loaded for note in each.notes), *revision.notes]
     if revision.migration is None and revision.operators.is_empty:
         seconds = time.monotonic() - started

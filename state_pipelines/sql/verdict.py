@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.sql.derivations import Derivation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from state_pipelines.sql.matching import Tie
     from state_pipelines.sql.node_states import PlannedOperator, PlannedState
@@ -208,3 +208,20 @@ def is_unchanged(state: StateVerdict) -> bool:
         and (state.old.name, state.old.describe()) == (state.new.name, state.new.describe())
         and all(each.old == each.new and each.derivation is Derivation.COPY for each in state.columns)
     )
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The operators of a savepoint as those of the plan of its job.
+
+    Attributes:
+        labels: of operators of the savepoint, by uid of the plan.
+        missing: uids of operators of the plan with keyed state, which the savepoint does not have.
+        unknown: labels of operators with state that the plan does not have.
+        misfits: states whose types are others than in the plan, in words.
+    """
+
+    labels: Mapping[str, str]
+    missing: tuple[str, ...]
+    unknown: tuple[str, ...]
+    misfits: tuple[str, ...]

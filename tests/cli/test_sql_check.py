@@ -16,6 +16,7 @@ from state_pipelines.errors import UsageError
 from state_pipelines.sql.verdict import Verdict
 from tests.snapshots import DATA
 from tests.sql.changed_plans import CHANGES, read_changed
+from tests.sql.recorded_pairs import NAMES, unpack
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -157,3 +158,18 @@ def test_scripts_need_flink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     found = run(str(tmp_path / "totals.sql"), TOTALS, SAVEPOINT)
     assert found.exit_code == 2
     assert "no such directory of Flink" in found.output
+
+
+def test_a_change_that_no_migration_carries_out(tmp_path: Path) -> None:
+    inner, outer = (unpack(name, tmp_path) for name in ("join-swap", "join-swap-outer"))
+    found = run(inner.old, outer.new, inner.savepoint, "--migrating")
+    assert found.exit_code == 1
+    assert found.output.startswith("not carried out: ")
+    assert "`sql migrate` does not carry out this change: the layout of state left-records changes" in found.output
+    assert sp.sql.check(inner.old, outer.new, inner.savepoint).to_json()["obstacle"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_in_the_way_of_a_change_that_was_carried_out(name: str, tmp_path: Path) -> None:
+    pair = unpack(name, tmp_path)
+    assert sp.sql.check(pair.old, pair.new, pair.savepoint).obstacle == ""

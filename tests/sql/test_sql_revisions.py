@@ -30,9 +30,8 @@ UNPLANNED = {"already-emitted-state-boolean", "waiting-to-emit-on-timer"}
 
 def draft(pair: RecordedPair, backfill: dict[str, str] | None = None) -> SqlRevision:
     snapshot = pair.open()
-    return draft_sql_revision(
-        check_plans(load_plan(pair.old), load_plan(pair.new), snapshot), snapshot, "changed", backfill
-    )
+    report = check_plans(load_plan(pair.old), load_plan(pair.new), snapshot)
+    return draft_sql_revision(report.comparison, report.binding, snapshot, "changed", backfill)
 
 
 def find_steps(revision: SqlRevision) -> list[st.Step]:
@@ -113,5 +112,6 @@ def test_a_backfill_fills_the_column_that_starts_empty(tmp_path: Path) -> None:
 def test_a_savepoint_of_another_query_is_refused(tmp_path: Path) -> None:
     pair, other = unpack("swap", tmp_path), unpack("join-swap", tmp_path)
     snapshot = other.open()
+    report = check_plans(load_plan(pair.old), load_plan(pair.new), snapshot)
     with pytest.raises(UsageError, match="the old query has no such operator"):
-        draft_sql_revision(check_plans(load_plan(pair.old), load_plan(pair.new), snapshot), snapshot, "changed")
+        draft_sql_revision(report.comparison, report.binding, snapshot, "changed")

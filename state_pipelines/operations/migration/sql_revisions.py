@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.operations.migration.shapes import StateShape
-    from state_pipelines.operations.sql_check import SqlCheckReport
     from state_pipelines.snapshot import Operator, Snapshot
     from state_pipelines.sql.node_states import PlannedRow, PlannedState
-    from state_pipelines.sql.verdict import ColumnVerdict, OperatorVerdict, PlanComparison, StateVerdict
+    from state_pipelines.sql.verdict import Binding, ColumnVerdict, OperatorVerdict, PlanComparison, StateVerdict
 
 _FOLDS = (
     Derivation.FOLD_COUNT,
@@ -65,12 +64,17 @@ def _list_states(operator: Operator) -> Mapping[str, StateShape]:
 
 
 def draft_sql_revision(
-    report: SqlCheckReport, snapshot: Snapshot, name: str, backfill: Mapping[str, str] | None = None
+    comparison: PlanComparison,
+    binding: Binding,
+    snapshot: Snapshot,
+    name: str,
+    backfill: Mapping[str, str] | None = None,
 ) -> SqlRevision:
     """Draft the revision of a change of a query.
 
     Args:
-        report: check of the old plan with the new one, against the snapshot.
+        comparison: of the old plan with the new one.
+        binding: operators of the snapshot as those of the old plan.
         snapshot: of the job with the old plan.
         name: of the revision.
         backfill: by name of a column that starts empty, in the state or in a sink, a Parquet table with its values: a
@@ -80,9 +84,8 @@ def draft_sql_revision(
         IncompatibleError: a state cannot be had in a right way; says why, and what can be done.
         UsageError: several operators would do, or the old query is not that of the snapshot.
     """
-    _require_possible(report)
-    comparison = report.comparison
-    stored = {uid: snapshot.operator(label) for uid, label in report.binding.labels.items()}
+    _require_possible(comparison, binding)
+    stored = {uid: snapshot.operator(label) for uid, label in binding.labels.items()}
     fillings = _Fillings(comparison, backfill or {})
     requests: list[OperatorRequest] = []
     changes: list[Change] = []
@@ -124,14 +127,13 @@ def _has_state(operator: Operator) -> bool:
     )
 
 
-def _require_possible(report: SqlCheckReport) -> None:
+def _require_possible(comparison: PlanComparison, binding: Binding) -> None:
     """Refuse before anything is read what the check refuses.
 
     Raises:
         IncompatibleError: says what, and why.
         UsageError: operators cannot be matched, or the old query is not that of the snapshot.
     """
-    comparison, binding = report.comparison, report.binding
     if comparison.ties:
         ties = "; ".join(each.describe() for each in comparison.ties)
         raise IncompatibleError(
