@@ -48,6 +48,8 @@ _WORDS: Mapping[str, tuple[str, int | None, int | None]] = {
     "VARIANT": ("VARIANT", None, None),
 }
 """Word of a type, and the root, length and scale that it has without numbers."""
+_SHOWN_CLASS = re.compile(r"\s*([\w.$]+)\s*\)")
+"""The class of a RAW type as texts of serializers show it, without its serializer."""
 _NESTED = {"ARRAY": 1, "MULTISET": 1, "MAP": 2}
 _WITHOUT_NUMBERS = ("STRING", "BYTES")
 _DAY_UNITS = ("DAY", "HOUR", "MINUTE", "SECOND")
@@ -275,6 +277,10 @@ class _TypeParser:
 
     def _raw(self) -> LogicalType:
         self.expect("(")
+        shown = _SHOWN_CLASS.match(self.text, self.position)
+        if shown is not None:
+            self.position = shown.end()
+            return LogicalType(root="RAW", class_name=shown[1])
         name = self.quoted()
         self.expect(",")
         if not self.accept("?"):

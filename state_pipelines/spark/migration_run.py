@@ -300,13 +300,6 @@ def plan_snapshot(snapshot: Snapshot, chain: Chain) -> list[tuple[Operator, Oper
             change.steps(direction)
     plans = []
     for operator in operators.values():
-        for change in chain[0][0].changes if len(chain) == 1 else ():
-            if (
-                change.state
-                and chain[0][1] == Direction.UPGRADE
-                and snapshot.operator(change.operator).id == operator.id
-            ):
-                operator.state(change.state)  # says which states there are
         with at(operator=operator.label):
             plans.append((operator, plan_operator(operator, find_shapes(operator), chain)))
     return plans

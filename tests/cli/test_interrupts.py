@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 COMMAND = """
 import ctypes, os, signal, sys, threading
 from state_pipelines.cli import main
-from state_pipelines.operations.convert import conversion_tasks
+from state_pipelines.operations import convert
 
-before = conversion_tasks.SubtaskConversion.run
+before = convert.SubtaskConversion.run
 
 @ctypes.CFUNCTYPE(None)
 def called():
@@ -44,13 +44,13 @@ def run(task):
     WHERE()
     return before(task)
 
-conversion_tasks.SubtaskConversion.run = run
+convert.SubtaskConversion.run = run
 main(sys.argv[1:])
 """
 WORKERS = """
 import os, signal, sys
 from state_pipelines.cli import main
-from state_pipelines.operations.convert import conversion_tasks
+from state_pipelines.operations import convert
 
 def run(task):
     with open(os.environ["BEGUN"], "w") as pipe:
@@ -58,8 +58,8 @@ def run(task):
     with open(os.environ["RELEASED"]) as pipe:
         pipe.read()
 
-conversion_tasks.SubtaskConversion.run = run
-conversion_tasks.SubtaskConversion.threads = 1
+convert.SubtaskConversion.run = run
+convert.SubtaskConversion.threads = 1
 if __name__ == "__main__":
     main(sys.argv[1:])
 """

@@ -106,6 +106,16 @@ PAIRS = (
     Pair("sum-and-count-of-avg", group("AVG(amount)"), group("COUNT(amount), SUM(amount)")),
     Pair("avg-beside", group("SUM(amount), COUNT(amount)"), group("COUNT(amount), AVG(amount), SUM(amount)")),
     Pair("count-of-not-null", group("COUNT(*), SUM(amount)"), group("SUM(amount), COUNT(k)")),
+    Pair(
+        "fold-distinct",
+        group("COUNT(DISTINCT k)"),
+        group("COUNT(DISTINCT k), MAX(k), MIN(k), SUM(DISTINCT k)"),
+    ),
+    Pair(
+        "fold-distinct-nullable",
+        group("COUNT(*), COUNT(DISTINCT amount)"),
+        group("MIN(amount), MAX(amount), COUNT(DISTINCT amount), SUM(DISTINCT amount), COUNT(*)"),
+    ),
     Pair("retract-swap", group("SUM(s), SUM(n)", _INNER), group("SUM(n), SUM(s)", _INNER)),
     Pair("retract-add", group("SUM(s)", _INNER), group("SUM(s), COUNT(n)", _INNER)),
     Pair("retract-max-swap", group("MAX(s), MAX(n)", _INNER), group("MAX(n), MAX(s)", _INNER)),
