@@ -18,7 +18,7 @@ from state_pipelines.errors import (
     ValueRangeError,
 )
 from state_pipelines.operations.bootstrap import bootstrap as bootstrapping
-from state_pipelines.operations.bootstrap.encoding import combine_digests, write_together
+from state_pipelines.operations.bootstrap.encoding import write_together
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark import BootstrapResult, NewOperator, NewState, bootstrap, bootstrap_run
@@ -445,14 +445,15 @@ def test_a_table_without_rows_is_a_state_without_entries(people: DataFrame, tmp_
 def test_a_proof_that_fails_publishes_nothing(
     people: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digest = combine_digests
+    read = bootstrapping._read_keyed
 
-    def forget(found: Any) -> Any:
-        known = digest(found)
-        known.sums.pop(min(known.sums))
-        return known
+    def forget(*arguments: Any) -> Any:
+        found = read(*arguments)
+        for known in found.values():
+            known.sums.pop(min(known.sums))
+        return found
 
-    monkeypatch.setattr(bootstrapping, "combine_digests", forget)
+    monkeypatch.setattr(bootstrapping, "_read_keyed", forget)
     with pytest.raises(ProofError, match="row_counts_per_key_group"):
         bootstrap(str(tmp_path / "new"), [NewOperator("people", [total(people)], parallelism=2)])
     assert not (tmp_path / "new").exists()
