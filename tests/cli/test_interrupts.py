@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -125,7 +126,9 @@ def test_a_request_to_end_reaches_a_command_with_processes(
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
-    # Reading waits for a process that works.
+    # Until a process works, unless the command has ended before.
+    while not select.select([pipe], [], [], 0.1)[0]:
+        assert run.poll() is None, run.communicate()[1]
     assert os.read(pipe, 5) == b"begun"
     if to_all:
         os.killpg(run.pid, signal.SIGTERM)
