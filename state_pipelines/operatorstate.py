@@ -47,8 +47,8 @@ from state_pipelines.errors import (
 )
 from state_pipelines.metadata.handles import OperatorStateMetaInfo, OperatorStateMode
 from state_pipelines.metadata.streams import KeptStreams, read_header_bytes
-from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
 from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.snapshot_classes import OpenBodyError, read_settled
 from state_pipelines.serializers.state_meta_info import (
     BackendStateType,
     StateMetaInfo,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.metadata.handles import OperatorStateHandle
     from state_pipelines.metadata.streams import StateStream
-    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
+    from state_pipelines.serializers.snapshot_classes import DeclaredSerializer
 
 Offsets = npt.NDArray[np.int64]
 Spans = tuple[Offsets, Offsets]

@@ -51,9 +51,14 @@ from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat, RecordCont
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.serializers.build import timer
-from state_pipelines.serializers.merged_subclasses import join_infos
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.serializers.state_meta_info import TIMER_STATE, BackendStateType, as_key_value, priority_queue
+from state_pipelines.serializers.state_meta_info import (
+    TIMER_STATE,
+    BackendStateType,
+    as_key_value,
+    join_infos,
+    priority_queue,
+)
 from state_pipelines.serializers.tree import MapOf
 
 if TYPE_CHECKING:

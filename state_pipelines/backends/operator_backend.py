@@ -27,8 +27,7 @@ from state_pipelines.metadata.handles import (
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.operations.rescale.assembly import redistribute
 from state_pipelines.operatorstate import OperatorHeader, read_raw_partitions, write_operator_file, write_raw_partitions
-from state_pipelines.serializers.merged_subclasses import join_infos
-from state_pipelines.serializers.state_meta_info import BackendStateType
+from state_pipelines.serializers.state_meta_info import BackendStateType, join_infos
 from state_pipelines.storage import create_file, join
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ Avro stores, whatever its logical type. Source: `org.apache.flink.formats.avro.u
 
 Avro values of an old schema as those of a new one, by Avro's schema resolution. Source: the Avro specification, "Schema
 Resolution", by which `AvroSerializer.deserialize` reads. Whether two schemas go together was decided before
-(`serializers.compatibility.avro`).
+(`serializers.compatibility.objects`).
 """
 
 from __future__ import annotations

@@ -36,8 +36,16 @@ from state_pipelines.codecs.scalar.codec import WRITABLE_LAYOUTS
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import build, tree
 from state_pipelines.serializers.python_types import PICKLED, PythonType, PythonValue
-from state_pipelines.serializers.tree import BasicKind, Enum, Kryo, Pojo, PojoField, PojoSubclass, Serializer
-from state_pipelines.serializers.tree.basic import COMPONENTS
+from state_pipelines.serializers.tree import (
+    COMPONENTS,
+    BasicKind,
+    Enum,
+    Kryo,
+    Pojo,
+    PojoField,
+    PojoSubclass,
+    Serializer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -34,8 +34,7 @@ from state_pipelines.datastream.type_information import (
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError, ValueRangeError
 from state_pipelines.serializers import build, tree
 from state_pipelines.serializers.text import describe, parse
-from state_pipelines.serializers.tree import BasicKind
-from state_pipelines.serializers.tree.basic import ARRAYS, PRIMITIVES
+from state_pipelines.serializers.tree import ARRAYS, PRIMITIVES, BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

@@ -53,8 +53,7 @@ from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.python_types import BYTES, PythonDeclaration, PythonType
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import keyed_state
-from state_pipelines.serializers.tree import BasicKind
-from state_pipelines.serializers.tree.basic import COMPONENTS
+from state_pipelines.serializers.tree import COMPONENTS, BasicKind
 from state_pipelines.snapshot.state import PREFIX, declare_types, python_name
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from state_pipelines.errors import UsageError, ValueRangeError
 from state_pipelines.serializers import build
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import BasicKind
-from state_pipelines.serializers.tree.basic import COMPONENTS
+from state_pipelines.serializers.tree import COMPONENTS, BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -23,8 +23,8 @@ from state_pipelines.codecs.beam import derive_coder
 from state_pipelines.codecs.columns import walk_layout
 from state_pipelines.errors import UnsupportedError, Where, at, older_than_promised, unsupported_version
 from state_pipelines.serializers.beam import KEY_CODER, BeamSerializer, Coder
-from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
+from state_pipelines.serializers.snapshot_classes import OpenBodyError, read_settled
 from state_pipelines.serializers.state_meta_info import (
     BackendStateType,
     StateMetaInfo,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from state_pipelines.binary.data_views import Reader, Writer
-    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
+    from state_pipelines.serializers.snapshot_classes import DeclaredSerializer
     from state_pipelines.serializers.tree import Serializer
 
 _INPUT_STATES = frozenset({"pushed-back-elements", "sortBuffer"})

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from state_pipelines.metadata.handles import KeyGroupRange
-    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
+    from state_pipelines.serializers.snapshot_classes import DeclaredSerializer
 
 WINDOW = 8 << 20
 """Bytes that are read at once."""

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from state_pipelines.serializers import (  # noqa: F401  the families register themselves
-    avro,
     basic,
     beam,
-    cep,
-    class_bound,
-    containers,
-    enums,
-    jdbc,
-    kryo,
-    pojo,
-    protobuf,
-    python,
+    composites,
+    objects,
     scala,
-    scala_api,
-    streaming_runtime,
     table_runtime,
 )

@@ -1,15 +1,29 @@
-"""Serializers without parameters: a table of snapshot class names, and the one pair that reads and writes them all.
+"""Serializers without nested serializers: basic types, enums, classes that write their own bytes, and JDBC's sink.
 
-Source: `SimpleTypeSerializerSnapshot` and its subclasses.
+One table of snapshot class names and one pair of functions serve all basic types. Snapshots of enums hold the class and
+its constants, in the order that the data refer to; those of Value, CopyableValue and Writable name the class alone;
+those of the exactly-once sink of JDBC are simple ones with one more version.
+Source: `SimpleTypeSerializerSnapshot`, `GenericTypeSerializerSnapshot` and their subclasses,
+`EnumSerializer.EnumSerializerSnapshot`, `ScalaEnumSerializerSnapshot`; repository apache/flink-connector-jdbc, package
+`org.apache.flink.connector.jdbc.xa`: `XaSinkStateSerializer`, `CheckpointAndXidSerializer`, `XidSerializer`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from state_pipelines.errors import UnsupportedVersionError
 from state_pipelines.serializers.registry import register
-from state_pipelines.serializers.tree import Basic, BasicKind
-from state_pipelines.serializers.tree.basic import COMPONENTS, PRIMITIVES
+from state_pipelines.serializers.tree import (
+    COMPONENTS,
+    PRIMITIVES,
+    Basic,
+    BasicKind,
+    ClassBound,
+    ClassBoundKind,
+    Enum,
+    ScalaEnum,
+)
 
 if TYPE_CHECKING:
     from state_pipelines.binary.data_views import Reader, Writer
@@ -105,3 +119,92 @@ def read_basic(reader: Reader, head: Head) -> Basic:
     head.expect(NAMED_VERSION, CURRENT_VERSION)
     serializer_class = reader.utf() if head.version == NAMED_VERSION else ""
     return Basic(**head.marks, kind=_KINDS[head.snapshot_class], serializer_class=serializer_class)
+
+
+CLASS_BOUND_VERSION = 2
+_RUNTIME = "org.apache.flink.api.java.typeutils.runtime."
+_CLASS_BOUND_KINDS = {
+    f"{_RUNTIME}{kind}Serializer${kind}SerializerSnapshot": kind
+    for kind in (ClassBoundKind.VALUE, ClassBoundKind.COPYABLE_VALUE, ClassBoundKind.WRITABLE)
+}
+
+
+def write_class_bound(writer: Writer, node: ClassBound) -> None:
+    """Write what `read_class_bound` reads."""
+    writer.utf(node.type_class)
+
+
+@register(*_CLASS_BOUND_KINDS, write=write_class_bound)
+def read_class_bound(reader: Reader, head: Head) -> ClassBound:
+    """Read the type class."""
+    head.expect(CLASS_BOUND_VERSION)
+    return ClassBound(**head.marks, kind=_CLASS_BOUND_KINDS[head.snapshot_class], type_class=reader.utf())
+
+
+ENUM = "org.apache.flink.api.common.typeutils.base.EnumSerializer$EnumSerializerSnapshot"
+ENUM_VERSION = 3
+
+
+def write_enum(writer: Writer, node: Enum) -> None:
+    """Write what `read_enum` reads."""
+    writer.utf(node.enum_class)
+    writer.i32(len(node.constants))
+    for constant in node.constants:
+        writer.utf(constant)
+
+
+@register(ENUM, write=write_enum)
+def read_enum(reader: Reader, head: Head) -> Enum:
+    """Read the class and the names of the constants."""
+    head.expect(ENUM_VERSION)
+    enum_class = reader.utf()
+    constants = tuple(reader.utf() for _ in range(reader.count(2)))
+    return Enum(**head.marks, enum_class=enum_class, constants=constants)
+
+
+def write_scala_enum(writer: Writer, node: ScalaEnum) -> None:
+    """Write what `read_scala_enum` reads."""
+    writer.utf(node.enum_class)
+    writer.i32(len(node.constants))
+    for name, number in node.constants:
+        writer.utf(name)
+        writer.i32(number)
+
+
+@register(
+    "org.apache.flink.api.scala.typeutils.ScalaEnumSerializerSnapshot",
+    "org.apache.flink.table.api.typeutils.ScalaEnumSerializerSnapshot",
+    write=write_scala_enum,
+)
+def read_scala_enum(reader: Reader, head: Head) -> ScalaEnum:
+    """Read the class and the constants with their ids."""
+    head.expect(ENUM_VERSION)
+    enum_class = reader.utf()
+    constants = tuple((reader.utf(), reader.i32()) for _ in range(reader.count(6)))
+    return ScalaEnum(**head.marks, enum_class=enum_class, constants=constants)
+
+
+_XA = "org.apache.flink.connector.jdbc.xa."
+_JDBC_KINDS = {
+    f"{_XA}XaSinkStateSerializer$XaSinkStateSimpleXaTypeSerializerSnapshot": BasicKind.JDBC_XA_SINK_STATE,
+    f"{_XA}CheckpointAndXidSerializer$CheckpointAndXidSimpleTypeSerializerSnapshot": BasicKind.JDBC_CHECKPOINT_AND_XID,
+    f"{_XA}XidSerializer$XidSimpleTypeSerializerSnapshot": BasicKind.JDBC_XID,
+}
+OWN_VERSION = 1
+
+
+def write_xa(writer: Writer, node: Basic) -> None:
+    """Write what `read_xa` reads."""
+    writer.i32(OWN_VERSION)
+
+
+@register(*_JDBC_KINDS, write=write_xa)
+def read_xa(reader: Reader, head: Head) -> Basic:
+    """Read the version that these snapshots write after the empty body of a simple one."""
+    head.expect(CURRENT_VERSION)
+    version = reader.i32()
+    if version != OWN_VERSION:
+        raise UnsupportedVersionError(
+            f"version {version} of {head.snapshot_class} is not supported (known: {OWN_VERSION})"
+        )
+    return Basic(**head.marks, kind=_JDBC_KINDS[head.snapshot_class])

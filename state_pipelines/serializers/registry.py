@@ -3,7 +3,7 @@
 A family is a pair of functions: `read(reader, head) -> node` consumes the body of a snapshot (the bytes after class
 name and version), `write(writer, node)` gives the same bytes back. `register` takes any pair; `register_simple`,
 `register_composite` and `register_composite_with_outer` are the base classes that Flink has for snapshots;
-`snapshot_class_rules` checks that they follow Flink's rules. The families of Flink register on import. A family of
+`snapshot_classes` checks that they follow Flink's rules. The families of Flink register on import. A family of
 one's own registers the same way, or through an entry point of the group `state_pipelines.serializers` whose module does
 so; entry points are loaded the first time a class is unknown.
 """
@@ -18,14 +18,20 @@ from typing import Any, TypeVar
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import UnknownSerializerError, UnsupportedError, UsageError, Where
 from state_pipelines.plugins import load_plugins
-from state_pipelines.serializers.body_ends import NESTED, OpenBodyError, current_reading, left, take_body
-from state_pipelines.serializers.declared_snapshots import COMPOSITE, SNAPSHOT, skip_word
-from state_pipelines.serializers.snapshot_class_rules import (
+from state_pipelines.serializers.snapshot_classes import (
+    COMPOSITE,
+    NESTED,
+    SNAPSHOT,
+    OpenBodyError,
     check_body,
     check_name,
     check_node,
     claim_serializer,
+    current_reading,
     is_flinks,
+    left,
+    skip_word,
+    take_body,
 )
 from state_pipelines.serializers.snapshot_frames import (
     CURRENT_COMPOSITE,

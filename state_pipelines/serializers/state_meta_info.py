@@ -2,15 +2,18 @@
 
 They fill the headers of keyed and operator state alike; meta-info versions 6 and 7 have the same bytes.
 Source: `StateMetaInfoSnapshot`, `StateMetaInfoSnapshotReadersWriters`, `RegisteredStateMetaInfoBase`.
+
+Subtasks of one job often differ in the subclasses that a `PojoSerializer` has met without registration. Their objects
+are written with the class name, so that values of both can be stored under one serializer that lists all
+(`PojoSerializerSnapshot`, `nonRegisteredSubclassSerializers`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.errors import at
-from state_pipelines.serializers.body_ends import SERIALIZERS, STATES, OpenBodyError, current_reading, left
 from state_pipelines.serializers.build import list_of, map_of
 from state_pipelines.serializers.registered_states import DISTRIBUTION_MODE as DISTRIBUTION_MODE
 from state_pipelines.serializers.registered_states import KEY_SERIALIZER as KEY_SERIALIZER
@@ -22,12 +25,12 @@ from state_pipelines.serializers.registered_states import BackendStateType as Ba
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.registered_states import StateMetaInfo as StateMetaInfo
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
+from state_pipelines.serializers.snapshot_classes import SERIALIZERS, STATES, OpenBodyError, current_reading, left
 from state_pipelines.serializers.snapshot_frames import SMALLEST_SNAPSHOT
-from state_pipelines.serializers.tree import Opaque, Serializer
+from state_pipelines.serializers.tree import Opaque, Pojo, PojoField, PojoSubclass, Serializer
 
 if TYPE_CHECKING:
     from state_pipelines.binary.data_views import Reader, Writer
-
 
 TIMER_STATE = "_timer_state/"
 """Prefix of the name of a timer state (`InternalTimeServiceManagerImpl.TIMER_STATE_PREFIX`)."""
@@ -218,3 +221,67 @@ def broadcast_state(name: str, key: Serializer, value: Serializer) -> StateMetaI
         options=((DISTRIBUTION_MODE, StateKind.BROADCAST),),
         serializers=((VALUE_SERIALIZER, value), (KEY_SERIALIZER, key)),
     )
+
+
+_Node = TypeVar("_Node", bound=Serializer | PojoField | PojoSubclass)
+
+
+def join_infos(first: StateMetaInfo, second: StateMetaInfo) -> StateMetaInfo | None:
+    """Merge the meta infos of a state; None if they differ in more than subclasses."""
+    others = dict(second.serializers)
+    joined = []
+    for role, serializer in first.serializers:
+        found = join_serializers(serializer, others[role]) if role in others else None
+        if found is None:
+            return None
+        joined.append((role, found))
+    whole = replace(first, serializers=tuple(joined))
+    # In the order of the first one; all else must be equal.
+    return whole if replace(second, serializers=whole.serializers) == whole and len(joined) == len(others) else None
+
+
+def join_serializers(first: Serializer, second: Serializer) -> Serializer | None:
+    """Merge the subclasses of two serializers, those of the first one first; None if they differ otherwise."""
+    return _join(first, second)
+
+
+def _join(first: _Node, second: _Node) -> _Node | None:
+    if first == second:
+        return first
+    if type(first) is not type(second):
+        return None
+    changes: dict[str, Any] = {}
+    for each in fields(first):
+        one, other = getattr(first, each.name), getattr(second, each.name)
+        if isinstance(first, Pojo) and each.name == "non_registered":
+            found = _join_subclasses(one, other)
+        else:
+            found = _join_values(one, other)
+        if found is None and one != other:
+            return None
+        changes[each.name] = found
+    return replace(first, **changes)
+
+
+def _join_values(one: Any, other: Any) -> Any:
+    """None when they cannot be joined, or both are None."""
+    if isinstance(one, Serializer | PojoField | PojoSubclass):
+        return _join(one, other)
+    if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
+        joined = [_join_values(left, right) for left, right in zip(one, other, strict=True)]
+        if any(value is None and left is not None for value, left in zip(joined, one, strict=True)):
+            return None
+        return tuple(joined)
+    return one if one == other else None
+
+
+def _join_subclasses(
+    first: tuple[PojoSubclass, ...], second: tuple[PojoSubclass, ...]
+) -> tuple[PojoSubclass, ...] | None:
+    joined = {each.class_name: each for each in first}
+    for each in second:
+        found = _join(joined.get(each.class_name, each), each)
+        if found is None:
+            return None
+        joined[each.class_name] = found
+    return tuple(joined.values())

@@ -1,15 +1,30 @@
-"""Snapshots of the table runtime (SQL).
+"""Snapshots of the table runtime: rows, arrays and maps of SQL and of PyFlink, with their logical types.
 
-Some hold Java serialization streams without a length; their bytes are kept, so that they are written as they were.
-Source: `org.apache.flink.table.runtime.typeutils` and `org.apache.flink.table.runtime.sequencedmultisetstate`.
+Some hold Java serialization streams without a length. Their bytes are kept, so that they are written as they were; the
+logical types parsed from them serve the data layout and display. State of Python functions itself is byte arrays
+(`BytePrimitiveArray`, `ByteArrayWrapper`), whose content, often a pickle, is kept as it is and never unpickled.
+Source: `org.apache.flink.table.runtime.typeutils` with its package `serializers.python`,
+`org.apache.flink.table.runtime.sequencedmultisetstate`, `PythonTypeUtils.toInternalSerializer`,
+`org.apache.flink.table.types.logical.LogicalType` and its subclasses.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import ValueRangeError
-from state_pipelines.serializers.logical_types import read_java, read_logical_type
+from state_pipelines.binary.java_stream import (
+    JavaArray,
+    JavaBlock,
+    JavaClass,
+    JavaClassDesc,
+    JavaContent,
+    JavaEnum,
+    JavaObject,
+    JavaValue,
+    read_stream,
+)
+from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
+from state_pipelines.serializers.basic import CURRENT_VERSION, SNAPSHOT_CLASSES
 from state_pipelines.serializers.registry import (
     read_nested,
     read_nested_list,
@@ -26,12 +41,16 @@ from state_pipelines.serializers.snapshot_frames import (
 )
 from state_pipelines.serializers.tree import (
     ArrayData,
+    Basic,
+    BasicKind,
     BinaryRow,
     Decimal,
     External,
     LinkedListOf,
+    LogicalType,
     MapData,
     PythonArray,
+    PythonDecimal,
     PythonMap,
     PythonRow,
     RawValue,
@@ -47,6 +66,105 @@ from state_pipelines.serializers.tree import (
 
 if TYPE_CHECKING:
     from state_pipelines.binary.data_views import Reader, Writer
+
+# Fields of the subclasses that hold the one or two numbers of a type.
+_LENGTHS = ("length", "precision", "yearPrecision", "dayPrecision")
+_SCALES = ("scale", "fractionalPrecision")
+# Fields of the subclasses that hold one child each.
+_CHILDREN = ("elementType", "keyType", "valueType", "sourceType")
+# Fields that lists are wrapped in: Collections$Unmodifiable…List, Arrays$ArrayList, Collections$SingletonList.
+_LIST_FIELDS = ("list", "c", "a")
+
+
+def read_java(reader: Reader) -> tuple[bytes, JavaContent]:
+    """Read one Java stream; return its bytes and its content."""
+    start = reader.position
+    content = read_stream(reader)
+    return bytes(reader.data[start : reader.position]), content
+
+
+def read_logical_type(reader: Reader) -> tuple[bytes, LogicalType]:
+    """Read the Java stream of one logical type; returns its bytes as written and the type.
+
+    Raises:
+        FormatError: the stream does not hold a logical type.
+    """
+    start = reader.position
+    raw, content = read_java(reader)
+    try:
+        return raw, to_logical_type(content)
+    except FormatError as error:
+        raise reader.error(error.what, start) from None
+
+
+def to_logical_type(content: JavaValue) -> LogicalType:
+    """Return the logical type that a Java object is.
+
+    Raises:
+        FormatError: the object is something else.
+    """
+    members = content.fields if isinstance(content, JavaObject) else {}
+    root = members.get("typeRoot")
+    if not isinstance(root, JavaEnum):
+        raise FormatError(f"{_class_name(content)} is not a logical type")
+    names, children = _fields(members)
+    return LogicalType(
+        root=root.constant,
+        nullable=bool(members.get("isNullable")),
+        length=_number(members, _LENGTHS),
+        scale=_number(members, _SCALES),
+        children=children or tuple(to_logical_type(members[name]) for name in _CHILDREN if name in members),
+        names=names,
+        class_name=_described_class(members),
+    )
+
+
+def _fields(members: dict[str, JavaValue]) -> tuple[tuple[str, ...], tuple[LogicalType, ...]]:
+    """Return names and types of the fields of ROW and STRUCTURED types."""
+    elements = _elements(members.get("fields", members.get("attributes")))
+    rows = [each.fields for each in elements if isinstance(each, JavaObject)]
+    return tuple(str(row.get("name")) for row in rows), tuple(to_logical_type(row.get("type")) for row in rows)
+
+
+def _elements(value: JavaValue) -> tuple[JavaValue, ...]:
+    """Return the elements of the list classes of the JDK that hold type fields."""
+    if isinstance(value, JavaArray):
+        return tuple(value.values)
+    if not isinstance(value, JavaObject):
+        return ()
+    for name in _LIST_FIELDS:
+        if name in value.fields:
+            return _elements(value.fields[name])
+    if "element" in value.fields:
+        return (value.fields["element"],)
+    # ArrayList, LinkedList and the immutable lists write their elements after a count.
+    written = value.class_data[-1].annotation if value.class_data else None
+    return tuple(each for each in written or () if not isinstance(each, JavaBlock))
+
+
+def _number(members: dict[str, JavaValue], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        value = members.get(name)
+        if isinstance(value, int):
+            return value
+    return None
+
+
+def _described_class(members: dict[str, JavaValue]) -> str | None:
+    """Return the class of RAW, STRUCTURED and legacy types."""
+    for name in ("clazz", "implementationClass"):
+        value = members.get(name)
+        if isinstance(value, JavaClass) and isinstance(value.class_desc, JavaClassDesc):
+            return value.class_desc.name
+    structured = members.get("className")
+    if isinstance(structured, str):
+        return structured
+    return _class_name(members["typeInfo"]) if "typeInfo" in members else None
+
+
+def _class_name(content: JavaValue) -> str:
+    return content.class_name if isinstance(content, JavaObject) else type(content).__name__
+
 
 _TYPEUTILS = "org.apache.flink.table.runtime.typeutils."
 _SEQUENCED = "org.apache.flink.table.runtime.sequencedmultisetstate.linked."
@@ -265,3 +383,131 @@ def build_row_sqn_info(marks: CompositeMarks, nested: tuple[Serializer, ...]) ->
 def build_sequenced_node(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
     """Return a row of a sequenced multiset: row, its number, previous, next, next of the same record, timestamp."""
     return Variants(**marks, kind=VariantKind.SEQUENCED_NODE, serializers=nested)
+
+
+_PYTHON = "org.apache.flink.table.runtime.typeutils.serializers.python."
+_ROW = f"{_PYTHON}RowDataSerializer$RowDataSerializerSnapshot"
+_ARRAY = f"{_PYTHON}ArrayDataSerializer$ArrayDataSerializerSnapshot"
+_MAP = f"{_PYTHON}MapDataSerializer$BaseMapSerializerSnapshot"
+_DECIMAL = f"{_PYTHON}DecimalDataSerializer$DecimalSerializerSnapshot"
+_TIMESTAMP = "org.apache.flink.table.runtime.typeutils.TimestampDataSerializer$TimestampDataSerializerSnapshot"
+VERSION = 1
+
+_BASICS = {
+    "BOOLEAN": BasicKind.BOOLEAN,
+    "TINYINT": BasicKind.BYTE,
+    "SMALLINT": BasicKind.SHORT,
+    "INTEGER": BasicKind.INT,
+    "BIGINT": BasicKind.LONG,
+    "FLOAT": BasicKind.FLOAT,
+    "DOUBLE": BasicKind.DOUBLE,
+    "BINARY": BasicKind.BYTE_PRIMITIVE_ARRAY,
+    "VARBINARY": BasicKind.BYTE_PRIMITIVE_ARRAY,
+    "CHAR": BasicKind.STRING_DATA,
+    "VARCHAR": BasicKind.STRING_DATA,
+    "DATE": BasicKind.INT,
+    "TIME_WITHOUT_TIME_ZONE": BasicKind.INT,
+}
+
+register(f"{_PYTHON}TimestampSerializer$TimestampSerializerSnapshot", write=write_timestamp)(read_timestamp)
+
+
+def to_internal(of: LogicalType) -> Serializer:
+    """Return the serializer that PyFlink has for values of a SQL type (`PythonTypeUtils.toInternalSerializer`).
+
+    Raises:
+        UnsupportedError: PyFlink has none.
+    """
+    match of.root:
+        case root if root in _BASICS:
+            kind = _BASICS[root]
+            return Basic(snapshot_class=SNAPSHOT_CLASSES[kind], snapshot_version=CURRENT_VERSION, kind=kind)
+        case "TIMESTAMP_WITHOUT_TIME_ZONE" | "TIMESTAMP_WITH_LOCAL_TIME_ZONE":
+            return TimestampData(snapshot_class=_TIMESTAMP, snapshot_version=VERSION, precision=of.length or 0)
+        case "DECIMAL":
+            scale = of.scale or 0
+            return PythonDecimal(
+                snapshot_class=_DECIMAL, snapshot_version=VERSION, precision=of.length or 0, scale=scale
+            )
+        case "ROW":
+            fields = tuple(map(to_internal, of.children))
+            return PythonRow(snapshot_class=_ROW, snapshot_version=ROW_VERSION, types=of.children, fields=fields)
+        case "ARRAY":
+            (element,) = of.children
+            return PythonArray(
+                snapshot_class=_ARRAY, snapshot_version=VERSION, element_type=element, element=to_internal(element)
+            )
+        case "MAP":
+            key, value = of.children
+            return PythonMap(
+                snapshot_class=_MAP,
+                snapshot_version=VERSION,
+                key_type=key,
+                value_type=value,
+                key=to_internal(key),
+                value=to_internal(value),
+            )
+    raise UnsupportedError(f"PyFlink has no serializer for values of SQL type {of.root}")
+
+
+def write_python_row(writer: Writer, node: PythonRow) -> None:
+    """Write what `read_python_row` reads."""
+    write_row_fields(writer, node)
+
+
+@register(_ROW, write=write_python_row)
+def read_python_row(reader: Reader, head: Head) -> PythonRow:
+    """Read the logical types, then as many field serializers."""
+    head.expect(ROW_VERSION)
+    streams = [read_logical_type(reader) for _ in range(reader.count(_SMALLEST_STREAM))]
+    return PythonRow(
+        **head.marks,
+        types=tuple(kind for _, kind in streams),
+        fields=read_nested_list(reader, len(streams)),
+        java_types=tuple(raw for raw, _ in streams),
+    )
+
+
+def write_python_streams(writer: Writer, node: PythonArray | PythonMap) -> None:
+    """Write the Java streams that are the whole body."""
+    write_java(writer, node)
+
+
+@register(_ARRAY, write=write_python_streams)
+def read_python_array(reader: Reader, head: Head) -> PythonArray:
+    """Read the element type and the Java-serialized element serializer, which the type implies."""
+    head.expect(VERSION)
+    raw_type, element_type = read_logical_type(reader)
+    raw_serializer, _ = read_java(reader)
+    java = (raw_type, raw_serializer)
+    return PythonArray(**head.marks, element_type=element_type, element=to_internal(element_type), java=java)
+
+
+@register(_MAP, write=write_python_streams)
+def read_python_map(reader: Reader, head: Head) -> PythonMap:
+    """Read key and value type, then the two Java-serialized serializers, which the types imply."""
+    head.expect(VERSION)
+    raw_key, key_type = read_logical_type(reader)
+    raw_value, value_type = read_logical_type(reader)
+    java = (raw_key, raw_value, read_java(reader)[0], read_java(reader)[0])
+    return PythonMap(
+        **head.marks,
+        key_type=key_type,
+        value_type=value_type,
+        key=to_internal(key_type),
+        value=to_internal(value_type),
+        java=java,
+    )
+
+
+def write_python_decimal(writer: Writer, node: PythonDecimal) -> None:
+    """Write what `read_python_decimal` reads."""
+    writer.i32(node.precision)
+    writer.i32(node.scale)
+
+
+@register(_DECIMAL, write=write_python_decimal)
+def read_python_decimal(reader: Reader, head: Head) -> PythonDecimal:
+    """Read precision and scale."""
+    head.expect(VERSION)
+    return PythonDecimal(**head.marks, precision=reader.i32(), scale=reader.i32())

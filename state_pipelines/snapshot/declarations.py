@@ -16,9 +16,9 @@ from state_pipelines.connectors.registry import list_codecs
 from state_pipelines.errors import UsageError, at
 from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.metadata import find_operator_id, format_operator_id
-from state_pipelines.serializers.declared_snapshots import DeclaredSerializer, parse_declaration
 from state_pipelines.serializers.python_types import PythonDeclaration, parse_python_declaration
 from state_pipelines.serializers.registry import is_registered
+from state_pipelines.serializers.snapshot_classes import DeclaredSerializer, parse_declaration
 from state_pipelines.serializers.text import parse
 from state_pipelines.sql.compiled_plans import Plan, load_plan
 from state_pipelines.sql.node_states import list_operators
@@ -286,7 +286,7 @@ _PYTHON_EXAMPLE = "py-op.typed='ROW<n BIGINT, s STRING>'"
 
 
 def parse_serializers(texts: Iterable[str]) -> tuple[DeclaredSerializer, ...]:
-    """Parse `CLASS=LAYOUT` and `CLASS(BODY)=LAYOUT` texts (see `declared_snapshots`, `codecs.layout`).
+    """Parse `CLASS=LAYOUT` and `CLASS(BODY)=LAYOUT` texts (see `serializers.snapshot_classes`, `codecs.layout`).
 
     Raises:
         UsageError: a text has another form, its class is declared twice or is read already.

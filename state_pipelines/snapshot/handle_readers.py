@@ -45,7 +45,7 @@ from state_pipelines.metadata.handles import (
 from state_pipelines.metadata.streams import KeptStreams, open_stream, read_stream_range
 from state_pipelines.operatorstate import UnreadOperatorState, open_operator_state
 from state_pipelines.rocksdb.manifest import is_database_file
-from state_pipelines.serializers.body_ends import OpenBodyError
+from state_pipelines.serializers.snapshot_classes import OpenBodyError
 from state_pipelines.storage.reading import attempt_together
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         StreamStateHandle,
     )
     from state_pipelines.metadata.streams import StateStream
-    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
+    from state_pipelines.serializers.snapshot_classes import DeclaredSerializer
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.storage import Location, PathMapping
 

@@ -24,8 +24,8 @@ from state_pipelines.keyed.operator_columns import unmeasured
 from state_pipelines.keyed.operator_table import WINDOW, OperatorTable, OperatorTableOptions, group_files
 from state_pipelines.metadata import compute_operator_id, read_metadata, write_metadata
 from state_pipelines.metadata.handles import ChannelDirection
-from state_pipelines.serializers.body_ends import OpenBodyError
 from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.snapshot_classes import OpenBodyError
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.declarations import Declarations
 from state_pipelines.snapshot.keyed_state import KeyedState, KeyedSubtaskState, read_states

@@ -13,7 +13,7 @@ from state_pipelines.cli import bootstrap, convert, erase, migrate, rescale
 from state_pipelines.cli.changes import trace_fields
 from state_pipelines.operations.migration.steps import Rename, Set
 from state_pipelines.operations.rescale.rescale import RescaleResult
-from state_pipelines.serializers.text_parsing import parse
+from state_pipelines.serializers.text import parse
 from tests.flink.harness import ORDERS
 from tests.snapshot.savepoints import orders
 

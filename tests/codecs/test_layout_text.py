@@ -5,7 +5,7 @@ import pytest
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.layout import check_layout, parse_layout
 from state_pipelines.errors import UsageError
-from state_pipelines.serializers.declared_snapshots import parse_declaration
+from state_pipelines.serializers.snapshot_classes import parse_declaration
 
 I32, UTF = lay.Primitive(lay.PrimitiveKind.I32), lay.JavaText()
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from state_pipelines.javaclasses.classfile import parse_class
-from state_pipelines.serializers.flink_releases import CLASSES_FILE, format_classes
+from state_pipelines.serializers.snapshot_classes import CLASSES_FILE, format_classes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -12,7 +12,7 @@ from state_pipelines.keyed.changelog.changes import (
     write_metadata_change,
 )
 from state_pipelines.serializers.build import VOID_NAMESPACE, list_of, map_of
-from state_pipelines.serializers.declared_snapshots import parse_declaration
+from state_pipelines.serializers.snapshot_classes import parse_declaration
 from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo, keyed_state
 from state_pipelines.serializers.tree import Declared, Opaque
 from tests.keyed.changelogs import (

@@ -12,8 +12,8 @@ from state_pipelines.operations.check.flink_upgrade import describe_upgraded_job
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject, describe_job
 from state_pipelines.serializers import build
 from state_pipelines.serializers.beam import BeamSerializer, Coder
-from state_pipelines.serializers.flink_releases import CLASSES_FILE, find_releases, format_classes, list_releases
 from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.snapshot_classes import CLASSES_FILE, find_releases, format_classes, list_releases
 from state_pipelines.serializers.tree import Opaque, Serializer
 from state_pipelines.snapshot import open_snapshot
 from tests.flink.make_flink_classes import RELEASES, find_serializers

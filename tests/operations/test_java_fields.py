@@ -12,7 +12,7 @@ from state_pipelines.operations.check.data_classes import DataClasses
 from state_pipelines.operations.check.java_fields import judge_nulls, look_up_fields
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Compatibility, Finding, Outcome, resolve
-from state_pipelines.serializers.compatibility.pojo import know_fields
+from state_pipelines.serializers.compatibility.objects import know_fields
 from state_pipelines.serializers.tree import Kryo, Serializer
 
 LONG, INT = build.basic("Long"), build.basic("Int")

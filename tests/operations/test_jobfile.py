@@ -28,7 +28,7 @@ from state_pipelines.operations.jobs.retyped_job import (
 )
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome
-from state_pipelines.serializers.kryo import KryoConfig
+from state_pipelines.serializers.objects import KryoConfig
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe, parse
 from state_pipelines.serializers.tree import Kryo, KryoRegistration

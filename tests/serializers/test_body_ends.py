@@ -16,10 +16,16 @@ from state_pipelines.keyed.header import (
     write_keyed_header,
 )
 from state_pipelines.operatorstate import settle_operator_header
-from state_pipelines.serializers.body_ends import ADAPTER_VERSION, MAX_WORK, OpenBodyError, read_settled
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of
-from state_pipelines.serializers.declared_snapshots import DeclaredSerializer, parse_declaration
 from state_pipelines.serializers.registry import write_nested
+from state_pipelines.serializers.snapshot_classes import (
+    ADAPTER_VERSION,
+    MAX_WORK,
+    DeclaredSerializer,
+    OpenBodyError,
+    parse_declaration,
+    read_settled,
+)
 from state_pipelines.serializers.state_meta_info import (
     BackendStateType,
     StateMetaInfo,

@@ -3,8 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from state_pipelines.serializers.build import basic, list_of
-from state_pipelines.serializers.merged_subclasses import join_infos, join_serializers
-from state_pipelines.serializers.state_meta_info import operator_list
+from state_pipelines.serializers.state_meta_info import join_infos, join_serializers, operator_list
 from state_pipelines.serializers.tree import Pojo, PojoField, PojoSubclass
 
 LONG, TEXT = basic("Long"), basic("String")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.serializers import build, registry, snapshot_class_rules
+from state_pipelines.serializers import build, registry, snapshot_classes
 from state_pipelines.serializers.compatibility import Outcome, resolve
 from state_pipelines.serializers.registry import register_composite
 from state_pipelines.serializers.tree import Composite, Serializer
@@ -35,7 +35,7 @@ EUROS = Purse(snapshot_class=PURSE, snapshot_version=1, currency="EUR", note=bui
 @pytest.fixture
 def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_functions", dict(registry._functions))
-    monkeypatch.setattr(snapshot_class_rules, "_snapshot_classes", dict(snapshot_class_rules._snapshot_classes))
+    monkeypatch.setattr(snapshot_classes, "_snapshot_classes", dict(snapshot_classes._snapshot_classes))
 
 
 def test_equal_outer_data_are_compatible() -> None:

@@ -27,7 +27,7 @@ from state_pipelines.operations.rescale import rescale
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome, resolve
 from state_pipelines.serializers.registry import read_nested, write_nested
-from state_pipelines.serializers.scala_api import CASE_CLASS, COLLECTION, COPRODUCT, MAP, MAPPED, MUTABLE_MAP, PACKAGE
+from state_pipelines.serializers.scala import CASE_CLASS, COLLECTION, COPRODUCT, MAP, MAPPED, MUTABLE_MAP, PACKAGE
 from state_pipelines.serializers.text import describe, parse, spell
 from state_pipelines.serializers.tree import (
     CaseClass,

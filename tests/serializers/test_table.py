@@ -6,8 +6,8 @@ import pytest
 
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
-from state_pipelines.serializers.python import to_internal
 from state_pipelines.serializers.registry import read_nested, write_nested
+from state_pipelines.serializers.table_runtime import to_internal
 from state_pipelines.serializers.text import describe, describe_type
 from state_pipelines.serializers.tree import LogicalType, PythonArray, RowData, Serializer
 from tests.serializers.literals import LONG, STRING, composite, i32, parts, utf, versioned

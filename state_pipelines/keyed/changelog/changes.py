@@ -60,7 +60,7 @@ from state_pipelines.metadata.handles import (
     StateChange,
 )
 from state_pipelines.metadata.streams import KeptStreams, StateStream
-from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
+from state_pipelines.serializers.snapshot_classes import OpenBodyError, read_settled
 from state_pipelines.serializers.state_meta_info import (
     BackendStateType,
     StateMetaInfo,
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from state_pipelines.metadata.handles import ChangelogStateBackendHandle, KeyedStateHandle, StreamStateHandle
-    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
+    from state_pipelines.serializers.snapshot_classes import DeclaredSerializer
 
 METADATA_KEY_GROUP = -1
 """Key group under which metadata changes are logged (`StateChange.META_KEY_GROUP`)."""

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.rocksdb.manifest import TableFile
     from state_pipelines.rocksdb.scans import TableCache
-    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
+    from state_pipelines.serializers.snapshot_classes import DeclaredSerializer
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
 

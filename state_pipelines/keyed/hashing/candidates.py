@@ -29,8 +29,7 @@ from state_pipelines.keyed.hashing.hash_expressions import (
 )
 from state_pipelines.keyed.hashing.value_hashes import class_name, field_nodes
 from state_pipelines.serializers import tree
-from state_pipelines.serializers.tree import BasicKind
-from state_pipelines.serializers.tree.basic import ARRAYS
+from state_pipelines.serializers.tree import ARRAYS, BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -56,8 +56,7 @@ from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.serializers import beam, tree
 from state_pipelines.serializers.beam import BeamSerializer, Coder
 from state_pipelines.serializers.build import basic
-from state_pipelines.serializers.tree import BasicKind
-from state_pipelines.serializers.tree.basic import COMPONENTS
+from state_pipelines.serializers.tree import COMPONENTS, BasicKind
 
 if TYPE_CHECKING:
     from state_pipelines.codecs.kryo import Version

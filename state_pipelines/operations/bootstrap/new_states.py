@@ -26,7 +26,7 @@ from state_pipelines.operations.write.state_descriptions import (
 )
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, list_of, map_of, pojo, row, ttl
-from state_pipelines.serializers.kryo import KryoConfig
+from state_pipelines.serializers.objects import KryoConfig
 from state_pipelines.serializers.registered_states import KEYED_KINDS, StateKind
 from state_pipelines.serializers.state_meta_info import TIMER_STATE
 from state_pipelines.serializers.text import describe, parse

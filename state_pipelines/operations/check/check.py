@@ -32,7 +32,7 @@ from state_pipelines.operations.jobs.migrated_job import migrate_job
 from state_pipelines.operations.jobs.state_classes import ClassStatus
 from state_pipelines.operations.migration import Direction, Migration
 from state_pipelines.serializers.compatibility import Outcome
-from state_pipelines.serializers.compatibility.table_runtime import COMPARE_PLANS, find_exchangeable_views
+from state_pipelines.serializers.compatibility.composites import COMPARE_PLANS, find_exchangeable_views
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.snapshot import ensure_open, open_together
 

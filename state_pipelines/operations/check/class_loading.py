@@ -14,14 +14,14 @@ from state_pipelines.operations.jobs.job_state import Subject
 from state_pipelines.operations.jobs.unresolved_types import UnresolvedType
 from state_pipelines.serializers.compatibility import Finding, Outcome
 from state_pipelines.serializers.compatibility.rules import list_paths
-from state_pipelines.serializers.flink_releases import find_releases, list_releases
+from state_pipelines.serializers.snapshot_classes import find_releases, list_releases
 from state_pipelines.serializers.tree import Avro, Opaque
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.operations.jobs.job_state import JobOperator, JobState
-    from state_pipelines.serializers.flink_releases import Release
+    from state_pipelines.serializers.snapshot_classes import Release
     from state_pipelines.serializers.tree import Serializer
 
 _NO_OLD_SNAPSHOTS = (1, 17)

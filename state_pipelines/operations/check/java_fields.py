@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.kryo.classes import FieldLists, JavaType
     from state_pipelines.operations.check.data_classes import DataClasses
-    from state_pipelines.serializers.compatibility.pojo import FindField
+    from state_pipelines.serializers.compatibility.objects import FindField
     from state_pipelines.serializers.tree import Serializer
 
 _ROOTS = (OBJECT_NAME, RECORD_NAME)

@@ -21,15 +21,13 @@ from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Sta
 from state_pipelines.operations.jobs.type_extraction import TypeExtraction
 from state_pipelines.operations.jobs.unresolved_types import UnresolvedType
 from state_pipelines.serializers.compatibility import Compatibility, Outcome, combine, resolve, wrap_ttl_aware
-from state_pipelines.serializers.compatibility.kryo import find_kryo, refuse_other_kryo
-from state_pipelines.serializers.compatibility.outcome import single
-from state_pipelines.serializers.compatibility.pojo import know_fields
-from state_pipelines.serializers.compatibility.rules import list_paths
-from state_pipelines.serializers.compatibility.table_runtime import (
+from state_pipelines.serializers.compatibility.composites import (
     find_exchangeable_columns,
     find_named_rows,
     find_renamed_fields,
 )
+from state_pipelines.serializers.compatibility.objects import find_kryo, know_fields, refuse_other_kryo
+from state_pipelines.serializers.compatibility.rules import list_paths, single
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Kryo, ListOf, MapOf, Pojo, Serializer, TtlAware

@@ -14,7 +14,7 @@ from state_pipelines.javaclasses.classfile import Nesting
 from state_pipelines.operations.check.check_report import StateCheck
 from state_pipelines.operations.jobs.job_state import Job, Subject
 from state_pipelines.serializers.compatibility import Outcome
-from state_pipelines.serializers.snapshot_class_rules import JAVA_STREAM, is_flinks
+from state_pipelines.serializers.snapshot_classes import JAVA_STREAM, is_flinks
 from state_pipelines.serializers.tree import Opaque, Serializer
 
 if TYPE_CHECKING:

@@ -46,8 +46,8 @@ from state_pipelines.operations.diff.diff_report import ContentsDiff, Example, E
 from state_pipelines.operations.inspect import find_keyed_formats
 from state_pipelines.operations.local_processes import KERNEL_THREADS, count_kernel_threads
 from state_pipelines.operations.state_rows import to_rows
-from state_pipelines.serializers.merged_subclasses import join_infos, join_serializers
 from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.state_meta_info import join_infos, join_serializers
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Ttl, TtlAware
 from state_pipelines.snapshot.keyed_state import KeyedState

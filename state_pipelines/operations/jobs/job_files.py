@@ -53,7 +53,7 @@ from state_pipelines.operations.jobs.retyped_job import (
     replace_classes,
 )
 from state_pipelines.serializers import build
-from state_pipelines.serializers.kryo import KryoConfig
+from state_pipelines.serializers.objects import KryoConfig
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.tree import Avro, MapOf, Serializer
 from state_pipelines.storage.documents import parse_yaml, read_given_text

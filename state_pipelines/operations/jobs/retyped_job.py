@@ -21,7 +21,7 @@ from state_pipelines.serializers import build
 from state_pipelines.serializers.python_types import PythonType, PythonValue, parse_python_declaration
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.sql_types import is_sql_word
-from state_pipelines.serializers.text_parsing import parse
+from state_pipelines.serializers.text import parse
 from state_pipelines.serializers.tree import (
     Avro,
     Basic,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.javaclasses.classpath import ClassPath
-    from state_pipelines.serializers.kryo import KryoConfig
+    from state_pipelines.serializers.objects import KryoConfig
 
 _LIBRARIES = ("java.", "javax.", "jdk.", "scala.", "org.apache.avro.")
 _FLINK = "org.apache.flink."

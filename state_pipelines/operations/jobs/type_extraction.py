@@ -21,7 +21,7 @@ from state_pipelines.operations.jobs.unresolved_types import (
 )
 from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
-from state_pipelines.serializers.kryo import KryoConfig
+from state_pipelines.serializers.objects import KryoConfig
 from state_pipelines.serializers.tree import BasicKind, Enum, Kryo, Pojo, Serializer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from state_pipelines.errors import MigrationError, Where
 from state_pipelines.operations.migration.steps import TODO
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.compatibility import Outcome
-from state_pipelines.serializers.compatibility.kryo import find_kryo
+from state_pipelines.serializers.compatibility.objects import find_kryo
 from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:

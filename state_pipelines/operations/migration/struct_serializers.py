@@ -36,8 +36,7 @@ from state_pipelines.operations.migration.structs import (
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import tuple_of
 from state_pipelines.serializers.python_types import PythonType, PythonValue
-from state_pipelines.serializers.sql_serializers import make_column
-from state_pipelines.serializers.sql_types import parse_sql_type
+from state_pipelines.serializers.sql_types import make_column, parse_sql_type
 from state_pipelines.serializers.text import describe, describe_type
 from state_pipelines.serializers.tree import BasicKind
 

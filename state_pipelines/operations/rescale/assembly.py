@@ -59,7 +59,7 @@ from state_pipelines.operations.local_processes import COPY_THREADS
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operatorstate import FIRST_READ as FIRST_ELEMENT_READ
 from state_pipelines.operatorstate import OperatorHeader, read_operator_header, write_operator_header
-from state_pipelines.serializers.merged_subclasses import join_infos
+from state_pipelines.serializers.state_meta_info import join_infos
 from state_pipelines.snapshot.snapshot_files import find_held_key_groups, follows_formula
 from state_pipelines.storage import Location, join
 from state_pipelines.storage.files import remove_file

@@ -32,9 +32,8 @@ from state_pipelines.keyed.key_groups import assign_key_groups
 from state_pipelines.keyed.keys import TIMESTAMP
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.operations.local_processes import count_kernel_threads
-from state_pipelines.serializers.merged_subclasses import join_infos
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.serializers.state_meta_info import BackendStateType
+from state_pipelines.serializers.state_meta_info import BackendStateType, join_infos
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Opaque
 

@@ -8,45 +8,33 @@ the finding is `unnoticed`. A custom serializer family adds a rule with `rule.re
 
 from __future__ import annotations
 
-from state_pipelines.serializers.compatibility import (
-    avro,
-    classes,
-    composites,
-    kryo,
-    pojo,
-    python_values,
-    table_runtime,
-    ttl,
-)
-from state_pipelines.serializers.compatibility.classes import compare_class
-from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome, combine
+from state_pipelines.serializers.compatibility import composites, objects
+from state_pipelines.serializers.compatibility.composites import compare_class
 from state_pipelines.serializers.compatibility.rules import (
+    Compatibility,
+    Finding,
+    Outcome,
+    combine,
     compare_nested,
     register_successor,
     resolve,
     resolve_nested,
     rule,
+    wrap_ttl_aware,
 )
-from state_pipelines.serializers.compatibility.ttl import wrap_ttl_aware
 
 __all__ = [
     "Compatibility",
     "Finding",
     "Outcome",
-    "avro",
-    "classes",
     "combine",
     "compare_class",
     "compare_nested",
     "composites",
-    "kryo",
-    "pojo",
-    "python_values",
+    "objects",
     "register_successor",
     "resolve",
     "resolve_nested",
     "rule",
-    "table_runtime",
-    "ttl",
     "wrap_ttl_aware",
 ]

@@ -1,26 +1,24 @@
-"""Dispatch of compatibility rules by serializer family, and comparison of different families."""
+"""Outcomes of comparisons of serializers, the dispatch of rules by family, and the rules of TTL and Python values.
+
+Up to 1.20 the serializers of state with and without TTL are different families. Since 2.0 Flink wraps both sides of
+keyed state before it compares them, so that TTL can be switched on and off; the content of the snapshot is unchanged.
+Of Python functions Flink compares byte arrays, and PyFlink compares nothing, so that declared types decide.
+Source: `TtlAwareSerializerSnapshot`, `TtlAwareSerializerSnapshotWrapper`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from functools import singledispatch
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import UsageError
-from state_pipelines.serializers import beam, containers, scala
-from state_pipelines.serializers.compatibility.outcome import (
-    SAME,
-    Compatibility,
-    Finding,
-    Outcome,
-    combine,
-    differ,
-    single,
-)
+from state_pipelines.serializers import beam, build, composites, scala
 from state_pipelines.serializers.python_types import PythonValue
-from state_pipelines.serializers.snapshot_class_rules import is_flinks
-from state_pipelines.serializers.text import quote
+from state_pipelines.serializers.snapshot_classes import is_flinks
+from state_pipelines.serializers.text import describe, quote
 from state_pipelines.serializers.tree import (
     Basic,
     CaseClass,
@@ -40,17 +38,127 @@ from state_pipelines.serializers.tree import (
     Serializer,
     SetOf,
     Ttl,
+    TtlAware,
     Tuple,
     VariantKind,
     Variants,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Outcome(StrEnum):
+    """The result of reading old bytes with a new serializer, named as in `TypeSerializerSchemaCompatibility`.
+
+    The order is that of precedence: of several outcomes the last one wins. `UNDETERMINED` is ours: Flink would know,
+    because it runs the user's code.
+    """
+
+    AS_IS = "compatibleAsIs"
+    RECONFIGURED = "compatibleWithReconfiguredSerializer"
+    AFTER_MIGRATION = "compatibleAfterMigration"
+    UNDETERMINED = "undetermined"
+    INCOMPATIBLE = "incompatible"
+
+
+_PRECEDENCE = {outcome: rank for rank, outcome in enumerate(Outcome)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One difference.
+
+    Attributes:
+        path: to the field, such as `value.address.zip`, `value.tags[]`, `value.prices{key}`.
+        old: the old side in readable form; None when there is nothing on that side.
+        new: the new side.
+        outcome: the outcome of this difference alone.
+        reason: why.
+        remedy: what to do; empty if nothing is needed.
+        loss: the restore drops values although it succeeds.
+        unnoticed: Flink does not see the difference, restores, and then reads wrong values or fails while reading.
+        error: the error of Flink, if it is not the usual one for an incompatible serializer.
+    """
+
+    path: str
+    old: str | None
+    new: str | None
+    outcome: Outcome
+    reason: str
+    remedy: str = ""
+    loss: bool = False
+    unnoticed: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Compatibility:
+    """The outcome for one pair of serializers, and its findings; without findings it is as-is."""
+
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+
+    def within(self, step: str) -> Compatibility:
+        """Return the findings with `step` prepended to their paths."""
+        if not step:
+            return self
+        return Compatibility(self.outcome, tuple(replace(each, path=step + each.path) for each in self.findings))
+
+
+SAME = Compatibility(Outcome.AS_IS)
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the outcome that takes precedence; as-is if there are none (`CompositeTypeSerializerUtil`)."""
+    return max(outcomes, key=_PRECEDENCE.__getitem__, default=Outcome.AS_IS)
+
+
+def combine(compatibilities: Iterable[Compatibility]) -> Compatibility:
+    """Return one comparison made of several."""
+    compatibilities = tuple(compatibilities)
+    return Compatibility(
+        worst(each.outcome for each in compatibilities),
+        tuple(finding for each in compatibilities for finding in each.findings),
+    )
+
+
+def single(finding: Finding) -> Compatibility:
+    """Return a comparison with one finding."""
+    return Compatibility(finding.outcome, (finding,))
+
+
+def differ(
+    old: Serializer,
+    new: Serializer,
+    *,
+    outcome: Outcome,
+    reason: str,
+    remedy: str = "",
+    unnoticed: bool = False,
+    error: str = "",
+) -> Compatibility:
+    """Return a comparison with one finding about two serializers as a whole; arguments as of `Finding`."""
+    return single(
+        Finding(
+            path="",
+            old=describe(old),
+            new=describe(new),
+            outcome=outcome,
+            reason=reason,
+            remedy=remedy,
+            unnoticed=unnoticed,
+            error=error,
+        )
+    )
+
+
 # Families that got another snapshot class over time and still read the old one.
 _RENAMED = {
-    "org.apache.flink.api.java.typeutils.runtime.EitherSerializerSnapshot": containers.EITHER,
+    "org.apache.flink.api.java.typeutils.runtime.EitherSerializerSnapshot": composites.EITHER,
     beam.LEGACY: beam.UNVERSIONED,
 }
-_SAME_DATA = frozenset({containers.LIST, containers.ARRAY_LIST})
+_SAME_DATA = frozenset({composites.LIST, composites.ARRAY_LIST})
 """Different snapshot classes with the same bytes; Flink takes one for the other since 1.19."""
 _SCALA_1, _SCALA_2 = "org.apache.flink.api.scala.typeutils.", "org.apache.flink.table.api.typeutils."
 
@@ -308,4 +416,68 @@ def _compare_opaque(old: Serializer, new: Serializer) -> Compatibility:
         outcome=Outcome.UNDETERMINED,
         reason=f"the snapshots differ, and only {unknown} knows whether its data stay readable",
         remedy="Register a reader for the class with state_pipelines.serializers.registry.register",
+    )
+
+
+def wrap_ttl_aware(serializer: Serializer) -> Serializer:
+    """Return the value serializer of a keyed state as Flink 2 compares it: lists by element, maps by value."""
+    match serializer:
+        case ListOf(snapshot_class=composites.LIST):
+            return replace(serializer, element=_wrap(serializer.element))
+        case MapOf(snapshot_class=composites.MAP):
+            return replace(serializer, value=_wrap(serializer.value))
+        case _:
+            return _wrap(serializer)
+
+
+def _wrap(serializer: Serializer) -> Serializer:
+    if isinstance(serializer, TtlAware):
+        return serializer
+    return build.ttl_aware(serializer, ttl_enabled=isinstance(serializer, Ttl))
+
+
+@rule.register(TtlAware)
+def _ttl_aware(old: TtlAware, new: TtlAware) -> Compatibility:
+    if old.ttl_enabled == new.ttl_enabled:
+        return resolve_nested(old.inner, new.inner)
+    return combine([single(_switched(old, new)), resolve_nested(_value(old), _value(new))])
+
+
+def _value(node: TtlAware) -> Serializer:
+    return node.inner.inner if isinstance(node.inner, Ttl) else node.inner
+
+
+def _switched(old: TtlAware, new: TtlAware) -> Finding:
+    reason = "TTL was switched on: every entry counts as accessed at the time of the restore"
+    if old.ttl_enabled:
+        reason = "TTL was switched off: the times of the last access are dropped"
+    return Finding(
+        path="", old=describe(old.inner), new=describe(new.inner), outcome=Outcome.AFTER_MIGRATION, reason=reason
+    )
+
+
+@rule.register(PythonValue)
+def compare_python_values(old: Serializer, new: Serializer) -> Compatibility:
+    """Compare two serializers, at least one of which has a declared type.
+
+    A coder of PyFlink reads the bytes of another one without a word, or fails on the first value.
+    """
+    if not isinstance(old, PythonValue) or not isinstance(new, PythonValue):
+        side = "new job" if isinstance(old, PythonValue) else "snapshot"
+        return differ(
+            old,
+            new,
+            outcome=Outcome.UNDETERMINED,
+            reason=f"the type of this state of a Python function is not declared for the {side}",
+            remedy="Declare it: --python-types for the snapshots, --type for the new job",
+        )
+    if old.type == new.type:
+        return SAME
+    return differ(
+        old,
+        new,
+        outcome=Outcome.INCOMPATIBLE,
+        reason="the type of this state of a Python function changed: PyFlink reads old bytes with the new coder",
+        remedy="Migrate the state (`state-pipelines migrate`), or keep the type",
+        unnoticed=True,
     )

@@ -1,10 +1,24 @@
-"""Ends of snapshot bodies whose class has no reader.
+"""Snapshot classes: those of each release of Flink, custom ones and their declarations, and ends of unknown bodies.
+
+A serializer snapshot names its class, which Flink loads by that name before it reads anything else
+(`TypeSerializerSnapshot.readVersionedSnapshot`, `InstantiationUtil.resolveClassByName`). The table next to this module
+has the classes of each release, read from the jars of the distributions.
+
+Custom families are checked against what Flink asks of snapshot classes ("Custom Serialization for Managed State",
+implementation notes and best practices): a snapshot class is found by its name, so it is no anonymous or local class;
+each serializer has a snapshot class of its own; a snapshot holds no Java objects. Families of Flink's own classes are
+exempt: some of them deviate.
+
+A user declares a snapshot class without a plug-in by a text `CLASS=LAYOUT` or `CLASS(BODY)=LAYOUT`. `codecs.layout`
+reads LAYOUT; BODY is a list of words: a number (`i8`, `i16`, `i32`, `i64`, `f32`, `f64`, `bool`), `utf`, `bytes(N)`,
+`snapshot` (a nested serializer snapshot) or `composite` (the form of `CompositeTypeSerializerSnapshot` without outer
+data). Without BODY the body is empty, or ends where that can be proven.
 
 A serializer snapshot has no length: only its class knows where its body ends. Where the end of the header around it is
 known, an end is proven when the rest of the header parses completely, ends exactly at that offset, and no other end
 does so too (`read_settled`). The one presumption is that a body does not hold the key of a serializer as state meta
-infos write it (`VALUE_SERIALIZER`, then version 2).
-Source of the grammar: `StateMetaInfoSnapshotReadersWriters`, `TypeSerializerSnapshot`.
+infos write it (`VALUE_SERIALIZER`, then version 2). Source of the grammar: `StateMetaInfoSnapshotReadersWriters`,
+`TypeSerializerSnapshot`.
 """
 
 from __future__ import annotations
@@ -14,20 +28,195 @@ from bisect import bisect_left, bisect_right
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.errors import FormatError, UnknownSerializerError, UnsupportedError
+from state_pipelines.errors import FormatError, UnknownSerializerError, UnsupportedError, UsageError
+from state_pipelines.serializers.tree import Serializer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
     from state_pipelines.serializers.registered_states import StateMetaInfo
     from state_pipelines.serializers.snapshot_frames import Head
-    from state_pipelines.serializers.tree import Serializer
+
+_FLINK = "org.apache.flink."
+JAVA_STREAM = bytes.fromhex("aced0005")
+"""First bytes of a stream of `ObjectOutputStream`."""
+
+_ANONYMOUS = re.compile(r"\$\$Lambda|\$\d")
+_PICKLE = re.compile(rb"\x80[\x02-\x05].*\.", re.DOTALL)
+
+_snapshot_classes: dict[str, str] = {}
+
+
+def is_flinks(snapshot_class: str) -> bool:
+    """Return whether a class is one of Flink's own, by its package."""
+    return snapshot_class.startswith(_FLINK)
+
+
+def check_name(snapshot_class: str) -> None:
+    """Refuse a name by which Java does not find a snapshot class.
+
+    Raises:
+        UsageError: not a binary class name, or that of an anonymous or local class or of a lambda.
+    """
+    if "/" in snapshot_class or not all(each.replace("$", "_").isidentifier() for each in snapshot_class.split(".")):
+        raise UsageError(
+            f"{snapshot_class!r} is not the binary name of a Java class",
+            hint="Write it as Class.getName() gives it: com.acme.MoneySerializer$MoneySerializerSnapshot",
+        )
+    if _ANONYMOUS.search(snapshot_class):
+        raise UsageError(
+            f"{snapshot_class} is an anonymous or local class: Flink makes snapshots by name, with a public "
+            "constructor without arguments, and the name changes with the next class that is written",
+            hint="Give the snapshot a public static class of its own",
+        )
+
+
+def claim_serializer(serializer: str, snapshot_classes: tuple[str, ...]) -> None:
+    """Note the one snapshot class of a serializer class.
+
+    Raises:
+        UsageError: the serializer has another snapshot class, or several are named; or another serializer has this one.
+    """
+    if len(snapshot_classes) != 1:
+        raise UsageError(
+            f"{serializer} has one snapshot class, not {len(snapshot_classes)}",
+            hint="Register what replaces an earlier snapshot class on its own, and say with "
+            "compatibility.register_successor what it makes of the earlier one",
+        )
+    (snapshot_class,) = snapshot_classes
+    taken = _snapshot_classes.get(serializer, snapshot_class)
+    if taken != snapshot_class:
+        raise UsageError(f"{serializer} has the snapshot class {taken} already, and can have no second one")
+    owner = next((each for each, name in _snapshot_classes.items() if name == snapshot_class), serializer)
+    if owner != serializer:
+        raise UsageError(
+            f"{snapshot_class} is the snapshot class of {owner}: {serializer} cannot share it",
+            hint="Give each serializer a snapshot class of its own, which can then change on its own",
+        )
+    _snapshot_classes[serializer] = snapshot_class
+
+
+def check_node(snapshot_class: str, version: int, node: object) -> None:
+    """Refuse a node that would be written or compared as another family than the one read.
+
+    Raises:
+        UsageError: it is no node, names another snapshot class or version, or does not compare by value.
+    """
+    if not isinstance(node, Serializer):
+        raise UsageError(
+            f"the reader of version {version} of {snapshot_class} returned {type(node).__name__}, which is no node",
+            hint="Return a frozen dataclass that is a subclass of state_pipelines.serializers.tree.Serializer",
+        )
+    if is_flinks(snapshot_class):
+        return
+    if (node.snapshot_class, node.snapshot_version) != (snapshot_class, version):
+        raise UsageError(
+            f"the reader of version {version} of {snapshot_class} made a node of version {node.snapshot_version} of "
+            f"{node.snapshot_class}",
+            hint="Build the node with **head.marks",
+        )
+    parameters = getattr(type(node), "__dataclass_params__", None)
+    if parameters is None or not (parameters.frozen and parameters.eq):
+        raise UsageError(
+            f"{type(node).__name__}, the node of {snapshot_class}, is no frozen dataclass; snapshots compare by value",
+            hint="Decorate it with @dataclass(frozen=True, kw_only=True)",
+        )
+
+
+def check_body(snapshot_class: str, body: bytes) -> None:
+    """Refuse a snapshot that is a serialized object of the language that wrote it.
+
+    Raises:
+        UsageError: the body is a stream of Java objects or a pickle.
+    """
+    if is_flinks(snapshot_class):
+        return
+    kind = "Java objects" if body.startswith(JAVA_STREAM) else "pickled objects" if _PICKLE.fullmatch(body) else ""
+    if kind:
+        raise UsageError(
+            f"the snapshot {snapshot_class} consists of {kind}, which no other version of the code can be sure to read",
+            hint="Write names and values (utf, i32, nested snapshots). If the Java class does write objects, register "
+            "its reader with java_objects=True",
+        )
+
+
+EXAMPLE = "com.acme.MoneySerializer$Snap=Struct(currency: utf, cents: i64)"
+
+SNAPSHOT = "snapshot"
+COMPOSITE = "composite"
+
+_WIDTHS = {"bool": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "f32": 4, "f64": 8}
+_BYTES = re.compile(r"bytes\((\d{1,9})\)")
+_DECLARATION = re.compile(r"\s*([^=()\s]+)\s*(?:\((.*?)\)\s*)?=\s*(.+?)\s*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class DeclaredSerializer:
+    """A declaration.
+
+    Attributes:
+        snapshot_class: binary name of the `TypeSerializerSnapshot` class.
+        layout: text of the layout of the data.
+        body: ordered words of the snapshot body; None if not declared.
+    """
+
+    snapshot_class: str
+    layout: str
+    body: tuple[str, ...] | None = None
+
+
+def parse_declaration(text: str) -> DeclaredSerializer:
+    """Read a declaration; its LAYOUT is not looked into here.
+
+    Raises:
+        UsageError: the text has another form, or BODY has an unknown word.
+    """
+    match = _DECLARATION.fullmatch(_unnest(text))
+    if match is None:
+        raise UsageError(f"{text!r} does not have the form CLASS=LAYOUT", hint=f"Such as {EXAMPLE}")
+    name, body, _ = match.groups()
+    layout = text[match.start(3) : match.end(3)]
+    check_name(name)
+    words = None
+    if body is not None:
+        inner = text[match.start(2) : match.end(2)]
+        words = tuple(word for each in inner.split(",") if (word := each.strip()))
+        for word in words:
+            if word not in _WIDTHS and word not in ("utf", SNAPSHOT, COMPOSITE) and not _BYTES.fullmatch(word):
+                raise UsageError(
+                    f"{word!r} in the body of {name} is not known",
+                    hint=f"The words are {', '.join(_WIDTHS)}, utf, bytes(N), {SNAPSHOT} and {COMPOSITE}",
+                )
+    return DeclaredSerializer(name, layout, words)
+
+
+def _unnest(text: str) -> str:
+    """`text` with the parentheses inside of others replaced, so that the outermost pair can be found."""
+    depth, changed = 0, []
+    for each in text:
+        depth -= each == ")"
+        changed.append(("<" if each == "(" else ">" if each == ")" else each) if depth > 0 else each)
+        depth += each == "("
+    return "".join(changed)
+
+
+def skip_word(reader: Reader, word: str) -> None:
+    """Skip a value in the body of a snapshot."""
+    sized = _BYTES.fullmatch(word)
+    if sized:
+        reader.skip(int(sized[1]))
+    elif word == "utf":
+        reader.utf()
+    else:
+        reader.skip(_WIDTHS[word])
+
 
 Parsed = TypeVar("Parsed")
 
@@ -413,3 +602,56 @@ def _find_texts(data: bytes, end: int) -> dict[int, int]:
     stops = (starts + sizes)[fits]
     is_text = control[stops] == control[starts[fits]]
     return dict(zip(fits[is_text].tolist(), stops[is_text].tolist(), strict=True))
+
+
+CLASSES_FILE = Path(__file__).with_name("flink_classes.tsv")
+"""The table: in its first lines the releases, then a class and the releases that have it in each line."""
+
+Release = tuple[int, int]
+"""Major and minor number of a release."""
+
+_VERSION = re.compile(r"(\d+)\.(\d+)\.\d+")
+
+
+def list_releases() -> tuple[Release, ...]:
+    """Return the releases of the table, in their order."""
+    return _read_table()[0]
+
+
+def find_releases(name: str) -> tuple[Release, ...]:
+    """Return the releases of the table that have a class; none where no distribution of Flink has it."""
+    releases, classes = _read_table()
+    return tuple(releases[index] for index in classes.get(name, ()))
+
+
+def format_classes(classes: Mapping[str, Iterable[str]]) -> str:
+    """Return the text of the table.
+
+    Args:
+        classes: binary names of the classes by version of Flink, such as 2.2.1, in the order of the versions.
+    """
+    owners: dict[str, list[int]] = {}
+    for index, names in enumerate(classes.values()):
+        for name in names:
+            owners.setdefault(name, []).append(index)
+    lines = [f"{name}\t{_format_ranges(owners[name])}" for name in sorted(owners)]
+    return "\n".join(["\t".join(classes), *lines, ""])
+
+
+def _format_ranges(indexes: list[int]) -> str:
+    """Write ascending numbers as ranges, such as `0-3,7`."""
+    starts = [each for each in indexes if each - 1 not in indexes]
+    ends = [each for each in indexes if each + 1 not in indexes]
+    return ",".join(f"{start}-{end}" if end > start else str(start) for start, end in zip(starts, ends, strict=True))
+
+
+@cache
+def _read_table() -> tuple[tuple[Release, ...], dict[str, tuple[int, ...]]]:
+    head, *lines = CLASSES_FILE.read_text().splitlines()
+    releases = tuple((int(major), int(minor)) for major, minor in _VERSION.findall(head))
+    return releases, {name: _parse_ranges(ranges) for name, _, ranges in (each.partition("\t") for each in lines)}
+
+
+def _parse_ranges(text: str) -> tuple[int, ...]:
+    ranges = (each.partition("-") for each in text.split(","))
+    return tuple(index for start, _, end in ranges for index in range(int(start), int(end or start) + 1))
