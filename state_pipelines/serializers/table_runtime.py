@@ -3,7 +3,7 @@
 Some hold Java serialization streams without a length. Their bytes are kept, so that they are written as they were; the
 logical types parsed from them serve the data layout and display. State of Python functions itself is byte arrays
 (`BytePrimitiveArray`, `ByteArrayWrapper`), whose content, often a pickle, is kept as it is and never unpickled.
-Source: `org.apache.flink.table.runtime.typeutils` with its package `serializers.python`,
+Source: `org.apache.flink.table.runtime.typeutils` with its package `serializers.table_runtime`,
 `org.apache.flink.table.runtime.sequencedmultisetstate`, `PythonTypeUtils.toInternalSerializer`,
 `org.apache.flink.table.types.logical.LogicalType` and its subclasses.
 """
