@@ -155,7 +155,12 @@ def _find_refusals(old_plan: Plan, new_plan: Plan, old: NodeSignature, new: Node
             f"the window, its time or its order changes ({old.bare_task} becomes {new.bare_task}): rows inside a "
             "window were chosen by the old one; let the windows end in the old query, and start from empty"
         )
-    if old.order != new.order:
+    if old.order != new.order and new.kind in JOINS:
+        yield (
+            f"the times of the join change from {old.order or 'none'} to {new.order or 'none'}: rows are kept by them; "
+            "start from empty, or keep the old times"
+        )
+    elif old.order != new.order:
         yield (
             f"the order changes from {old.order or 'none'} to {new.order or 'none'}: rows were chosen by the old one, "
             "and others are not kept; start from empty, or keep the old order"

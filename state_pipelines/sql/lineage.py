@@ -328,17 +328,40 @@ def _trace_join(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
     condition = spec.get("nonEquiCondition")
     if condition is not None:
         pairs.append(render_expression(condition, both))
-    rest = {
-        name: node.content[name]
-        for name in ("isTemporalFunctionJoin", "leftWindowing", "rightWindowing")
-        if name in node.content
-    }
+    rest: dict[str, Any] = {}
+    if "isTemporalFunctionJoin" in node.content:
+        rest["isTemporalFunctionJoin"] = node.content["isTemporalFunctionJoin"]
     bounds = _below(node.mapping("intervalJoinSpec"), "windowBounds")
-    if bounds:
-        rest["windowBounds"] = bounds
+    rest |= {name: each for name, each in bounds.items() if name not in _TIME_INDICES}
+    for name, side in (("leftWindowing", left), ("rightWindowing", right)):
+        if windowing := node.mapping(name):
+            rest[name] = [_render_mapping(_below(windowing, "window")), _find_window_column(windowing, side)]
+    if times := find_join_times(node, inputs):
+        rest["times"] = times
     text = f" with {digest(rest)}" if rest else ""
     rows = f"{node.kind} {kind}({left.rows}; {right.rows}; {' and '.join(pairs) or 'true'}{text})"
     return Lineage(left.columns if kind in ("SEMI", "ANTI") else both, rows)
+
+
+_TIME_INDICES = ("leftTimeIndex", "rightTimeIndex")
+
+
+def _find_window_column(windowing: Mapping[str, Any], side: Lineage) -> str:
+    """Return the column that says in which window a row is; its index changes with the columns before it."""
+    names = ("timeAttributeIndex", "windowEnd", "sliceEnd")
+    return next((find_column(side.columns, windowing[name]) for name in names if name in windowing), "")
+
+
+def find_join_times(node: PlanNode, inputs: Sequence[Lineage]) -> tuple[str, ...]:
+    """Return the times of both sides of an interval join or a temporal join; empty for other nodes."""
+    bounds = _below(node.mapping("intervalJoinSpec"), "windowBounds")
+    indices = [bounds.get(name) for name in _TIME_INDICES]
+    if node.kind == "temporal-join":
+        indices = [node.content.get(f"{side}TimeAttributeIndex") for side in ("left", "right")]
+    if len(inputs) != len(indices) or not any(isinstance(each, int) for each in indices):
+        return ()
+    sides = zip(inputs, indices, strict=True)
+    return tuple(find_column(side.columns, index) if isinstance(index, int) else "" for side, index in sides)
 
 
 def _trace_over(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:

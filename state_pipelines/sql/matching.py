@@ -20,6 +20,7 @@ from state_pipelines.sql.lineage import (
     describe_node,
     find_arguments,
     find_conditions,
+    find_join_times,
     find_table,
     trace_lineage,
     without_filters,
@@ -68,7 +69,7 @@ class NodeSignature:
         bare_inputs: the same without filters.
         filters: conditions of the node and of all nodes above it; of a join those above it.
         condition: of a join, beside its keys; empty without.
-        order: of a rank, by which it chooses rows.
+        order: of a rank, by which it chooses rows; of an interval join or a temporal join the times of both sides.
         tables: that it reads, through other nodes.
         sinks: tables that its rows reach.
         columns: texts of the columns of its states, without filters.
@@ -243,6 +244,8 @@ def _list_side_keys(node: PlanNode, lineage: Mapping[int, Lineage]) -> list[str]
 
 
 def _find_order(node: PlanNode, lineage: Mapping[int, Lineage]) -> str:
+    if node.kind in JOINS:
+        return "; ".join(sorted(find_join_times(node, [lineage[each] for each in node.inputs])))
     if _KINDS.get(node.kind, node.kind) != "rank" or not node.inputs:
         return ""
     return render_sort(node.mapping("orderBy"), lineage[node.inputs[0]].columns)

@@ -149,7 +149,8 @@ def _compare_state(
     if ttl is not None:
         columns = tuple(_limit_by_ttl(each, ttl) for each in columns)
     if pair.old.ttl != pair.new.ttl:
-        reasons.append(f"time to live changes from {pair.old.ttl or 'none'} to {pair.new.ttl or 'none'}")
+        exact = False
+        reasons.append(_explain_ttl(pair.old.ttl, pair.new.ttl))
     verdicts = [each.verdict for each in columns]
     if derivation is not None:
         verdicts.append(Verdict.COMPUTED)
@@ -161,6 +162,13 @@ def _compare_state(
     return StateVerdict(
         pair.old, pair.new, find_worst(verdicts), columns, derivation, None, exact, "; ".join(filter(None, reasons))
     )
+
+
+def _explain_ttl(old: str | None, new: str | None) -> str:
+    change = f"time to live changes from {old or 'none'} to {new or 'none'}"
+    if old is None:
+        return f"{change}, and state from before lives from the migration on"
+    return f"{change}, and what has expired is missing"
 
 
 def _limit_by_ttl(column: ColumnVerdict, ttl: str) -> ColumnVerdict:

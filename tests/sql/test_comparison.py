@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.sql import load_plan
+from state_pipelines.sql import load_plan, read_plan
 from state_pipelines.sql.comparison import compare_plans
 from state_pipelines.sql.derivations import Derivation
 from state_pipelines.sql.matching import list_signatures, match_nodes
 from state_pipelines.sql.verdict import Verdict
 from tests.sql.changed_plans import changed_plan, compare, find_operator, read_changed, shift
+from tests.sql.small_plans import make_plan, scan
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from state_pipelines.sql import Plan
     from state_pipelines.sql.verdict import ColumnVerdict, PlanComparison
 
 CARRIED, COMPUTED, EMPTY = Verdict.CARRIED, Verdict.COMPUTED, Verdict.EMPTY
@@ -101,6 +103,8 @@ def test_the_same_query_with_other_numbers_is_a_rename(name: str) -> None:
         ("distinct", "distinct_split", "global-group-aggregate", REFUSED, False),
         # Time to live.
         ("sum_count_ttl", "average_ttl", "group-aggregate", EMPTY, False),
+        ("sums_ttl", "sums", "group-aggregate", CARRIED, False),
+        ("sums", "sums_ttl", "group-aggregate", CARRIED, False),
     ],
 )
 def test_verdicts_of_changes(old: str, new: str, kind: str, verdict: Verdict, exact: bool) -> None:
@@ -254,6 +258,36 @@ def test_ties_are_resolved_by_names() -> None:
         compare_plans(old, new, {tie.old[0]: "1_source"})
     with pytest.raises(UsageError, match="2 times"):
         compare_plans(old, new, dict.fromkeys(tie.old, tie.new[0]))
+
+
+def _join_in_interval(left: list[str], time: str) -> Plan:
+    """A plan with an interval join whose left side has some columns; the first one is the key."""
+    rows = [f"ROW<{', '.join(f'`{each}` TIMESTAMP(3)' for each in columns)}>" for columns in (left, ["id", "ts"])]
+    spec = {"joinType": "INNER", "leftKeys": [0], "rightKeys": [0]}
+    times = {"leftTimeIndex": left.index(time), "rightTimeIndex": 1}
+    bounds = {"isEventTime": True, "leftLowerBound": -5, "leftUpperBound": 5, **times}
+    node = {
+        "id": 3,
+        "type": "stream-exec-interval-join_1",
+        "intervalJoinSpec": {"joinSpec": spec, "windowBounds": bounds},
+        "outputType": f"{rows[0][:-1]}, {rows[1].removeprefix('ROW<')}",
+        "description": "IntervalJoin",
+    }
+    return read_plan(make_plan(scan(1, "l", rows[0]), scan(2, "r", rows[1]), node, edges=[(1, 3), (2, 3)]))
+
+
+def test_times_of_joins_are_columns_and_not_their_positions() -> None:
+    old = _join_in_interval(["id", "a", "ts"], "ts")
+    fewer = find_operator(compare_plans(old, _join_in_interval(["id", "ts"], "ts")), "interval-join")
+    assert (fewer.verdict, fewer.exact, fewer.reasons) == (CARRIED, True, ())
+    other = find_operator(compare_plans(old, _join_in_interval(["id", "ts", "a"], "a")), "interval-join")
+    assert other.verdict is REFUSED
+    assert "the times of the join change from l.ts; r.ts to l.a; r.ts" in other.reasons[0]
+
+
+def test_time_to_live_that_changes_is_said() -> None:
+    (state,) = find_operator(compare("sums_ttl", "sums"), "aggregate").states
+    assert state.reason == "time to live changes from 1 d to none, and what has expired is missing"
 
 
 def test_equal_plans_match_and_others_do_not_in_all_pairs_of_changes() -> None:
