@@ -7,6 +7,7 @@ no step does.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.serializer_layouts import walk
@@ -298,7 +299,7 @@ class _OperatorDraft:
         if (old.ttl is None) != (new.ttl is None):
             action = st.TtlAction.DISABLE if new.ttl is None else st.TtlAction.ENABLE
             reason = "the new query has no time to live" if new.ttl is None else ""
-            yield st.TtlStep(action, "" if new.ttl is None else "now()", reason)
+            yield st.TtlStep(action, "" if new.ttl is None else _write_time(datetime.now(UTC)), reason)
 
     @staticmethod
     def _change_user_key(new: PlannedState, number: int, columns: Sequence[ColumnVerdict]) -> st.Step:
@@ -406,6 +407,11 @@ class _OperatorDraft:
             if old is not None
         ]
         yield st.Set("value", f"CAST({' | '.join(bits) or '0'} AS BIGINT)")
+
+
+def _write_time(time: datetime) -> str:
+    """SQL of a time. It is a literal: an expression with another value each time could not be proven."""
+    return f"TIMESTAMP '{time:%Y-%m-%d %H:%M:%S}+00:00'"
 
 
 def _name_type(column: PlannedColumn) -> str:
