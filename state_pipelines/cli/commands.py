@@ -45,6 +45,7 @@ COMMANDS = {
     "erase": ("erase", "Write a snapshot without some keys, or tell where they are."),
     "retain": ("retain", "Show which snapshots and files can go, and why."),
     "verify": ("verify", "Tell whether snapshots can be restored."),
+    "savepoint": ("savepoint", "Take a savepoint of a running job, which runs on."),
     "status": ("status", "Show how a running job and its checkpoints are."),
     "rehearse": ("rehearse", "Try the upgrade of a running job, which runs on."),
     "upgrade": ("upgrade", "Upgrade a running job, or go back."),

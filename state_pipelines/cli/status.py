@@ -11,7 +11,8 @@ import click
 from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.display import format_bytes, make_console, make_table, plural, print_notes
 from state_pipelines.cli.options import AS_JSON, Opener, snapshot_options
-from state_pipelines.flink.status import JobReport, Level, describe_duration, status
+from state_pipelines.flink.health import Level, describe_duration
+from state_pipelines.flink.status import JobReport, status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,6 +78,8 @@ def show_report(report: JobReport, console: Console) -> None:
         console.print(f"{each.level}: {each.what}", style=_STYLES[each.level], soft_wrap=True)
         if each.remedy:
             console.print(f"  {each.remedy}", soft_wrap=True)
+        if each.command:
+            console.print(f"  {each.command}", style="bold", soft_wrap=True)
     _show_checkpoints(report, console)
     _show_failures(report, console)
     _show_tasks(report, console)

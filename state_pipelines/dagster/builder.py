@@ -12,6 +12,7 @@ from state_pipelines.dagster.assets.checkpoint import build_checkpoint
 from state_pipelines.dagster.assets.compatibility_report import build_compatibility_report
 from state_pipelines.dagster.assets.converted_savepoint import build_converted_savepoint
 from state_pipelines.dagster.assets.flink_job import build_flink_job_spec
+from state_pipelines.dagster.assets.job_health import build_job_health
 from state_pipelines.dagster.assets.key_group_balance import build_key_group_balance
 from state_pipelines.dagster.assets.migrated_savepoint import build_migrated_savepoint
 from state_pipelines.dagster.assets.rescaled_savepoint import build_rescaled_savepoint
@@ -29,6 +30,7 @@ from state_pipelines.dagster.jobs import build_asset_jobs, build_op_jobs
 from state_pipelines.dagster.pruning import build_prune_partitions
 from state_pipelines.dagster.registering import build_register_snapshot
 from state_pipelines.dagster.retention_settings import PlanApplication
+from state_pipelines.dagster.scheduled_savepoints import build_savepoint_job, build_savepoint_schedules
 from state_pipelines.dagster.schedules.daily_audit import build_daily_audit
 from state_pipelines.dagster.schedules.daily_retention_plan import build_retention_schedule
 from state_pipelines.dagster.schedules.periodic_checkpoint import build_periodic_checkpoint
@@ -36,6 +38,7 @@ from state_pipelines.dagster.sensors import new_snapshots
 from state_pipelines.dagster.sensors.agreed_plans import build_agreed_plans
 from state_pipelines.dagster.sensors.automation import build_automation
 from state_pipelines.dagster.sensors.failed_runs import build_failed_runs
+from state_pipelines.dagster.sensors.job_health import build_job_health_sensor
 from state_pipelines.dagster.sensors.new_input import build_new_input
 from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
 from state_pipelines.dagster.sensors.requests import build_requests
@@ -87,6 +90,7 @@ def build_flink_job(job: FlinkJob) -> dg.Definitions:
 def _build_definitions(job: FlinkJob) -> dg.Definitions:
     jobs: list[AnyJob] = [*build_asset_jobs(job), *build_op_jobs(job), *(build(job) for build in JOBS)]
     jobs += build_upgrade_jobs(job)
+    jobs += [build_savepoint_job(job)] if job.cluster is not None else []
     resources: dict[str, object] = {
         **build_job_resources(job.name, job.resources),
         job.prefix("snapshots"): SnapshotsResource.of(job),
@@ -124,6 +128,8 @@ def list_keys(assets: Sequence[dg.AssetsDefinition | dg.AssetSpec]) -> list[dg.A
 def _build_assets(job: FlinkJob) -> Iterator[dg.AssetsDefinition]:
     for build in ASSETS:
         yield build(job)
+    if job.cluster is not None:
+        yield build_job_health(job)
     if job.tables is not None:
         yield build_state_tables(job)
     if job.expectations is not None:
@@ -144,6 +150,7 @@ def _build_schedules(job: FlinkJob) -> Iterator[dg.ScheduleDefinition]:
         yield build_periodic_checkpoint(job, job.stream.cron)
     if job.upgrade is not None:
         yield build_nightly_rehearsal(job)
+    yield from build_savepoint_schedules(job)
 
 
 def _build_sensors(
@@ -161,3 +168,5 @@ def _build_sensors(
         yield build_new_input(job, job.stream.input)
     if job.upgrade is not None:
         yield build_new_program(job)
+    if job.cluster is not None:
+        yield build_job_health_sensor(job)

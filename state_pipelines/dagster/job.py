@@ -22,13 +22,15 @@ from state_pipelines.dagster.stream_settings import StreamSettings
 from state_pipelines.dagster.translation import Conditions, Hooks, Translation, check_key, parse_condition
 from state_pipelines.dagster.watching import Watch
 from state_pipelines.errors import UsageError, Where
+from state_pipelines.flink.health import HealthLimits, parse_limits
 from state_pipelines.operations.jobs.flink_config import CHECKPOINTS, FlinkConfig, load_flink_config
 from state_pipelines.operations.jobs.new_job import NewCode
 from state_pipelines.operations.migration.history import HEAD
-from state_pipelines.operations.retention.policy import RetentionPolicy, parse_duration, parse_policy
+from state_pipelines.operations.retention.policy import RetentionPolicy, parse_duration, parse_policy, parse_size
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.storage import PathMapping, parse_path_mapping
 from state_pipelines.storage.resolution import scoped_storage_options
+from state_pipelines.upgrades.savepoint_policy import parse_savepoint_policy
 from state_pipelines.upgrades.upgrade_request import parse_settings, resolve_programs
 
 if TYPE_CHECKING:
@@ -76,6 +78,9 @@ _Names = Annotated[tuple[str, ...], _split_by(","), _LIST]
 _Policy = Annotated[dict[str, Any], parsed_by(parse_policy)]
 _Lives = Annotated[dict[str, str], parsed_by(_parse_lives)]
 _Upgrade = Annotated[dict[str, Any], parsed_by(lambda body: parse_settings(body, Path()))]
+_Savepoints = Annotated[dict[str, Any], parsed_by(parse_savepoint_policy)]
+_Size = Annotated[str | int, parsed_by(parse_size)]
+_DEFAULTS = HealthLimits()
 _Optional = Annotated[str | None, BeforeValidator(_empty_to_none)]
 _SensorName = Literal[
     "new_snapshots",
@@ -86,6 +91,7 @@ _SensorName = Literal[
     "agreed_plans",
     "new_input",
     "new_program",
+    "job_health",
 ]
 
 
@@ -101,6 +107,31 @@ class Thresholds(dg.Model):
         default=None, gt=0, description="Maximal age in hours of the newest savepoint that can be read."
     )
 
+    max_minutes_without_checkpoint: float | None = Field(
+        default=None,
+        gt=0,
+        description="Maximal age in minutes of the newest checkpoint of the running job; by default three intervals "
+        "and the time-out of its checkpoints.",
+    )
+    max_failed_checkpoints: float = Field(
+        default=_DEFAULTS.max_failed_checkpoints,
+        ge=0,
+        le=1,
+        description="Maximal share of failed checkpoints, of those that Flink still shows.",
+    )
+    max_checkpoint_share: float = Field(
+        default=_DEFAULTS.max_checkpoint_share,
+        gt=0,
+        description="Maximal median duration of checkpoints, as a share of their interval.",
+    )
+    max_state_size: _Size | None = Field(
+        default=None, description="Size that the state of the running job must not reach, such as 200GiB."
+    )
+    hours_to_max_state_size: float = Field(
+        default=_DEFAULTS.hours_to_max_state_size,
+        gt=0,
+        description="Hours in which the state, as it grows, must not reach max_state_size.",
+    )
     max_hours_without_inventory: float | None = Field(
         default=None, gt=0, description="Maximal age in hours of the inventory, its freshness policy."
     )
@@ -110,6 +141,12 @@ class Thresholds(dg.Model):
         """`max_hours_without_savepoint` as a duration."""
         hours = self.max_hours_without_savepoint
         return None if hours is None else timedelta(hours=hours)
+
+    @property
+    def limits(self) -> HealthLimits:
+        """Limits of the running job."""
+        fields = {name: getattr(self, name) for name in HealthLimits.__dataclass_fields__}
+        return parse_limits(fields)
 
 
 class TableSettings(dg.Model):
@@ -210,6 +247,11 @@ class FlinkJob(dg.Model):
     job: _Optional = Field(default=None, description="Name or id of the job at the cluster; by default `name`.")
     upgrade: _Upgrade | None = Field(
         default=None, description="The program that runs and the one that is to run (docs/upgrading.md)."
+    )
+    savepoints: _Savepoints | None = Field(
+        default=None,
+        description="Savepoints to take of the running job, such as {canonical: monthly, native: daily} "
+        "(docs/running-jobs.md).",
     )
     stream: StreamSettings | None = Field(
         default=None, description="A stream of this job that runs on Spark, with its state in Flink's format."
@@ -323,6 +365,8 @@ class FlinkJob(dg.Model):
     def _check_cluster(self) -> Self:
         if self.upgrade is not None and self.cluster is None:
             raise PydanticCustomError("no_cluster", "upgrade has no effect without cluster: set both, or none")
+        if self.savepoints is not None and self.cluster is None:
+            raise PydanticCustomError("no_cluster", "savepoints has no effect without cluster: set both, or none")
         return self
 
     @model_validator(mode="after")

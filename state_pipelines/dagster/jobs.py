@@ -13,6 +13,7 @@ from state_pipelines.dagster.assets import (
     checkpoint,
     compatibility_report,
     converted_savepoint,
+    job_health,
     key_group_balance,
     migrated_savepoint,
     rescaled_savepoint,
@@ -49,6 +50,7 @@ SEARCH = "search_keys"
 TAKE_CHECKPOINT = "take_checkpoint"
 TAKE_SAVEPOINT = "take_savepoint"
 BOOTSTRAP = "bootstrap_savepoint"
+CHECK_HEALTH = "check_health"
 
 NUMBERS = {"max_parallelism": None, "parallelism": None}
 """Configuration of a rescaling with which the launchpad begins. It is empty: no run starts with it."""
@@ -108,6 +110,9 @@ def build_asset_jobs(job: FlinkJob) -> Iterator[UnresolvedAssetJobDefinition]:
         yield _select(job, TAKE_CHECKPOINT, (checkpoint.NAME,), text)
         text = "Writes a savepoint with the state of the newest checkpoint of the stream."
         yield _select(job, TAKE_SAVEPOINT, (savepoint.NAME,), text)
+    if job.cluster is not None:
+        text = "Asks the cluster how the running job is; changes nothing there."
+        yield _select(job, CHECK_HEALTH, (job_health.NAME,), text)
     if job.bootstrap is not None:
         text = "Writes a savepoint with new states out of tables, from which a Flink job starts."
         yield _select(job, BOOTSTRAP, (bootstrapped_savepoint.NAME,), text)

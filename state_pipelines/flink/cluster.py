@@ -407,6 +407,7 @@ class CheckpointStatistics:
         restored_id: id of that snapshot.
         history: the last ones (`web.checkpoints.history`), newest first.
         latest_completed: the last completed checkpoint, which may have left the history; savepoints do not count.
+        latest_savepoint: the last completed savepoint, which may have left the history.
     """
 
     completed: int
@@ -417,6 +418,7 @@ class CheckpointStatistics:
     restored_id: int | None
     history: tuple[Checkpoint, ...]
     latest_completed: Checkpoint | None = None
+    latest_savepoint: Checkpoint | None = None
 
 
 @dataclass(frozen=True)

@@ -181,8 +181,19 @@ def open_job(text: str) -> tuple[FlinkCluster, str | None]:
     Raises:
         UsageError: the file is no such description, or the address none.
     """
+    cluster, described = open_described(text)
+    name = described.get("job") or described.get("name")
+    return cluster, str(name) if name else None
+
+
+def open_described(text: str) -> tuple[FlinkCluster, Mapping[str, Any]]:
+    """The cluster of a job, and the fields of its description; none for an address.
+
+    Raises:
+        UsageError: as `open_job`.
+    """
     if text.lower().startswith(("http://", "https://")):
-        return connect({"rest": text}), None
+        return connect({"rest": text}), {}
     with at(file=text):
         try:
             content = parse_yaml(read_given_text(text, "the description of the job"))
@@ -199,5 +210,4 @@ def open_job(text: str) -> tuple[FlinkCluster, str | None]:
                 "`cluster` has a template, which only Dagster resolves",
                 hint="Write the value itself, and environment variables as ${NAME}",
             )
-        name = content.get("job") or content.get("name")
-        return connect(content["cluster"], Path(text).absolute().parent), str(name) if name else None
+        return connect(content["cluster"], Path(text).absolute().parent), content

@@ -177,6 +177,7 @@ def read_statistics(content: Mapping[str, Any]) -> CheckpointStatistics:
     counts = take(content, "counts", dict)
     latest = take(content, "latest", dict, {})
     restored, completed = take(latest, "restored", dict, {}), take(latest, "completed", dict, {})
+    savepoint = take(latest, "savepoint", dict, {})
     history = [read_checkpoint(each, {}) for each in take(content, "history", list, [])]
     return CheckpointStatistics(
         completed=take(counts, "completed", int),
@@ -187,6 +188,7 @@ def read_statistics(content: Mapping[str, Any]) -> CheckpointStatistics:
         restored_id=take(restored, "id", int) if restored else None,
         history=tuple(sorted(history, key=lambda each: each.id, reverse=True)),
         latest_completed=read_checkpoint(completed, {}) if completed else None,
+        latest_savepoint=read_checkpoint(savepoint, {}) if savepoint else None,
     )
 
 

@@ -5,21 +5,37 @@ Nothing is changed at the cluster. What a cluster cannot answer is a note, not a
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.errors import ClusterError, NotFoundError, StateError, UnsupportedError, UsageError
 from state_pipelines.flink.checkpoint_failures import explain_checkpoint
 from state_pipelines.flink.cluster import CheckpointStatus, JobLoad, JobStatus, find_job
-from state_pipelines.flink.connections import open_job
+from state_pipelines.flink.connections import open_described
+from state_pipelines.flink.health import (
+    JOB_RUNS,
+    HealthCheck,
+    HealthLimits,
+    Level,
+    StateGrowth,
+    check_age,
+    check_duration,
+    check_failures,
+    check_savepoint,
+    check_state,
+    measure_total,
+    parse_limits,
+    select_alike,
+)
 from state_pipelines.flink.stack_traces import find_root_cause
 from state_pipelines.operations.inspect import inspect
 from state_pipelines.snapshot import open_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from state_pipelines.flink.checkpoint_failures import FailedCheckpoint
     from state_pipelines.flink.cluster import (
@@ -39,19 +55,11 @@ SLOWEST = 5
 """Subtasks that are listed as the slowest ones."""
 
 _FAILED_IN_A_ROW = 2
-_INTERVALS = 3
 _BUSY = 0.9
 # State that does not fit the program (`StateMigrationException`, `Checkpoints.loadAndValidateCheckpoint`).
 _MISFITS = ("StateMigrationException", "serializer must", "There is no operator for the state")
 # Handles that cannot be read, or hold other bytes (`StreamTaskStateInitializerImpl`, `BackendRestorerProcedure`).
 _RESTORES = ("Could not restore keyed state backend", "Could not restore operator state backend")
-
-
-class Level(StrEnum):
-    """Severity of what is found about a job."""
-
-    ERROR = "error"
-    WARNING = "warning"
 
 
 @dataclass(frozen=True)
@@ -62,11 +70,13 @@ class JobFinding:
         level: how severe it is.
         what: what is wrong.
         remedy: what to do.
+        command: the command that mends it, where there is one.
     """
 
     level: Level
     what: str
     remedy: str = ""
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,37 +130,6 @@ class SlowSubtask:
 
 
 @dataclass(frozen=True)
-class StateGrowth:
-    """Growth of the state of a task, or of an operator, between two snapshots.
-
-    Attributes:
-        name: of the task; of the operator its uid, name or id.
-        before: bytes in the older one; None where it is not in it.
-        after: bytes in the newer one; None where it is not in it.
-        hours: between both.
-    """
-
-    name: str
-    before: int | None
-    after: int | None
-    hours: float
-
-    @property
-    def bytes_per_hour(self) -> float | None:
-        """Growth in bytes per hour; None where there is no time between both, or only one has it."""
-        if self.before is None or self.after is None or self.hours <= 0:
-            return None
-        return (self.after - self.before) / self.hours
-
-    def predict_hours(self, threshold: int) -> float | None:
-        """Hours from the newer snapshot until the state has as many bytes; None where it does not grow."""
-        rate = self.bytes_per_hour
-        if rate is None or rate <= 0 or self.after is None:
-            return None
-        return max(0.0, (threshold - self.after) / rate)
-
-
-@dataclass(frozen=True)
 class FailureCount:
     """Failures of a job with one root cause.
 
@@ -192,6 +171,9 @@ class JobReport:
         growth: of the state of its tasks since the oldest checkpoint of the history.
         operators: growth of the state of its operators, largest first, between two checkpoints that are still there;
             empty unless asked for.
+        total: growth of all state together; None without two checkpoints.
+        history: checkpoints and savepoints that Flink still has, newest first.
+        checks: limits of the job, and whether it keeps them.
         findings: what is wrong, most severe first.
         notes: what could not be found out.
     """
@@ -211,6 +193,9 @@ class JobReport:
     slowest: tuple[SlowSubtask, ...]
     growth: tuple[StateGrowth, ...]
     operators: tuple[StateGrowth, ...]
+    total: StateGrowth | None
+    history: tuple[Checkpoint, ...]
+    checks: tuple[HealthCheck, ...]
     findings: tuple[JobFinding, ...]
     notes: tuple[str, ...]
 
@@ -242,6 +227,8 @@ def status(
     *,
     operators: bool = False,
     open: Callable[[str], Snapshot] = open_snapshot,
+    limits: HealthLimits | None = None,
+    savepoint: datetime | None = None,
     now: datetime | None = None,
 ) -> JobReport:
     """Report how a running job is.
@@ -251,6 +238,8 @@ def status(
         name: name or id of the job at the cluster; by default that of the description, or the only one that runs.
         operators: also compare the oldest and the newest checkpoint that are still there, operator by operator.
         open: opens these two.
+        limits: beyond which the job is not well; by default `thresholds` of the description.
+        savepoint: when a savepoint was taken that the cluster may not know any more.
         now: the moment, for ages; by default the current time.
 
     Raises:
@@ -258,9 +247,20 @@ def status(
         NotFoundError: it has no such job.
         UsageError: the description names no cluster, or several jobs fit.
     """
-    cluster, described = open_job(job) if isinstance(job, str) else (job, None)
-    found = _choose_job(cluster, name or described)
-    return _Watcher(cluster, found, now or datetime.now(UTC)).report(open if operators else None)
+    cluster, described = open_described(job) if isinstance(job, str) else (job, {})
+    known = described.get("job") or described.get("name")
+    found = _choose_job(cluster, name or (str(known) if known else None))
+    kept = limits or parse_limits(described.get("thresholds"))
+    watcher = _Watcher(cluster, found, kept, savepoint, _find_revisions(job, described), now or datetime.now(UTC))
+    return watcher.report(open if operators else None)
+
+
+def _find_revisions(job: str | FlinkCluster, described: Mapping[str, Any]) -> str:
+    """The directory of revisions of a job as a command names it; empty without one."""
+    revisions = described.get("migrations")
+    if not isinstance(job, str) or not isinstance(revisions, str) or not revisions:
+        return ""
+    return revisions if ":/" in revisions else str(Path(job).parent / revisions)
 
 
 def _choose_job(cluster: FlinkCluster, name: str | None) -> JobOverview:
@@ -278,9 +278,20 @@ def _choose_job(cluster: FlinkCluster, name: str | None) -> JobOverview:
 
 
 class _Watcher:
-    def __init__(self, cluster: FlinkCluster, job: JobOverview, now: datetime) -> None:
+    def __init__(
+        self,
+        cluster: FlinkCluster,
+        job: JobOverview,
+        limits: HealthLimits,
+        savepoint: datetime | None,
+        revisions: str,
+        now: datetime,
+    ) -> None:
         self.cluster = cluster
         self.job = job
+        self.limits = limits
+        self.savepoint = savepoint
+        self.revisions = revisions
         self.now = now
         self.notes: list[str] = []
 
@@ -316,9 +327,21 @@ class _Watcher:
         counted = _count_failures(failures)
         settings = details.checkpoints if details is not None else None
         durations = _measure_durations([each for each in done if not each.is_savepoint])
+        total = measure_total(done)
+        of_job = self._judge_job(counted, load, statistics)
+        checks = [
+            self._check_job(of_job),
+            *self._check_checkpoints(statistics, settings, explained, durations),
+            *self._check_state(statistics, total),
+        ]
         findings = [
-            *self._judge_job(counted, load, newest),
-            *self._judge_checkpoints(statistics, settings, details, explained, durations),
+            *of_job,
+            *self._judge_checkpoints(statistics, settings, details, explained),
+            *(
+                JobFinding(each.level, each.what, each.remedy)
+                for each in checks[1:]
+                if each.passed is False and not self.job.status.is_terminal
+            ),
             *_judge_load(load),
         ]
         return JobReport(
@@ -344,6 +367,9 @@ class _Watcher:
             slowest=slowest or (),
             growth=growth or (),
             operators=() if open is None else self._compare_operators(done, open),
+            total=total,
+            history=tuple(history),
+            checks=tuple(checks),
             findings=tuple(sorted(findings, key=lambda each: each.level is Level.WARNING)),
             notes=tuple(dict.fromkeys(self.notes)),
         )
@@ -381,7 +407,7 @@ class _Watcher:
 
     def _measure_growth(self, done: Sequence[Checkpoint], names: dict[str, str]) -> tuple[StateGrowth, ...]:
         """Growth of each task from the oldest to the newest checkpoint of the history; formats differ in size."""
-        alike = [each for each in done if each.is_savepoint == done[0].is_savepoint] if done else []
+        alike = select_alike(done)
         if len(alike) < 2:
             return ()
         after = self._read_sizes(alike[0])
@@ -419,9 +445,10 @@ class _Watcher:
             return ()
 
     def _judge_job(
-        self, failures: Sequence[FailureCount], load: JobLoad | None, newest: Checkpoint | None
+        self, failures: Sequence[FailureCount], load: JobLoad | None, statistics: CheckpointStatistics | None
     ) -> list[JobFinding]:
         found = []
+        newest = _find_newest(statistics)
         state = self.job.status
         if state in (JobStatus.FAILED, JobStatus.SUSPENDED):
             why = f": {failures[0].cause}" if failures else ""
@@ -437,7 +464,7 @@ class _Watcher:
             # A later checkpoint shows that the job has come up since.
             is_over = newest is not None and newest.triggered > each.last and state is JobStatus.RUNNING
             if (each.misfits or each.cannot_restore) and not is_over:
-                found.append(_explain_state_error(each))
+                found.append(_explain_state_error(each, _find_restored(statistics), self.revisions))
         restarts = load.restarts if load is not None else None
         if restarts and state is JobStatus.RUNNING:
             why = f"; last: {failures[0].cause}" if failures else ""
@@ -446,13 +473,61 @@ class _Watcher:
             )
         return found
 
+    def _check_job(self, findings: Sequence[JobFinding]) -> HealthCheck:
+        wrong = [each for each in findings if each.level is Level.ERROR]
+        what = "; ".join(each.what for each in wrong)
+        remedy = " ".join(each.remedy for each in wrong if each.remedy)
+        return HealthCheck(JOB_RUNS, not wrong, Level.ERROR, 0.0, float(len(wrong)), "errors", what, remedy)
+
+    def _check_checkpoints(
+        self,
+        statistics: CheckpointStatistics | None,
+        settings: CheckpointSettings | None,
+        failed: Sequence[FailedCheckpoint],
+        durations: CheckpointDurations,
+    ) -> list[HealthCheck]:
+        """The checks of a job that takes periodic checkpoints."""
+        if settings is None or settings.interval_ms is None:
+            return []
+        newest = _find_newest(statistics)
+        remedy = _hint_of(failed)
+        return [
+            check_age(
+                self.limits,
+                now=self.now,
+                interval_ms=settings.interval_ms,
+                timeout_ms=settings.timeout_ms,
+                newest=newest.triggered if newest is not None else None,
+                started=self.job.started,
+                remedy=remedy,
+            ),
+            check_failures(self.limits, statistics.history if statistics is not None else (), remedy),
+            check_duration(self.limits, durations.median_ms, settings.interval_ms),
+        ]
+
+    def _check_state(self, statistics: CheckpointStatistics | None, total: StateGrowth | None) -> list[HealthCheck]:
+        newest = _find_newest(statistics)
+        taken = [self.savepoint, *(each.triggered for each in _list_savepoints(statistics))]
+        return [
+            each
+            for each in (
+                check_savepoint(
+                    self.limits,
+                    now=self.now,
+                    newest=max((each for each in taken if each is not None), default=None),
+                    started=self.job.started,
+                ),
+                check_state(self.limits, newest.state_size if newest is not None else None, total),
+            )
+            if each is not None
+        ]
+
     def _judge_checkpoints(
         self,
         statistics: CheckpointStatistics | None,
         settings: CheckpointSettings | None,
         details: JobDetails | None,
         failed: Sequence[FailedCheckpoint],
-        durations: CheckpointDurations,
     ) -> list[JobFinding]:
         if self.job.status.is_terminal:
             return []
@@ -466,37 +541,16 @@ class _Watcher:
                     "Set execution.checkpointing.interval, or take savepoints on a schedule.",
                 )
             ]
-        found: list[JobFinding] = []
         history = statistics.history if statistics is not None else ()
         decided = [each for each in history if each.status is not CheckpointStatus.IN_PROGRESS]
         row = next((n for n, each in enumerate(decided) if each.status is CheckpointStatus.COMPLETED), len(decided))
-        if row and failed:
-            last = failed[0]
-            why = f": {last.message}" + (f" ({last.job_failure})" if last.job_failure else "")
-            level = Level.ERROR if row >= _FAILED_IN_A_ROW else Level.WARNING
-            number = "the last checkpoint has failed" if row == 1 else f"the last {row} checkpoints have failed"
-            found.append(JobFinding(level, f"{number}{why}", last.remedy))
-        interval, often = timedelta(milliseconds=settings.interval_ms), describe_duration(settings.interval_ms)
-        patience = _INTERVALS * interval + timedelta(milliseconds=settings.timeout_ms or 0)
-        newest = _find_newest(statistics)
-        since = newest.triggered if newest is not None else self.job.started
-        if since is not None and self.now - since > patience:
-            age = describe_duration(int((self.now - since).total_seconds()) * 1000)
-            what = (
-                f"the newest checkpoint is {age} old"
-                if newest is not None
-                else f"no checkpoint was completed in {age}, since the job started"
-            )
-            found.append(JobFinding(Level.ERROR, f"{what}, with an interval of {often}", _hint_of(failed)))
-        if durations.median_ms is not None and durations.median_ms > settings.interval_ms:
-            found.append(
-                JobFinding(
-                    Level.WARNING,
-                    f"checkpoints take {describe_duration(durations.median_ms)}, longer than the interval of {often}",
-                    "Raise execution.checkpointing.interval, or make them faster: see the slowest subtasks.",
-                )
-            )
-        return found
+        if not row or not failed:
+            return []
+        last = failed[0]
+        why = f": {last.message}" + (f" ({last.job_failure})" if last.job_failure else "")
+        level = Level.ERROR if row >= _FAILED_IN_A_ROW else Level.WARNING
+        number = "the last checkpoint has failed" if row == 1 else f"the last {row} checkpoints have failed"
+        return [JobFinding(level, f"{number}{why}", last.remedy)]
 
 
 def _find_newest(statistics: CheckpointStatistics | None) -> Checkpoint | None:
@@ -508,25 +562,46 @@ def _find_newest(statistics: CheckpointStatistics | None) -> Checkpoint | None:
     return max(found, key=lambda each: each.triggered, default=None)
 
 
-def describe_duration(millis: int) -> str:
-    """A duration for people: `250 ms`, `1.5 s`, `0:05:00`."""
-    if millis < 1000:
-        return f"{millis} ms"
-    return f"{millis / 1000:.1f} s" if millis < 60_000 else str(timedelta(seconds=round(millis / 1000)))
+def _list_savepoints(statistics: CheckpointStatistics | None) -> list[Checkpoint]:
+    """The completed savepoints that Flink knows of, also one that has left the history."""
+    if statistics is None:
+        return []
+    found = [each for each in statistics.history if each.is_savepoint and each.status is CheckpointStatus.COMPLETED]
+    return found + ([statistics.latest_savepoint] if statistics.latest_savepoint is not None else [])
 
 
-def _explain_state_error(failure: FailureCount) -> JobFinding:
-    if failure.misfits:
+def _find_restored(statistics: CheckpointStatistics | None) -> str:
+    """The snapshot that a job which restarts starts from: its newest checkpoint, or the one it was started with."""
+    if statistics is None:
+        return ""
+    newest = _find_newest(statistics)
+    return (newest.path if newest is not None else "") or statistics.restored_path
+
+
+def _explain_state_error(failure: FailureCount, snapshot: str, revisions: str) -> JobFinding:
+    """Finding about a restart loop with an error of the state: the run that mends it, with its command."""
+    path = shlex.quote(snapshot) if snapshot else "SNAPSHOT"
+    if not failure.misfits:
+        return JobFinding(
+            Level.ERROR,
+            f"its state cannot be restored: {failure.cause}",
+            "See which files the snapshot lacks. Those that retention has moved come back with "
+            "`state-pipelines retain --restore`; otherwise start the job from another snapshot.",
+            f"state-pipelines verify {path}",
+        )
+    if revisions:
         return JobFinding(
             Level.ERROR,
             f"its state does not fit its program: {failure.cause}",
-            "See what does not fit: `state-pipelines check SNAPSHOT --jar NEW.jar`, with the snapshot that it starts "
-            "from; `--draft DIR` drafts the migration.",
+            "Cancel the job, migrate the snapshot that it starts from, and start it from the result.",
+            f"state-pipelines migrate {path} --migrations {shlex.quote(revisions)} --out MIGRATED",
         )
     return JobFinding(
         Level.ERROR,
-        f"its state cannot be restored: {failure.cause}",
-        "See whether the snapshot is whole: `state-pipelines verify SNAPSHOT`, with the one that it starts from.",
+        f"its state does not fit its program: {failure.cause}",
+        "See what does not fit, and draft the migration; then cancel the job, migrate the snapshot that it starts "
+        "from, and start it from the result.",
+        f"state-pipelines check {path} --jar NEW.jar --draft DIR",
     )
 
 

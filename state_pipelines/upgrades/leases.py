@@ -126,12 +126,13 @@ class Lease:
         replace_file(self._location, _encode(holder))
 
 
-def take_lease(directory: Location, job: str, *, now: datetime | None = None) -> Lease:
+def take_lease(directory: Location, job: str, *, what: str = "an upgrade", now: datetime | None = None) -> Lease:
     """Take the lease of a job.
 
     Args:
         directory: where the files of leases are.
         job: name of the job, for messages.
+        what: what the lease is for, for messages.
         now: the time; by default that of this machine.
 
     Raises:
@@ -143,7 +144,7 @@ def take_lease(directory: Location, job: str, *, now: datetime | None = None) ->
     if newest is not None:
         holder = _read(newest)
         if holder is not None and holder.is_alive(time):
-            raise _held(job, holder, newest)
+            raise _held(what, job, holder, newest)
     number = 1 if newest is None else int(newest.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)) + 1
     process = os.getpid()
     mine = Holder(uuid4().hex, socket.gethostname(), process, _find_start(process), time.isoformat())
@@ -154,21 +155,21 @@ def take_lease(directory: Location, job: str, *, now: datetime | None = None) ->
             raise StorageError(
                 "it cannot be seen who has the lease", where=Where(file=str(location)), hint="Try again", transient=True
             )
-        raise _held(job, holder, location)
+        raise _held(what, job, holder, location)
     if newest is not None:
         remove_file(newest)
     return Lease(location, mine, job)
 
 
 @contextmanager
-def hold_lease(directory: Location, job: str) -> Iterator[Lease]:
+def hold_lease(directory: Location, job: str, *, what: str = "an upgrade") -> Iterator[Lease]:
     """Hold the lease of a job during a block, and renew it meanwhile.
 
     Raises:
         UsageError: another process has it.
         StorageError: the storage fails.
     """
-    lease = take_lease(directory, job)
+    lease = take_lease(directory, job, what=what)
     ended = threading.Event()
     thread = threading.Thread(target=_keep_renewing, args=(lease, ended.wait), name=f"lease of {job}", daemon=True)
     thread.start()
@@ -232,9 +233,9 @@ def _encode(holder: Holder) -> bytes:
     return json.dumps(asdict(holder), indent=2).encode()
 
 
-def _held(job: str, holder: Holder, location: Location) -> UsageError:
+def _held(what: str, job: str, holder: Holder, location: Location) -> UsageError:
     return UsageError(
-        f"an upgrade of {job} is under way: process {holder.process} on {holder.host}, last seen {holder.renewed}",
+        f"{what} of {job} is under way: process {holder.process} on {holder.host}, last seen {holder.renewed}",
         where=Where(file=str(location)),
         hint=f"Wait for it. If it has died on another machine, its lease ends {LEASE_SECONDS} s after that time",
     )

@@ -238,6 +238,7 @@ _KINDS = tuple(kind.name for kind in KINDS)
 _JOB = {
     *("name", "cluster", "job", "results", "roots", "path_mapping", "allow_roots", *_KINDS),
     *("migrations", "migrate_to", "target_release", "new_job", "job_classes", "upgrade"),
+    *("savepoints", "thresholds"),
 }
 _UPGRADE = {
     *("savepoints", "old", "new", "cluster", "automatic", "checkpoints", "watch", "savepoint_timeout"),

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +11,9 @@ from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.cli.commands import CommandGroup
 from state_pipelines.errors import NotFoundError, UsageError
 from state_pipelines.flink.checkpoint_failures import explain_message
-from state_pipelines.flink.status import JobReport, Level, StateGrowth, compare_operators
+from state_pipelines.flink.health import JOB_RUNS, HealthLimits, Level, StateGrowth
+from state_pipelines.flink.status import JobReport, compare_operators
+from tests.clusters.recorded_job import EXPIRED, JOB, NOW, SUSPENDED, arrange, complete, describe_job, fail, fail_job
 from tests.clusters.servers import Server, serving
 from tests.flink.harness import ORDERS
 
@@ -20,126 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-JOB = "a" * 32
-NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-MILLIS = int(NOW.timestamp() * 1000)
-SOURCE, COUNTS = "c" * 32, "d" * 32
-EXPIRED, SUSPENDED = "Checkpoint expired before completing.", "Checkpoint Coordinator is suspending."
-
-
-def describe_job(status: str = "RUNNING") -> dict[str, Any]:
-    vertices = [
-        {"id": SOURCE, "name": "numbers", "parallelism": 2, "maxParallelism": 128, "status": "RUNNING"},
-        {"id": COUNTS, "name": "counts", "parallelism": 2, "maxParallelism": 128, "status": "RUNNING"},
-    ]
-    return {
-        "jid": JOB,
-        "name": "orders",
-        "state": status,
-        "start-time": MILLIS - 7_200_000,
-        "end-time": -1,
-        "maxParallelism": -1,
-        "vertices": vertices,
-        "plan": {},
-    }
-
-
-def complete(number: int, seconds_ago: float, **more: Any) -> dict[str, Any]:
-    return {
-        "id": number,
-        "status": "COMPLETED",
-        "is_savepoint": False,
-        "trigger_timestamp": MILLIS - int(seconds_ago * 1000),
-        "end_to_end_duration": 100 * number,
-        "state_size": 1000 * number,
-        "checkpointed_size": 10,
-        "num_subtasks": 4,
-        "num_acknowledged_subtasks": 4,
-        "external_path": f"file:/checkpoints/chk-{number}",
-        "tasks": {
-            SOURCE: {"status": "COMPLETED", "num_subtasks": 2, "num_acknowledged_subtasks": 2, "state_size": 8},
-            COUNTS: {
-                "status": "COMPLETED",
-                "num_subtasks": 2,
-                "num_acknowledged_subtasks": 2,
-                "state_size": 500 * number,
-            },
-        },
-        **more,
-    }
-
-
-def fail(number: int, seconds_ago: float, message: str) -> dict[str, Any]:
-    ended = MILLIS - int(seconds_ago * 1000)
-    more = {"failure_timestamp": ended, "failure_message": message, "num_acknowledged_subtasks": 3}
-    return {**complete(number, seconds_ago + 1), "status": "FAILED", "external_path": None, **more}
-
-
-def fail_job(seconds_ago: float, stack: str) -> dict[str, Any]:
-    return {
-        "timestamp": MILLIS - int(seconds_ago * 1000),
-        "exceptionName": "java.io.IOException",
-        "stacktrace": stack,
-        "taskName": "counts (1/2)",
-    }
-
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     with serving() as server:
         yield server
-
-
-def arrange(
-    server: Server,
-    *history: dict[str, Any],
-    job: str = "RUNNING",
-    failures: tuple[dict[str, Any], ...] = (),
-    interval: int = 10_000,
-) -> None:
-    path = f"GET /jobs/{JOB}"
-    details = describe_job(job)
-    server.on("GET /jobs/overview", {"jobs": [details]})
-    server.on(path, details)
-    server.on(f"{path}/config", {"execution-config": {"user-config": {"topic": "orders"}}})
-    settings = {"mode": "exactly_once", "interval": interval, "timeout": 5000, "tolerable_failed_checkpoints": 3}
-    server.on(f"{path}/checkpoints/config", settings)
-    server.on(f"{path}/exceptions", {"exceptionHistory": {"entries": list(failures)}})
-    failed = sum(each["status"] == "FAILED" for each in history)
-    counts = {"completed": len(history) - failed, "failed": failed, "in_progress": 0, "restored": 1}
-    restored = {"restored": {"id": 7, "external_path": "file:/savepoints/s-7"}}
-    server.on(f"{path}/checkpoints", {"counts": counts, "latest": restored, "history": list(history)})
-    for each in history:
-        details_of = f"{path}/checkpoints/details/{each['id']}"
-        server.on(details_of, each)
-        for vertex, ms in ((SOURCE, 10), (COUNTS, 70)):
-            subtasks = [describe_subtask(index, ms * (index + 1)) for index in range(2)]
-            if each["status"] == "FAILED" and vertex == COUNTS:
-                subtasks[1] = {"index": 1, "status": "pending_or_failed"}
-            server.on(f"{details_of}/subtasks/{vertex}", {"subtasks": subtasks})
-    server.on(f"{path}/metrics", [{"id": "numRestarts", "value": "3"}, {"id": "uptime", "value": "5000"}])
-    for vertex in (SOURCE, COUNTS):
-        names = [{"id": "Source__numbers.pendingRecords", "sum": 12}] if vertex == SOURCE else []
-        full = 990 if vertex == COUNTS else 10
-        ratios = [
-            {"id": "busyTimeMsPerSecond", "max": full},
-            {"id": "backPressuredTimeMsPerSecond", "max": 1000 - full},
-        ]
-        server.on(f"{path}/vertices/{vertex}/subtasks/metrics", names, ratios, names)
-        server.on(f"{path}/vertices/{vertex}/watermarks", [{"id": "0.currentInputWatermark", "value": "5"}])
-
-
-def describe_subtask(index: int, ms: int) -> dict[str, Any]:
-    return {
-        "index": index,
-        "status": "completed",
-        "ack_timestamp": MILLIS,
-        "end_to_end_duration": ms,
-        "state_size": 9,
-        "checkpoint": {"sync": 1, "async": 2},
-        "alignment": {"duration": 3},
-        "start_delay": 4,
-    }
 
 
 def watch(server: Server) -> JobReport:
@@ -229,11 +115,84 @@ def test_state_that_does_not_fit_is_recognised(server: Server) -> None:
         "its state does not fit its program",
         "its state cannot be restored",
     ]
-    assert "state-pipelines check" in found[1].remedy
-    assert "state-pipelines verify" in found[2].remedy
+    assert found[1].command == "state-pipelines check file:/savepoints/s-7 --jar NEW.jar --draft DIR"
+    assert found[2].command == "state-pipelines verify file:/savepoints/s-7"
+    assert [each.passed for each in watch(server).checks if each.name == JOB_RUNS] == [False]
     # A checkpoint after the failure shows that it is over.
     arrange(server, complete(1, 1), failures=(fail_job(5, misfit),))
     assert watch(server).is_healthy
+
+
+def test_with_revisions_the_migration_is_proposed(server: Server, tmp_path: Path) -> None:
+    misfit = "x\nCaused by: org.apache.flink.util.StateMigrationException: The new key serializer must be compatible"
+    arrange(server, complete(4, 60), job="RESTARTING", failures=(fail_job(1, misfit),))
+    path = tmp_path / "orders.yaml"
+    path.write_text(f"name: orders\ncluster: {{rest: {server.url}}}\nmigrations: revisions\n")
+    (command,) = [each.command for each in sp.status(str(path), now=NOW).findings if each.command]
+    # The newest checkpoint, from which the job restarts.
+    revisions = tmp_path / "revisions"
+    assert command == f"state-pipelines migrate file:/checkpoints/chk-4 --migrations {revisions} --out MIGRATED"
+    assert command in invoke(str(path))[1]
+
+
+def test_the_limits_of_a_job_are_checked(server: Server, tmp_path: Path) -> None:
+    history = (complete(4, 1), fail(3, 1800, EXPIRED), complete(2, 3601), complete(1, 7201))
+    arrange(server, *history, interval=1000)
+
+    def check(**thresholds: object) -> dict[str, tuple[bool | None, float | None]]:
+        path = tmp_path / "orders.json"
+        job = {"name": "orders", "cluster": {"rest": server.url}, "thresholds": thresholds}
+        path.write_text(json.dumps(job))
+        return {each.name: (each.passed, each.observed) for each in sp.status(str(path), now=NOW).checks}
+
+    found = check()
+    assert found == {
+        "job_runs": (True, 0),
+        "recent_checkpoint": (True, 1 / 60),
+        "checkpoints_succeed": (False, 0.25),
+        "checkpoints_are_fast": (True, 0.2),
+    }
+    strict = {
+        "max_minutes_without_checkpoint": 0.01,
+        "max_failed_checkpoints": 0.5,
+        "max_checkpoint_share": 0.1,
+        "max_hours_without_savepoint": 1,
+        "max_state_size": "5kb",
+        "max_imbalance": 3,
+    }
+    found = check(**strict)
+    assert found == {
+        "job_runs": (True, 0),
+        "recent_checkpoint": (False, 1 / 60),
+        "checkpoints_succeed": (True, 0.25),
+        "checkpoints_are_fast": (False, 0.2),
+        # No savepoint in the two hours since the job started.
+        "recent_savepoint": (False, 2),
+        # 4,000 bytes, and 1,500 more each hour.
+        "state_has_room": (False, 4000),
+    }
+    assert check(max_state_size="5kb", hours_to_max_state_size=0.5)["state_has_room"][0] is True
+    assert check(max_state_size=4000)["state_has_room"][0] is False
+    server.on(f"GET /jobs/{JOB}/checkpoints", {**statistics(server), "latest": {"savepoint": complete(2, 1800)}})
+    assert check(max_hours_without_savepoint=1)["recent_savepoint"] == (True, 0.5)
+    report = sp.status(server.url, limits=HealthLimits(max_hours_without_savepoint=0.25), savepoint=NOW, now=NOW)
+    assert {each.name: each.passed for each in report.checks}["recent_savepoint"] is True
+    with pytest.raises(UsageError, match="unknown limits max_age"):
+        check(max_age=1)
+    with pytest.raises(UsageError, match="max_checkpoint_share of `thresholds` is -1"):
+        check(max_checkpoint_share=-1)
+
+
+def statistics(server: Server) -> dict[str, Any]:
+    (content,) = server.answers[f"GET /jobs/{JOB}/checkpoints"]
+    return dict(content)
+
+
+def test_what_cannot_be_checked_is_not_said_to_be_well(server: Server) -> None:
+    arrange(server)
+    checks = {each.name: each for each in sp.status(server.url, limits=HealthLimits(max_state_size=1), now=NOW).checks}
+    assert (checks["checkpoints_succeed"].passed, checks["checkpoints_are_fast"].passed) == (None, None)
+    assert (checks["state_has_room"].passed, bool(checks["state_has_room"].what)) == (None, True)
 
 
 def test_a_job_without_checkpoints_is_a_warning(server: Server) -> None:

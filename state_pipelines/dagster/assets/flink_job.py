@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAME = "flink_job"
 
-_SAME_VERSION = {DATA_VERSION_TAG: "INITIAL"}
+SAME_VERSION = {DATA_VERSION_TAG: "INITIAL"}
 """Tag of each event with the data version of an external asset without events.
 
 With a version of its own, each new savepoint would make the results for all older snapshots *Unsynced*.
@@ -26,7 +26,7 @@ def describe_savepoint(job: FlinkJob, summary: SnapshotSummary) -> dg.AssetMater
     """Return the event for a savepoint that the running job has taken; the sensor `new_snapshots` reports it."""
     return dg.AssetMaterialization(
         job.key(NAME),
-        tags=_SAME_VERSION,
+        tags=SAME_VERSION,
         metadata={
             "savepoint": summary.key,
             "path": dg.MetadataValue.path(summary.path),
