@@ -51,6 +51,11 @@ PAIRS_HINT = "Write NAME=VALUE"
 )
 @click.option("--flink", "line", type=click.Choice(VERSIONS), help="Release line that this Flink has to be of.")
 @click.option("--jars", metavar="JAR", multiple=True, help="A jar of connectors, formats or functions; repeatable.")
+@click.option(
+    "--template",
+    is_flag=True,
+    help="Compare the result with a savepoint that Flink takes of the new plan, in a cluster inside a Java process.",
+)
 @click.option("--no-proof", is_flag=True, help="Do not read the result back before it is published.")
 @SCRATCH
 @AS_JSON
@@ -66,6 +71,7 @@ def command(
     flink_home: str | None,
     line: str | None,
     jars: tuple[str, ...],
+    template: bool,
     no_proof: bool,
     scratch: str | None,
     as_json: bool,
@@ -97,6 +103,7 @@ def command(
         match=dict(split_pair(each, "--match") for each in matches),
         backfill=dict(split_pair(each, "--backfill") for each in backfill),
         prove=not no_proof,
+        template=template,
         spark=start,
         scratch=scratch,
     )

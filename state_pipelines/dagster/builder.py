@@ -43,6 +43,11 @@ from state_pipelines.dagster.sensors.new_input import build_new_input
 from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
 from state_pipelines.dagster.sensors.requests import build_requests
 from state_pipelines.dagster.snapshots_resource import SnapshotsResource, StateTablesIOManager
+from state_pipelines.dagster.sql_queries import (
+    build_new_query,
+    build_savepoint_of_query,
+    build_sql_compatibility_report,
+)
 from state_pipelines.dagster.upgrading import build_new_program, build_nightly_rehearsal, build_upgrade_jobs
 from state_pipelines.errors import StateError
 from state_pipelines.storage.resolution import scoped_storage_options
@@ -136,6 +141,9 @@ def _build_assets(job: FlinkJob) -> Iterator[dg.AssetsDefinition]:
         yield build_state_expectations(job)
     if job.migrations is not None:
         yield build_migrated_savepoint(job)
+    if job.new_query is not None:
+        yield build_sql_compatibility_report(job)
+        yield build_savepoint_of_query(job)
     if job.stream is not None:
         yield build_checkpoint(job)
         yield build_savepoint(job)
@@ -170,3 +178,5 @@ def _build_sensors(
         yield build_new_program(job)
     if job.cluster is not None:
         yield build_job_health_sensor(job)
+    if job.new_query is not None:
+        yield build_new_query(job)

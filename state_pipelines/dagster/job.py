@@ -69,7 +69,7 @@ def _resolve_against(directory: Path, path: str) -> str:
 _PATHS = (
     *("roots", "results", "tables", "requests", "classes", "protos", "thrifts", "plans", "migrations"),
     "allow_roots",
-    *("flink_config", "new_job", "job_classes", "expectations", "data_docs", "bootstrap"),
+    *("flink_config", "new_job", "new_query", "job_classes", "expectations", "data_docs", "bootstrap"),
 )
 
 _LIST = WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]})
@@ -92,6 +92,7 @@ _SensorName = Literal[
     "new_input",
     "new_program",
     "job_health",
+    "new_query",
 ]
 
 
@@ -240,6 +241,11 @@ class FlinkJob(dg.Model):
         description="Description (.yaml, .json) or snapshot of the new job; by default the migrated old job.",
     )
     job_classes: _Texts = Field(default=(), description="Jars, directories and field lists of the new job's classes.")
+    new_query: _Optional = Field(
+        default=None,
+        description="Script (.sql) or compiled plan (.json) that is to take over the state of the one in `plans` "
+        "(docs/sql.md).",
+    )
     cluster: dict[str, Any] | None = Field(
         default=None,
         description="Cluster of the running job, such as {rest: 'http://jobmanager:8081'} (docs/upgrading.md).",
@@ -367,6 +373,14 @@ class FlinkJob(dg.Model):
             raise PydanticCustomError("no_cluster", "upgrade has no effect without cluster: set both, or none")
         if self.savepoints is not None and self.cluster is None:
             raise PydanticCustomError("no_cluster", "savepoints has no effect without cluster: set both, or none")
+        return self
+
+    @model_validator(mode="after")
+    def _check_query(self) -> Self:
+        if self.new_query is not None and len(self.plans) != 1:
+            raise PydanticCustomError("no_query", "new_query takes over from one query that runs: set plans to it")
+        if self.new_query is not None and self.migrations is not None:
+            raise PydanticCustomError("two_changes", "new_query has steps of its own: set migrations or new_query")
         return self
 
     @model_validator(mode="after")

@@ -51,6 +51,10 @@ TAKE_CHECKPOINT = "take_checkpoint"
 TAKE_SAVEPOINT = "take_savepoint"
 BOOTSTRAP = "bootstrap_savepoint"
 CHECK_HEALTH = "check_health"
+CHECK_QUERY = "check_query"
+
+SQL_REPORT = "sql_compatibility_report"
+"""The asset of `sql_queries`."""
 
 NUMBERS = {"max_parallelism": None, "parallelism": None}
 """Configuration of a rescaling with which the launchpad begins. It is empty: no run starts with it."""
@@ -61,10 +65,11 @@ def build_migrate_snapshot(job: FlinkJob) -> UnresolvedAssetJobDefinition:
     modules = [compatibility_report]
     if job.tables is not None:
         modules.append(state_tables)
-    if job.migrations is not None:
+    if job.migrations is not None or job.new_query is not None:
         modules.append(migrated_savepoint)
+    names = [module.NAME for module in modules] + ([] if job.new_query is None else [SQL_REPORT])
     text = "Migrates one snapshot: compatibility report, tables, and the new savepoint with its proof."
-    return _select(job, MIGRATE, [module.NAME for module in modules], text, priority=MIGRATION)
+    return _select(job, MIGRATE, names, text, priority=MIGRATION)
 
 
 _JOBS: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -113,6 +118,9 @@ def build_asset_jobs(job: FlinkJob) -> Iterator[UnresolvedAssetJobDefinition]:
     if job.cluster is not None:
         text = "Asks the cluster how the running job is; changes nothing there."
         yield _select(job, CHECK_HEALTH, (job_health.NAME,), text)
+    if job.new_query is not None:
+        text = "Reports what the new query keeps of the state of one snapshot."
+        yield _select(job, CHECK_QUERY, (SQL_REPORT,), text)
     if job.bootstrap is not None:
         text = "Writes a savepoint with new states out of tables, from which a Flink job starts."
         yield _select(job, BOOTSTRAP, (bootstrapped_savepoint.NAME,), text)

@@ -19,7 +19,7 @@ ASSET_NAMES = frozenset(
         *("flink_job", "snapshot_inventory", "snapshot_profile", "snapshot_diff", "key_group_balance", "restore_audit"),
         *("retention_plan", "applied_retention", "compatibility_report", "state_tables", "state_expectations"),
         *("migrated_savepoint", "converted_savepoint", "rescaled_savepoint", "bootstrapped_savepoint"),
-        *("checkpoint", "savepoint"),
+        *("checkpoint", "savepoint", "sql_compatibility_report"),
     }
 )
 """Names of all assets that a job may have."""

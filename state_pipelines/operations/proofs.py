@@ -45,6 +45,8 @@ OWN = "own_expectations"
 SUITES = "expectations_hold"
 SOURCE_WHOLE = "source_read_whole"
 STATES_AGREE = "states_agree"
+RECOMPUTED = "columns_recomputed"
+TEMPLATE = "equals_template"
 
 DESCRIPTIONS = {
     ROW_COUNTS: "every key group has as many records as before",
@@ -56,6 +58,8 @@ DESCRIPTIONS = {
     OWN: "the rows of the new state meet the expectations of the migration",
     SUITES: "the rows of the states meet the suites of the job",
     SOURCE_WHOLE: "every record that the old handles hold was read",
+    RECOMPUTED: "the columns of a changed SQL query are those that a recomputation from the old rows gives",
+    TEMPLATE: "operators, states and serializers are those that Flink gives the plan",
     STATES_AGREE: "states that an operator of Flink keeps together agree with each other",
 }
 """Description of each check of a migration's proof."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +22,7 @@ from state_pipelines.operations.migration.migration_files import load_migration
 from state_pipelines.operations.migration.python_values import carry_declared_pickles, number_columns, redeclare
 from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.migration.snapshot_plans import describe_copied, plan_operator
-from state_pipelines.operations.proofs import ProofReport, combine_reports
+from state_pipelines.operations.proofs import ProofCheck, ProofReport, combine_reports
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite, RecordRewrite, WrittenFile, complete_rewrites
 from state_pipelines.operations.write.publication import NewFile, replace_operator_state, replace_rewritten
@@ -54,7 +55,7 @@ from state_pipelines.storage import join, resolve
 from state_pipelines.storage.snapshot_writer import require_outside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -68,6 +69,10 @@ if TYPE_CHECKING:
     from state_pipelines.spark.row_digests import ExpectedDigests
     from state_pipelines.spark.suites import Suite
     from state_pipelines.storage import Location
+
+
+Judge = Callable[[Snapshot], Sequence[ProofCheck]]
+"""Checks a result before it is published."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +156,7 @@ def migrate(
     allow_python: bool = False,
     spark: SparkSession | None = None,
     scratch: str | None = None,
+    judge: Judge | None = None,
 ) -> MigrationResult:
     """Write a new savepoint with migrated states; all other state is copied as bytes.
 
@@ -169,6 +175,7 @@ def migrate(
         spark: the session; default the active one, or a new local one (`spark.create_session`).
         scratch: directory (path or URL) of temporary files; see `ScratchDirectory` for the default. On this machine it
             also gets copies of the changed operators' files where they are remote, since they are read several times.
+        judge: further checks of the result for its proof.
 
     Raises:
         MigrationError: a migration does not fit the states, does more than is allowed, or Spark refuses an expression.
@@ -203,6 +210,7 @@ def migrate(
             allow_sql=allow_sql,
             allow_python=allow_python,
             scratch=scratch,
+            judge=judge,
         )
 
 
@@ -219,6 +227,7 @@ def _migrate(
     allow_sql: bool,
     allow_python: bool,
     scratch: str | None,
+    judge: Judge | None,
 ) -> MigrationResult:
     started = time.monotonic()
     if prove:
@@ -247,7 +256,8 @@ def _migrate(
                 proof = _add_source(run, works, proof)
                 changed = {work.operator.id for work in works if work.whole.changed}
                 judged = run_suites(spark, read_back, suites, project=project, operators=changed, title=location.name)
-                proof = replace(proof, checks=(*proof.checks, *judged.checks), data_docs=judged.data_docs)
+                own = () if judge is None else judge(read_back)
+                proof = replace(proof, checks=(*proof.checks, *own, *judged.checks), data_docs=judged.data_docs)
             # Once the result is published, nothing may fail.
             for work in works:
                 work.reader.release()

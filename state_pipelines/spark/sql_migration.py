@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import yaml
@@ -11,23 +13,26 @@ import yaml
 from state_pipelines.errors import TargetExistsError, Where
 from state_pipelines.operations.migration.migration_files import dump_migration
 from state_pipelines.operations.migration.sql_revisions import SqlRevision, draft_sql_revision
+from state_pipelines.operations.proofs import ProofCheck, ProofReport, require_proof
 from state_pipelines.operations.rescale import rescale
 from state_pipelines.operations.rescale.rescale_request import edit_operators
-from state_pipelines.operations.sql_check import check_plans
+from state_pipelines.operations.sql_check import check_plans, leave_out_plans
+from state_pipelines.operations.sql_recomputation import compare_with_template, recompute_columns
 from state_pipelines.snapshot.snapshot import ensure_open, open_snapshot
 from state_pipelines.spark.migration_run import migrate
 from state_pipelines.sql.planner import load_queries
+from state_pipelines.sql.templates import open_cluster
 from state_pipelines.storage import exists, join, resolve
 from state_pipelines.storage.files import create_file
+from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-    from state_pipelines.operations.proofs import ProofReport
     from state_pipelines.snapshot import Snapshot
-    from state_pipelines.sql.verdict import PlanComparison
+    from state_pipelines.sql.verdict import Binding, PlanComparison
     from state_pipelines.storage import Location
 
 PLAN_FILE = "plan.json"
@@ -73,6 +78,7 @@ def migrate_query(
     match: Mapping[str, str] | None = None,
     backfill: Mapping[str, str] | None = None,
     prove: bool = True,
+    template: bool = False,
     spark: SparkSession | Callable[[], SparkSession] | None = None,
     scratch: str | None = None,
 ) -> SqlMigration:
@@ -93,6 +99,8 @@ def migrate_query(
         backfill: by name of a column that starts empty, in the state or a sink, a Parquet table with one row per key:
             a column of that name, and those of the key.
         prove: read the result back and verify it before it is published.
+        template: compare the result with a savepoint that Flink takes of the new plan, in a cluster inside a Java
+            process, before it is published.
         spark: the session, or what starts one where it is needed; default the active one, or a new local one.
         scratch: directory of temporary files.
 
@@ -107,13 +115,17 @@ def migrate_query(
     location = resolve(target)
     if exists(location):
         raise TargetExistsError("the target exists", where=Where(file=target), hint="Name a new directory")
-    opened = ensure_open(snapshot)
+    opened = leave_out_plans(ensure_open(snapshot))
     loaded = load_queries([old, new], flink_home=flink_home, flink=flink, jars=jars)
     before, after = (each.plan for each in loaded)
     report = check_plans(before, after, opened, match=match)
     comparison = report.comparison
     revision = draft_sql_revision(report.comparison, report.binding, opened, location.name, backfill)
     notes = [*(note for each in loaded for note in each.notes), *revision.notes]
+    planned = _take_template(loaded[1].json, flink_home, flink, jars, scratch) if template else None
+    if planned is not None and revision.migration is None:
+        edited = edit_operators(opened, revision.operators, {}).snapshot
+        require_proof(_report(compare_with_template(edited, planned)))
     if revision.migration is None and revision.operators.is_empty:
         seconds = time.monotonic() - started
         return SqlMigration(None, comparison, revision, opened, 0, None, seconds, tuple(notes))
@@ -128,7 +140,14 @@ def migrate_query(
             edited, notes = found.snapshot, [*notes, *found.notes]
         session = spark() if callable(spark) else spark
         result = migrate(
-            edited, revision.migration, target, prove=prove, allow_sql=bool(backfill), spark=session, scratch=scratch
+            edited,
+            revision.migration,
+            target,
+            prove=prove,
+            allow_sql=bool(backfill),
+            spark=session,
+            scratch=scratch,
+            judge=partial(_judge, comparison, report.binding, opened, planned),
         )
         rows, proof, notes = result.rows, result.proof, [*notes, *result.notes]
     _write(join(location, PLAN_FILE), loaded[1].json)
@@ -138,6 +157,29 @@ def migrate_query(
     return SqlMigration(
         target, comparison, revision, written, rows, proof, time.monotonic() - started, tuple(dict.fromkeys(notes))
     )
+
+
+def _take_template(
+    plan: str, flink_home: str | None, flink: str | None, jars: Sequence[str], scratch: str | None
+) -> Snapshot:
+    """Take the template of a plan, and open it; its metadata is read, and its files are not needed any more."""
+    local = scratch if scratch is not None and is_local(resolve(scratch)) else None
+    with TemporaryDirectory(prefix="state-pipelines-", dir=local) as directory:
+        with open_cluster(flink_home, flink, jars) as take:
+            opened = open_snapshot(take(plan, directory))
+        opened.read_headers()
+        return opened
+
+
+def _judge(
+    comparison: PlanComparison, binding: Binding, old: Snapshot, template: Snapshot | None, new: Snapshot
+) -> tuple[ProofCheck, ...]:
+    found = recompute_columns(comparison, binding, old, new)
+    return found if template is None else (*found, *compare_with_template(new, template))
+
+
+def _report(checks: tuple[ProofCheck, ...]) -> ProofReport:
+    return ProofReport("", "", 0, 0, checks)
 
 
 def _write(location: Location, text: str) -> None:

@@ -132,6 +132,11 @@ def test_a_plan_of_another_job_is_seen(tmp_path: Path) -> None:
     assert "the savepoint has no state of 6_global-window-aggregate, which the old query keeps" in text
 
 
+def test_a_plan_that_names_columns_is_not_in_the_way() -> None:
+    found = run(TOTALS, SWAPPED, SAVEPOINT, "--plan", TOTALS, "--migrating")
+    assert (found.exit_code, found.output) == (0, run(TOTALS, SWAPPED, SAVEPOINT, "--migrating").output)
+
+
 def test_a_refusal_says_why(tmp_path: Path) -> None:
     content = json.loads(Path(TOTALS).read_text())
     aggregate = next(each for each in content["nodes"] if each["type"].startswith("stream-exec-group-aggregate"))

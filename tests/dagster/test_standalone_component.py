@@ -289,7 +289,9 @@ def test_every_asset_has_a_name_that_the_fields_know(tmp_path: Path) -> None:
         bootstrap="states.yaml",
         stream={"definition": "stream.py:sum", "directory": "live"},
     )
-    assert {spec.key.path[1] for spec in build_flink_job(whole).resolve_all_asset_specs()} == ASSET_NAMES
+    changed = make_job(plans=("old.json",), new_query="new.json")
+    specs = [spec for each in (whole, changed) for spec in build_flink_job(each).resolve_all_asset_specs()]
+    assert {spec.key.path[1] for spec in specs} == ASSET_NAMES
 
 
 def test_wrong_automation_is_refused() -> None:
@@ -329,6 +331,8 @@ def test_the_yaml_sets_the_interval_of_each_sensor(tmp_path: Path) -> None:
         cluster={"rest": "http://localhost:8081"},
         upgrade={"savepoints": "s3://b/s", "old": {"jar": "a.jar"}, "new": {"jar": "b.jar"}},
         job_classes=("classes.yaml",),
+        plans=("old.json",),
+        new_query="new.json",
     )
     found = {each.name: each.minimum_interval_seconds for each in build_flink_job(job).sensors or ()}
     assert found == {job.prefix(name): number for name, number in intervals.items()}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from state_pipelines.errors import IncompatibleError, TargetExistsError
+from state_pipelines.errors import IncompatibleError, MigrationError, ProofError, TargetExistsError
+from state_pipelines.operations.migration.sql_revisions import _OperatorDraft
+from state_pipelines.operations.proofs import RECOMPUTED
+from state_pipelines.serializers.text import describe
 from state_pipelines.spark.sql_migration import PLAN_FILE, REVISION_FILE, SqlMigration, migrate_query
 from tests.sql.recorded_pairs import RecordedPair, unpack
 
@@ -58,6 +62,76 @@ def test_a_new_sum_begins_with_null_or_with_a_table(tmp_path: Path, spark: Spark
     result = migrate(pair, spark, backfill={"r2": str(tmp_path / "sums.parquet")})
     given = {("+I", 1): 100, ("+I", 2): 200}
     assert read_rows(result.snapshot, "accState") == {key: (*row, given.get(key)) for key, row in before.items()}
+
+
+def retype(plan: str, name: str, old: str, new: str) -> str:
+    """A plan in which the columns of a name have another type, in both ways in which plans write types."""
+    spaced = json.dumps(json.loads(plan))
+    spaced = spaced.replace(f"`{name}` {old}", f"`{name}` {new}")
+    for key in ("fieldType", "dataType"):
+        spaced = spaced.replace(f'"name": "{name}", "{key}": "{old}"', f'"name": "{name}", "{key}": "{new}"')
+    return spaced
+
+
+def edit(pair: RecordedPair, *changes: tuple[str, str, str], ttl: str = "0 ms", base: str = "new") -> RecordedPair:
+    """The pair with a new plan whose columns have other types, and with a time to live."""
+    target = pair.folder / "new.json"
+    plan = (pair.folder / f"{base}.json").read_text()
+    for name, old, new in changes:
+        plan = retype(plan, name, old, new)
+    content = json.loads(plan)
+    for node in content["nodes"]:
+        for state in node.get("state", ()):
+            state["ttl"] = ttl
+    target.write_text(json.dumps(content))
+    return pair
+
+
+def test_types_nullability_and_time_to_live_change_at_once(tmp_path: Path, spark: SparkSession) -> None:
+    changes = (("amount", "BIGINT", "DECIMAL(20, 0)"), ("id", "BIGINT", "TINYINT NOT NULL"))
+    pair = edit(unpack("dedup-swap", tmp_path), *changes, ttl="3600000 ms")
+    result = migrate(pair, spark)
+    before, after = read_rows(pair.open(), "deduplicate-state"), read_rows(result.snapshot, "deduplicate-state")
+    # The old order is id, customer, amount; 115 and others fit one byte.
+    assert {key: (row[1], row[0], *row[2:]) for key, row in after.items()} == {
+        key: (key[1], *(each for index, each in enumerate(row) if index != 1)) for key, row in before.items()
+    }
+    (operator,) = (each for each in result.snapshot.operators if each.keyed_states)
+    assert describe(operator.state("deduplicate-state").info.value_serializer).startswith("Ttl<RowData(")
+    assert "DECIMAL(20, 0)" in describe(operator.state("deduplicate-state").info.value_serializer)
+    assert result.proof is not None
+    assert {each.name: each.ok for each in result.proof.checks}[RECOMPUTED]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "text"),
+    [
+        ("dedup-drop", ("note", "VARCHAR(2147483647)", "VARCHAR(5)"), "a value of note is longer than 5"),
+        ("dedup-drop", ("note", "VARCHAR(2147483647)", "VARCHAR(9) NOT NULL"), "note is NULL, which the new query"),
+    ],
+)
+def test_values_that_do_not_fit_end_the_migration(
+    name: str, change: tuple[str, str, str], text: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    with pytest.raises(MigrationError, match=text):
+        migrate(edit(unpack(name, tmp_path), change), spark)
+    assert not (tmp_path / name / "migrated").exists()
+
+
+def test_a_wrong_derivation_is_found_by_the_proof(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = unpack("sum-and-count-of-avg", tmp_path)
+    right = _OperatorDraft._express
+
+    def express(self: Any, verdict: Any, *others: Any) -> str:
+        return right(self, verdict, *others).replace("f0", "f1") if verdict.new == 1 else right(self, verdict, *others)
+
+    monkeypatch.setattr(_OperatorDraft, "_express", express)
+    with pytest.raises(ProofError) as caught:
+        migrate(pair, spark)
+    assert [each.name for each in caught.value.report.failed] == [RECOMPUTED]
+    assert not (tmp_path / "sum-and-count-of-avg/migrated").exists()
 
 
 def test_renamed_operators_are_metadata_alone(tmp_path: Path) -> None:

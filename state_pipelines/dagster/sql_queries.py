@@ -1,0 +1,277 @@
+"""A query that changes: report on the state that it keeps, the savepoint for it, and the sensor that sees the change.
+
+They belong to Flink jobs with the field `new_query`; the query that runs is the one plan or script in `plans`.
+"""
+
+# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+
+import hashlib
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from state_pipelines.dagster.assets import flink_job, migrated_savepoint
+from state_pipelines.dagster.assets.rescaled_savepoint import SCRATCH
+from state_pipelines.dagster.automation import METADATA, NEW_SNAPSHOT
+from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
+from state_pipelines.dagster.flink_asset import AssetStep, documented, flink_asset
+from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.jobs import CHECK_QUERY
+from state_pipelines.dagster.jobs import SQL_REPORT as NAME
+from state_pipelines.dagster.metadata_values import list_texts, round_seconds
+from state_pipelines.dagster.partitions import open_partition
+from state_pipelines.dagster.resources import SparkResource
+from state_pipelines.dagster.shared_instance import share_instance
+from state_pipelines.dagster.written_savepoints import (
+    NameTarget,
+    WrittenSavepoint,
+    materialize_savepoint,
+    name_results,
+)
+from state_pipelines.errors import StateError, UsageError
+from state_pipelines.operations.proofs import (
+    DESCRIPTIONS,
+    KEY_HASHES,
+    KEY_SETS,
+    KEYS_UNITED,
+    READ_BACK,
+    RECOMPUTED,
+    ROW_COUNTS,
+    SOURCE_WHOLE,
+    STATES_AGREE,
+)
+from state_pipelines.operations.sql_check import check, describe_verdict, list_remarks
+from state_pipelines.snapshot import Snapshot
+from state_pipelines.sql.verdict import Verdict
+from state_pipelines.storage import resolve
+from state_pipelines.storage.files import read_file
+
+if TYPE_CHECKING:
+    from state_pipelines.spark.sql_migration import SqlMigration
+
+NEW_QUERY = "new_query"
+
+INTERVAL = 60
+"""Seconds between two ticks of the sensor."""
+
+_MOST = 1 << 26
+_KEPT = "new_query_keeps_state"
+_CHECKS = {_KEPT: "The new query keeps the state, exactly or in part."}
+_PROOF = (ROW_COUNTS, KEY_SETS, KEY_HASHES, READ_BACK, RECOMPUTED, KEYS_UNITED, SOURCE_WHOLE, STATES_AGREE)
+_MATCH = "Uids of operators of the old query, and of those of the new one that keep their state; for ties."
+
+
+class QueryConfig(dg.Config):
+    """Operators of both queries that keep the same state."""
+
+    match: dict[str, str] = Field(default_factory=dict, description=_MATCH)
+
+
+class QueryRunConfig(QueryConfig):
+    """A migration to the new query: tables of values, and where its temporary files go."""
+
+    backfill: dict[str, str] = Field(
+        default_factory=dict,
+        description="Parquet tables with the values of columns that start empty, by name of the column (docs/sql.md).",
+    )
+    scratch: str = Field(default="", description=SCRATCH)
+
+
+def find_queries(job: FlinkJob) -> tuple[str, str]:
+    """Return the files of the query that runs and of the new one.
+
+    Raises:
+        UsageError: the job has no new query.
+    """
+    if job.new_query is None or len(job.plans) != 1:
+        raise UsageError(f"job {job.name} has no new query", hint="Set new_query, and plans to the query that runs")
+    return job.plans[0], job.new_query
+
+
+def identify_queries(job: FlinkJob) -> str:
+    """Return a digest of both queries of a job, which changes with the content of either file.
+
+    Raises:
+        StateError: a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in find_queries(job):
+        digest.update(hashlib.sha256(read_file(resolve(path), most=_MOST)).digest())
+    return digest.hexdigest()[:16]
+
+
+def _find_version(job: FlinkJob) -> str:
+    """Return the digest of both queries; of unreadable ones a word, since the run says why."""
+    try:
+        return identify_queries(job)
+    except StateError:
+        return "unreadable"
+
+
+def build_sql_compatibility_report(job: FlinkJob) -> dg.AssetsDefinition:
+    """Build the asset `sql_compatibility_report` of a job with a new query."""
+
+    @flink_asset(
+        job,
+        NAME,
+        step=AssetStep.JUDGE,
+        kinds={"flink", "sql", "markdown"},
+        deps=[flink_job.NAME],
+        automation=NEW_SNAPSHOT,
+        priority=METADATA,
+        checks=_CHECKS,
+        code_version=_find_version(job),
+    )
+    def sql_compatibility_report(
+        context: dg.AssetExecutionContext, config: QueryConfig
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+        """Verdict per operator and column: what the new query keeps of the state, and which values would be swapped."""
+        snapshot = open_partition(context, job)
+        report = check(*find_queries(job), snapshot, match=config.match)
+        refused = report.verdict is Verdict.REFUSED or bool(report.obstacle)
+        yield dg.MaterializeResult(
+            asset_key=job.key(NAME),
+            metadata={
+                "report": dg.MetadataValue.md(report.to_markdown()),
+                "verdict": describe_verdict(report),
+                "exact": report.exact,
+                "restores as it is": report.restores_as_it_is,
+                "silent swaps": list_texts(report.swaps),
+                "queries": identify_queries(job),
+                "result": dg.MetadataValue.json(report.to_json()),
+                "snapshot": dg.MetadataValue.path(snapshot.path),
+            },
+            data_version=dg.DataVersion(snapshot.fingerprint),
+        )
+        yield dg.AssetCheckResult(
+            asset_key=job.key(NAME),
+            check_name=_KEPT,
+            passed=not refused and report.verdict is not Verdict.UNDETERMINED,
+            severity=dg.AssetCheckSeverity.ERROR if refused else dg.AssetCheckSeverity.WARN,
+            metadata={"expected": "kept", "observed": describe_verdict(report), "sample": list_remarks(report)},
+        )
+
+    return sql_compatibility_report
+
+
+def build_savepoint_of_query(job: FlinkJob) -> dg.AssetsDefinition:
+    """Build the asset `migrated_savepoint` of a job with a new query."""
+
+    @flink_asset(
+        job,
+        migrated_savepoint.NAME,
+        step=AssetStep.CHANGE,
+        kinds={"flink", "spark", "sql"},
+        deps=[NAME],
+        checks={name: DESCRIPTIONS[name] for name in _PROOF},
+        writes=True,
+        # Without changes of the state, there is nothing to write.
+        output_required=False,
+        code_version=_find_version(job),
+    )
+    def savepoint_of_query(
+        context: dg.AssetExecutionContext,
+        config: QueryRunConfig,
+        spark: SparkResource,
+        expectations: ExpectationsResource,
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+        """A savepoint for the new query, with the compiled plan to start it from.
+
+        Changed states are rewritten, all others copied as bytes. If the proof fails, nothing is published. For a
+        snapshot that the new query takes as it is, the step succeeds without a result.
+        """
+        snapshot = open_partition(context, job)
+        write = partial(write_for_query, job, snapshot, config, spark, name_results(context, job))
+        yield from materialize_savepoint(context, job, migrated_savepoint.NAME, expectations, write)
+
+    return savepoint_of_query
+
+
+def write_for_query(
+    job: FlinkJob, snapshot: Snapshot, config: QueryRunConfig, spark: SparkResource, name_target: NameTarget
+) -> WrittenSavepoint | None:
+    """Write the savepoint for the new query of a job; None where the snapshot fits it as it is.
+
+    Raises:
+        IncompatibleError: a state cannot be migrated.
+        ProofError: the proof failed, and there is no new savepoint.
+    """
+    # Importing Spark takes seconds.
+    from state_pipelines.spark.sql_migration import migrate_query
+
+    result = migrate_query(
+        *find_queries(job),
+        snapshot,
+        name_target("query"),
+        match=config.match,
+        backfill=config.backfill,
+        spark=lambda: spark.session,
+        scratch=config.scratch or None,
+    )
+    if result.path is None:
+        return None
+    notes = [*result.notes, *_list_starts(result)]
+    metadata = {**_describe(job, result), "notes": list_texts(notes)}
+    return WrittenSavepoint(result.path, metadata, result.snapshot.fingerprint, notes, result.proof)
+
+
+def _list_starts(result: "SqlMigration") -> Iterator[str]:
+    """Yield notes on columns that are not exact."""
+    for operator in result.comparison.operators:
+        for state in operator.states:
+            for column in state.columns:
+                if not column.exact:
+                    yield f"{state.name}, {column.meaning}: {column.verdict} ({column.reason})"
+
+
+def _describe(job: FlinkJob, result: "SqlMigration") -> dict[str, Any]:
+    from state_pipelines.spark.sql_migration import PLAN_FILE, REVISION_FILE
+
+    assert result.path is not None
+    directory = result.path.rstrip("/")
+    return {
+        "path": dg.MetadataValue.path(result.path),
+        "plan": dg.MetadataValue.path(f"{directory}/{PLAN_FILE}"),
+        "revision": dg.MetadataValue.path(f"{directory}/{REVISION_FILE}"),
+        "verdict": str(result.comparison.verdict),
+        "exact": result.comparison.exact,
+        "queries": identify_queries(job),
+        "proof": dg.MetadataValue.md(result.proof.to_markdown() if result.proof else ""),
+        "bytes": result.snapshot.file_size,
+        "seconds": round_seconds(result.seconds),
+        **describe_numbers(result.proof),
+        "dagster/row_count": result.rows,
+    }
+
+
+def build_new_query(job: FlinkJob) -> dg.SensorDefinition:
+    """Build the sensor `new_query` of a job with a new query."""
+
+    @documented(
+        job,
+        dg.sensor,
+        name=job.prefix(NEW_QUERY),
+        job_name=job.prefix(CHECK_QUERY),
+        minimum_interval_seconds=job.interval(NEW_QUERY, INTERVAL),
+        default_status=job.sensor_status,
+    )
+    def new_query(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        """Requests a report on the newest snapshot when one of the two queries changes; the cursor is a digest."""
+        try:
+            mark = identify_queries(job)
+        except StateError as error:
+            return dg.SkipReason(f"The queries cannot be read: {error}")
+        if mark == context.cursor:
+            return dg.SkipReason("The queries are those that were checked last")
+        partitions = set(share_instance(context).get_dynamic_partitions(str(job.partitions.name)))
+        keys = job.storage.read_inventory().table["key"].to_pylist()
+        newest = next((each for each in keys if each in partitions), None)
+        if newest is None:
+            return dg.SkipReason("There is no snapshot yet to check the queries against")
+        request = dg.RunRequest(run_key=f"{newest}-{mark}", partition_key=newest)
+        return dg.SensorResult(run_requests=[request], cursor=mark)
+
+    return new_query

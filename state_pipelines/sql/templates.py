@@ -1,0 +1,168 @@
+"""Template of a compiled plan: the savepoint of a run without input, in a cluster inside a Java process.
+
+It has the operators, uids, states and serializers that Flink itself gives the plan. Sources read an empty directory and
+sinks drop their rows, so that no connector is needed; functions of the user need their jar.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.errors import UnsupportedError, UsageError
+from state_pipelines.sql.planner import find_flink, start_java
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_SETTINGS = {
+    "execution.target": "local",
+    "rest.port": "0",
+    "rest.bind-port": "0",
+    "taskmanager.memory.network.min": "64mb",
+    "taskmanager.memory.network.max": "64mb",
+    "taskmanager.memory.managed.size": "64mb",
+    "taskmanager.numberOfTaskSlots": "1",
+    "parallelism.default": "1",
+    "restart-strategy.type": "none",
+    "state.backend.type": "hashmap",
+}
+_FIELD = re.compile(r"`((?:[^`]|``)*)` (.*)", re.DOTALL)
+_ENDED = ("FAILED", "FINISHED", "CANCELED")
+_SECONDS = 120.0
+_PAUSE = 0.05
+_TIMES = {"TIMESTAMP_WITHOUT_TIME_ZONE": "", "TIMESTAMP_WITH_LOCAL_TIME_ZONE": " WITH LOCAL TIME ZONE"}
+
+
+def stub_tables(plan: str, directory: str, formats: Sequence[str]) -> str:
+    """Return a plan whose sources read an empty directory and whose sinks drop their rows; numbers and uids stay.
+
+    Args:
+        plan: the JSON of the plan.
+        directory: URL of an empty directory.
+        formats: names of formats of which a jar is there.
+
+    Raises:
+        UnsupportedError: a column of a source is of a type that has no text, or there is no format.
+    """
+    if not formats:
+        raise UnsupportedError("the Flink has no jar of a format (flink-json, flink-csv)", hint="Take a whole Flink")
+    content = json.loads(plan)
+    for node in content["nodes"]:
+        if "scanTableSource" in node:
+            options = {"connector": "filesystem", "path": directory, "format": formats[0]}
+            options["source.monitor-interval"] = "1 h"
+            schema = {"columns": _list_columns(node["outputType"]), "watermarkSpecs": []}
+            table = {"schema": schema, "partitionKeys": [], "options": options}
+            name = node["scanTableSource"]["table"]["identifier"]
+            node["scanTableSource"] = {"table": {"identifier": name, "resolvedTable": table}}
+        if "dynamicTableSink" in node:
+            sink = copy.deepcopy(node["dynamicTableSink"])
+            sink.pop("abilities", None)
+            sink["table"]["resolvedTable"] |= {"options": {"connector": "blackhole"}, "partitionKeys": []}
+            node["dynamicTableSink"] = sink
+    return json.dumps(content)
+
+
+def _list_columns(row: object) -> list[dict[str, str]]:
+    if isinstance(row, dict):
+        return [{"name": each["name"], "dataType": _name_type(each["fieldType"])} for each in row["fields"]]
+    return [{"name": name, "dataType": of} for name, of in _split_row(str(row))]
+
+
+def _name_type(of: object) -> str:
+    if isinstance(of, str):
+        return of
+    root = of.get("type") if isinstance(of, dict) else None
+    if not isinstance(of, dict) or root not in _TIMES:
+        raise UnsupportedError(f"a source has a column of type {json.dumps(of)[:80]}, for which there is no stub")
+    nullable = "" if of.get("nullable", True) else " NOT NULL"
+    return f"TIMESTAMP({of['precision']}){_TIMES[root]}{nullable}"
+
+
+def _split_row(text: str) -> Iterator[tuple[str, str]]:
+    """Yield name and type of the fields of `ROW<…>`."""
+    inner, depth, quoted, start = text[text.index("<") + 1 : text.rindex(">")], 0, False, 0
+    fields = []
+    for index, char in enumerate(inner):
+        if char == "`":
+            quoted = not quoted
+        elif not quoted and char in "<>()":
+            depth += 1 if char in "<(" else -1
+        elif char == "," and not depth and not quoted:
+            fields.append(inner[start:index])
+            start = index + 1
+    for each in (*fields, inner[start:]):
+        if (match := _FIELD.fullmatch(each.strip())) is None:
+            raise UnsupportedError(f"the type {text[:80]} of a source is not one of named columns")
+        yield match[1].replace("``", "`"), match[2]
+
+
+@contextmanager
+def open_cluster(
+    flink_home: str | None = None, flink: str | None = None, jars: Sequence[str] = ()
+) -> Iterator[Callable[[str, str], str]]:
+    """Start a Java process; gives a function that takes the template of a plan into a directory, and returns its path.
+
+    Arguments and errors are those of `compile_script`. The function raises UsageError where Flink does not run the
+    plan, such as without the jar of a function.
+    """
+    found = find_flink(flink_home, flink)
+    paths = [*map(Path, jars), *found.paths]
+    formats = [name for name in ("json", "csv") if any(each.name.startswith(f"flink-{name}-") for each in paths)]
+    with start_java(paths) as java:
+        yield lambda plan, directory: _take(java, plan, Path(directory), formats)
+
+
+def _take(java: Any, plan: str, directory: Path, formats: Sequence[str]) -> str:
+    from py4j.protocol import Py4JJavaError
+
+    empty = directory / "empty"
+    empty.mkdir(parents=True)
+    stubbed = stub_tables(plan, f"file://{empty}", formats)
+    try:
+        client = _start(java, stubbed, _SETTINGS)
+    except Py4JJavaError as error:
+        raise UsageError(f"Flink does not run the plan: {_explain(error)}", hint=_HINT) from None
+    canonical = java.org.apache.flink.core.execution.SavepointFormatType.CANONICAL
+    end, refusal = time.monotonic() + _SECONDS, ""
+    while time.monotonic() < end:
+        status = str(client.getJobStatus().get())
+        if status in _ENDED:
+            raise UsageError(f"the job of the plan is {status}, so that there is no template", hint=_HINT)
+        try:
+            # Refused until all tasks run.
+            path = str(client.stopWithSavepoint(False, f"file://{directory}/savepoint", canonical).get())
+            return path.removeprefix("file:")
+        except Py4JJavaError as error:
+            refusal = _explain(error)
+        time.sleep(_PAUSE)
+    raise UsageError(f"Flink takes no savepoint of the plan: {refusal}", hint=_HINT)
+
+
+_HINT = "Give the jars of functions (--jars), or leave out --template"
+_MOST_MESSAGE = 400
+
+
+def _start(java: Any, plan: str, settings: Mapping[str, str]) -> Any:
+    configuration = java.org.apache.flink.configuration.Configuration()
+    for key, value in settings.items():
+        configuration.setString(key, value)
+    streams = java.org.apache.flink.streaming.api.environment.StreamExecutionEnvironment
+    tables = java.org.apache.flink.table.api.bridge.java.StreamTableEnvironment
+    environment = tables.create(streams.getExecutionEnvironment(configuration))
+    reference = java.org.apache.flink.table.api.PlanReference.fromJsonString(plan)
+    return environment.loadPlan(reference).execute().getJobClient().get()
+
+
+def _explain(error: Any) -> str:
+    cause = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    text = " ".join(str(cause.getMessage() or "").split())
+    return f"{cause.getClass().getSimpleName()} {text}"[:_MOST_MESSAGE]
