@@ -209,7 +209,7 @@ def _expect_rows(
             fields = _fields(row["map_key"])
             counts[(*_find_key(row), tuple(_derive(each, fields, ()) for each in columns))] += row["map_value"]
         return {key: (count,) for key, count in counts.items()}
-    views = {
+    views: dict[str | None, Mapping[_Row, list[Any]]] = {
         each.view: _read_view(olds[each.view], groups, _list_calls(planned, each.view))
         for each in columns
         if each.view is not None and each.view in olds
@@ -251,7 +251,7 @@ _FOLDS: Mapping[Derivation, Callable[[Sequence[Any]], Any]] = {
 
 def _derive(column: ColumnVerdict, fields: _Row, values: Sequence[Any]) -> Any:
     """Return the value of a column: from the fields of the old row, or from the values of a view."""
-    if column.derivation in _FOLDS:
+    if column.derivation is not None and column.derivation in _FOLDS:
         return _FOLDS[column.derivation](values)
     first = fields[column.sources[0]]
     match column.derivation:
@@ -273,7 +273,7 @@ def compare_with_template(result: Snapshot, template: Snapshot) -> tuple[ProofCh
     Returns:
         the check, whose text names the differences.
     """
-    planned = {each.metadata.operator_id: _list_states(each) for each in template.operators}
+    planned = {each.metadata.operator_id: dict(_list_states(each)) for each in template.operators}
     differences, equal, empty = [], 0, 0
     for operator in result.operators:
         states = _list_states(operator)

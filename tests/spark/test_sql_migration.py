@@ -11,7 +11,7 @@ import pytest
 
 from state_pipelines.errors import IncompatibleError, MigrationError, ProofError, TargetExistsError
 from state_pipelines.operations.migration.sql_revisions import _OperatorDraft
-from state_pipelines.operations.proofs import RECOMPUTED
+from state_pipelines.operations.proofs import RECOMPUTED, ProofReport
 from state_pipelines.serializers.text import describe
 from state_pipelines.spark.sql_migration import PLAN_FILE, REVISION_FILE, SqlMigration, migrate_query
 from tests.sql.recorded_pairs import RecordedPair, unpack
@@ -130,6 +130,7 @@ def test_a_wrong_derivation_is_found_by_the_proof(
     monkeypatch.setattr(_OperatorDraft, "_express", express)
     with pytest.raises(ProofError) as caught:
         migrate(pair, spark)
+    assert isinstance(caught.value.report, ProofReport)
     assert [each.name for each in caught.value.report.failed] == [RECOMPUTED]
     assert not (tmp_path / "sum-and-count-of-avg/migrated").exists()
 
