@@ -75,6 +75,7 @@ class ClusterOverview:
         task_managers: number of task managers.
         can_submit: whether jars may be uploaded and run (`web.submit.enable`; an application cluster takes none).
         configuration: of the JobManager; Flink hides secrets itself, and so do we.
+        sql_obstacle: why no plan or script of SQL can be started there; empty if one can.
     """
 
     endpoint: str
@@ -84,6 +85,7 @@ class ClusterOverview:
     task_managers: int | None
     can_submit: bool
     configuration: Mapping[str, str] = field(default_factory=dict)
+    sql_obstacle: str = "it has no SQL Gateway"
 
 
 @dataclass(frozen=True)
@@ -235,12 +237,13 @@ class CheckpointProgress:
 
 @dataclass(frozen=True)
 class Submission:
-    """A job to be started: from a jar, a compiled plan, or the description that a deployment has.
+    """A job to be started: from a jar, a compiled plan, a script, or the description that a deployment has.
 
     Attributes:
         jar: local path of the jar, which is uploaded where its content is not there yet, or the address that a
             deployment fetches it from.
         plan: path or URI of a compiled plan of SQL, as the cluster sees it.
+        script: text of a script of SQL that defines one job.
         image: image of the new job's container.
         entry_class: main class; by default that of the jar's manifest.
         arguments: program arguments.
@@ -255,6 +258,7 @@ class Submission:
 
     jar: str | None = None
     plan: str | None = None
+    script: str | None = None
     image: str | None = None
     entry_class: str | None = None
     arguments: tuple[str, ...] = ()

@@ -117,6 +117,7 @@ class CommandCluster:
             task_managers=_find_number(content, "taskmanagers"),
             can_submit="start" in self._commands,
             configuration=take(content, "configuration", dict, {}),
+            sql_obstacle="" if "start" in self._commands else "`commands` has no start",
         )
 
     def list_jobs(self) -> tuple[JobOverview, ...]:

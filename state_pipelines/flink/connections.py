@@ -9,6 +9,7 @@
       ca_certificates: ca.pem                  # client_certificate and client_key for mutual TLS
       connect_seconds: 10
       read_seconds: 60
+      sql_gateway: http://sql-gateway:8083     # starts plans and scripts of SQL; with the credentials above
 
     cluster:
       kubernetes: orders                       # name of a FlinkDeployment, or FlinkSessionJob (`kind`)
@@ -36,6 +37,7 @@ from state_pipelines.flink.commands import VERBS, CommandCluster
 from state_pipelines.flink.http_client import Credentials, HttpClient, Timeouts
 from state_pipelines.flink.kubernetes_operator import PLURALS, OperatorCluster, connect_api
 from state_pipelines.flink.rest_cluster import RestCluster
+from state_pipelines.flink.sql_gateway import SqlGateway
 from state_pipelines.storage.documents import parse_yaml, read_given_text
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ _HTTP = {*_TEXTS, *_FILES, *_SECONDS, "headers"}
 _KUBERNETES = {"namespace", "kind", "kubeconfig", "context", "rest"}
 _KINDS: Mapping[str, Collection[str]] = {
     "kubernetes": {*_KUBERNETES, *_HTTP},
-    "rest": _HTTP,
+    "rest": {*_HTTP, "sql_gateway"},
     "commands": {"command_seconds"},
 }
 _DEFAULTS = (("connect_seconds", 10.0), ("read_seconds", 60.0))
@@ -87,7 +89,9 @@ def connect(settings: Mapping[str, Any], directory: Path | None = None) -> Flink
         return _connect_commands(settings, start)
     if kind == "kubernetes":
         return _connect_kubernetes(settings, start)
-    return RestCluster(make_client(settings, str(settings["rest"]), start))
+    rest = make_client(settings, str(settings["rest"]), start)
+    address = _read_text(settings, "sql_gateway")
+    return RestCluster(rest, SqlGateway(make_client(settings, address, start, "the SQL Gateway")) if address else None)
 
 
 def _connect_kubernetes(settings: Mapping[str, Any], directory: Path) -> OperatorCluster:

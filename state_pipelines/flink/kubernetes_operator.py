@@ -253,9 +253,9 @@ class OperatorCluster:
         resource = self._read()
         if _find_annotation(resource, JOB_ID) == job_id:
             return job_id
-        if submission.plan is not None:
+        if submission.plan is not None or submission.script is not None:
             raise UnsupportedError(
-                "the operator starts jars, not plans of SQL",
+                "the operator starts jars, not plans or scripts of SQL",
                 hint="Give the plan to a runner in a jar as its argument",
             )
         if submission.jar is not None and "://" not in submission.jar:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from state_pipelines.errors import ClusterError, NotFoundError, UnsupportedError, UsageError, Where
+from state_pipelines.errors import ClusterError, NotFoundError, StateError, UnsupportedError, UsageError, Where
 from state_pipelines.flink.cluster import (
     CheckpointKind,
     CheckpointProgress,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         Submission,
     )
     from state_pipelines.flink.http_client import HttpClient
+    from state_pipelines.flink.sql_gateway import SqlGateway
 
 _ID = re.compile(r"[0-9a-fA-F]{32}")
 _NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
@@ -69,10 +70,12 @@ class RestCluster:
 
     Args:
         client: requests to the endpoint.
+        gateway: starts jobs of SQL there; None without one.
     """
 
-    def __init__(self, client: HttpClient) -> None:
+    def __init__(self, client: HttpClient, gateway: SqlGateway | None = None) -> None:
         self._client = client
+        self._gateway = gateway
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.endpoint!r})"
@@ -94,7 +97,17 @@ class RestCluster:
             task_managers=take(overview, "taskmanagers", int),
             can_submit=bool(features.get("web-submit")),
             configuration=read_configuration(self._client.get("/jobmanager/config")),
+            sql_obstacle=self._find_sql_obstacle(),
         )
+
+    def _find_sql_obstacle(self) -> str:
+        if self._gateway is None:
+            return "it has no SQL Gateway (sql_gateway beside rest)"
+        try:
+            self._gateway.read_version()
+        except StateError as error:
+            return str(error)
+        return ""
 
     def list_jobs(self) -> tuple[JobOverview, ...]:
         """The jobs that it knows, newest first."""
@@ -176,17 +189,23 @@ class RestCluster:
             )
 
     def start(self, submission: Submission) -> str:
-        """Upload the jar unless it is there, and run it; return the id of the job.
+        """Upload the jar unless it is there, and run it, or start the SQL; return the id of the job.
 
         The submission has an id, so that a repetition starts no second job.
         """
-        if submission.jar is None:
+        is_sql = submission.plan is not None or submission.script is not None
+        if submission.jar is None and (self._gateway is None or not is_sql):
             raise UnsupportedError(
                 "a REST endpoint of Flink runs jars only",
-                hint="Name the jar of the job; give a plan of SQL to a runner in a jar as its argument",
+                hint="Name the jar of the job, or for SQL the address of the SQL Gateway: `cluster: {rest: …, "
+                "sql_gateway: …}`",
             )
         job_id = (_check_id(submission.job_id, "job id") or uuid.uuid4().hex).lower()
         if submission.job_id is not None and self._is_known(job_id):
+            return job_id
+        if submission.jar is None:
+            assert self._gateway is not None
+            self._gateway.start(submission, job_id)
             return job_id
         jar = self._upload(Path(submission.jar))
         body = _make_submission(submission, job_id)

@@ -11,9 +11,17 @@ from uuid import uuid4
 from state_pipelines.errors import ClusterError, ProofError, StateError
 from state_pipelines.flink.cluster import POLL_SECONDS, JobStatus, find_job
 from state_pipelines.storage import join, resolve
-from state_pipelines.storage.files import is_directory, remove_directory
+from state_pipelines.storage.files import is_directory, remove_directory, remove_file
 from state_pipelines.upgrades.cluster_connections import connect_clusters, connect_spare
-from state_pipelines.upgrades.state_changes import map_to_cluster, plan_change, prepare_change, write_change
+from state_pipelines.upgrades.state_changes import (
+    locate_plan,
+    make_submission,
+    map_to_cluster,
+    plan_change,
+    prepare_change,
+    stage_plan,
+    write_change,
+)
 from state_pipelines.upgrades.upgrade_plan import (
     CheckedSnapshot,
     check_clusters,
@@ -177,7 +185,8 @@ def _rehearse(
         if spare is not None:
             report("start …")
             path = map_to_cluster(request, written.path) if change.writes else taken.path
-            result = replace(result, start_seconds=_restore(request, spare, path, sleep, clock))
+            plan = stage_plan(request, mark)
+            result = replace(result, start_seconds=_restore(request, spare, path, plan, sleep, clock))
     except ProofError as error:
         return replace(result, refusals=(f"the proof fails: {error}",))
     except ClusterError:
@@ -193,6 +202,7 @@ def _restore(
     request: UpgradeRequest,
     spare: FlinkCluster,
     path: str,
+    plan: str,
     sleep: Callable[[float], object],
     clock: Callable[[], float],
 ) -> float:
@@ -208,7 +218,7 @@ def _restore(
     job = uuid4().hex
     started = clock()
     try:
-        spare.start(program.submit(path, job))
+        spare.start(make_submission(request, program, path, job, plan=plan))
         running: float | None = None
         while True:
             status = spare.read_status(job)
@@ -236,3 +246,5 @@ def _remove_results(request: UpgradeRequest, mark: str) -> None:
         directory = join(resolve(request.results), f"{mark}-{operation}")
         if is_directory(directory):
             remove_directory(directory)
+    if request.settings.new.plan.endswith(".sql"):
+        remove_file(locate_plan(request, mark))

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import NotFoundError, UsageError, Where
+from state_pipelines.errors import NotFoundError, StateError, UsageError, Where
 from state_pipelines.flink.cluster import SavepointFormat
 from state_pipelines.operations.check.check import Verdict, check_jobs, parse_release
 from state_pipelines.operations.check.data_classes import scan_snapshot
@@ -21,21 +24,41 @@ from state_pipelines.operations.jobs.migrated_job import migrate_job
 from state_pipelines.operations.jobs.new_job import NewCode, describe_new_job
 from state_pipelines.operations.migration.drafts import refuse_drafts
 from state_pipelines.operations.migration.history import RevisionDirectory
+from state_pipelines.operations.migration.sql_revisions import draft_sql_revision
 from state_pipelines.operations.rescale import rescale
 from state_pipelines.operations.rescale.rescale import plan_rescale
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest
+from state_pipelines.operations.sql_check import check_plans, list_remarks, list_rows
 from state_pipelines.snapshot import declare, open_snapshot
-from state_pipelines.storage import METADATA_FILE, PathMapping, exists, join, parse_path_mapping, resolve
+from state_pipelines.sql.planner import load_queries
+from state_pipelines.sql.scripts import parse_script
+from state_pipelines.sql.verdict import Verdict as QueryVerdict
+from state_pipelines.storage import (
+    METADATA_FILE,
+    PathMapping,
+    exists,
+    join,
+    parse_path_mapping,
+    read_file,
+    replace_file,
+    resolve,
+)
 from state_pipelines.storage.snapshot_writer import discard_partial
-from state_pipelines.upgrades.upgrade_request import Need
+from state_pipelines.upgrades.upgrade_records import find_records
+from state_pipelines.upgrades.upgrade_request import Need, digest_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from state_pipelines.flink.cluster import Submission
     from state_pipelines.operations.check.check import CheckReport
     from state_pipelines.operations.migration.migration_planner import Chain
+    from state_pipelines.operations.proofs import ProofReport
+    from state_pipelines.operations.sql_check import SqlCheckReport
     from state_pipelines.snapshot import Snapshot
-    from state_pipelines.upgrades.upgrade_request import UpgradeRequest
+    from state_pipelines.sql.planner import CompiledScript
+    from state_pipelines.storage import Location
+    from state_pipelines.upgrades.upgrade_request import Program, UpgradeRequest
 
 
 @dataclass(frozen=True)
@@ -50,7 +73,8 @@ class StateChange:
         is_converted: whether the state is written in the canonical format.
         verdict: of the state as the new program gets it.
         reasons: why the new program cannot have it, or why that is not known; what is lost.
-        report: of the check.
+        notes: of the check.
+        obstacle: why nothing carries out the change although the state may fit; empty without one.
     """
 
     snapshot: str
@@ -60,12 +84,13 @@ class StateChange:
     is_converted: bool
     verdict: Verdict
     reasons: tuple[str, ...]
-    report: CheckReport
+    notes: tuple[str, ...] = ()
+    obstacle: str = ""
 
     @property
     def is_refused(self) -> bool:
         """Whether the new program cannot restore the state."""
-        return self.verdict is Verdict.INCOMPATIBLE
+        return self.verdict is Verdict.INCOMPATIBLE or bool(self.obstacle)
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -144,19 +169,12 @@ def plan_change(request: UpgradeRequest, snapshot: Snapshot) -> StateChange:
         StateError: the snapshot, the revisions or the classes cannot be read, or a revision does not fit.
     """
     program = request.settings.new
+    if program.plan:
+        return _plan_query_change(request, snapshot)
     chain = _find_chain(request, snapshot)
     old = describe_job(snapshot)
-    migrated = migrate_job(old, snapshot, chain) if chain else old
-    wanted = program.max_parallelism
-    is_rescaled = wanted is not None and any(
-        each.has_state and each.max_parallelism != wanted for each in old.operators
-    )
-    if is_rescaled and wanted is not None:
-        migrated = replace(
-            migrated, operators=tuple(replace(each, max_parallelism=wanted) for each in migrated.operators)
-        )
-        target = join(resolve(request.results), "planned")
-        plan_rescale(snapshot, target, RescaleRequest(max_parallelism=wanted))
+    wanted = _find_rescaling(request, snapshot, old)
+    migrated = _rescale_job(migrate_job(old, snapshot, chain) if chain else old, wanted)
     _check_parallelism(program.parallelism, migrated)
     report = check_jobs(
         migrated,
@@ -166,24 +184,180 @@ def plan_change(request: UpgradeRequest, snapshot: Snapshot) -> StateChange:
         allow_non_restored_state=program.allow_non_restored_state,
         find_data=None if chain else scan_snapshot(snapshot, scan=None),
     )
-    is_converted = _needs_conversion(request, snapshot) and not is_rescaled and not chain
-    needs = []
-    if report.verdict is Verdict.TO_BE_DETERMINED:
-        needs.append(Need.UNDETERMINED)
-    elif report.verdict is Verdict.PARTIALLY_COMPATIBLE:
-        needs.append(Need.PARTIAL)
-    kinds = ((Need.MIGRATED, bool(chain)), (Need.RESCALED, is_rescaled), (Need.CONVERTED, is_converted))
-    needs += [need for need, is_needed in kinds if is_needed]
+    revisions = tuple(f"{direction} {migration.revision}" for migration, direction in chain)
+    reasons = tuple(_list_reasons(report))
+    return _make_change(request, snapshot, report.verdict, revisions, wanted, reasons, report.notes)
+
+
+def _make_change(
+    request: UpgradeRequest,
+    snapshot: Snapshot,
+    verdict: Verdict,
+    revisions: tuple[str, ...],
+    max_parallelism: int | None,
+    reasons: tuple[str, ...],
+    notes: tuple[str, ...],
+    obstacle: str = "",
+) -> StateChange:
+    # A migration and a rescaling write the canonical format, too.
+    is_converted = _needs_conversion(request, snapshot) and max_parallelism is None and not revisions
+    kinds = (
+        (Need.UNDETERMINED, verdict is Verdict.TO_BE_DETERMINED),
+        (Need.PARTIAL, verdict is Verdict.PARTIALLY_COMPATIBLE),
+        (Need.MIGRATED, bool(revisions)),
+        (Need.RESCALED, max_parallelism is not None),
+        (Need.CONVERTED, is_converted),
+    )
     return StateChange(
         snapshot=snapshot.path,
-        needs=tuple(needs) or (Need.COMPATIBLE,),
-        revisions=tuple(f"{direction} {migration.revision}" for migration, direction in chain),
-        max_parallelism=wanted if is_rescaled else None,
+        needs=tuple(need for need, is_needed in kinds if is_needed) or (Need.COMPATIBLE,),
+        revisions=revisions,
+        max_parallelism=max_parallelism,
         is_converted=is_converted,
-        verdict=report.verdict,
-        reasons=tuple(_list_reasons(report)),
-        report=report,
+        verdict=verdict,
+        reasons=reasons,
+        notes=notes,
+        obstacle=obstacle,
     )
+
+
+def _find_rescaling(request: UpgradeRequest, snapshot: Snapshot, job: Job) -> int | None:
+    """The number of key groups to which the state is rescaled; None if it has it.
+
+    Raises:
+        StateError: it cannot be rescaled.
+    """
+    wanted = request.settings.new.max_parallelism
+    if wanted is None or not any(each.has_state and each.max_parallelism != wanted for each in job.operators):
+        return None
+    plan_rescale(snapshot, join(resolve(request.results), "planned"), RescaleRequest(max_parallelism=wanted))
+    return wanted
+
+
+def _rescale_job(job: Job, max_parallelism: int | None) -> Job:
+    if max_parallelism is None:
+        return job
+    return replace(job, operators=tuple(replace(each, max_parallelism=max_parallelism) for each in job.operators))
+
+
+# Queries.
+
+
+def _plan_query_change(request: UpgradeRequest, snapshot: Snapshot) -> StateChange:
+    """Check a snapshot of the old query against the new one.
+
+    Raises:
+        StateError: a query cannot be compiled, or the snapshot cannot be read.
+    """
+    program, old_program = request.settings.new, request.settings.old
+    old, new = _load_queries(request)
+    _check_release(new.plan.flink_version, request)
+    report = check_plans(old.plan, new.plan, snapshot, match=program.match, notes=(*old.notes, *new.notes))
+    job = describe_job(snapshot)
+    wanted = _find_rescaling(request, snapshot, job)
+    _check_parallelism(program.parallelism, _rescale_job(job, wanted))
+    obstacle, revisions = report.obstacle, tuple[str, ...]()
+    if not obstacle and not report.restores_as_it_is:
+        try:
+            draft = draft_sql_revision(report.comparison, report.binding, snapshot, "planned", program.backfill)
+            if draft.migration is not None or not draft.operators.is_empty:
+                revisions = (f"query {Path(old_program.plan).name} to {Path(program.plan).name}",)
+        except StateError as error:
+            obstacle = str(error)
+    reasons = [*([obstacle] if obstacle else []), *report.swaps, *_list_query_reasons(report)]
+    verdict: Verdict = _QUERY_VERDICTS.get(report.verdict, Verdict.FULLY_COMPATIBLE)
+    if verdict is Verdict.FULLY_COMPATIBLE and not report.exact:
+        verdict = Verdict.PARTIALLY_COMPATIBLE
+    notes = tuple(dict.fromkeys(list_remarks(report)))
+    return _make_change(request, snapshot, verdict, revisions, wanted, tuple(reasons), notes, obstacle)
+
+
+_QUERY_VERDICTS = {
+    QueryVerdict.REFUSED: Verdict.INCOMPATIBLE,
+    QueryVerdict.UNDETERMINED: Verdict.TO_BE_DETERMINED,
+    QueryVerdict.EMPTY: Verdict.PARTIALLY_COMPATIBLE,
+}
+
+
+def _list_query_reasons(report: SqlCheckReport) -> Iterator[str]:
+    """Yield a line for each operator, state and column that is not simply carried."""
+    for operator in report.comparison.operators:
+        for label, state, column, verdict, reason in list_rows(operator):
+            if verdict not in (QueryVerdict.CARRIED, QueryVerdict.COMPUTED, QueryVerdict.DROPPED):
+                subject = " / ".join(filter(None, (label, state, column)))
+                yield f"{subject}: {verdict}{f' ({reason})' if reason else ''}"
+
+
+def _check_release(compiled: str, request: UpgradeRequest) -> None:
+    if parse_release(compiled) > parse_release(request.target_release):
+        raise UsageError(
+            f"the plan of the new query is one of Flink {compiled}, and target_release is {request.target_release}",
+            where=Where(file=request.settings.new.plan),
+            hint="Compile it with the Flink that runs it (FLINK_HOME)",
+        )
+
+
+def _load_queries(request: UpgradeRequest) -> tuple[CompiledScript, CompiledScript]:
+    old, new = request.settings.old.plan, request.settings.new.plan
+    return _compile_queries(old, new, (digest_file(old), digest_file(new)))
+
+
+@lru_cache(maxsize=4)
+def _compile_queries(old: str, new: str, marks: tuple[str, str]) -> tuple[CompiledScript, CompiledScript]:
+    """The queries of two files; a script takes seconds, so that it is compiled before the job is stopped."""
+    del marks
+    before, after = load_queries([old, new])
+    return before, after
+
+
+def stage_plan(request: UpgradeRequest, name: str) -> str:
+    """Return the compiled plan of the new query as the cluster names it; empty for another program.
+
+    That of a script is written beside the records of upgrades.
+
+    Raises:
+        StateError: the script cannot be compiled, or the storage refuses.
+    """
+    plan = request.settings.new.plan
+    if not plan.endswith(".sql"):
+        return map_to_cluster(request, plan)
+    location = locate_plan(request, name)
+    replace_file(location, _load_queries(request)[1].json.encode())
+    return map_to_cluster(request, str(location))
+
+
+def locate_plan(request: UpgradeRequest, name: str) -> Location:
+    """The file of a compiled plan that belongs to an upgrade or a rehearsal."""
+    return join(find_records(request.results, request.name).location, f"plan-{name}.json")
+
+
+def make_submission(
+    request: UpgradeRequest, program: Program, snapshot: str, job_id: str, *, job_name: str = "", plan: str = ""
+) -> Submission:
+    """Return what a cluster is asked for to start a program from a snapshot.
+
+    Args:
+        request: the job.
+        program: its old or its new program.
+        snapshot: as the cluster names it.
+        job_id: of the new job.
+        job_name: of a query, which else has the name of its sink.
+        plan: of the new query, as `stage_plan` returns it.
+
+    Raises:
+        StateError: a script cannot be read.
+    """
+    submission = program.submit(snapshot, job_id)
+    if not program.plan:
+        return submission
+    options = {**({"pipeline.name": job_name} if job_name else {}), **program.configuration}
+    if program.plan.endswith(".json"):
+        return replace(submission, plan=plan or map_to_cluster(request, program.plan), configuration=options)
+    text = read_file(resolve(program.plan)).decode()
+    if not plan:
+        return replace(submission, script=text, configuration=options)
+    # A compiled plan does not have the options that its script sets.
+    return replace(submission, plan=plan, configuration={**parse_script(text).settings, **options})
 
 
 def write_change(request: UpgradeRequest, change: StateChange, snapshot: Snapshot, name: str) -> WrittenChange:
@@ -225,7 +399,9 @@ def prepare_change(request: UpgradeRequest, change: StateChange) -> None:
 
 
 def _write(operation: str, request: UpgradeRequest, change: StateChange, snapshot: Snapshot, target: str) -> object:
-    if operation == "migrate":
+    if operation == "migrate" and request.settings.new.plan:
+        proof = _migrate_query(request, snapshot, target)
+    elif operation == "migrate":
         from state_pipelines.spark.migration_run import migrate
 
         chain = _find_chain(request, snapshot)
@@ -236,6 +412,20 @@ def _write(operation: str, request: UpgradeRequest, change: StateChange, snapsho
     else:
         proof = convert(snapshot, target).proof
     return None if proof is None else proof.to_json()
+
+
+def _migrate_query(request: UpgradeRequest, snapshot: Snapshot, target: str) -> ProofReport | None:
+    from state_pipelines.spark.sql_migration import migrate_query
+
+    program = request.settings.new
+    with TemporaryDirectory() as directory:
+        files = [Path(directory, f"{name}.json") for name in ("old", "new")]
+        for file, query in zip(files, _load_queries(request), strict=True):
+            file.write_text(query.json, encoding="utf-8")
+        done = migrate_query(
+            str(files[0]), str(files[1]), snapshot, target, match=program.match, backfill=program.backfill
+        )
+    return done.proof
 
 
 def _find_chain(request: UpgradeRequest, snapshot: Snapshot) -> Chain:

@@ -210,7 +210,7 @@ def plan_upgrade(
     down_time = None
     if change is not None and checked is not None and not refusals:
         down_time = predict_down_time(change, checked, records)
-        notes += list(change.report.notes)
+        notes += list(change.notes)
     return UpgradePlan(
         job=request.name,
         old_job=job.id,
@@ -372,6 +372,8 @@ def check_clusters(request: UpgradeRequest, old: FlinkCluster, new: FlinkCluster
                 f"{cluster.endpoint} takes no jars, so the {what} program cannot be started there: set "
                 "web.submit.enable, or let the deployment start it (image)"
             )
+        if program.plan and overview.sql_obstacle:
+            yield f"the {what} query cannot be started at {cluster.endpoint}: {overview.sql_obstacle}"
         if what == "new":
             line = ".".join(overview.version.split(".")[:2])
             if line and line != ".".join(request.target_release.split(".")[:2]):

@@ -180,7 +180,7 @@ def list_commands(request: UpgradeRequest, record: UpgradeRecord) -> tuple[tuple
     if savepoint:
         found.append(("old", old.describe_command(savepoint)))
     if changed:
-        found.append(("new", new.describe_command(changed)))
+        found.append(("new", new.describe_command(changed, str(record.get(Step.CHANGE).get("plan", "")))))
     return tuple(found)
 
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from state_pipelines.errors import UsageError, Where, at
+from state_pipelines.errors import MissingFileError, UsageError, Where, at
 from state_pipelines.flink.cluster import ClaimMode, SavepointFormat, Submission
 from state_pipelines.operations.check.check import BACKENDS, parse_release
 from state_pipelines.operations.migration.history import HEAD
@@ -69,7 +69,9 @@ class Program:
 
     Attributes:
         jar: path of its jar from here; empty without one.
-        plan: path or URI of a compiled plan of SQL, as the cluster sees it.
+        plan: path of a query from here: a compiled plan (`.json`) or a script (`.sql`); empty without one.
+        match: by uid of an operator of the old query, that of the new one which keeps its state, for ties.
+        backfill: by name of a column that starts empty, a Parquet table with its values.
         image: image of its container.
         entry_class: its main class; empty for that of the manifest of the jar.
         arguments: of the program.
@@ -90,12 +92,13 @@ class Program:
     backend: str | None = None
     allow_non_restored_state: bool = False
     configuration: Mapping[str, str] = field(default_factory=dict)
+    match: Mapping[str, str] = field(default_factory=dict)
+    backfill: Mapping[str, str] = field(default_factory=dict)
 
     def submit(self, snapshot: str, job_id: str) -> Submission:
         """Return what a cluster is asked for: the program from a snapshot, under an id."""
         return Submission(
             jar=self.jar or None,
-            plan=self.plan or None,
             image=self.image or None,
             entry_class=self.entry_class or None,
             arguments=self.arguments,
@@ -107,10 +110,17 @@ class Program:
             configuration=self.configuration,
         )
 
-    def describe_command(self, snapshot: str) -> str:
-        """Return the command that starts the program from a snapshot by hand."""
+    def describe_command(self, snapshot: str, plan: str = "") -> str:
+        """Return the command that starts the program from a snapshot by hand.
+
+        Args:
+            snapshot: as the cluster names it.
+            plan: the compiled plan of the program, as the cluster names it; empty for that of its description.
+        """
         if self.plan:
-            return f"SET 'execution.state-recovery.path' = '{snapshot}'; EXECUTE PLAN '{self.plan}';"
+            run = plan or self.plan
+            statements = f"EXECUTE PLAN '{run}';" if run.endswith(".json") else f"the statements of {run}"
+            return f"in the SQL client: SET 'execution.state-recovery.path' = '{snapshot}'; {statements}"
         if self.image:
             return (
                 f"kubectl: image {self.image}, spec.job.initialSavepointPath: {snapshot}, a new savepointRedeployNonce"
@@ -221,6 +231,10 @@ class UpgradeRequest:
             if jar and "://" not in jar and not Path(jar).is_file():
                 raise UsageError(f"the jar of the {what} program is not there", where=Where(file=jar))
             program["jar"] = digest_file(jar) if jar else ""
+            program["plan"] = _digest_query(str(program["plan"]), what)
+            for name in ("match", "backfill"):
+                if not program[name]:
+                    del program[name]
         return {
             "job": self.name,
             **described,
@@ -234,6 +248,7 @@ class UpgradeRequest:
 
 
 _FILES = (".yaml", ".yml", ".json")
+_QUERIES = (".json", ".sql")
 _KINDS = tuple(kind.name for kind in KINDS)
 _JOB = {
     *("name", "cluster", "job", "results", "roots", "path_mapping", "allow_roots", *_KINDS),
@@ -246,7 +261,7 @@ _UPGRADE = {
 }
 _PROGRAM = {
     *("jar", "plan", "image", "configuration", "entry_class", "arguments", "parallelism", "max_parallelism"),
-    *("backend", "allow_non_restored_state"),
+    *("backend", "allow_non_restored_state", "match", "backfill"),
 }
 _COMPONENT = "FlinkJobComponent"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
@@ -329,14 +344,20 @@ def parse_settings(content: object, directory: Path) -> UpgradeSettings:
             raise UsageError(f"upgrade.automatic names {each!r}", hint=f"Choose from {', '.join(Need)}")
     rehearsal = _require_mapping(body.get("rehearsal") or {}, "upgrade.rehearsal")
     _refuse_unknown(rehearsal, ("cluster", "arguments"), "upgrade.rehearsal")
+    old, new = (_read_program(body.get(name), f"upgrade.{name}", directory) for name in ("old", "new"))
+    if bool(old.plan) is not bool(new.plan):
+        raise UsageError(
+            "one of upgrade.old and upgrade.new is a query, and the other is not",
+            hint="A query takes the state of a query: give the plan or script of both",
+        )
     chosen = str(body.get("savepoint_format", "canonical")).upper()
     if chosen not in tuple(SavepointFormat):
         known = ", ".join(SavepointFormat).lower()
         raise UsageError(f"upgrade.savepoint_format is {chosen.lower()!r}", hint=f"Choose from {known}")
     return UpgradeSettings(
         savepoints=_require_text(body, "savepoints", "upgrade"),
-        old=_read_program(body.get("old"), "upgrade.old", directory),
-        new=_read_program(body.get("new"), "upgrade.new", directory),
+        old=old,
+        new=new,
         cluster=_require_mapping(body.get("cluster") or {}, "upgrade.cluster"),
         automatic=tuple(Need(each) for each in automatic),
         checkpoints=_read_number(body.get("checkpoints", 2), "upgrade.checkpoints"),
@@ -351,12 +372,14 @@ def parse_settings(content: object, directory: Path) -> UpgradeSettings:
 
 
 def resolve_programs(body: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Return the entry `upgrade` of a job with the paths of its jars resolved against a directory."""
+    """Return the entry `upgrade` of a job with the paths of its programs resolved against a directory."""
     resolved = dict(body)
     for name in ("old", "new"):
         program = body.get(name)
-        if isinstance(program, dict) and isinstance(program.get("jar"), str):
-            resolved[name] = {**program, "jar": _resolve(directory, program["jar"])}
+        if isinstance(program, dict):
+            paths = {key: program[key] for key in ("jar", "plan") if isinstance(program.get(key), str)}
+            tables = {"backfill": _resolve_values(program, "backfill", directory)} if program.get("backfill") else {}
+            resolved[name] = {**program, **{key: _resolve(directory, path) for key, path in paths.items()}, **tables}
     return resolved
 
 
@@ -384,6 +407,11 @@ def _read_program(content: object, what: str, directory: Path) -> Program:
         name: None if body.get(name) is None else _read_number(body[name], f"{what}.{name}")
         for name in ("parallelism", "max_parallelism")
     }
+    plan = _find_path(body, "plan", directory) or ""
+    if plan and not plan.endswith(_QUERIES):
+        raise UsageError(
+            f"{what}.plan is {plan}", hint="It is the file of a compiled plan (.json) or of a script (.sql)"
+        )
     given = [name for name in ("jar", "plan", "image") if body.get(name)]
     if len(given) != 1:
         found = f"names {' and '.join(given)}" if given else "names none"
@@ -391,7 +419,9 @@ def _read_program(content: object, what: str, directory: Path) -> Program:
     configuration = _require_mapping(body.get("configuration") or {}, f"{what}.configuration")
     return Program(
         jar=_find_path(body, "jar", directory) or "",
-        plan=str(body.get("plan") or ""),
+        plan=plan,
+        match={name: str(uid) for name, uid in _require_mapping(body.get("match") or {}, f"{what}.match").items()},
+        backfill=_resolve_values(body, "backfill", directory),
         image=str(body.get("image") or ""),
         configuration={name: str(value) for name, value in configuration.items()},
         entry_class=str(body.get("entry_class") or ""),
@@ -400,6 +430,21 @@ def _read_program(content: object, what: str, directory: Path) -> Program:
         allow_non_restored_state=_read_flag(body, "allow_non_restored_state", what),
         **numbers,
     )
+
+
+def _digest_query(plan: str, what: str) -> str:
+    if not plan:
+        return ""
+    try:
+        # The ending says how it is started.
+        return f"{digest_file(plan)}{Path(plan).suffix}"
+    except MissingFileError as error:
+        raise UsageError(f"the query of the {what} program is not there", where=Where(file=plan)) from error
+
+
+def _resolve_values(body: Mapping[str, Any], name: str, directory: Path) -> dict[str, str]:
+    found = _require_mapping(body.get(name) or {}, name)
+    return {column: _resolve(directory, str(table)) for column, table in found.items()}
 
 
 def _require_mapping(content: object, what: str) -> dict[str, Any]:

@@ -26,11 +26,13 @@ from state_pipelines.storage.locations import is_below
 from state_pipelines.storage.snapshot_listing import find_snapshots
 from state_pipelines.upgrades.leases import LeaseLostError
 from state_pipelines.upgrades.state_changes import (
+    make_submission,
     map_from_cluster,
     map_to_cluster,
     open_state,
     plan_change,
     prepare_change,
+    stage_plan,
     write_change,
 )
 from state_pipelines.upgrades.upgrade_records import Outcome, Step
@@ -294,7 +296,10 @@ class UpgradeRun:
         self._lease.require_held()
         written = write_change(self._request, change, snapshot, self.record.name)
         path = map_to_cluster(self._request, written.path) if change.writes else self.savepoint
-        self._note(Step.CHANGE, path=path, seconds=dict(written.seconds), proofs=dict(written.proofs), done=True)
+        plan = stage_plan(self._request, self.record.name)
+        self._note(
+            Step.CHANGE, path=path, plan=plan, seconds=dict(written.seconds), proofs=dict(written.proofs), done=True
+        )
         if change.writes:
             self._pin(path)
 
@@ -315,10 +320,12 @@ class UpgradeRun:
             if self.record.plan.get("programs") != fingerprint(self._request.describe_change()):
                 raise UsageError("a program or its settings have changed since the plan, so that it was not checked")
             self._note(Step.START, job=self.new_job, requested=_now())
-            self._submit(self._new, self._settings.new, str(self.record.get(Step.CHANGE)["path"]), self.new_job)
+            changed = self.record.get(Step.CHANGE)
+            plan = str(changed.get("plan", ""))
+            self._submit(self._new, self._settings.new, str(changed["path"]), self.new_job, plan)
         self._note(Step.START, job=self.new_job, done=True)
 
-    def _submit(self, cluster: FlinkCluster, program: Program, snapshot: str, job: str) -> None:
+    def _submit(self, cluster: FlinkCluster, program: Program, snapshot: str, job: str, plan: str = "") -> None:
         """Start a job, and wait until the cluster knows it.
 
         Raises:
@@ -326,8 +333,10 @@ class UpgradeRun:
         """
         self._lease.require_held()
         failure: ClusterError | None = None
+        name = str(self.record.plan.get("job_name", ""))
+        submission = make_submission(self._request, program, snapshot, job, job_name=name, plan=plan)
         try:
-            cluster.start(program.submit(snapshot, job))
+            cluster.start(submission)
         except ClusterError as error:
             failure = error
         deadline = self._clock() + self._settings.start_seconds

@@ -98,6 +98,7 @@ class MemoryCluster:
         self.seen_as = seen_as
         self.version = "2.2.1"
         self.can_submit = True
+        self.sql_obstacle = ""
 
     # Time.
 
@@ -126,7 +127,7 @@ class MemoryCluster:
     # Verbs.
 
     def describe(self) -> ClusterOverview:
-        return ClusterOverview(self.endpoint, self.version, 4, 2, 1, self.can_submit)
+        return ClusterOverview(self.endpoint, self.version, 4, 2, 1, self.can_submit, sql_obstacle=self.sql_obstacle)
 
     def list_jobs(self) -> tuple[JobOverview, ...]:
         self._fail("list_jobs", is_done=False)
@@ -201,8 +202,7 @@ class MemoryCluster:
         self._fail("start", is_done=False)
         self.fuse.burn("before the submission")
         assert submission.job_id is not None
-        assert submission.jar is not None
-        program = Path(submission.jar).name
+        program = Path(submission.jar or submission.plan or "script").name
         if self.broken.get(program, program) == "rejected.jar":
             raise ClusterError("the jar has no main class")
         if submission.job_id not in self.jobs:
