@@ -76,6 +76,7 @@ class ClusterOverview:
         can_submit: whether jars may be uploaded and run (`web.submit.enable`; an application cluster takes none).
         configuration: of the JobManager; Flink hides secrets itself, and so do we.
         sql_obstacle: why no plan or script of SQL can be started there; empty if one can.
+        stop_directory: the directory of savepoints that jobs are stopped with, where no other one can be asked for.
     """
 
     endpoint: str
@@ -86,6 +87,7 @@ class ClusterOverview:
     can_submit: bool
     configuration: Mapping[str, str] = field(default_factory=dict)
     sql_obstacle: str = "it has no SQL Gateway"
+    stop_directory: str | None = None
 
 
 @dataclass(frozen=True)

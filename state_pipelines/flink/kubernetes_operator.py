@@ -113,6 +113,8 @@ class OperatorCluster:
             task_managers=None,
             can_submit=True,
             configuration={name: redact(value) for name, value in sorted(options.items())},
+            sql_obstacle="the operator starts jars only",
+            stop_directory=_find_savepoint_directory(options),
         )
 
     def list_jobs(self) -> tuple[JobOverview, ...]:
@@ -136,7 +138,7 @@ class OperatorCluster:
         resource = self._find(job_id)
         job = self._describe_job(resource)
         own = self._find_own_id(resource)
-        if self._rest is not None and own:
+        if self._rest is not None and own and _is_deployed(resource):
             details = self._rest.read_job(own)
             return JobDetails(
                 job, details.vertices, details.max_parallelism, details.configuration, details.checkpoints, details.plan
@@ -172,7 +174,7 @@ class OperatorCluster:
     def _require_options(self, resource: Mapping[str, Any], request: SavepointRequest) -> None:
         """A job is suspended with the directory and format of its running configuration."""
         options = _take(_take(resource, "spec"), "flinkConfiguration")
-        directory = next((str(options[name]) for name in _SAVEPOINT_DIRECTORIES if options.get(name)), "")
+        directory = _find_savepoint_directory(options)
         if request.directory and request.directory.rstrip("/") != directory.rstrip("/"):
             raise UsageError(
                 f"{self.endpoint} is suspended with a savepoint in {directory or 'no directory'}, not in "
@@ -288,11 +290,12 @@ class OperatorCluster:
         resource = self._find(job_id)
         failures: list[JobFailure] = []
         error = str(_take(resource, "status").get("error") or "")
-        if error:
+        # Before that, the error is one of the job before the change.
+        if error and _is_observed(resource):
             kind, stack = _read_error(error)
             failures.append(JobFailure(datetime.now(UTC), kind, stack))
         own = self._find_own_id(resource)
-        if self._rest is not None and own:
+        if self._rest is not None and own and _is_deployed(resource):
             failures += self._rest.read_exceptions(own)
         return tuple(failures)
 
@@ -309,13 +312,14 @@ class OperatorCluster:
         return self._ask_flink(job_id, lambda rest, own: rest.read_load(own))
 
     def _ask_flink(self, job_id: str, ask: Callable[[FlinkCluster, str], _T]) -> _T:
-        own = self._find_own_id(self._find(job_id))
+        resource = self._find(job_id)
+        own = self._find_own_id(resource)
         if self._rest is None:
             raise UnsupportedError(
                 f"only Flink itself knows this of {self.endpoint}",
                 hint="Add `rest` beside `kubernetes`: the address of the service NAME-rest",
             )
-        if not own:
+        if not own or not _is_deployed(resource):
             raise NotFoundError(f"{self.endpoint} runs no job yet", hint="Look at it again once it is deployed")
         return ask(self._rest, own)
 
@@ -434,6 +438,10 @@ def _take(content: Mapping[str, Any], name: str) -> dict[str, Any]:
     return take(content, name, dict, {})
 
 
+def _find_savepoint_directory(options: Mapping[str, Any]) -> str:
+    return next((str(options[name]) for name in _SAVEPOINT_DIRECTORIES if options.get(name)), "")
+
+
 def _find_annotation(resource: Mapping[str, Any], name: str) -> str:
     return str(_take(_take(resource, "metadata"), "annotations").get(name) or "")
 
@@ -442,6 +450,11 @@ def _is_observed(resource: Mapping[str, Any]) -> bool:
     """Whether the operator has seen the last change of the specification."""
     generation = _take(resource, "metadata").get("generation")
     return generation is None or (_take(resource, "status").get("observedGeneration") or 0) >= generation
+
+
+def _is_deployed(resource: Mapping[str, Any]) -> bool:
+    """Whether the id in the status is that of the job as it is specified now, or was when it ended."""
+    return _find_status(resource) not in (JobStatus.INITIALIZING, JobStatus.CANCELLING)
 
 
 def _find_status(resource: Mapping[str, Any]) -> JobStatus:

@@ -367,6 +367,13 @@ def check_clusters(request: UpgradeRequest, old: FlinkCluster, new: FlinkCluster
     sides = [(new, settings.new, "new"), (old, settings.old, "old")]
     for cluster, program, what in sides:
         overview = cluster.describe()
+        stops_into = overview.stop_directory
+        if what == "old" and stops_into is not None and not _is_same_directory(stops_into, settings.savepoints):
+            yield (
+                f"{cluster.endpoint} is stopped with a savepoint in {stops_into or 'no directory'}, and "
+                f"upgrade.savepoints is {settings.savepoints}: name that directory, or set "
+                "execution.checkpointing.savepoint-dir of the job before"
+            )
         if program.jar and not overview.can_submit:
             yield (
                 f"{cluster.endpoint} takes no jars, so the {what} program cannot be started there: set "
@@ -405,6 +412,10 @@ def _open_all(request: UpgradeRequest, found: Iterator[Checkpoint]) -> Iterator[
             yield each, open_state(request, each.path)
         except (NotFoundError, SnapshotGoneError):
             continue
+
+
+def _is_same_directory(one: str, other: str) -> bool:
+    return _normalize(one).rstrip("/") == _normalize(other).rstrip("/")
 
 
 def _normalize(path: str) -> str:

@@ -216,7 +216,8 @@ class UpgradeRequest:
     def classes(self) -> tuple[str, ...]:
         """Paths of the classes of the new job."""
         jar = self.settings.new.jar
-        return ((jar,) if jar else ()) if self.job_classes is None else self.job_classes
+        readable = (jar,) if jar and not _is_in_image(jar) else ()
+        return readable if self.job_classes is None else self.job_classes
 
     def describe_change(self) -> dict[str, object]:
         """Return all that decides what an upgrade does, with the contents of files as digests; without secrets.
@@ -230,7 +231,7 @@ class UpgradeRequest:
             jar = str(program["jar"])
             if jar and "://" not in jar and not Path(jar).is_file():
                 raise UsageError(f"the jar of the {what} program is not there", where=Where(file=jar))
-            program["jar"] = digest_file(jar) if jar else ""
+            program["jar"] = digest_file(jar) if jar and not _is_in_image(jar) else jar
             program["plan"] = _digest_query(str(program["plan"]), what)
             for name in ("match", "backfill"):
                 if not program[name]:
@@ -430,6 +431,11 @@ def _read_program(content: object, what: str, directory: Path) -> Program:
         allow_non_restored_state=_read_flag(body, "allow_non_restored_state", what),
         **numbers,
     )
+
+
+def _is_in_image(jar: str) -> bool:
+    """Whether a jar is in the image of the job, so that it cannot be read from here."""
+    return jar.startswith("local:")
 
 
 def _digest_query(plan: str, what: str) -> str:

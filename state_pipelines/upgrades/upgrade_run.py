@@ -41,7 +41,13 @@ from state_pipelines.upgrades.upgrade_request import fingerprint
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state_pipelines.flink.cluster import FlinkCluster, JobFailure, SavepointProgress
+    from state_pipelines.flink.cluster import (
+        CheckpointStatistics,
+        FlinkCluster,
+        JobFailure,
+        JobLoad,
+        SavepointProgress,
+    )
     from state_pipelines.upgrades.leases import Lease
     from state_pipelines.upgrades.state_changes import StateChange
     from state_pipelines.upgrades.upgrade_records import RecordDirectory, UpgradeRecord
@@ -208,8 +214,11 @@ class UpgradeRun:
                 # With the same id, a second request takes no second savepoint.
                 self._old.trigger_savepoint(self.record.old_job, wanted)
                 break
-            except ClusterError as error:
-                if not error.is_in_doubt:
+            except NotFoundError:
+                # The job has ended meanwhile, as is found out below.
+                break
+            except StateError as error:
+                if not getattr(error, "is_in_doubt", False):
                     raise _NotStoppedError(f"the savepoint was refused: {error}") from error
                 self._sleep(POLL_SECONDS)
         if not self._follow_stop(attempt, started):
@@ -259,6 +268,10 @@ class UpgradeRun:
 
     def _find_directory(self, attempt: int) -> str:
         """The directory of savepoints of one attempt, so that those of others are not mistaken for its own."""
+        overview = self._ask(self._old.describe, "the job is stopped")
+        if overview.stop_directory is not None:
+            # Such a cluster keeps the path, so that nothing has to be found there.
+            return overview.stop_directory
         return f"{self._settings.savepoints.rstrip('/')}/{self.record.name}/{attempt}"
 
     def _find_savepoint(self, attempt: int) -> str:
@@ -360,19 +373,19 @@ class UpgradeRun:
                 self._note(Step.WATCH, ended="the job has finished by itself", done=True)
                 return
             self._require_healthy(job, status)
-            statistics = self._ask(lambda: self._new.read_checkpoints(job), f"job {job} runs")
-            load = self._ask(lambda: self._new.read_load(job), f"job {job} runs")
-            if load.restarts:
+            statistics, load = self._read_progress(job)
+            if load is not None and load.restarts:
                 failures = self._find_failures(job)
                 raise ClusterError(f"job {job} of the new program has restarted: {describe_failure(failures)}")
-            if running is None and status is JobStatus.RUNNING and self._runs_all_tasks(job):
+            if load is not None and running is None and status is JobStatus.RUNNING and self._runs_all_tasks(job):
                 running, first_lag = self._clock(), load.pending_records
-            lag = load.pending_records
+            lag = None if load is None else load.pending_records
             grows = first_lag is not None and lag is not None and lag > first_lag
-            if statistics.completed >= self._settings.checkpoints and running is not None and not grows:
+            completed = 0 if statistics is None else statistics.completed
+            if completed >= self._settings.checkpoints and running is not None and not grows:
                 self._note(
                     Step.WATCH,
-                    checkpoints=statistics.completed,
+                    checkpoints=completed,
                     start_seconds=round(running - started, 3),
                     pending_records=lag,
                     done=True,
@@ -381,10 +394,20 @@ class UpgradeRun:
             if self._clock() >= deadline:
                 what = f"its lag grows from {first_lag} to {lag} records" if grows else f"it is {status}"
                 raise ClusterError(
-                    f"job {job} of the new program has completed {statistics.completed} of "
+                    f"job {job} of the new program has completed {completed} of "
                     f"{self._settings.checkpoints} checkpoints after {self._settings.watch_seconds:g} s, and {what}"
                 )
             self._sleep(POLL_SECONDS)
+
+    def _read_progress(self, job: str) -> tuple[CheckpointStatistics | None, JobLoad | None]:
+        """Statistics and load of the new job; None as long as the cluster knows no more of it than its status."""
+        try:
+            return (
+                self._ask(lambda: self._new.read_checkpoints(job), f"job {job} runs"),
+                self._ask(lambda: self._new.read_load(job), f"job {job} runs"),
+            )
+        except NotFoundError:
+            return None, None
 
     def _runs_all_tasks(self, job: str) -> bool:
         """Whether every task runs: a job is RUNNING as soon as it is scheduled."""
@@ -446,14 +469,20 @@ class UpgradeRun:
                     () if status is None else self._ask(lambda: self._old.read_exceptions(job), f"job {job} runs")
                 )
                 return f"job {job} is {status or 'gone'}: {describe_failure(failures)}"
-            statistics = self._ask(lambda: self._old.read_checkpoints(job), f"job {job} runs")
-            if status is JobStatus.RUNNING and statistics.completed > 0:
+            if status is JobStatus.RUNNING and self._has_checkpoint(job):
                 return ""
             if self._clock() >= deadline:
                 if status is JobStatus.RUNNING:
                     return ""
                 return f"job {job} is {status}; cancel it before you start another one"
             self._sleep(POLL_SECONDS)
+
+    def _has_checkpoint(self, job: str) -> bool:
+        try:
+            return self._ask(lambda: self._old.read_checkpoints(job), f"job {job} runs").completed > 0
+        except NotFoundError:
+            # It takes no checkpoints, or its cluster knows no more than its status yet.
+            return False
 
     def _end(self, cluster: FlinkCluster, job: str) -> None:
         """Cancel a job that has not ended, and wait until it has."""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
-import yaml
 
 from state_pipelines.errors import ClusterError, NotFoundError, UnsupportedError, UsageError
 from state_pipelines.flink.cluster import (
@@ -21,101 +18,17 @@ from state_pipelines.flink.cluster import (
     find_job,
 )
 from state_pipelines.flink.connections import connect
-from tests.clusters.servers import Received, serving
+from tests.clusters.kubernetes_api import KubernetesApi, write_kubeconfig
+from tests.clusters.servers import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from state_pipelines.flink.cluster import FlinkCluster
 
-DEFINITIONS = Path(__file__).parents[1] / "data" / "kubernetes"
 OWN, TRIGGER, NEW = "a" * 32, "b" * 32, "c" * 32
 SAVEPOINTS = "s3://bucket/savepoints"
-
-
-def refuse_unknown(schema: Any) -> Any:
-    """The schema without other fields than its own, which the API would drop silently."""
-    if isinstance(schema, dict):
-        schema = {name: refuse_unknown(each) for name, each in schema.items()}
-        if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
-            schema.setdefault("additionalProperties", False)
-    return schema
-
-
-def load_schema(plural: str) -> Any:
-    definition = yaml.safe_load((DEFINITIONS / f"{plural}.yaml").read_text())
-    (version,) = (each for each in definition["spec"]["versions"] if each["name"] == "v1beta1")
-    return refuse_unknown({**version["schema"]["openAPIV3Schema"], "type": "object"})
-
-
-PLURALS = ("flinkdeployments", "flinksessionjobs", "flinkstatesnapshots")
-SCHEMAS = {plural: load_schema(plural) for plural in PLURALS}
-
-
-def merge(content: Any, patch: Any) -> Any:
-    """A merge patch (RFC 7386)."""
-    if not isinstance(patch, dict):
-        return patch
-    merged = dict(content) if isinstance(content, dict) else {}
-    for name, value in patch.items():
-        merged[name] = merge(merged.get(name), value)
-        if value is None:
-            del merged[name]
-    return merged
-
-
-class KubernetesApi:
-    """Resources of the operator by collection and name."""
-
-    def __init__(self) -> None:
-        self.resources: dict[tuple[str, str], dict[str, Any]] = {}
-        self.refusal: tuple[int, Any] | None = None
-
-    def __call__(self, received: Received) -> Any:
-        if self.refusal is not None:
-            return self.refusal
-        words = received.path.partition("?")[0].strip("/").split("/")
-        assert words[:5] == ["apis", "flink.apache.org", "v1beta1", "namespaces", "flink"]
-        plural = words[5]
-        if received.method == "POST":
-            return self.create(plural, received.content)
-        resource = self.resources.get((plural, words[6]))
-        if resource is None:
-            return 404, {"kind": "Status", "message": f'{plural} "{words[6]}" not found', "code": 404}
-        if received.method == "PATCH":
-            assert received.headers["Content-Type"] == "application/merge-patch+json"
-            merged = merge(resource, received.content)
-            if merged["spec"] != resource["spec"]:
-                merged["metadata"]["generation"] += 1
-            return self.store(plural, merged)
-        return resource
-
-    def create(self, plural: str, resource: dict[str, Any]) -> Any:
-        if (plural, resource["metadata"]["name"]) in self.resources:
-            return 409, {"kind": "Status", "message": "already exists", "reason": "AlreadyExists", "code": 409}
-        resource["metadata"]["generation"] = 1
-        answer = self.store(plural, resource)
-        return answer if answer[0] == 422 else (201, resource)
-
-    def store(self, plural: str, resource: dict[str, Any]) -> tuple[int, Any]:
-        content = {name: resource[name] for name in ("spec", "status") if name in resource}
-        errors = list(jsonschema.Draft202012Validator(SCHEMAS[plural]).iter_errors(content))
-        if errors:
-            return 422, {"kind": "Status", "message": f"invalid: {errors[0].message}", "code": 422}
-        self.resources[plural, resource["metadata"]["name"]] = resource
-        return 200, resource
-
-    def report(self, plural: str, name: str, status: dict[str, Any]) -> None:
-        """Set the status as the operator does, for the specification as it is."""
-        resource = self.resources[plural, name]
-        more = {} if plural == "flinkstatesnapshots" else {"observedGeneration": resource["metadata"]["generation"]}
-        code, answer = self.store(plural, {**resource, "status": {**status, **more}})
-        assert code == 200, answer
-
-    @property
-    def orders(self) -> dict[str, Any]:
-        """The deployment."""
-        return self.resources["flinkdeployments", "orders"]
 
 
 def run(api: KubernetesApi, job_id: str = OWN, state: str = "RUNNING", lifecycle: str = "STABLE", **more: Any) -> None:
@@ -141,17 +54,8 @@ def api() -> KubernetesApi:
 def settings(api: KubernetesApi, tmp_path: Path) -> Iterator[dict[str, Any]]:
     with serving() as server:
         server.answer = api
-        names = {"cluster": "here", "user": "me"}
-        kubeconfig = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "here",
-            "clusters": [{"name": "here", "cluster": {"server": server.url}}],
-            "users": [{"name": "me", "user": {"token": "geh3im-4711"}}],
-            "contexts": [{"name": "here", "context": names}],
-        }
         path = tmp_path / "kubeconfig"
-        path.write_text(json.dumps(kubeconfig))
+        write_kubeconfig(path, server.url)
         yield {"kubernetes": "orders", "namespace": "flink", "kubeconfig": str(path)}
 
 

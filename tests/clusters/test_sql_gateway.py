@@ -39,9 +39,11 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def cluster(server: Server) -> RestCluster:
-    quick = {"sleep": lambda seconds: None}
-    gateway = SqlGateway(HttpClient(server.url, what="the SQL Gateway", **quick), **quick)
-    return RestCluster(HttpClient(server.url, **quick), gateway)
+    def hurry(seconds: float) -> None:
+        del seconds
+
+    gateway = SqlGateway(HttpClient(server.url, what="the SQL Gateway", sleep=hurry), sleep=hurry)
+    return RestCluster(HttpClient(server.url, sleep=hurry), gateway)
 
 
 def list_statements(server: Server) -> list[str]:
