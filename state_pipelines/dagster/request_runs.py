@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.dagster import ops, pinning
+from state_pipelines.dagster import ops, pinning, upgrading
 from state_pipelines.dagster.assets import (
     applied_retention,
     compatibility_report,
@@ -28,10 +28,20 @@ if TYPE_CHECKING:
     Plan = tuple[str, Mapping[str, Any]]
     """Name of a Dagster job, without the prefix of the Flink job, and its run configuration."""
 
-JOBS = frozenset({APPLY_RETENTION, AUDIT, CONVERT, MIGRATE, PLAN_RETENTION, RESCALE, pinning.PIN, pinning.RESTORE})
+JOBS = frozenset(
+    {
+        *(APPLY_RETENTION, AUDIT, CONVERT, MIGRATE, PLAN_RETENTION, RESCALE, pinning.PIN, pinning.RESTORE),
+        *(upgrading.UPGRADE, upgrading.REHEARSE),
+    }
+)
 """Names of the Dagster jobs that requests run, without the prefix of the Flink job."""
 
-UNPARTITIONED = frozenset({Operation.PIN, Operation.UNPIN, Operation.RESTORE, Operation.RETAIN})
+UNPARTITIONED = frozenset(
+    {
+        *(Operation.PIN, Operation.UNPIN, Operation.RESTORE, Operation.RETAIN),
+        *(Operation.UPGRADE, Operation.REHEARSE),
+    }
+)
 """Operations whose runs have no partition key."""
 
 
@@ -96,6 +106,14 @@ def _plan_restore(job: FlinkJob, request: Request) -> Plan:
     }
 
 
+def _plan_upgrade(job: FlinkJob, request: Request) -> Plan:
+    upgrading.make_request(job)
+    if request.operation is Operation.REHEARSE:
+        return upgrading.REHEARSE, {}
+    config = {"approve": "", **request.options}
+    return upgrading.UPGRADE, {"ops": {job.prefix(upgrading.plan_job_upgrade.name): {"config": config}}}
+
+
 _PLANS: Mapping[Operation, Callable[[FlinkJob, Request], Plan]] = {
     Operation.MIGRATE: _plan_migration,
     Operation.RESCALE: _plan_rescaling,
@@ -106,4 +124,6 @@ _PLANS: Mapping[Operation, Callable[[FlinkJob, Request], Plan]] = {
     Operation.UNPIN: _plan_pin,
     Operation.RESTORE: _plan_restore,
     Operation.RETAIN: _plan_retention,
+    Operation.UPGRADE: _plan_upgrade,
+    Operation.REHEARSE: _plan_upgrade,
 }

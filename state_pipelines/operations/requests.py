@@ -1,6 +1,6 @@
 """Requests: YAML files in which people ask a deployment for one operation each.
 
-    operation: rescale          # migrate, rescale, convert, copy, pin, unpin, restore, verify or retain
+    operation: rescale          # migrate, convert, copy, pin, unpin, restore, verify, retain, upgrade or rehearse
     snapshot: latest            # name of its directory, key of its partition, path below a root, or latest
     max_parallelism: 1024       # the rest are the fields of that operation
 
@@ -67,6 +67,8 @@ class Operation(StrEnum):
     RESTORE = "restore"
     VERIFY = "verify"
     RETAIN = "retain"
+    UPGRADE = "upgrade"
+    REHEARSE = "rehearse"
 
 
 class RequestStatus(StrEnum):
@@ -87,7 +89,15 @@ _FIELDS: Mapping[Operation, Mapping[str, type]] = {
     Operation.RESTORE: {"reason": str},
     Operation.VERIFY: {"depth": str},
     Operation.RETAIN: {"policy": dict, "apply": str},
+    Operation.UPGRADE: {"approve": str},
+    Operation.REHEARSE: {},
 }
+_WITHOUT_SNAPSHOT: Mapping[Operation, str] = {
+    Operation.RETAIN: "all snapshots of the job",
+    Operation.UPGRADE: "the running job",
+    Operation.REHEARSE: "the running job",
+}
+"""Operations that concern no snapshot, but this."""
 _TYPES = {bool: "true or false", dict: "a mapping", str: "text"}
 # Fields with paths, or with mappings and lists of paths.
 _PATHS = ("snapshot", "target", "take", "merge")
@@ -104,7 +114,7 @@ class Request:
 
     Attributes:
         operation: the operation.
-        snapshot: name, partition key, path or `latest`; None for `retain`, which concerns all snapshots of a job.
+        snapshot: name, partition key, path or `latest`; None for `retain`, `upgrade` and `rehearse`.
         options: the fields of the operation by name; for `rescale` the content that `parse_request` of
             `operations.rescale.rescale_request` takes, and `files`.
     """
@@ -255,9 +265,11 @@ def describe_result(
 
 def _read_snapshot(operation: Operation, content: Mapping[str, Any]) -> str | None:
     snapshot = content.get("snapshot")
-    if operation is Operation.RETAIN:
+    if operation in _WITHOUT_SNAPSHOT:
         if snapshot is not None:
-            raise UsageError("retain concerns all snapshots of the job, so a request for it names none")
+            raise UsageError(
+                f"{operation} concerns {_WITHOUT_SNAPSHOT[operation]}, so a request for it names no snapshot"
+            )
         return None
     hint = f"Such as snapshot: savepoint-1a2b, or {LATEST}"
     if snapshot in (None, ""):
@@ -270,7 +282,8 @@ def _check_fields(operation: Operation, options: Mapping[str, Any]) -> None:
     known = _FIELDS[operation]
     for name, value in options.items():
         if name not in known:
-            hint = f"It knows {', '.join(known) or 'no field but snapshot'}"
+            none = "no field" if operation in _WITHOUT_SNAPSHOT else "no field but snapshot"
+            hint = f"It knows {', '.join(known) or none}"
             raise UsageError(f"a request to {operation} does not know {_show(str(name))}", hint=hint)
         if known[name] is str:
             _check_text(name, value)

@@ -350,7 +350,11 @@ def make_submission(
     submission = program.submit(snapshot, job_id)
     if not program.plan:
         return submission
-    options = {**({"pipeline.name": job_name} if job_name else {}), **program.configuration}
+    options = {"pipeline.name": job_name} if job_name else {}
+    if program.max_parallelism is not None:
+        # Exchanges of a query have 128 key groups unless it is set, whatever the snapshot has.
+        options["pipeline.max-parallelism"] = str(program.max_parallelism)
+    options |= program.configuration
     if program.plan.endswith(".json"):
         return replace(submission, plan=plan or map_to_cluster(request, program.plan), configuration=options)
     text = read_file(resolve(program.plan)).decode()

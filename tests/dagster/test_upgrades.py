@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,40 @@ def test_a_program_that_fails_brings_the_old_one_back_and_fails_the_run(tmp_path
     (failure,) = [each for each in result.all_events if each.is_step_failure]
     assert failure.step_key == "shop_decide_upgrade"
     assert "shop runs the old program again" in str(failure.step_failure_data.error)
+
+
+def test_request_files_ask_for_an_upgrade_and_approve_its_plan(tmp_path: Path, runner: Runner) -> None:
+    folder = tmp_path / "requests"
+    folder.mkdir()
+    job = make_job(tmp_path, max_parallelism=256).model_copy(update={"requests": str(folder)})
+    definitions = dg.Definitions.merge(build_flink_job(job), dg.Definitions(executor=dg.in_process_executor))
+    (sensor,) = (each for each in definitions.sensors or () if each.name == "shop_requests")
+
+    def ask(name: str, text: str) -> dict[str, Any]:
+        """Write a request, run it, and give its result."""
+        (folder / name).write_text(text)
+        cursor = None
+        for _ in range(2):
+            with dg.build_sensor_context(runner.instance, cursor=cursor) as context:
+                result = sensor(context)
+            assert isinstance(result, dg.SensorResult)
+            cursor = result.cursor
+            for each in result.run_requests or ():
+                definitions.resolve_job_def(str(each.job_name)).execute_in_process(
+                    instance=runner.instance, raise_on_error=False, run_config=each.run_config, tags=dict(each.tags)
+                )
+        content: dict[str, Any] = json.loads((folder / f"{name}.result.json").read_text())
+        return content
+
+    waiting = ask("upgrade.yaml", "operation: upgrade")
+    assert waiting["status"] == "failed"
+    fingerprint = waiting["error"].rpartition("approve: ")[2]
+    assert "waits for an approval" in waiting["error"]
+    assert runner.programs == ["old.jar"]
+    assert ask("approved.yaml", f"{{operation: upgrade, approve: {fingerprint}}}")["status"] == "succeeded"
+    assert runner.programs == ["new.jar"]
+    assert "no snapshot" in ask("wrong.yaml", "{operation: rehearse, snapshot: latest}")["error"]
+    assert "does not know 'approve'" in ask("wrong-too.yaml", "{operation: rehearse, approve: no}")["error"]
 
 
 def test_a_run_that_was_killed_is_continued_by_the_next_one(

@@ -2,16 +2,27 @@ from __future__ import annotations
 
 import json
 import socket
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.s3_server import S3Server, start_s3
 from state_pipelines.errors import UsageError
-from state_pipelines.storage import resolve
+from state_pipelines.storage import (
+    join,
+    list_directory,
+    read_file,
+    replace_file,
+    resolution,
+    resolve,
+    use_storage_options,
+)
 from state_pipelines.upgrades.leases import LEASE_SECONDS, LeaseLostError, hold_lease, take_lease
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -23,9 +34,34 @@ def edit(directory: Path, **values: object) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    pytest.importorskip("moto.server", reason="moto[server] is not installed")
+    with start_s3() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A bucket whose options are those of its root."""
+    monkeypatch.setattr(resolution, "_registered", {})
+    name = f"s3://{uuid.uuid4()}"
+    use_storage_options({name: server.options})
+    bucket = resolve(name)
+    bucket.filesystem.mkdir(bucket.path)
+    return name
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "leases") if request.param == "local" else f"memory://{tmp_path.name}/leases"
+    match request.param:
+        case "local":
+            return str(tmp_path / "leases")
+        case "memory":
+            return f"memory://{tmp_path.name}/leases"
+    bucket: str = request.getfixturevalue("bucket")
+    return f"{bucket}/results/_upgrades/orders"
 
 
 def test_a_lease_is_held_by_one(directory: str) -> None:
@@ -73,14 +109,28 @@ def test_a_released_lease_is_not_renewed(tmp_path: Path) -> None:
     assert json.loads(max(tmp_path.iterdir()).read_text())["is_released"] is True
 
 
-def test_of_two_processes_that_find_a_free_lease_one_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    location = resolve(str(tmp_path))
+def test_of_two_processes_that_find_a_free_lease_one_gets_it(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    location = resolve(directory)
     with monkeypatch.context() as both:
         # Neither sees the other one's file yet.
         both.setattr("state_pipelines.upgrades.leases._find_newest", lambda directory: None)
         take_lease(location, "orders")
         with pytest.raises(UsageError, match="under way"):
             take_lease(location, "orders")
+
+
+def test_a_lease_in_a_bucket_is_renewed_taken_over_and_lost(bucket: str) -> None:
+    location = resolve(f"{bucket}/leases")
+    lost = take_lease(location, "orders", now=NOW)
+    lost.renew(NOW + timedelta(seconds=60))
+    file = join(location, "lease-00000001.json")
+    replace_file(file, json.dumps({**json.loads(read_file(file)), "host": "elsewhere"}).encode())
+    with pytest.raises(UsageError, match="on elsewhere"):
+        take_lease(location, "orders", now=NOW + timedelta(seconds=LEASE_SECONDS + 59))
+    take_lease(location, "orders", now=NOW + timedelta(seconds=LEASE_SECONDS + 60)).require_held()
+    with pytest.raises(LeaseLostError, match="taken over"):
+        lost.require_held()
+    assert [each.location.name for each in list_directory(location)] == ["lease-00000002.json"]
 
 
 def test_leases_leave_one_file(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_changed_query_takes_its_migrated_state(tmp_path: Path, cluster: Memor
     new, old = cluster.submissions
     assert new.plan == str(TOTALS / "swapped.json")
     assert Path(str(new.savepoint)).parent == tmp_path / "results"
-    assert new.configuration == {"pipeline.name": "orders"}
+    assert new.configuration == {"pipeline.name": "orders", "pipeline.max-parallelism": "256"}
     assert (old.plan, old.savepoint) == (str(TOTALS / "totals.json"), cluster.jobs["a" * 32].savepoints[0].path)
     proofs = report.to_json()["record"]["steps"]["change"]["proofs"]
     assert {name: each["ok"] for name, each in proofs.items()} == {"migrate": True, "rescale": True}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
@@ -19,13 +20,14 @@ from state_pipelines.dagster.request_runs import JOBS, UNPARTITIONED, plan_run
 from state_pipelines.dagster.run_outcomes import read_outcome
 from state_pipelines.dagster.shared_instance import share_instance
 from state_pipelines.dagster.stored_cursors import load_cursor, store_cursor
+from state_pipelines.dagster.upgrading import WAITING_TAG
 from state_pipelines.errors import StateError, StorageError, UsageError
 from state_pipelines.operations.requests import Operation, RequestFile, RequestStatus, describe_result, list_requests
 from state_pipelines.storage import resolve
 from state_pipelines.storage.files import replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from state_pipelines.dagster.job import FlinkJob
     from state_pipelines.dagster.jobs import AnyJob
@@ -77,9 +79,8 @@ def build_requests(job: FlinkJob, jobs: Sequence[AnyJob]) -> dg.SensorDefinition
 
     @documented(
         job,
-        dg.sensor,
+        _decorate,
         name=job.prefix(NAME),
-        # None that needs resources: Dagster copies sensors of such jobs, and logs a beta warning for each.
         jobs=[each for each in jobs if each.name in {job.prefix(name) for name in JOBS}],
         minimum_interval_seconds=job.interval(NAME, INTERVAL),
         default_status=job.sensor_status,
@@ -93,6 +94,20 @@ def build_requests(job: FlinkJob, jobs: Sequence[AnyJob]) -> dg.SensorDefinition
         return tick.finish(directory)
 
     return requests
+
+
+class _RequestSensor(dg.SensorDefinition):
+    """A sensor of jobs that need resources."""
+
+    def with_updated_jobs(self, new_jobs: Sequence[Any]) -> dg.SensorDefinition:
+        """Return the sensor with jobs that have their resources, without the warning about an option of the copy."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dg.BetaWarning)
+            return super().with_updated_jobs(new_jobs)
+
+
+def _decorate(**options: Any) -> Callable[[Callable[..., Any]], dg.SensorDefinition]:
+    return lambda function: _RequestSensor(evaluation_fn=function, **options)
 
 
 class _Tick:
@@ -238,6 +253,8 @@ class _Tick:
             return
         outcome = read_outcome(self.instance, run)
         skipped = run.tags.get(SKIPPED_TAG, "")
+        if mark := run.tags.get(WAITING_TAG, ""):
+            skipped = f"the plan waits for an approval: ask for it again with approve: {mark!r}"
         content = describe_result(
             file,
             RequestStatus.SUCCEEDED if outcome.success and not skipped else RequestStatus.FAILED,
