@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import NotFoundError, StateError, UsageError, Where
 from state_pipelines.flink.cluster import SavepointFormat
+from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.check.check import Verdict, check_jobs, parse_release
 from state_pipelines.operations.check.data_classes import scan_snapshot
 from state_pipelines.operations.convert import convert
@@ -30,6 +31,7 @@ from state_pipelines.operations.rescale.rescale import plan_rescale
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest
 from state_pipelines.operations.sql_check import check_plans, list_remarks, list_rows
 from state_pipelines.snapshot import declare, open_snapshot
+from state_pipelines.sql.node_states import list_operators
 from state_pipelines.sql.planner import load_queries
 from state_pipelines.sql.scripts import parse_script
 from state_pipelines.sql.verdict import Verdict as QueryVerdict
@@ -75,6 +77,8 @@ class StateChange:
         reasons: why the new program cannot have it, or why that is not known; what is lost.
         notes: of the check.
         obstacle: why nothing carries out the change although the state may fit; empty without one.
+        is_compiled: whether the job of the snapshot was started from the compiled plan of the old query, whose uids
+            its operators have, and not from the text of its script.
     """
 
     snapshot: str
@@ -86,6 +90,7 @@ class StateChange:
     reasons: tuple[str, ...]
     notes: tuple[str, ...] = ()
     obstacle: str = ""
+    is_compiled: bool = False
 
     @property
     def is_refused(self) -> bool:
@@ -111,6 +116,7 @@ class StateChange:
             "converted": self.is_converted,
             "verdict": str(self.verdict),
             "reasons": list(self.reasons),
+            **({"is_compiled": True} if self.is_compiled else {}),
         }
 
 
@@ -198,6 +204,8 @@ def _make_change(
     reasons: tuple[str, ...],
     notes: tuple[str, ...],
     obstacle: str = "",
+    *,
+    is_compiled: bool = False,
 ) -> StateChange:
     # A migration and a rescaling write the canonical format, too.
     is_converted = _needs_conversion(request, snapshot) and max_parallelism is None and not revisions
@@ -218,6 +226,7 @@ def _make_change(
         reasons=reasons,
         notes=notes,
         obstacle=obstacle,
+        is_compiled=is_compiled,
     )
 
 
@@ -257,6 +266,13 @@ def _plan_query_change(request: UpgradeRequest, snapshot: Snapshot) -> StateChan
     wanted = _find_rescaling(request, snapshot, job)
     _check_parallelism(program.parallelism, _rescale_job(job, wanted))
     obstacle, revisions = report.obstacle, tuple[str, ...]()
+    uids = {compute_operator_id(each.uid) for each in list_operators(old.plan)}
+    is_compiled = any(each.states and each.metadata.operator_id in uids for each in snapshot.operators)
+    if report.binding.labels and not is_compiled and old_program.plan.endswith(".json"):
+        obstacle = (
+            "the job was started from the text of its script, so that the compiled plan could not bring it back: give "
+            "the script as upgrade.old.plan"
+        )
     if not obstacle and not report.restores_as_it_is:
         try:
             draft = draft_sql_revision(report.comparison, report.binding, snapshot, "planned", program.backfill)
@@ -269,7 +285,9 @@ def _plan_query_change(request: UpgradeRequest, snapshot: Snapshot) -> StateChan
     if verdict is Verdict.FULLY_COMPATIBLE and not report.exact:
         verdict = Verdict.PARTIALLY_COMPATIBLE
     notes = tuple(dict.fromkeys(list_remarks(report)))
-    return _make_change(request, snapshot, verdict, revisions, wanted, tuple(reasons), notes, obstacle)
+    return _make_change(
+        request, snapshot, verdict, revisions, wanted, tuple(reasons), notes, obstacle, is_compiled=is_compiled
+    )
 
 
 _QUERY_VERDICTS = {
@@ -321,8 +339,22 @@ def stage_plan(request: UpgradeRequest, name: str) -> str:
     plan = request.settings.new.plan
     if not plan.endswith(".sql"):
         return map_to_cluster(request, plan)
-    location = locate_plan(request, name)
-    replace_file(location, _load_queries(request)[1].json.encode())
+    return _write_plan(request, locate_plan(request, name), _load_queries(request)[1])
+
+
+def stage_old_plan(request: UpgradeRequest, name: str) -> str:
+    """Return the compiled plan of the old script, from which its job was started, as `stage_plan` that of the new one.
+
+    Raises:
+        StateError: the script cannot be compiled, or the storage refuses.
+    """
+    if not request.settings.old.plan.endswith(".sql"):
+        return ""
+    return _write_plan(request, locate_plan(request, f"{name}-old"), _load_queries(request)[0])
+
+
+def _write_plan(request: UpgradeRequest, location: Location, query: CompiledScript) -> str:
+    replace_file(location, query.json.encode())
     return map_to_cluster(request, str(location))
 
 
@@ -342,7 +374,7 @@ def make_submission(
         snapshot: as the cluster names it.
         job_id: of the new job.
         job_name: of a query, which else has the name of its sink.
-        plan: of the new query, as `stage_plan` returns it.
+        plan: compiled plan, as `stage_plan` returns it; empty to start a script as text.
 
     Raises:
         StateError: a script cannot be read.

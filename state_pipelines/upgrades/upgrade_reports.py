@@ -178,7 +178,7 @@ def list_commands(request: UpgradeRequest, record: UpgradeRecord) -> tuple[tuple
     old, new = request.settings.old, request.settings.new
     found = []
     if savepoint:
-        found.append(("old", old.describe_command(savepoint)))
+        found.append(("old", old.describe_command(savepoint, str(record.get(Step.STOP).get("old_plan", "")))))
     if changed:
         found.append(("new", new.describe_command(changed, str(record.get(Step.CHANGE).get("plan", "")))))
     return tuple(found)

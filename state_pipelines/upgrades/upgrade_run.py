@@ -32,6 +32,7 @@ from state_pipelines.upgrades.state_changes import (
     open_state,
     plan_change,
     prepare_change,
+    stage_old_plan,
     stage_plan,
     write_change,
 )
@@ -199,7 +200,9 @@ class UpgradeRun:
         if attempt and self._follow_stop(attempt):
             return
         attempt += 1
-        self._note(Step.STOP, attempt=attempt, requested=_now())
+        planned = self.record.plan.get("change") or {}
+        old_plan = stage_old_plan(self._request, self.record.name) if planned.get("is_compiled") else ""
+        self._note(Step.STOP, attempt=attempt, requested=_now(), old_plan=old_plan)
         self._lease.require_held()
         wanted = SavepointRequest(
             directory=self._find_directory(attempt),
@@ -442,7 +445,8 @@ class UpgradeRun:
         if status is None:
             self._note(Step.BACK, job=job, requested=_now())
             try:
-                self._submit(self._old, self._settings.old, self.savepoint, job)
+                plan = str(self.record.get(Step.STOP).get("old_plan", ""))
+                self._submit(self._old, self._settings.old, self.savepoint, job, plan)
             except ClusterError as error:
                 if error.transient or error.is_in_doubt:
                     raise UndecidedError(f"the old program may not run: {error}") from error

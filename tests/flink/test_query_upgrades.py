@@ -97,7 +97,7 @@ def test_a_query_takes_the_state_of_another_one(
         assert gateway.statements[-1].startswith("EXECUTE PLAN '")
         assert cluster.read_checkpoints(second).restored_path.rstrip("/").endswith("-rescale")
 
-        # A query whose table has a connector that no jar of the cluster has: back, as a script.
+        # A query whose table has a connector that no jar of the cluster has: back, as it was started, from its plan.
         plan = json.loads(next((tmp_path / "results" / "_upgrades" / "totals").glob("plan-*.json")).read_text())
         plan_text = json.dumps(plan).replace('"blackhole"', '"nowhere"')
         (tmp_path / "broken.json").write_text(plan_text)
@@ -106,7 +106,8 @@ def test_a_query_takes_the_state_of_another_one(
         assert "nowhere" in report.lines[0]
         third = await_job(cluster)
         assert third in report.headline
-        assert gateway.statements[-1].startswith("INSERT INTO totals")
+        assert gateway.statements[-1].startswith("EXECUTE PLAN '")
+        assert "-old.json" in gateway.statements[-1]
 
         stop = SavepointRequest((running.directory / "savepoints").as_uri(), stop=True, trigger_id="1" * 32)
         cluster.trigger_savepoint(third, stop)

@@ -6,7 +6,8 @@ import json
 import time
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -21,6 +22,7 @@ from state_pipelines.flink.connections import connect
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.upgrades.job_upgrade import upgrade
 from state_pipelines.upgrades.rehearsal import rehearse
+from state_pipelines.upgrades.upgrade_records import RecordDirectory
 from state_pipelines.upgrades.upgrade_reports import Result
 from state_pipelines.upgrades.upgrade_request import load_upgrade_request
 from tests.flink.clusters import RunningCluster, make_jar, running_cluster
@@ -29,16 +31,17 @@ from tests.flink.jobs import Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from state_pipelines.flink.cluster import FlinkCluster
+    from state_pipelines.upgrades.upgrade_records import UpgradeRecord
     from state_pipelines.upgrades.upgrade_reports import UpgradeReport
 
 pytestmark = pytest.mark.flink
 
 SECONDS = 120
+STEPS = ("stop", "start broken.jar", "start v1.jar", "cancel")
 UIDS = ("numbers", "pauses", "totals", "output")
 ARGUMENTS = ("upgrading.UpgradedJob", "totals", "execution.checkpointing.interval=200ms")
 MIGRATION = """\
@@ -122,12 +125,71 @@ def kill_at(step: str, job: str) -> None:
         upgrade(job, report=kill)
 
 
+class Killing:
+    """A cluster whose caller is killed before and after each change that it asks for, once each."""
+
+    def __init__(self, cluster: FlinkCluster, killed: set[str]) -> None:
+        self._cluster = cluster
+        self._killed = killed
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._cluster, name)
+        if name not in ("trigger_savepoint", "start", "cancel"):
+            return verb
+
+        def call(*arguments: Any) -> Any:
+            label = name
+            if name == "start":
+                label = f"start {Path(arguments[0].jar).name}"
+            elif name == "trigger_savepoint":
+                label = "stop" if arguments[1].stop else "savepoint"
+            kill_once(f"before {label}", self._killed)
+            answer = verb(*arguments)
+            kill_once(f"after {label}", self._killed)
+            return answer
+
+        return call
+
+
+def kill_once(label: str, killed: set[str]) -> None:
+    if label not in killed:
+        killed.add(label)
+        raise Killed(label)
+
+
+def upgrade_by_processes_that_are_killed(
+    job: str, cluster: FlinkCluster, monkeypatch: pytest.MonkeyPatch
+) -> tuple[UpgradeReport, set[str]]:
+    """Start an upgrade again and again, each time killed at another step; give its report and the steps."""
+    killed: set[str] = set()
+    write = RecordDirectory.write
+
+    def write_or_die(records: RecordDirectory, record: UpgradeRecord) -> None:
+        write(records, record)
+        if record.outcome is None:
+            # After the decision, another start would be another upgrade.
+            kill_once(f"after the record of {[(step, *outcome) for step, outcome in record.steps.items()]}", killed)
+
+    killing = cast("FlinkCluster", Killing(cluster, killed))
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordDirectory, "write", write_or_die)
+        while True:
+            count = len(killed)
+            try:
+                report = upgrade(job, clusters=(killing, killing))
+            except Killed:
+                assert len([each for each in cluster.list_jobs() if not each.status.is_terminal]) <= 1
+                assert len(killed) == count + 1
+            else:
+                return report, killed
+
+
 def expect(report: UpgradeReport, result: Result) -> None:
     assert report.result is result, "\n".join(report.list_lines())
 
 
 def test_a_job_goes_from_program_to_program_without_a_gap_or_a_double(
-    running: RunningCluster, spark: SparkSession
+    running: RunningCluster, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = connect({"rest": running.url})
     jar = {name: {"jar": str(running.directory / f"{name}.jar")} for name in ("v1", "v2", "broken")}
@@ -150,12 +212,17 @@ def test_a_job_goes_from_program_to_program_without_a_gap_or_a_double(
     assert find_running(cluster) == second
     assert cluster.read_status(second) is JobStatus.RUNNING
 
-    # A program that fails: back.
-    report = upgrade(describe(running, one_task, {**jar["broken"], "parallelism": 1}))
+    # A program that fails: back, by processes each of which is killed at another step.
+    before = {each.id for each in cluster.list_jobs()}
+    broken = describe(running, one_task, {**jar["broken"], "parallelism": 1})
+    report, killed = upgrade_by_processes_that_are_killed(broken, cluster, monkeypatch)
+    assert {f"{when} {what}" for when in ("before", "after") for what in STEPS} <= killed
     expect(report, Result.WENT_BACK)
     third = find_running(cluster)
     assert third in report.headline
     assert "the new program cannot add" in report.lines[0]
+    # The new program and the old one were started once each.
+    assert len({each.id for each in cluster.list_jobs()} - before) == 2
 
     # Migrated, and killed before each step.
     job = describe(running, one_task, jar["v2"], **migrations)
