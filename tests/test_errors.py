@@ -172,21 +172,21 @@ def test_blanks_in_a_path_without_a_password_change_nothing(path: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "secret='" + "x" * 1_000_000,
-        "secret='a' " * 100_000,
-        "s3.a" * 300_000 + ": ",
-        "authorization: " * 100_000,
-        "token" + " " * 1_000_000 + ":",
-        "secret=\\'" * 100_000,
-        "secret" + "\\" * 1_000_000,
-        "fs.secret: Bearer" + " " * 1_000_000,
-        "-" * 1_000_000 + "=",
-        "-----BEGIN PRIVATE KEY-----" * 40_000,
-        "%3A%2F%2F" * 100_000,
-        "<token" * 200_000,
-        "secret: " + "x" * 1_000_000,
-        "token: x " * 100_000,
-        "--token " * 100_000,
+        "secret='" + "x" * 250_000,
+        "secret='a' " * 25_000,
+        "s3.a" * 75_000 + ": ",
+        "authorization: " * 25_000,
+        "token" + " " * 250_000 + ":",
+        "secret=\\'" * 25_000,
+        "secret" + "\\" * 250_000,
+        "fs.secret: Bearer" + " " * 250_000,
+        "-" * 250_000 + "=",
+        "-----BEGIN PRIVATE KEY-----" * 10_000,
+        "%3A%2F%2F" * 25_000,
+        "<token" * 50_000,
+        "secret: " + "x" * 250_000,
+        "token: x " * 25_000,
+        "--token " * 25_000,
     ],
     ids=range(15),
 )
@@ -200,11 +200,11 @@ def test_long_options_take_time_in_proportion_to_their_length(text: str) -> None
 @pytest.mark.parametrize(
     "text",
     [
-        "secret" * 200_000 + " a: b",
-        "a://" * 300_000,
-        "a:" * 500_000 + "//",
-        "secret'" + " " * 1_000_000,
-        "://a:b" * 200_000,
+        "secret" * 50_000 + " a: b",
+        "a://" * 75_000,
+        "a:" * 125_000 + "//",
+        "secret'" + " " * 250_000,
+        "://a:b" * 50_000,
     ],
     ids=["option", "schemes", "colons", "blanks", "users"],
 )
@@ -240,7 +240,7 @@ def test_each_name_of_a_secret_option_is_known(name: str, change: Callable[[str]
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["://a:b@", "s3://a:b/@", "http://", "a://t@h/", "abfs://c@a/", "file:/a:"])
 def test_many_urls_in_a_word_take_time_in_proportion_to_its_length(part: str) -> None:
-    assert "hunter2" not in redact(part * 200_000 + "https://user:hunter2@host?hunter2")
+    assert "hunter2" not in redact(part * 50_000 + "https://user:hunter2@host?hunter2")
 
 
 def test_errors_say_no_secrets() -> None:

@@ -57,13 +57,6 @@ def test_parallelism_2_3_1_7(maker: Maker, version: str, backend: str, kind: str
             check(result, made.entries, parallelism)
 
 
-def test_canonical_savepoint_of_seven_on_rocksdb(made: Made, tmp_path: Path) -> None:
-    path = rescale_path(made.path, tmp_path / "7", RescaleRequest(parallelism=7))
-    result = harness.restore(made.version, path, jobs.rescaling_job(), backend="rocksdb", parallelism=7)
-
-    check(result, made.entries, 7)
-
-
 @pytest.mark.parametrize(("backend", "kind"), FORMATS)
 def test_max_parallelism_128_1024_96(maker: Maker, version: str, backend: str, kind: str, tmp_path: Path) -> None:
     made = maker.make(version, backend, kind)

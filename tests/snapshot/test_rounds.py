@@ -37,6 +37,12 @@ READING = ("headers", "counts of `inspect`", "`dump`", "`diff` with itself")
 MOST = dict.fromkeys((*READING, "all columns", "`check` of itself", "`verify`"), HALF_A_SECOND)
 # More requests than may be in flight, and many before the first file and after the last one.
 MOST |= {"`rescale --parallelism 3`": 42, "`convert --format canonical`": 42}
+# What only reads does so with the snapshots of every format below: one format for each is enough here.
+WORKS_OF_FORMATS = [
+    (format, work)
+    for number, work in enumerate(MOST)
+    for format in ([FORMATS[number % len(FORMATS)]] if work in READING else FORMATS)
+]
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +69,7 @@ def run(work: str, open: Callable[[], Snapshot], rounds: Rounds) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("work", MOST)
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("format", "work"), WORKS_OF_FORMATS)
 def test_many_files_take_few_rounds(directories: dict[str, Path], format: str, work: str, rounds: Rounds) -> None:
     url = store_folder(directories[format]).url
     assert run(work, partial(open_snapshot, url, uids=[OPERATOR]), rounds) <= MOST[work]

@@ -46,8 +46,7 @@ def list_shared_files(result: KeyedProcessResult) -> tuple[set[str], set[str]]:
     return found[False], found[True]
 
 
-@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(("backend", "compressed"), [("hashmap", True), ("rocksdb", False)])
 def test_a_checkpoint_of_a_changelog_uploads_the_changes(
     frames: dict[str, DataFrame], tmp_path: Path, backend: str, compressed: bool
 ) -> None:

@@ -140,18 +140,21 @@ def assert_state(result: KeyedProcessResult, start: int, end: int) -> None:
     assert read_state(result, "pages") == pages
 
 
-@pytest.mark.essential
+FILES = {"execution.checkpointing.data-inline-threshold": 0}
+
+
 @pytest.mark.parametrize(
     "target",
     [
         {"checkpoint": "checkpoints"},
-        {"checkpoint": "checkpoints", "options": {"execution.checkpointing.snapshot-compression": True}},
-        {"checkpoint": "checkpoints", "options": {"execution.checkpointing.data-inline-threshold": 0}},
-        {"checkpoint": "checkpoints", "options": {"state.backend.type": "rocksdb"}},
-        {"savepoint": "savepoints"},
+        {"checkpoint": "checkpoints", "options": FILES | {"execution.checkpointing.snapshot-compression": True}},
+        pytest.param(
+            {"checkpoint": "checkpoints", "options": {"state.backend.type": "rocksdb"}}, marks=pytest.mark.essential
+        ),
+        pytest.param({"savepoint": "savepoints"}, marks=pytest.mark.essential),
         {"savepoint": "savepoints", "savepoint_format": SavepointFormatType.NATIVE},
     ],
-    ids=["checkpoint", "compressed", "files", "rocksdb", "canonical savepoint", "native savepoint"],
+    ids=["checkpoint", "compressed files", "rocksdb", "canonical savepoint", "native savepoint"],
 )
 def test_the_state_is_that_of_a_plain_model_and_goes_on_at_another_parallelism(
     frames: dict[str, DataFrame], tmp_path: Path, target: dict[str, Any]

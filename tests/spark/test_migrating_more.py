@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,8 +17,6 @@ from state_pipelines.spark import MigrationResult, migrate
 from tests.snapshot.savepoints import types
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from state_pipelines.operations.migration import Migration
@@ -106,10 +105,17 @@ def old() -> Snapshot:
     return types().open()
 
 
+def run_chain(old: Snapshot, target: Path, cores: int) -> MigrationResult:
+    """Run all four migrations; with more cores than files through spills."""
+    chain = [(parse(text), Direction.UPGRADE) for text in (PEOPLE, SPLIT, FILTER, MERGE)]
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr("state_pipelines.spark.migration_run.count_cores", lambda _: cores)
+        return migrate(old, chain, str(target))
+
+
 @pytest.fixture(scope="module")
 def changed(spark: SparkSession, old: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> MigrationResult:
-    chain = [(parse(text), Direction.UPGRADE) for text in (PEOPLE, SPLIT, FILTER, MERGE)]
-    return migrate(old, chain, str(tmp_path_factory.mktemp("more") / "up"))
+    return run_chain(old, tmp_path_factory.mktemp("more") / "up", 1)
 
 
 def test_the_run_is_proven(changed: MigrationResult) -> None:
@@ -268,12 +274,8 @@ def list_files(directory: Path) -> list[bytes]:
 
 
 def test_the_files_are_the_same_with_and_without_spills(
-    spark: SparkSession, old: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    old: Snapshot, changed: MigrationResult, tmp_path: Path
 ) -> None:
-    chain = [(parse(text), Direction.UPGRADE) for text in (PEOPLE, SPLIT, FILTER, MERGE)]
-    results = []
-    for cores in (1, 1000):
-        monkeypatch.setattr("state_pipelines.spark.migration_run.count_cores", lambda _, cores=cores: cores)
-        results.append(migrate(old, chain, str(tmp_path / str(cores))))
-    assert results[0].rows == results[1].rows
-    assert list_files(tmp_path / "1") == list_files(tmp_path / "1000")
+    spilled = run_chain(old, tmp_path / "spilled", 1000)
+    assert changed.rows == spilled.rows
+    assert list_files(Path(changed.path)) == list_files(tmp_path / "spilled")

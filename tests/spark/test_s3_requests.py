@@ -161,15 +161,15 @@ def test_a_store_that_fails_for_good_ends_a_migration_in_one_error(
 
 def test_metadata_of_many_snapshots_are_read_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("s3fs", reason="s3fs is not installed")
-    monkeypatch.setattr(metadata_source, "SNAPSHOTS_PER_TASK", 32)
+    monkeypatch.setattr(metadata_source, "SNAPSHOTS_PER_TASK", 16)
     metadata = (orders().path / METADATA_FILE).read_bytes()
-    with start_objects({f"store/job/chk-{number}/{METADATA_FILE}": metadata for number in range(40)}) as server:
+    with start_objects({f"store/job/chk-{number}/{METADATA_FILE}": metadata for number in range(20)}) as server:
         reader = MetadataReader({"path": f"{BUCKET}/job", "storageOptions": json.dumps({BUCKET: server.options})})
         partitions = reader.partitions()
-        assert [len(each.paths) for each in partitions if isinstance(each, SnapshotSplit)] == [32, 8]
-        server.gather = lambda _method, path: 16 if path.endswith(METADATA_FILE) else 0
+        assert [len(each.paths) for each in partitions if isinstance(each, SnapshotSplit)] == [16, 4]
+        server.gather = lambda _method, path: 8 if path.endswith(METADATA_FILE) else 0
         rows = [row for partition in partitions for batch in reader.read(partition) for row in batch.to_pylist()]
     # The rows of one snapshot follow each other.
     snapshots = [row["snapshot"] for row in rows]
-    assert len({*snapshots}) == 1 + sum(before != after for before, after in pairwise(snapshots)) == 40
-    assert server.most >= 16
+    assert len({*snapshots}) == 1 + sum(before != after for before, after in pairwise(snapshots)) == 20
+    assert server.most >= 8

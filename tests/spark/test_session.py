@@ -35,6 +35,9 @@ def interpreter(batches):
 session = create_session("test", cores=1, memory="512m")
 rows = session.range(1).mapInArrow(interpreter, "python string").collect()
 print(rows[0].python == sys.executable)
+beans = session.sparkContext._jvm.java.lang.management.ManagementFactory
+print(sorted(bean.getName() for bean in beans.getGarbageCollectorMXBeans()))
+print(beans.getMemoryMXBean().getHeapMemoryUsage().getInit() >> 20)
 session.stop()
 """
 
@@ -42,7 +45,8 @@ session.stop()
 CHOSEN = """
 from state_pipelines.spark.session import create_session
 
-session = create_session("test", cores=1, memory="512m", conf=CONF)
+options = "-XX:+UseSerialGC -XX:MetaspaceSize=50m -Xms64m"
+session = create_session("test", cores=1, memory="512m", conf={"spark.driver.extraJavaOptions": options})
 beans = session.sparkContext._jvm.java.lang.management.ManagementFactory
 print(sorted(bean.getName() for bean in beans.getGarbageCollectorMXBeans()))
 print(beans.getMemoryMXBean().getHeapMemoryUsage().getInit() >> 20)
@@ -80,36 +84,22 @@ def test_a_session_starts_without_java_on_the_machine_and_says_nothing(tmp_path:
         text=True,
         check=False,
     )
-    assert (result.returncode, result.stdout, result.stderr) == (0, "True\n", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "True\n['PS MarkSweep', 'PS Scavenge']\n512\n", "")
     assert [entry.name for entry in (tmp_path / "home").iterdir()] == [".cache"]
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    ("conf", "collectors", "heap"),
-    [
-        ({}, ["PS MarkSweep", "PS Scavenge"], 512),
-        (
-            {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:MetaspaceSize=50m -Xms64m"},
-            ["Copy", "MarkSweepCompact"],
-            64,
-        ),
-    ],
-    ids=["none", "others"],
-)
-def test_options_of_java_that_the_user_chose_are_kept(
-    conf: dict[str, str], collectors: list[str], heap: int, tmp_path: Path
-) -> None:
+def test_options_of_java_that_the_user_chose_are_kept(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in OWN_CONFIGURATION}
     result = subprocess.run(
-        [sys.executable, "-c", CHOSEN.replace("CONF", repr(conf))],
+        [sys.executable, "-c", CHOSEN],
         env=environment | {"PYTHONPATH": str(ROOT)},
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (result.returncode, result.stdout, result.stderr) == (0, f"{collectors}\n{heap}\n", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "['Copy', 'MarkSweepCompact']\n64\n", "")
 
 
 def test_a_garbage_collector_is_chosen_unless_the_user_did() -> None:
