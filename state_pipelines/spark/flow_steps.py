@@ -296,8 +296,8 @@ class Stage:
         keys = [F.col(quote_name(column)).alias(name) for name, (_, column) in zip(names, stage.keys, strict=True)]
         given = table.select(*keys, F.col(quote_name(stage.value)).alias(value))
         given = given.groupBy(*names).agg(F.count("*").alias(count), F.first(value).alias(value))
-        key = F.col(hidden("state_key"))
-        same = [key.getField(field).eqNullSafe(F.col(name)) for name, (field, _) in zip(names, stage.keys, strict=True)]
+        fields_of_keys = (self._find_key_field(field) for field, _ in stage.keys)
+        same = [each.eqNullSafe(F.col(name)) for name, each in zip(names, fields_of_keys, strict=True)]
         joined = self.frame.join(given, reduce(and_, same), "left")
         kind = self.frame.schema[PAYLOAD].dataType
         assert isinstance(kind, StructType)
@@ -310,6 +310,12 @@ class Stage:
         struct = F.when(F.col(PAYLOAD).isNotNull(), F.struct(*fields))
         filled = joined.withColumn(PAYLOAD, struct).select(*self.frame.columns)
         return self._conform_payload(filled)
+
+    @staticmethod
+    def _find_key_field(field: str) -> Column:
+        """A field of the key of the state, or of the key of a map: `map_key.f0`."""
+        column, _, name = field.rpartition(".")
+        return F.col(hidden(column or "state_key")).getField(name)
 
     def _regroup(self, stage: flows.Regroup) -> DataFrame:
         kinds = (

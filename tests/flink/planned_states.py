@@ -12,7 +12,7 @@ from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.sql import Plan, list_operators
 from state_pipelines.sql.planner import FlinkJars, start_java
-from tests.flink.harness import ROOT, install_libraries
+from tests.flink.harness import ROOT, install_formats, install_libraries
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,8 +36,7 @@ def link_home(version: str, directory: Path) -> Path:
     """A directory with the jars of a Flink, as an installed one has them."""
     lib = directory / f"flink-{version}" / "lib"
     lib.mkdir(parents=True)
-    installed = install_libraries(version)
-    for jar in installed.jars:
+    for jar in {*install_libraries(version).jars, *install_formats(version).jars}:
         (lib / jar.name).symlink_to(jar)
     return lib.parent
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.errors import StateError
+from state_pipelines.errors import MissingFileError, StateError
+from state_pipelines.operations.proofs import TEMPLATE
+from state_pipelines.operations.sql_recomputation import compare_with_template
+from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark.sql_migration import migrate_query
+from state_pipelines.sql.templates import open_cluster
+from tests.flink.harness import ROOT
 from tests.flink.migrated_queries import PAIRS, Pair, compare, open_flink, take_savepoint, write_data
+from tests.flink.planned_states import link_home
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +35,8 @@ ROUTES = {
         {"state.backend.type": "rocksdb", "parallelism.default": "3", "table.exec.source.idle-timeout": "100 ms"},
     ),
 }
+EXAMPLE = ROOT / "examples/totals"
+
 _ORDERED = ("dedup", "add-listagg", "add-first-value")
 """Results that depend on the order of rows, which several subtasks do not keep."""
 
@@ -76,6 +85,43 @@ _FEW = ("swap", "add-sum", "avg-of-sum-and-count", "fold-distinct", "fold-distin
 def test_some_migrated_queries_go_on(tmp_path: Path, spark: SparkSession) -> None:
     pairs = [each for each in PAIRS if each.name in _FEW]
     assert run_route("1.20.5", "2.2.1", {}, pairs, tmp_path, spark) == dict.fromkeys(_FEW, "")
+
+
+def test_scripts_are_migrated_and_equal_the_template_of_their_plan(tmp_path: Path, spark: SparkSession) -> None:
+    home = str(link_home("2.2.1", tmp_path))
+    queries = [str(EXAMPLE / f"{name}.sql") for name in ("totals", "counted")]
+    arguments = (*queries, str(EXAMPLE / "savepoint"), str(tmp_path / "migrated"))
+    result = migrate_query(*arguments, flink_home=home, template=True, spark=spark)
+    assert result.proof is not None
+    assert {each.name: each.observed for each in result.proof.checks}[
+        TEMPLATE
+    ] == "1 states have the serializers of the plan"
+    assert json.loads((tmp_path / "migrated/plan.json").read_text())["flinkVersion"] == "2.2"
+    with pytest.raises(MissingFileError, match="there is no such jar"):
+        migrate_query(*arguments[:3], str(tmp_path / "other"), flink_home=home, jars=[str(tmp_path / "functions.jar")])
+
+
+NO_TEMPLATE = 10
+"""Plans with functions of the user, lookups in tables of tests, or a column of a type that JSON does not have."""
+
+
+@pytest.mark.slow
+def test_savepoints_of_flink_equal_the_templates_of_their_plans(fixtures: Path, tmp_path: Path) -> None:
+    none, equal = [], 0
+    with open_cluster(str(link_home("2.2.1", tmp_path))) as take:
+        for folder in sorted((fixtures / "flink/sql").iterdir()):
+            (path,) = (folder / "plan").glob("*.json")
+            try:
+                template = take(path.read_text(), str(tmp_path / folder.name))
+            except StateError:
+                none.append(folder.name)
+                continue
+            for one, other in ((str(folder / "savepoint"), template), (template, str(folder / "savepoint"))):
+                (found,) = compare_with_template(open_snapshot(one), open_snapshot(other))
+                assert found.ok, (folder.name, found.observed)
+            equal += 1
+    assert len(none) <= NO_TEMPLATE, none
+    assert equal >= 49
 
 
 @pytest.mark.slow

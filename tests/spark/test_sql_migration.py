@@ -10,9 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from state_pipelines.errors import IncompatibleError, MigrationError, ProofError, TargetExistsError
+from state_pipelines.operations.migration import Migration
+from state_pipelines.operations.migration import steps as st
+from state_pipelines.operations.migration.migration_files import Change
 from state_pipelines.operations.migration.sql_revisions import _OperatorDraft
 from state_pipelines.operations.proofs import RECOMPUTED, ProofReport
 from state_pipelines.serializers.text import describe
+from state_pipelines.snapshot import open_snapshot
+from state_pipelines.spark import NewOperator, NewState, bootstrap
+from state_pipelines.spark import migrate as run_migration
 from state_pipelines.spark.sql_migration import PLAN_FILE, REVISION_FILE, SqlMigration, migrate_query
 from tests.sql.recorded_pairs import RecordedPair, unpack
 
@@ -24,6 +30,8 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
 
 pytestmark = pytest.mark.spark
+
+BIGINT = st.SqlType("BIGINT")
 
 
 def read_rows(snapshot: Snapshot, state: str) -> dict[Any, Any]:
@@ -133,6 +141,46 @@ def test_a_wrong_derivation_is_found_by_the_proof(
     assert isinstance(caught.value.report, ProofReport)
     assert [each.name for each in caught.value.report.failed] == [RECOMPUTED]
     assert not (tmp_path / "sum-and-count-of-avg/migrated").exists()
+
+
+def test_an_outer_join_that_becomes_an_inner_one_keeps_its_rows(tmp_path: Path, spark: SparkSession) -> None:
+    pair, inner = unpack("join-swap-outer", tmp_path), unpack("join-swap", tmp_path)
+    result = migrate_query(pair.old, inner.old, pair.savepoint, str(tmp_path / "inner"), spark=spark)
+    before, after = (
+        {
+            (*row["state_key"].values(), *row["map_key"].values()): row["map_value"]
+            for operator in each.operators
+            for state in operator.keyed_states
+            if state.name == "left-records"
+            for row in state.to_arrow().to_pylist()
+        }
+        for each in (pair.open(), result.snapshot)
+    )
+    assert len(after) > 100
+    assert after == {key: value["f0"] for key, value in before.items()}
+
+
+def test_a_table_fills_rows_by_key_and_user_key(tmp_path: Path, spark: SparkSession) -> None:
+    key, columns = "named_struct('row_kind', '+I', 'f0', id % 2)", "'f0', id % 2, 'f1', id"
+    rows = spark.range(4).selectExpr(
+        f"{key} AS state_key",
+        "named_struct('row_kind', '+I', 'f0', id) AS map_key",
+        f"named_struct('row_kind', '+I', {columns}) AS map_value",
+    )
+    types = "Map<RowData(BIGINT), RowData(BIGINT, BIGINT)>"
+    operator = NewOperator("join", [NewState("left-records", rows, "MAP", type=types)], "RowData(BIGINT)", 1)
+    bootstrap(str(tmp_path / "old"), [operator])
+    pq.write_table(pa.table({"cid": [0, 1], "id": [2, 3], "total": [20, 30]}), tmp_path / "totals.parquet")
+    columns_of_row = (st.RowColumn("cid", "f0"), st.RowColumn("id", "f1"), st.RowColumn("total", "NULL", BIGINT))
+    keys = (("f0", "cid"), ("map_key.f0", "id"))
+    steps = (st.Columns(columns_of_row), st.Fill("f2", str(tmp_path / "totals.parquet"), keys, "total"))
+    change = Change("join", "left-records", steps, (), impossible="a test")
+    migration = Migration("totals", None, "", (change,))
+    old = open_snapshot(str(tmp_path / "old"), uids=["join"])
+    result = run_migration(old, migration, str(tmp_path / "new"), spark=spark, allow_sql=True)
+    (changed,) = result.snapshot.operators
+    found = changed.state("left-records").to_arrow().to_pylist()
+    assert {each["map_key"]["f0"]: each["map_value"]["f2"] for each in found} == {0: None, 1: None, 2: 20, 3: 30}
 
 
 def test_renamed_operators_are_metadata_alone(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import re
+from pathlib import Path
 
 import pytest
 
-from state_pipelines.errors import UsageError
+from state_pipelines.errors import IncompatibleError, UsageError
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.migration import Direction, dump_migration, parse_migration
 from state_pipelines.operations.migration import steps as st
@@ -19,10 +21,6 @@ from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.sql import list_operators, load_plan
 from tests.sql.recorded_pairs import NAMES, RecordedPair, unpack
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 UNPLANNED = {"already-emitted-state-boolean", "waiting-to-emit-on-timer"}
 """States of the first row by event time that plans do not list."""
@@ -107,6 +105,42 @@ def test_a_backfill_fills_the_column_that_starts_empty(tmp_path: Path) -> None:
         assert fill.table.endswith("/sums.parquet")
     with pytest.raises(UsageError, match="no column that starts empty is called count"):
         draft(pair, {"count": "sums.parquet"})
+
+
+def test_a_backfill_does_not_fill_windows(tmp_path: Path) -> None:
+    pair, more = unpack("window-swap", tmp_path), unpack("window-drop", tmp_path)
+    snapshot = pair.open()
+    report = check_plans(load_plan(pair.old), load_plan(more.old), snapshot)
+    assert draft_sql_revision(report.comparison, report.binding, snapshot, "changed").migration is not None
+    with pytest.raises(IncompatibleError, match="does not say the values of max_note in each window"):
+        draft_sql_revision(report.comparison, report.binding, snapshot, "changed", {"max_note": "notes.parquet"})
+
+
+def test_operators_that_are_named_keep_the_state(tmp_path: Path) -> None:
+    pair = unpack("two-queries", tmp_path)
+    old, new = ([each.uid for each in list_operators(load_plan(path)) if each.states] for path in (pair.old, pair.new))
+    snapshot = pair.open()
+    crossed = check_plans(load_plan(pair.old), load_plan(pair.new), snapshot, match={old[0]: new[1]})
+    with pytest.raises(IncompatibleError, match="the grouping key changes"):
+        draft_sql_revision(crossed.comparison, crossed.binding, snapshot, "changed")
+    straight = check_plans(load_plan(pair.old), load_plan(pair.new), snapshot, match=dict(zip(old, new, strict=True)))
+    assert draft_sql_revision(straight.comparison, straight.binding, snapshot, "changed") == draft(pair)
+
+
+def test_a_time_to_live_that_is_switched_on_is_a_literal(tmp_path: Path) -> None:
+    pair = unpack("swap", tmp_path)
+    content = json.loads(Path(pair.old).read_text())
+    for node in content["nodes"]:
+        for state in node.get("state", ()):
+            state["ttl"] = "3600000 ms"
+    with_ttl = Path(pair.folder, "ttl.json")
+    with_ttl.write_text(json.dumps(content))
+    snapshot = pair.open()
+    report = check_plans(load_plan(pair.old), load_plan(str(with_ttl)), snapshot)
+    assert report.obstacle == ""
+    (step,) = find_steps(draft_sql_revision(report.comparison, report.binding, snapshot, "changed"))
+    assert isinstance(step, st.TtlStep)
+    assert re.fullmatch(r"TIMESTAMP '[\d-]+ [\d:]+\+00:00'", step.expression)
 
 
 def test_a_savepoint_of_another_query_is_refused(tmp_path: Path) -> None:

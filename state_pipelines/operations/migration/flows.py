@@ -321,7 +321,7 @@ def list_sqls(flow: Flow) -> Iterator[str]:
         return
     match flow.stage:
         case Fill(keys=keys):
-            yield from (f"state_key.{field}" for field, _ in keys)
+            yield from (field if "." in field else f"state_key.{field}" for field, _ in keys)
         case Project(columns=columns):
             yield from (sql for _, sql in columns)
         case Regroup(sql=sql, key_sql=key_sql, rule=rule):

@@ -267,7 +267,9 @@ class _OperatorDraft:
         yield self._change(None, [st.Key(parse(new.describe()), expression)])
 
     def _steps(self, verdict: StateVerdict, old: PlannedState, new: PlannedState) -> Iterator[st.Step]:
-        if old.plain_template != new.plain_template:
+        if old.plain_template != new.plain_template and (step := _leave_out_matches(old, new)) is not None:
+            yield step
+        elif old.plain_template != new.plain_template:
             raise IncompatibleError(
                 f"the layout of state {new.name} changes ({old.plain_template} becomes {new.plain_template}), which is "
                 "not carried out",
@@ -295,7 +297,7 @@ class _OperatorDraft:
                 prefix = "" if is_plain else "row."
                 yield st.Columns(tuple(self._column(each, old, new, number, prefix) for each in columns))
                 if is_plain:
-                    yield from self._fill(columns, after)
+                    yield from self._fill(columns, after, new)
         if (old.ttl is None) != (new.ttl is None):
             action = st.TtlAction.DISABLE if new.ttl is None else st.TtlAction.ENABLE
             reason = "the new query has no time to live" if new.ttl is None else ""
@@ -316,14 +318,21 @@ class _OperatorDraft:
             on_equal=rules.get(value, "error"),
         )
 
-    def _fill(self, columns: Sequence[ColumnVerdict], row: PlannedRow) -> Iterator[st.Step]:
+    def _fill(self, columns: Sequence[ColumnVerdict], row: PlannedRow, new: PlannedState) -> Iterator[st.Step]:
         for each in columns:
             if each.derivation not in (Derivation.INITIAL, Derivation.NULL) or each.new is None:
                 continue
             found = self.fillings.find(row.columns[each.new])
             if found is not None and self.new.key is not None:
-                keys = tuple((f"f{index}", name) for index, name in enumerate(self.new.key.names))
-                yield st.Fill(f"f{each.new}", str(resolve(found[1])), keys, found[0])
+                if new.namespace != "VoidNamespace" or new.plain_template.startswith("Map<Long,"):
+                    raise IncompatibleError(
+                        f"a table by key does not say the values of {found[0]} in each window or at each time",
+                        hint="Leave out the table: the column is right as soon as what is there now has ended",
+                    )
+                keys = [(f"f{index}", name) for index, name in enumerate(self.new.key.names)]
+                if new.plain_template == "Map<{0}, {1}>":
+                    keys += [(f"map_key.f{index}", name) for index, name in enumerate(new.rows[0].names)]
+                yield st.Fill(f"f{each.new}", str(resolve(found[1])), tuple(keys), found[0])
 
     def _fold(self, old: PlannedState, new: PlannedState, number: int, columns: Sequence[ColumnVerdict]) -> st.Step:
         """Columns that are computed from the values in views, beside those of the accumulator."""
@@ -407,6 +416,21 @@ class _OperatorDraft:
             if old is not None
         ]
         yield st.Set("value", f"CAST({' | '.join(bits) or '0'} AS BIGINT)")
+
+
+def _leave_out_matches(old: PlannedState, new: PlannedState) -> st.Step | None:
+    """Step to the rows of a side of an inner join from those of an outer one, which have numbers of matches.
+
+    None for other layouts. Source: `OuterJoinRecordStateViews`, `JoinRecordStateViews`.
+    """
+    value = {
+        ("Tuple2<{0}, Int>", "{0}"): "{0}",
+        ("Map<{0}, Tuple2<{1}, Int>>", "Map<{0}, {1}>"): "{1}",
+        ("Map<{0}, Tuple2<Int, Int>>", "Map<{0}, Int>"): "Int",
+    }.get((old.plain_template, new.plain_template))
+    if value is None:
+        return None
+    return st.Convert(parse(value.format(*(each.describe() for each in old.rows))), "f0", ("f1",))
 
 
 def _write_time(time: datetime) -> str:

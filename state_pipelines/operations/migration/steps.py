@@ -148,7 +148,7 @@ class Fill:
     Attributes:
         field: the column, such as `f2`.
         table: path or URL of the table, with one row per key.
-        keys: pairs of a field of the key of the state and its column in the table.
+        keys: pairs of a field of the key of the state, or of that of a map (`map_key.f0`), and its column in the table.
         value: column of the table with the values.
     """
 
