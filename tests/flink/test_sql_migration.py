@@ -89,16 +89,16 @@ def test_some_migrated_queries_go_on(tmp_path: Path, spark: SparkSession) -> Non
 
 def test_scripts_are_migrated_and_equal_the_template_of_their_plan(tmp_path: Path, spark: SparkSession) -> None:
     home = str(link_home("2.2.1", tmp_path))
-    queries = [str(EXAMPLE / f"{name}.sql") for name in ("totals", "counted")]
-    arguments = (*queries, str(EXAMPLE / "savepoint"), str(tmp_path / "migrated"))
-    result = migrate_query(*arguments, flink_home=home, template=True, spark=spark)
+    old, new = (str(EXAMPLE / f"{name}.sql") for name in ("totals", "counted"))
+    savepoint, target = str(EXAMPLE / "savepoint"), str(tmp_path / "migrated")
+    result = migrate_query(old, new, savepoint, target, flink_home=home, template=True, spark=spark)
     assert result.proof is not None
     assert {each.name: each.observed for each in result.proof.checks}[
         TEMPLATE
     ] == "1 states have the serializers of the plan"
     assert json.loads((tmp_path / "migrated/plan.json").read_text())["flinkVersion"] == "2.2"
     with pytest.raises(MissingFileError, match="there is no such jar"):
-        migrate_query(*arguments[:3], str(tmp_path / "other"), flink_home=home, jars=[str(tmp_path / "functions.jar")])
+        migrate_query(old, new, savepoint, target + "2", flink_home=home, jars=[str(tmp_path / "functions.jar")])
 
 
 NO_TEMPLATE = 10
