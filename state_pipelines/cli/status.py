@@ -13,6 +13,7 @@ from state_pipelines.cli.display import format_bytes, make_console, make_table, 
 from state_pipelines.cli.options import AS_JSON, Opener, snapshot_options
 from state_pipelines.flink.health import Level, describe_duration
 from state_pipelines.flink.status import JobReport, status
+from state_pipelines.upgrades.savepoint_policy import find_recorded_savepoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +51,8 @@ def command(ctx: click.Context, job: str, *, name: str | None, operators: bool, 
     Exit code 0: nothing is wrong that needs somebody. 1: the job does not run, its state does not fit, or its
     checkpoints fail or are too old. 2: wrong use, or the cluster does not answer.
     """
-    report = status(job, name, operators=operators, open=opener.open_unchecked)
+    taken = find_recorded_savepoint(job)
+    report = status(job, name, operators=operators, open=opener.open_unchecked, savepoint=taken)
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=2))
     else:

@@ -334,6 +334,23 @@ def find_newest_savepoint(records: Sequence[TakenSavepoint]) -> datetime | None:
     return max((each.time for each in records if each.status is TakenStatus.COMPLETED), default=None)
 
 
+def find_recorded_savepoint(path: str) -> datetime | None:
+    """Time of the newest savepoint in the records of a job; None without one, and for the address of a cluster.
+
+    Only where the job has a limit for its age, since it reads the storage of the results.
+
+    Raises:
+        UsageError: the file is no description of a job with a cluster.
+        StateError: the records cannot be read.
+    """
+    described = open_described(path)[1]
+    limits = described.get("thresholds")
+    if not isinstance(limits, Mapping) or "max_hours_without_savepoint" not in limits or not described.get("results"):
+        return None
+    job = open_savepoint_job(path)
+    return find_newest_savepoint(find_savepoint_records(job.results, job.name).list_records())
+
+
 def list_due(policy: SavepointPolicy, records: Sequence[TakenSavepoint], now: datetime) -> tuple[SavepointRule, ...]:
     """The rules whose savepoint of the current hour, day, week or month is not there yet."""
     done = {(each.format, each.period) for each in records if each.status is TakenStatus.COMPLETED}

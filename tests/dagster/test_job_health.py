@@ -162,6 +162,10 @@ def test_scheduled_savepoints_are_requested_taken_and_red_when_they_fail(
         data: Any = failure.step_failure_data
         assert data.user_failure_data.metadata["reason"].value == "CHECKPOINT_EXPIRED"
         cluster.savepoint_failure = ""
+        config = {"ops": {"shop_take_scheduled_savepoints": {"config": {"formats": ["rocksdb"]}}}}
+        wrong = defined.execute_in_process(instance=instance, raise_on_error=False, run_config=config)
+        (failure,) = [each for each in wrong.all_events if each.is_step_failure]
+        assert "formats has rocksdb" in str(failure.step_failure_data.error)
         assert defined.execute_in_process(instance=instance).success
         (taken, _) = find_savepoint_records(job.results, job.name).list_records()
         due: Any = schedule(dg.build_schedule_context(instance, scheduled_execution_time=taken.time))

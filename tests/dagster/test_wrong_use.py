@@ -160,6 +160,7 @@ UNUSED = {
     "CheckpointConfig": "its only field is a flag",
     "PruneConfig": "its only field is a flag",
     "MigrationRunConfig": "that of compatibility_report, with a directory for temporary files",
+    "SavepointConfig": "it needs a cluster: test_job_health.py",
     "VerifyConfig": "its only field is an enum",
 }
 

@@ -22,6 +22,7 @@ from state_pipelines.upgrades.savepoint_policy import (
     TakenSavepoint,
     TakenStatus,
     find_newest_savepoint,
+    find_recorded_savepoint,
     find_savepoint_records,
     list_due,
     open_savepoint_job,
@@ -201,3 +202,9 @@ def test_the_command_takes_one_or_those_that_are_due(tmp_path: Path, monkeypatch
     assert (code, "Checkpoint expired" in output, "usual cause" in output.lower()) == (1, True, True)
     code, output = invoke("--due", "--format", "native")
     assert code == 2
+    # The records say how old the newest one is, also where the cluster has forgotten it.
+    assert find_recorded_savepoint(str(file)) is None
+    file.write_text(f"{file.read_text()}thresholds: {{max_hours_without_savepoint: 24}}\n")
+    newest = find_savepoint_records(opened.results, opened.name).list_records()[1]
+    assert find_recorded_savepoint(str(file)) == newest.time
+    assert find_recorded_savepoint("http://127.0.0.1:1") is None
