@@ -17,7 +17,7 @@ from state_pipelines.flink.cluster import SavepointFormat
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.check.check import Verdict, check_jobs, parse_release
 from state_pipelines.operations.check.data_classes import scan_snapshot
-from state_pipelines.operations.convert import convert
+from state_pipelines.operations.convert import convert, plan_conversion
 from state_pipelines.operations.inspect import inspect
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.jobs.job_state import Job, describe_job
@@ -30,6 +30,7 @@ from state_pipelines.operations.rescale import rescale
 from state_pipelines.operations.rescale.rescale import plan_rescale
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest
 from state_pipelines.operations.sql_check import check_plans, list_remarks, list_rows
+from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot import declare, open_snapshot
 from state_pipelines.sql.node_states import list_operators
 from state_pipelines.sql.planner import load_queries
@@ -209,6 +210,9 @@ def _make_change(
 ) -> StateChange:
     # A migration and a rescaling write the canonical format, too.
     is_converted = _needs_conversion(request, snapshot) and max_parallelism is None and not revisions
+    if is_converted:
+        # What no format can take is found out before the job is stopped.
+        plan_conversion(snapshot, join(resolve(request.results), "planned"), Format.CANONICAL)
     kinds = (
         (Need.UNDETERMINED, verdict is Verdict.TO_BE_DETERMINED),
         (Need.PARTIAL, verdict is Verdict.PARTIALLY_COMPATIBLE),

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.upgrades.upgrade_records import Outcome, Step
+from state_pipelines.upgrades.upgrade_request import Need
 
 if TYPE_CHECKING:
     from state_pipelines.upgrades.upgrade_plan import UpgradePlan
@@ -151,6 +152,8 @@ def report_record(request: UpgradeRequest, record: UpgradeRecord, plan: UpgradeP
             if savepoint:
                 lines.append(f"savepoint of the old program: {savepoint}; for the new program: {changed or 'none'}")
                 lines.append("both savepoints are pinned, nothing was deleted")
+            elif seen := find_checked(record):
+                lines.append(f"the newest snapshot that the plan has seen: {seen}; look for a newer checkpoint first")
             return UpgradeReport(Result.NOTHING_RUNS, f"NOTHING RUNS of {name}", tuple(lines), commands, plan, record)
 
 
@@ -177,11 +180,20 @@ def list_commands(request: UpgradeRequest, record: UpgradeRecord) -> tuple[tuple
     savepoint, changed = describe_savepoints(record)
     old, new = request.settings.old, request.settings.new
     found = []
+    if not savepoint and record.outcome is Outcome.NOTHING_RUNS and (seen := find_checked(record)):
+        # The job has ended without a savepoint of the upgrade.
+        savepoint = seen
+        changed = "" if (record.plan.get("change") or {}).get("needs") != [Need.COMPATIBLE] else seen
     if savepoint:
         found.append(("old", old.describe_command(savepoint, str(record.get(Step.STOP).get("old_plan", "")))))
     if changed:
         found.append(("new", new.describe_command(changed, str(record.get(Step.CHANGE).get("plan", "")))))
     return tuple(found)
+
+
+def find_checked(record: UpgradeRecord) -> str:
+    """The snapshot that the plan was made with; empty without one."""
+    return str((record.plan.get("checked") or {}).get("path", ""))
 
 
 def describe_savepoints(record: UpgradeRecord) -> tuple[str, str]:

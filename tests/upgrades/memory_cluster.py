@@ -92,6 +92,7 @@ class MemoryCluster:
         self.stopped: list[str] = []
         # Hooks of single tests.
         self.savepoint_failure = ""
+        self.is_slow = False
         self.forgets_triggers = False
         self.faults: list[tuple[str, ClusterError, bool]] = []
         self.broken: dict[str, str] = {}
@@ -181,7 +182,7 @@ class MemoryCluster:
         self._fail("poll", is_done=False)
         if trigger_id not in self.operations or self.forgets_triggers:
             raise NotFoundError("no such trigger")
-        return self.operations[trigger_id]
+        return SavepointProgress(TriggerStatus.IN_PROGRESS) if self.is_slow else self.operations[trigger_id]
 
     def trigger_checkpoint(
         self, job_id: str, kind: CheckpointKind = CheckpointKind.CONFIGURED, trigger_id: str | None = None

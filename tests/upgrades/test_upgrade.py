@@ -5,16 +5,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.errors import ClusterError, UsageError
 from state_pipelines.flink.cluster import JobStatus
+from state_pipelines.operations.inspect import inspect
 from state_pipelines.operations.retention import read_pins
+from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import replace_file, resolve
 from state_pipelines.upgrades import upgrade_records
 from state_pipelines.upgrades.job_upgrade import upgrade
 from state_pipelines.upgrades.leases import hold_lease
+from state_pipelines.upgrades.rehearsal import rehearse
 from state_pipelines.upgrades.upgrade_records import find_records
 from state_pipelines.upgrades.upgrade_reports import Result
-from tests.upgrades.conftest import describe
+from tests.upgrades.conftest import ROOT, describe
 from tests.upgrades.memory_cluster import Fuse, Killed, MemoryCluster, MemoryJob
 
 if TYPE_CHECKING:
@@ -328,6 +332,88 @@ def test_a_job_that_ended_without_its_savepoint_is_not_started_from_another_one(
     assert report.result is Result.NOTHING_RUNS
     assert "holds no savepoint" in report.lines[0]
     assert not cluster.submissions
+    # A person may start either program from what the plan has seen.
+    seen = cluster.jobs[OLD].savepoints[0].path
+    assert [name for name, command in report.commands if f"-s {seen} " in command] == ["old", "new"]
+
+
+def test_a_savepoint_fails_for_any_reason_and_the_job_runs_on(tmp_path: Path, snapshot: Path) -> None:
+    cluster = MemoryCluster(snapshot)
+    request = describe(tmp_path)
+    run(request, cluster, plan_only=True)
+    for reason in FailureReason:
+        cluster.savepoint_failure = f"CheckpointException: {reason.message}"
+        report = run(request, cluster)
+        assert report.result is Result.NOT_STOPPED
+        assert report.headline == f"orders runs the old program, job {OLD} at memory://cluster; it was not stopped"
+        assert report.lines == (cluster.savepoint_failure.splitlines()[0],)
+    assert programs(cluster) == ["old.jar"]
+
+
+def test_a_savepoint_that_takes_too_long_is_waited_for_by_the_next_start(tmp_path: Path, snapshot: Path) -> None:
+    cluster = MemoryCluster(snapshot)
+    request = describe(tmp_path)
+    run(request, cluster, plan_only=True)
+    cluster.is_slow = True
+    report = run(request, cluster)
+    assert (report.result, report.headline) == (Result.UNDECIDED, "it is not known what runs of orders")
+    assert "the savepoint is not completed after 5 s" in report.lines[0]
+    cluster.is_slow = False
+    assert run(request, cluster).result is Result.UPGRADED
+    assert cluster.stopped == [OLD]
+
+
+def test_a_job_that_is_gone_when_it_is_stopped_is_no_job_that_runs_on(tmp_path: Path, snapshot: Path) -> None:
+    cluster = MemoryCluster(snapshot)
+    request = describe(tmp_path)
+    run(request, cluster, plan_only=True)
+
+    def lose_the_job(text: str) -> None:
+        if text.startswith("stop"):
+            del cluster.jobs[OLD]
+
+    report = run(request, cluster, report=lose_the_job)
+    assert (report.result, report.headline) == (Result.NOTHING_RUNS, "NOTHING RUNS of orders")
+
+
+def test_missing_slots_are_found_out_before_the_job_is_stopped(tmp_path: Path, snapshot: Path) -> None:
+    old, new = MemoryCluster(snapshot), MemoryCluster(snapshot)
+    new.jobs.clear()
+    report = upgrade(describe(tmp_path, new_more=", parallelism: 3"), clusters=(old, new), sleep=old.sleep)
+    assert report.result is Result.REFUSED
+    assert "has 1 slots too few for parallelism 3" in report.lines[0]
+    assert programs(old) == ["old.jar"]
+
+
+NATIVE = "  savepoint_format: native\n  automatic: [compatible, converted, undetermined]"
+
+
+def find_native(name: str) -> Path:
+    (found,) = (ROOT / "tests" / "data" / "types" / "flink-2.2" / name).glob("savepoint-*")
+    return found
+
+
+def test_a_native_savepoint_of_the_other_state_backend_is_converted(tmp_path: Path) -> None:
+    for backend, writes in (("rocksdb", []), ("hashmap", ["convert"])):
+        directory = tmp_path / backend
+        directory.mkdir()
+        cluster = MemoryCluster(find_native("rocksdb-native"))
+        report = run(describe(directory, new_more=f", backend: {backend}", more=NATIVE), cluster)
+        assert report.result is Result.UPGRADED, report.list_lines()
+        done = report.to_json()["record"]["steps"]["change"]
+        assert list(done["seconds"]) == writes
+        assert all(each["ok"] for each in done["proofs"].values())
+        started = open_snapshot(started_from(cluster))
+        formats = {each.format for op in inspect(started).operators for each in op.keyed_formats}
+        assert ("canonical" in formats) is bool(writes)
+
+
+def test_a_rehearsal_finds_out_that_a_state_cannot_be_converted(tmp_path: Path) -> None:
+    cluster = MemoryCluster(find_native("heap-native"))
+    request = describe(tmp_path, new_more=", backend: rocksdb", more=NATIVE)
+    report = rehearse(request, clusters=(cluster, cluster), sleep=cluster.sleep, clock=cluster.clock)
+    assert "--classes" in report.refusals[0]
+    assert programs(cluster) == ["old.jar"]
 
 
 # Programs and clusters that do not fit.
