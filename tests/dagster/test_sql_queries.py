@@ -86,6 +86,13 @@ def test_the_checks_are_those_of_the_query_and_of_the_proof(run: Run) -> None:
     assert all(found.values())
 
 
+def test_operators_that_no_query_has_are_refused(run: Run, totals: Deployment) -> None:
+    result = totals.run("check_query", run.key, sql_compatibility_report={"match": {"1": "3_group-aggregate"}})
+    (failure,) = result.filter_events(lambda each: each.is_step_failure)
+    assert failure.step_failure_data.user_failure_data is not None
+    assert "the old plan has no operator 1 to match" in str(failure.step_failure_data.user_failure_data.description)
+
+
 def tick(deployment: Deployment, cursor: str | None) -> Any:
     context = dg.build_sensor_context(instance=deployment.instance, cursor=cursor)
     return build_new_query(deployment.job)(context)

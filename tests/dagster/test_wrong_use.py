@@ -162,6 +162,8 @@ UNUSED = {
     "MigrationRunConfig": "that of compatibility_report, with a directory for temporary files",
     "SavepointConfig": "it needs a cluster: test_job_health.py",
     "VerifyConfig": "its only field is an enum",
+    "QueryConfig": "needs a job with new_query, see test_sql_queries",
+    "QueryRunConfig": "that of sql_compatibility_report, with tables and a directory for temporary files",
 }
 
 
