@@ -29,11 +29,9 @@ from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.row_encoding import RecordEncoder
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id
 from state_pipelines.operations.convert import convert
-from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.keyed_rewrite import FileRewrite
+from state_pipelines.operations.write.keyed_rewrite import FileRewrite, Format, make_file_name
 from state_pipelines.operations.write.publication import NewFile, replace_rewritten
-from state_pipelines.operations.write.state_formats import Format
-from state_pipelines.operations.write.state_spills import StateSpill, write_state_spill
+from state_pipelines.operations.write.spills import StateSpill, write_state_spill
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.storage import join, resolve
 

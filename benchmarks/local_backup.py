@@ -25,7 +25,7 @@ from state_pipelines.codecs.layout import LayoutContext
 from state_pipelines.datastream.operators import DatabaseFiles, KeyedHandles, RestoredState
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle, KeyGroupRange
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.snapshot.handle_readers import HandleReader

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.convert import convert
     from state_pipelines.operations.diff import diff
     from state_pipelines.operations.dump import dump
-    from state_pipelines.operations.erase.key_erasure import erase
+    from state_pipelines.operations.erase import erase
     from state_pipelines.operations.inspect import inspect
     from state_pipelines.operations.migration.history import RevisionDirectory
     from state_pipelines.operations.profiling import profile_snapshot as profile
@@ -108,7 +108,7 @@ _DEFINITIONS = {
     "declare": "snapshot.declare",
     "diff": "operations.diff.diff",
     "dump": "operations.dump.dump",
-    "erase": "operations.erase.key_erasure.erase",
+    "erase": "operations.erase.erase",
     "inspect": "operations.inspect.inspect",
     "migrate": "spark.migration_run.migrate",
     "open_snapshot": "snapshot.open_snapshot",

@@ -42,7 +42,7 @@ from state_pipelines.metadata.handles import (
     StateChange,
 )
 from state_pipelines.metadata.references import list_keyed_streams
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.storage import create_file, join, resolve
 from state_pipelines.storage.files import find_entry, remove_file

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from state_pipelines.backends.rocksdb_store import RocksStore
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.metadata.handles import KeyedStateHandle, KeyGroupRange, StreamStateHandle
-    from state_pipelines.operations.write.state_formats import Format
+    from state_pipelines.operations.write.keyed_rewrite import Format
     from state_pipelines.snapshot.handle_readers import HandleReader
     from state_pipelines.storage import Location
 

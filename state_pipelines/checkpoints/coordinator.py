@@ -56,7 +56,7 @@ from state_pipelines.metadata.checkpoint import (
     read_subtask_state,
     write_subtask_state,
 )
-from state_pipelines.operations.check.restore_errors import (
+from state_pipelines.operations.check.check import (
     explain_max_parallelism,
     explain_missing_operator,
     explain_parallelism,

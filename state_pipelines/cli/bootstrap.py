@@ -24,8 +24,8 @@ from state_pipelines.cli.proofs import show_proof
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult, plan_bootstrap
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, choose_row_processes, load_bootstrap
 from state_pipelines.operations.local_processes import Processes
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.publication import FileMode
-from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.storage import resolve
 

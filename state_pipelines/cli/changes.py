@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 from state_pipelines.cli.display import plural, print_table, shorten_classes
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration import Add, Cast, Drop, Rename, Set, Step
-from state_pipelines.operations.migration.avro_schema import AvroType
 from state_pipelines.operations.migration.flows import Read, find_reads
 from state_pipelines.operations.migration.migration_planner import find_subject
-from state_pipelines.operations.migration.struct_serializers import open_struct
-from state_pipelines.operations.migration.structs import PlanContext, SqlColumn
+from state_pipelines.operations.migration.structs import AvroType, PlanContext, SqlColumn, open_struct
 from state_pipelines.serializers.text import describe, describe_type
 from state_pipelines.snapshot.state import PREFIX
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from state_pipelines.operations.migration import Change, Direction
-    from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.operations.migration.flows import OperatorPlan
     from state_pipelines.operations.migration.migration_planner import Chain
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.operations.migration.structs import SlotType

@@ -22,10 +22,19 @@ from state_pipelines.cli.display import (
 )
 from state_pipelines.cli.options import AS_JSON, Opener, snapshot_options
 from state_pipelines.errors import TargetExistsError, UsageError, Where
-from state_pipelines.operations.check.check import BACKENDS, CheckReport, StateCheck, Verdict, check_jobs, parse_release
+from state_pipelines.operations.check.check import (
+    BACKENDS,
+    CheckReport,
+    OperatorMatch,
+    StateCheck,
+    Verdict,
+    check_jobs,
+    format_rename_request,
+    match_operators,
+    parse_release,
+)
 from state_pipelines.operations.check.check_report import CheckGroup, group_checks
-from state_pipelines.operations.check.data_classes import scan_snapshot
-from state_pipelines.operations.check.operator_matching import OperatorMatch, format_rename_request, match_operators
+from state_pipelines.operations.check.class_checks import scan_snapshot
 from state_pipelines.operations.jobs.job_state import Job, describe_job
 from state_pipelines.operations.jobs.new_job import NewCode, describe_new_job, is_description
 from state_pipelines.operations.migration.drafting import draft_from_report, format_revision

@@ -28,8 +28,8 @@ from state_pipelines.operations.convert import (
     run_conversion,
 )
 from state_pipelines.operations.local_processes import Processes, choose_processes
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.publication import FileMode
-from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:

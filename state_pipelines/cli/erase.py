@@ -23,7 +23,7 @@ from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Opener, discar
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.keys import KeyText
-from state_pipelines.operations.erase.key_erasure import ErasurePlan, plan_erasure, run_erasure, search_below
+from state_pipelines.operations.erase import ErasurePlan, plan_erasure, run_erasure, search_below
 from state_pipelines.operations.local_processes import Processes, choose_processes
 from state_pipelines.operations.state_rows import compact
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from state_pipelines.operations.erase.key_search import KeySearch
+    from state_pipelines.operations.key_search import KeySearch
     from state_pipelines.operations.rescale import RescaleResult
     from state_pipelines.spark.value_search import FoundRows
 

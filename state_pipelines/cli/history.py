@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from state_pipelines.operations.migration import Migration
-    from state_pipelines.operations.migration.revision_position import Position
+    from state_pipelines.operations.migration.history import Position
 
 
 _RULES = (Needs(SNAPSHOT_FLAGS, ("SNAPSHOT",), "it is about the snapshot"),)

@@ -7,7 +7,7 @@ import re
 import click
 
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.jobs.job_template import format_job
+from state_pipelines.operations.jobs.job_files import format_job
 from state_pipelines.storage import create_file, resolve
 
 _NAME = re.compile(r"[A-Za-z0-9_]+", re.ASCII)

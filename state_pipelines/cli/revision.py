@@ -17,8 +17,13 @@ from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.check.check import check_jobs, parse_release
 from state_pipelines.operations.jobs.job_state import describe_job
 from state_pipelines.operations.migration import Change, Migration, Set
-from state_pipelines.operations.migration.drafting import Draft, draft_revision, format_migration, format_revision
-from state_pipelines.operations.migration.drafts import explain_missing
+from state_pipelines.operations.migration.drafting import (
+    Draft,
+    draft_revision,
+    explain_missing,
+    format_migration,
+    format_revision,
+)
 from state_pipelines.operations.migration.history import BASE, HEAD, RevisionDirectory
 from state_pipelines.operations.migration.steps import TODO
 from state_pipelines.storage import is_directory, join, resolve

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from state_pipelines.dagster.assets import flink_job, state_tables
-from state_pipelines.operations.migration.column_lineage import trace_columns
+from state_pipelines.operations.migration.flows import trace_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

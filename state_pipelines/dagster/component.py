@@ -15,7 +15,7 @@ from state_pipelines.dagster.templates import render_templates
 from state_pipelines.dagster.translation import Hooks
 from state_pipelines.dagster.unexported_names import LoadContextScope
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.jobs.job_template import format_job
+from state_pipelines.operations.jobs.job_files import format_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,8 +13,8 @@ from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import make_table, round_seconds
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.keyed.keys import KeyText
-from state_pipelines.operations.erase.key_erasure import plan_erasure, require_searched, run_erasure, search_below
-from state_pipelines.operations.erase.key_search import KeySearch
+from state_pipelines.operations.erase import plan_erasure, require_searched, run_erasure, search_below
+from state_pipelines.operations.key_search import KeySearch
 from state_pipelines.snapshot import Snapshot
 
 if TYPE_CHECKING:

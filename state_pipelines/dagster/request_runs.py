@@ -17,7 +17,7 @@ from state_pipelines.dagster.jobs import APPLY_RETENTION, AUDIT, CONVERT, MIGRAT
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.auditing.report import Depth
 from state_pipelines.operations.requests import Operation
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.keyed_rewrite import Format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -66,4 +66,4 @@ from state_pipelines.datastream.windows import TumblingEventTimeWindows as Tumbl
 from state_pipelines.datastream.windows import TumblingProcessingTimeWindows as TumblingProcessingTimeWindows
 from state_pipelines.datastream.windows import WindowFunction as WindowFunction
 from state_pipelines.datastream.windows import WindowOperator as WindowOperator
-from state_pipelines.operations.write.new_layouts import make_layouts as make_layouts
+from state_pipelines.operations.write.savepoint_plan import make_layouts as make_layouts

@@ -65,8 +65,8 @@ from state_pipelines.metadata.handles import (
     KeyGroupsSavepointStateHandle,
     KeyGroupsStateHandle,
 )
-from state_pipelines.operations.write.new_layouts import KRYO_OF_FLINK_1, has_kryo
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.keyed_rewrite import Format
+from state_pipelines.operations.write.savepoint_plan import KRYO_OF_FLINK_1, has_kryo
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping

@@ -9,9 +9,8 @@ from state_pipelines.codecs.kryo import oldest_metadata_version
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, with_version
 from state_pipelines.metadata.checkpoint import SavepointFormatType, make_savepoint_properties
-from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.new_layouts import KRYO_OF_FLINK_1, has_kryo
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.keyed_rewrite import Format, make_file_name
+from state_pipelines.operations.write.savepoint_plan import KRYO_OF_FLINK_1, has_kryo
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve

@@ -33,8 +33,7 @@ from state_pipelines.operations.proofs import (
     find_differing_records,
     make_state_check,
 )
-from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.keyed_rewrite import copy_states
+from state_pipelines.operations.write.keyed_rewrite import Format, NativeFiles, copy_states, make_file_name
 from state_pipelines.operations.write.publication import (
     FIRST_RELATIVE_VERSION,
     FileMode,
@@ -42,11 +41,9 @@ from state_pipelines.operations.write.publication import (
     note_files,
     plan_copies,
     replace_keyed_state,
+    require_equal,
 )
-from state_pipelines.operations.write.staged_metadata import require_equal
-from state_pipelines.operations.write.state_formats import Format, NativeFiles
-from state_pipelines.operations.write.transaction import SnapshotTransaction
-from state_pipelines.operations.write.unclipped_counts import check_source_whole
+from state_pipelines.operations.write.transaction import SnapshotTransaction, check_source_whole
 from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.checks import check_channels, check_database_keys, check_elements

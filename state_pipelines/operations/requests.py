@@ -28,8 +28,8 @@ import yaml
 from state_pipelines.errors import FormatError, MissingFileError, UsageError, Where, at
 from state_pipelines.operations.convert import InFlight
 from state_pipelines.operations.rescale.rescale_request import parse_request as parse_rescale_request
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.publication import FileMode
-from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.redaction import redact, redact_path
 from state_pipelines.storage import Location, join, parent, read_file
 from state_pipelines.storage.documents import parse_yaml

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.operations.migration.flows import OperatorPlan
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
 

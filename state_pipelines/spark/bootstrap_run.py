@@ -17,9 +17,9 @@ from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult, plan
 from state_pipelines.operations.bootstrap.encoding import write_together
 from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, SUBTASK, NewOperator, NewState
 from state_pipelines.operations.choices import parse_choice
-from state_pipelines.operations.write.new_layouts import make_layouts
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.publication import FileMode
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.savepoint_plan import make_layouts
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot.snapshot import ensure_open
 from state_pipelines.spark.tasks import run_tasks, translate_failures, uses_other_machines

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
+    from state_pipelines.operations.migration.flows import OperatorPlan
     from state_pipelines.operations.migration.migration_files import RowExpectation
-    from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.snapshot import Operator
 
 SAMPLE_SIZE = EXAMPLES

@@ -16,8 +16,8 @@ from state_pipelines.errors import UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.state_table import TTL_COLUMN
 from state_pipelines.metadata import find_operator_id
 from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, STATE_KEY, NewOperator, NewState
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.publication import FileMode
-from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState

@@ -28,7 +28,7 @@ from state_pipelines.datastream.keyed_states import LatencyTracking
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.metadata.checkpoint import SavepointFormatType
 from state_pipelines.operations.jobs.flink_config import StateBackend
-from state_pipelines.operations.write.new_layouts import KRYO_OF_FLINK_1, make_layouts
+from state_pipelines.operations.write.savepoint_plan import KRYO_OF_FLINK_1, make_layouts
 from state_pipelines.snapshot.snapshot import ensure_open
 from state_pipelines.spark.keyed_inputs import (
     check_broadcast_states,

@@ -51,8 +51,7 @@ from state_pipelines.errors import StateError, StorageError, UsageError, ValueRa
 from state_pipelines.metadata.checkpoint import SavepointFormatType, SavepointType
 from state_pipelines.metadata.handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.jobs.flink_config import StateBackend
-from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.keyed_rewrite import Format, make_file_name
 from state_pipelines.snapshot.snapshot import open_location
 from state_pipelines.spark.keyed_inputs import (
     BROADCAST_INPUT,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.metadata import list_references
 from state_pipelines.metadata.references import StateCategory, StreamRole
 from state_pipelines.metadata.streams import copy_stream, open_stream
-from state_pipelines.operations.write.file_names import make_file_name
+from state_pipelines.operations.write.keyed_rewrite import make_file_name
 from state_pipelines.storage import join
 from state_pipelines.storage.locations import Threads, is_local
 

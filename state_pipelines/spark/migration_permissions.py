@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from state_pipelines.codecs.layout import LayoutContext
-    from state_pipelines.operations.migration.flows import Flow
-    from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.operations.migration.flows import Flow, OperatorPlan
     from state_pipelines.operations.migration.migration_planner import Chain
     from state_pipelines.snapshot import Operator
 

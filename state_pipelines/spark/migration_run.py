@@ -16,18 +16,21 @@ from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.row_encoding import RecordEncoder
 from state_pipelines.operations.migration import Direction, Migration, ValuePlan
 from state_pipelines.operations.migration import flows as flowing
-from state_pipelines.operations.migration.drafts import refuse_drafts
+from state_pipelines.operations.migration.drafting import refuse_drafts
 from state_pipelines.operations.migration.flows import Apply, Read
 from state_pipelines.operations.migration.migration_files import load_migration
-from state_pipelines.operations.migration.python_values import carry_declared_pickles, number_columns, redeclare
-from state_pipelines.operations.migration.shapes import find_shapes
-from state_pipelines.operations.migration.snapshot_plans import describe_copied, plan_operator
+from state_pipelines.operations.migration.migration_planner import describe_copied, plan_operator
+from state_pipelines.operations.migration.shapes import carry_declared_pickles, find_shapes, number_columns, redeclare
 from state_pipelines.operations.proofs import ProofCheck, ProofReport, combine_reports
-from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.keyed_rewrite import FileRewrite, RecordRewrite, WrittenFile, complete_rewrites
+from state_pipelines.operations.write.keyed_rewrite import (
+    FileRewrite,
+    RecordRewrite,
+    WrittenFile,
+    complete_rewrites,
+    make_file_name,
+)
 from state_pipelines.operations.write.publication import NewFile, replace_operator_state, replace_rewritten
-from state_pipelines.operations.write.transaction import SnapshotTransaction
-from state_pipelines.operations.write.unclipped_counts import check_source_whole
+from state_pipelines.operations.write.transaction import SnapshotTransaction, check_source_whole
 from state_pipelines.snapshot import Operator, Snapshot
 from state_pipelines.snapshot.checks import check_database_keys, check_elements
 from state_pipelines.snapshot.snapshot import ensure_open
@@ -62,9 +65,9 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.operations.local_processes import Runner
-    from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.operations.migration.flows import OperatorPlan
     from state_pipelines.operations.migration.migration_planner import Chain
-    from state_pipelines.operations.write.state_spills import StateSpill
+    from state_pipelines.operations.write.spills import StateSpill
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.spark.row_digests import ExpectedDigests
     from state_pipelines.spark.suites import Suite

@@ -22,8 +22,8 @@ from pyspark.sql.types import ArrayType, LongType, MapType, StructType
 
 from state_pipelines.errors import at
 from state_pipelines.operations.migration.flows import SessionRole
-from state_pipelines.operations.migration.session_windows import WINDOW_CONTENTS, SessionStates, find_session_states
 from state_pipelines.operations.migration.shapes import find_shapes
+from state_pipelines.operations.migration.state_steps import WINDOW_CONTENTS, SessionStates, find_session_states
 from state_pipelines.operations.proofs import (
     DESCRIPTIONS,
     EXAMPLES,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.operations.migration.flows import OperatorPlan
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
 

@@ -17,11 +17,10 @@ from pyspark.sql import functions as F
 from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layout
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.state_table import TTL_COLUMN, TableOptions
-from state_pipelines.operations.migration.flows import Read, find_reads
-from state_pipelines.operations.migration.round_trips import plan_round_trips
+from state_pipelines.operations.migration.flows import Read, find_reads, plan_round_trips
+from state_pipelines.operations.migration.migration_planner import describe_copied
 from state_pipelines.operations.migration.shapes import find_shapes
-from state_pipelines.operations.migration.snapshot_plans import describe_copied
-from state_pipelines.operations.write.file_names import make_file_name
+from state_pipelines.operations.write.keyed_rewrite import make_file_name
 from state_pipelines.operations.write.operator_rewrite import (
     BroadcastCopy,
     ElementEncoder,
@@ -54,9 +53,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.metadata.handles import OperatorStreamStateHandle
-    from state_pipelines.operations.migration.flows import Flow
-    from state_pipelines.operations.migration.migration_plan import OperatorPlan
-    from state_pipelines.operations.migration.round_trips import RoundTrip
+    from state_pipelines.operations.migration.flows import Flow, OperatorPlan, RoundTrip
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.operatorstate import UnreadOperatorState
     from state_pipelines.serializers.state_meta_info import StateMetaInfo

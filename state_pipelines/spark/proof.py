@@ -27,8 +27,13 @@ from state_pipelines.keyed.digests import KEYS as DIGEST_KEYS
 from state_pipelines.keyed.digests import ROWS
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.state_table import TTL_COLUMN, TableOptions
-from state_pipelines.operations.migration.flows import find_reads, keeps_rows
-from state_pipelines.operations.migration.round_trips import describe_filters, describe_losses, plan_round_trips
+from state_pipelines.operations.migration.flows import (
+    describe_filters,
+    describe_losses,
+    find_reads,
+    keeps_rows,
+    plan_round_trips,
+)
 from state_pipelines.operations.proofs import (
     AFTER,
     BEFORE,
@@ -90,9 +95,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.keyed.digests import Sums
-    from state_pipelines.operations.migration.flows import Flow
-    from state_pipelines.operations.migration.migration_plan import OperatorPlan
-    from state_pipelines.operations.migration.round_trips import Return
+    from state_pipelines.operations.migration.flows import Flow, OperatorPlan, Return
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
     from state_pipelines.spark.fieldwise import Rows

@@ -21,10 +21,9 @@ from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import IncompatibleError, MigrationError, Where, at
 from state_pipelines.keyed.canonical import join_sides, replace_values
 from state_pipelines.keyed.state_table import KeyedTable
-from state_pipelines.operations.migration.flows import Apply, Rekey, walk_flow
-from state_pipelines.operations.migration.round_trips import RoundTrip, plan_round_trips
-from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.state_spills import StateSpill, write_state_spill
+from state_pipelines.operations.migration.flows import Apply, Rekey, RoundTrip, plan_round_trips, walk_flow
+from state_pipelines.operations.write.keyed_rewrite import make_file_name
+from state_pipelines.operations.write.spills import StateSpill, write_state_spill
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.fieldwise import (
     FieldwiseFlow,
@@ -59,9 +58,7 @@ if TYPE_CHECKING:
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
     from state_pipelines.keyed.row_encoding import RecordEncoder
-    from state_pipelines.operations.migration.flows import Flow
-    from state_pipelines.operations.migration.migration_plan import OperatorPlan
-    from state_pipelines.operations.migration.round_trips import Return
+    from state_pipelines.operations.migration.flows import Flow, OperatorPlan, Return
     from state_pipelines.spark.fieldwise import Rows
     from state_pipelines.spark.row_digests import RowColumns
     from state_pipelines.spark.splits import KeyedSplit

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.keyed.digests import Hashes
     from state_pipelines.keyed.record_layout import KeyedLayout
-    from state_pipelines.operations.migration.round_trips import Return
+    from state_pipelines.operations.migration.flows import Return
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
 

@@ -54,9 +54,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from state_pipelines.operations.migration.flows import Flow
-    from state_pipelines.operations.migration.migration_plan import OperatorPlan
-    from state_pipelines.operations.migration.round_trips import Return
+    from state_pipelines.operations.migration.flows import Flow, OperatorPlan, Return
     from state_pipelines.serializers.tree import Serializer
 
 

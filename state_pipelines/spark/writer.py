@@ -15,8 +15,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.row_encoding import RecordEncoder
-from state_pipelines.operations.write.savepoint_plan import EncodedStates, SavepointPlan, plan_savepoint
-from state_pipelines.operations.write.state_descriptions import OperatorDescription, StateDescription
+from state_pipelines.operations.write.savepoint_plan import (
+    EncodedStates,
+    OperatorDescription,
+    SavepointPlan,
+    StateDescription,
+    plan_savepoint,
+)
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.text import parse
@@ -34,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from state_pipelines.operations.write.state_spills import StateSpill
+    from state_pipelines.operations.write.spills import StateSpill
     from state_pipelines.storage import Location
 
 

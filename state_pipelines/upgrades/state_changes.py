@@ -21,9 +21,8 @@ from state_pipelines.operations.convert import convert, plan_conversion
 from state_pipelines.operations.inspect import inspect
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.jobs.job_state import Job, describe_job
-from state_pipelines.operations.jobs.migrated_job import migrate_job
-from state_pipelines.operations.jobs.new_job import NewCode, describe_new_job
-from state_pipelines.operations.migration.drafts import refuse_drafts
+from state_pipelines.operations.jobs.new_job import NewCode, describe_new_job, migrate_job
+from state_pipelines.operations.migration.drafting import refuse_drafts
 from state_pipelines.operations.migration.history import RevisionDirectory
 from state_pipelines.operations.migration.sql_revisions import draft_sql_revision
 from state_pipelines.operations.rescale import rescale

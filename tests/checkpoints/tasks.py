@@ -24,7 +24,7 @@ from state_pipelines.metadata.handles import (
     IncrementalRemoteKeyedStateHandle,
     RelativeFileStateHandle,
 )
-from state_pipelines.operations.write.file_names import make_file_name
+from state_pipelines.operations.write.keyed_rewrite import make_file_name
 from state_pipelines.storage import create_file, exists, join
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from state_pipelines.datastream import (
 from state_pipelines.keyed.key_groups import compute_operator_index
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.keyed_rewrite import Format, make_file_name
 from state_pipelines.storage import Location, faults, join
 from tests.checkpoints.tasks import JOB, missing_files
 from tests.storages import CountedFileSystem, Fault, LostResponse, empty_counted

@@ -13,7 +13,7 @@ import pytest
 
 import state_pipelines
 from state_pipelines.cli.commands import COMMANDS
-from state_pipelines.operations.migration.step_parser import _STEPS
+from state_pipelines.operations.migration.step_entries import _STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

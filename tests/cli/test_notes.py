@@ -9,7 +9,7 @@ from state_pipelines.cli.check import show_matches
 from state_pipelines.cli.display import make_console
 from state_pipelines.cli.options import group_notes
 from state_pipelines.errors import FormatError, OutOfReachError, Where
-from state_pipelines.operations.check.operator_matching import OperatorMatch
+from state_pipelines.operations.check.check import OperatorMatch
 from state_pipelines.operations.convert import convert
 from state_pipelines.operations.inspect import join_errors
 from tests.snapshot.savepoints import orders

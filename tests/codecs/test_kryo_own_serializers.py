@@ -25,7 +25,7 @@ from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layo
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.operations.convert import convert, plan_conversion
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.serializers.registry import read_nested
 from state_pipelines.serializers.tree import Kryo, KryoRegistration
 from state_pipelines.snapshot import declare, open_snapshot

@@ -11,7 +11,7 @@ from state_pipelines.errors import StateError
 from state_pipelines.operations.convert import convert
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.rescale import parse_request, plan_rescale, rehearse, run_rescale
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve
 from tests.operations.rescaling.test_rescaling import Entries, gather

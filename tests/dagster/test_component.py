@@ -14,7 +14,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 
 from state_pipelines.dagster import FlinkJob, FlinkJobComponent, build_flink_job
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.jobs.job_template import format_job
+from state_pipelines.operations.jobs.job_files import format_job
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.storage.resolution import VARIABLE, find_storage_options
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from state_pipelines.dagster import ExpectationsResource, FlinkJob, FlinkJobComponent, SparkResource, build_flink_job
 from state_pipelines.dagster.translation import ASSET_NAMES
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.jobs.job_template import format_job
+from state_pipelines.operations.jobs.job_files import format_job
 from tests.dagster.conftest import ROOT
 
 if TYPE_CHECKING:

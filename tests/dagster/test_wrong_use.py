@@ -26,8 +26,8 @@ from state_pipelines.dagster.stream_settings import StreamSettings
 from state_pipelines.errors import StateError
 from state_pipelines.operations.auditing import Depth
 from state_pipelines.operations.convert import InFlight
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.publication import FileMode
-from state_pipelines.operations.write.state_formats import Format
 from tests.dagster.conftest import MIGRATIONS, SAVEPOINTS, Deployment
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from state_pipelines.datastream import (
 from state_pipelines.errors import UsageError
 from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.operations.auditing import audit_snapshot
-from state_pipelines.operations.write.new_layouts import has_kryo
+from state_pipelines.operations.write.savepoint_plan import has_kryo
 from state_pipelines.serializers.tree import Kryo
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from state_pipelines.metadata.handles import (
     IncrementalRemoteKeyedStateHandle,
     KeyGroupRange,
 )
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping, resolve
 

@@ -24,7 +24,7 @@ from state_pipelines.datastream import (
 )
 from state_pipelines.datastream.keyed_states import find_coder
 from state_pipelines.errors import StateMigrationError, UnsupportedError
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.snapshot.state import read_arrays

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.operations.check.check import parse_release
-from state_pipelines.operations.check.class_loading import explain_missing_class
+from state_pipelines.operations.check.class_checks import explain_missing_class
 from state_pipelines.serializers.snapshot_classes import CLASSES_FILE, find_releases
 from tests.flink import harness
 

@@ -22,7 +22,7 @@ from state_pipelines.errors import UnsupportedError
 from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.handles import ChangelogStateBackendHandle
 from state_pipelines.operations.convert import convert
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping, resolve

@@ -15,7 +15,7 @@ from state_pipelines.datastream.ttl import write_ttl_config
 from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.metadata.handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping, resolve
 

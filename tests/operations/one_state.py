@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.operations.write.state_descriptions import OperatorDescription, StateDescription
+from state_pipelines.operations.write.savepoint_plan import OperatorDescription, StateDescription
 from state_pipelines.serializers.build import VOID_NAMESPACE
 
 if TYPE_CHECKING:

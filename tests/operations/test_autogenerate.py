@@ -18,16 +18,15 @@ from state_pipelines.operations.migration.drafting import (
     draft_operator,
     draft_revision,
     format_revision,
+    refuse_drafts,
 )
-from state_pipelines.operations.migration.drafts import refuse_drafts
+from state_pipelines.operations.migration.history import apply_migration, read_schemas
 from state_pipelines.operations.migration.migration_files import Migration, dump_migration, parse_migration
 from state_pipelines.operations.migration.migration_planner import plan_migrations
-from state_pipelines.operations.migration.positional_fields import list_readings
-from state_pipelines.operations.migration.schemas import apply_migration, read_schemas
+from state_pipelines.operations.migration.payload_differences import list_readings
 from state_pipelines.operations.migration.shapes import StateShape
-from state_pipelines.operations.migration.signatures import sign_shape
 from state_pipelines.operations.migration.steps import TODO, Direction
-from state_pipelines.operations.migration.structs import PlanContext, known_sql_types
+from state_pipelines.operations.migration.structs import PlanContext, known_sql_types, sign_shape
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import (
     VOID_NAMESPACE,

@@ -8,8 +8,8 @@ import pytest
 
 from state_pipelines.operations.check.check import CheckReport, Verdict, check, check_jobs, parse_release
 from state_pipelines.operations.check.check_report import Action
-from state_pipelines.operations.check.flink_upgrade import describe_upgraded_job
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject, describe_job
+from state_pipelines.operations.jobs.new_job import describe_upgraded_job
 from state_pipelines.serializers import build
 from state_pipelines.serializers.beam import BeamSerializer, Coder
 from state_pipelines.serializers.registered_states import StateKind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from state_pipelines.operations.migration import Direction, parse_migration
-from state_pipelines.operations.migration.column_lineage import trace_columns
+from state_pipelines.operations.migration.flows import trace_columns
 from state_pipelines.operations.migration.migration_planner import plan_migrations
 from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.snapshot import open_snapshot

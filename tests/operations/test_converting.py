@@ -37,9 +37,8 @@ from state_pipelines.operations.convert import ConversionResult, InFlight, conve
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.proofs import ProofReport
-from state_pipelines.operations.write.keyed_rewrite import complete_rewrites, copy_states
+from state_pipelines.operations.write.keyed_rewrite import Format, complete_rewrites, copy_states
 from state_pipelines.operations.write.publication import FileMode
-from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot import Declarations, Snapshot, open_snapshot
 from state_pipelines.storage import Location, PathMapping, SnapshotLocation, exists, file_size, join, read_file, resolve
 from state_pipelines.storage.resolution import MANIFEST_FILE

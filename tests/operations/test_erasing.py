@@ -12,8 +12,8 @@ import state_pipelines as sp
 from state_pipelines.errors import ProofError, StateError, TargetExistsError
 from state_pipelines.keyed.keys import KeyText, encode_keys
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.erase.key_erasure import plan_erasure, run_erasure, search_below
-from state_pipelines.operations.erase.key_search import search_keys
+from state_pipelines.operations.erase import plan_erasure, run_erasure, search_below
+from state_pipelines.operations.key_search import search_keys
 from state_pipelines.operations.rescale import records
 from state_pipelines.operations.rescale.records import Way
 from state_pipelines.snapshot import open_snapshot
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from state_pipelines.metadata import SubtaskState
-    from state_pipelines.operations.erase.key_search import KeySearch
+    from state_pipelines.operations.key_search import KeySearch
     from state_pipelines.operations.rescale import RescaleResult
     from state_pipelines.snapshot import Snapshot
 

@@ -8,10 +8,16 @@ import pytest
 import yaml
 
 from state_pipelines.errors import MigrationError, MissingFileError, NotFoundError, StateError, UsageError
-from state_pipelines.operations.migration.history import BASE, HEAD, RevisionDirectory, order_revisions
+from state_pipelines.operations.migration.history import (
+    BASE,
+    HEAD,
+    RevisionDirectory,
+    Schemas,
+    apply_migration,
+    find_position,
+    order_revisions,
+)
 from state_pipelines.operations.migration.migration_files import parse_migration
-from state_pipelines.operations.migration.revision_position import find_position
-from state_pipelines.operations.migration.schemas import Schemas, apply_migration
 from state_pipelines.operations.migration.shapes import StateShape
 from state_pipelines.operations.migration.steps import Direction
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, pojo

@@ -8,8 +8,7 @@ from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.kryo.classes import FieldLists, JavaType
 from state_pipelines.javaclasses.classfile import JavaClass, JavaField
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, list_fields
-from state_pipelines.operations.check.data_classes import DataClasses
-from state_pipelines.operations.check.java_fields import judge_nulls, look_up_fields
+from state_pipelines.operations.check.class_checks import DataClasses, judge_nulls, look_up_fields
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Compatibility, Finding, Outcome, resolve
 from state_pipelines.serializers.compatibility.objects import know_fields

@@ -8,7 +8,7 @@ import pytest
 from state_pipelines.errors import MigrationError, StateError
 from state_pipelines.operations.migration import Direction, Migration, StateShape, parse_migration
 from state_pipelines.operations.migration import flows as fl
-from state_pipelines.operations.migration.drafts import refuse_drafts
+from state_pipelines.operations.migration.drafting import refuse_drafts
 from state_pipelines.operations.migration.migration_planner import plan_migrations
 from state_pipelines.operations.migration.structs import PlanContext
 from state_pipelines.serializers import tree
@@ -31,7 +31,7 @@ from state_pipelines.serializers.state_meta_info import keyed_state, priority_qu
 from state_pipelines.serializers.text import describe
 
 if TYPE_CHECKING:
-    from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.operations.migration.flows import OperatorPlan
 
 LONG, INT, STRING, DOUBLE = basic("Long"), basic("Int"), basic("String"), basic("Double")
 ADDRESS = pojo("shop.Address", {"city": STRING, "zip": STRING})

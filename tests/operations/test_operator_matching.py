@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from state_pipelines.operations.check.operator_matching import (
+from state_pipelines.operations.check.check import (
     OperatorMatch,
     format_rename_request,
     make_rename_request,

@@ -12,15 +12,13 @@ from state_pipelines.errors import MigrationError
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.handles import ByteStreamStateHandle
 from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Subject, describe_job, list_serializers
-from state_pipelines.operations.jobs.migrated_job import migrate_job
+from state_pipelines.operations.jobs.new_job import migrate_job
 from state_pipelines.operations.migration import Direction, Migration, StateShape, dump_migration, parse_migration
 from state_pipelines.operations.migration import flows as fl
 from state_pipelines.operations.migration.drafting import draft_operator
-from state_pipelines.operations.migration.migration_planner import plan_migrations
-from state_pipelines.operations.migration.revision_position import find_position
-from state_pipelines.operations.migration.schemas import apply_migration, read_schemas
+from state_pipelines.operations.migration.history import apply_migration, find_position, read_schemas
+from state_pipelines.operations.migration.migration_planner import plan_migrations, plan_operator
 from state_pipelines.operations.migration.shapes import find_shapes
-from state_pipelines.operations.migration.snapshot_plans import plan_operator
 from state_pipelines.operations.migration.structs import PlanContext
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, pojo
 from state_pipelines.serializers.state_meta_info import broadcast_state, keyed_state, operator_list
@@ -32,7 +30,7 @@ from tests.snapshot.savepoints import orders, types
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.operations.migration.flows import OperatorPlan
     from state_pipelines.serializers.tree import Serializer
 
 LONG, INT, STRING = basic("Long"), basic("Int"), basic("String")

@@ -31,8 +31,7 @@ from state_pipelines.metadata.handles import (
 )
 from state_pipelines.operations.convert import convert
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.write.own_files import require_own_files
-from state_pipelines.operations.write.publication import plan_copies
+from state_pipelines.operations.write.publication import plan_copies, require_own_files
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.storage import Location, join, resolve
 from tests.flink.harness import diff_entries

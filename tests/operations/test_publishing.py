@@ -25,7 +25,7 @@ from state_pipelines.metadata.handles import (
 )
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.write.file_names import make_file_name
+from state_pipelines.operations.write.keyed_rewrite import make_file_name
 from state_pipelines.operations.write.publication import FileCopy, FileMode, note_files, plan_copies
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import Location, SnapshotWriter, read_range, resolve

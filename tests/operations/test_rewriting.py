@@ -26,8 +26,7 @@ from state_pipelines.operations.write.keyed_rewrite import (
     copy_states,
     merge_spills,
 )
-from state_pipelines.operations.write.spilled_blocks import find_blocks
-from state_pipelines.operations.write.state_spills import StateSpill, write_state_spill
+from state_pipelines.operations.write.spills import StateSpill, find_blocks, write_state_spill
 from state_pipelines.snapshot.keyed_state import KeyedState, KeyedSubtaskState
 from state_pipelines.storage import join, resolve
 from tests.snapshot.savepoints import ALL_TYPES, Savepoint, orders, types
@@ -225,7 +224,7 @@ def test_rows_may_come_in_any_order_and_in_many_parts(operator: str, name: str, 
 def test_a_key_group_may_have_many_runs_in_one_part(
     operator: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("state_pipelines.operations.write.state_spills.BLOCK", 1)
+    monkeypatch.setattr("state_pipelines.operations.write.spills.BLOCK", 1)
     monkeypatch.setattr("state_pipelines.operations.write.keyed_rewrite.BATCH", 100)
     state = find(operator, name)
     table = state.to_arrow(TableOptions(flatten=False))

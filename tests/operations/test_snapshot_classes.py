@@ -15,7 +15,7 @@ from state_pipelines.codecs.kryo.classes import JavaType
 from state_pipelines.javaclasses.classfile import JavaClass, JavaMethod, Nesting
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
 from state_pipelines.operations.check.check_report import CheckReport, Verdict
-from state_pipelines.operations.check.snapshot_classes import judge_snapshot_classes
+from state_pipelines.operations.check.class_checks import judge_snapshot_classes
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.compatibility import Outcome

@@ -19,7 +19,7 @@ from state_pipelines.serializers.text import describe, parse
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.operations.migration.flows import OperatorPlan
 
 KEY = parse("RowData(BIGINT)")
 GONE = {"impossible": "it is a test"}

@@ -13,7 +13,7 @@ from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.convert import convert
 from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.rescale import parse_request, rescale
-from state_pipelines.operations.write.unclipped_counts import check_source_whole
+from state_pipelines.operations.write.transaction import check_source_whole
 from state_pipelines.snapshot import Snapshot, open_snapshot
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ import pytest
 
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.operations.check.check import Verdict, check_jobs
-from state_pipelines.operations.check.flink_upgrade import describe_upgraded_job
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject, describe_job
-from state_pipelines.operations.migration.drafting import draft_from_report
-from state_pipelines.operations.migration.drafts import explain_missing
+from state_pipelines.operations.jobs.new_job import describe_upgraded_job
+from state_pipelines.operations.migration.drafting import draft_from_report, explain_missing
 from state_pipelines.operations.migration.migration_files import Change, Migration
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Finding, Outcome

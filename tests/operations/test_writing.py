@@ -8,11 +8,11 @@ import pytest
 from state_pipelines.codecs.kryo import kryo_version
 from state_pipelines.errors import UsageError
 from state_pipelines.metadata import compute_operator_id
-from state_pipelines.operations.write.new_layouts import make_layouts
 from state_pipelines.operations.write.savepoint_plan import (
     NEW_METADATA_VERSION,
     OperatorWriting,
     SavepointPlan,
+    make_layouts,
     plan_savepoint,
 )
 from state_pipelines.serializers.build import basic, list_of, map_of

@@ -9,8 +9,7 @@ from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.kryo.classes import FieldLists, JavaType
 from state_pipelines.javaclasses.classfile import JavaClass, JavaField
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, list_fields
-from state_pipelines.operations.check.data_classes import DataClasses
-from state_pipelines.operations.check.written_classes import WrittenClasses
+from state_pipelines.operations.check.class_checks import DataClasses, WrittenClasses
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Finding, Outcome
 from state_pipelines.serializers.tree import Kryo, KryoRegistration, Serializer

@@ -12,7 +12,7 @@ from state_pipelines.binary.data_views import Writer
 from state_pipelines.keyed.header import write_keyed_header
 from state_pipelines.metadata import write_metadata
 from state_pipelines.operations.inspect import ColumnReport, inspect
-from state_pipelines.operations.migration.python_values import number_columns
+from state_pipelines.operations.migration.shapes import number_columns
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot import declare, open_snapshot
 from state_pipelines.snapshot.checks import check_declared_names

@@ -13,8 +13,8 @@ from state_pipelines.keyed.operator_table import OperatorTableOptions
 from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operations.diff.diff import diff
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.erase.key_search import search_keys
 from state_pipelines.operations.inspect import inspect
+from state_pipelines.operations.key_search import search_keys
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.snapshot.declarations import Declarations
 from state_pipelines.snapshot.keyed_state import count_states

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.operations.migration.flows import OperatorPlan
     from state_pipelines.operations.proofs import ProofReport
     from state_pipelines.snapshot import Operator
 

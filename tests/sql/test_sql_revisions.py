@@ -12,8 +12,8 @@ from state_pipelines.errors import IncompatibleError, UsageError
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.migration import Direction, dump_migration, parse_migration
 from state_pipelines.operations.migration import steps as st
+from state_pipelines.operations.migration.migration_planner import plan_operator
 from state_pipelines.operations.migration.shapes import find_shapes
-from state_pipelines.operations.migration.snapshot_plans import plan_operator
 from state_pipelines.operations.migration.sql_revisions import SqlRevision, draft_sql_revision
 from state_pipelines.operations.rescale.rescale_request import edit_operators
 from state_pipelines.operations.sql_check import check_plans

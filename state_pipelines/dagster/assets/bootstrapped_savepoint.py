@@ -22,7 +22,7 @@ from state_pipelines.operations.bootstrap.bootstrap import DESCRIPTIONS, plan_bo
 from state_pipelines.operations.bootstrap.new_states import NewOperator
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, load_bootstrap
 from state_pipelines.operations.choices import parse_choice
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.storage import resolve
 

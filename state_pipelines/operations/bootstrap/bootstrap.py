@@ -67,9 +67,9 @@ from state_pipelines.operations.proofs import (
     ProofReport,
     RecordCounts,
 )
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.publication import FileMode, note_files, plan_copies
 from state_pipelines.operations.write.savepoint_plan import EncodedStates, StateName, plan_savepoint
-from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.registry import write_snapshot
 from state_pipelines.serializers.state_meta_info import write_state_meta_infos
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.write.operator_rewrite import ElementFile
     from state_pipelines.operations.write.savepoint_plan import OperatorWriting, SavepointPlan
-    from state_pipelines.operations.write.state_spills import StateSpill
+    from state_pipelines.operations.write.spills import StateSpill
     from state_pipelines.operations.write.transaction import SnapshotTransaction
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Operator, Snapshot

@@ -24,10 +24,9 @@ from state_pipelines.operations.bootstrap.new_states import (
     name_fields,
 )
 from state_pipelines.operations.local_processes import count_kernel_threads
-from state_pipelines.operations.write.file_names import make_file_name
+from state_pipelines.operations.write.keyed_rewrite import make_file_name
 from state_pipelines.operations.write.operator_rewrite import ElementEncoder, ElementFile, write_elements
-from state_pipelines.operations.write.spills import BLOCK
-from state_pipelines.operations.write.state_spills import StateSpill, create_state_spill
+from state_pipelines.operations.write.spills import BLOCK, StateSpill, create_state_spill
 from state_pipelines.operatorstate import read_broadcast_state, read_list_state
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.keyed.row_encoding import RecordEncoder
-    from state_pipelines.operations.write.state_spills import StateSpillWriter
+    from state_pipelines.operations.write.spills import StateSpillWriter
     from state_pipelines.snapshot.operator_state import NonKeyedSubtaskState
 
 NULLS = "# nulls"

@@ -19,7 +19,7 @@ from state_pipelines.errors import IncompatibleError, UsageError, ValueRangeErro
 from state_pipelines.keyed.digests import identify_rows
 from state_pipelines.keyed.hashing import parse_hash_expression
 from state_pipelines.keyed.state_table import TTL_COLUMN, TTL_TYPE
-from state_pipelines.operations.write.state_descriptions import (
+from state_pipelines.operations.write.savepoint_plan import (
     OperatorDescription,
     OperatorStateDescription,
     StateDescription,

@@ -18,7 +18,7 @@ from state_pipelines.errors import FormatError, StateError, UsageError, ValueRan
 from state_pipelines.operations.bootstrap.encoding import EncodedElements, EncodedRows, deal_rows
 from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
 from state_pipelines.operations.local_processes import KERNEL_THREADS, choose_processes
-from state_pipelines.operations.write.new_layouts import make_layouts
+from state_pipelines.operations.write.savepoint_plan import make_layouts
 from state_pipelines.storage import Location, join, parent, read_file, resolve
 from state_pipelines.storage.documents import MOST_TEXT, parse_yaml
 from state_pipelines.storage.faults import request, translating

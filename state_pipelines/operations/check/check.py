@@ -1,46 +1,58 @@
 """`check`: will the state of a snapshot restore in a new job? The answer before anything is deployed.
 
+An operator loses its state when its uid changes, or when it has none and the job changes: Flink then generates its id
+from the topology. The state still has its names and types, by which its new operator is found. The order of operators
+in `_metadata` says nothing: Flink keeps them in a hash map (`PendingCheckpoint`).
 Source: `Checkpoints.loadAndValidateCheckpoint`, `StateAssignmentOperation`, `RocksDBKeyedStateBackend`,
 `HeapKeyedStateBackend`, `DefaultOperatorStateBackend`, `RegisteredKeyValueStateBackendMetaInfo`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from state_pipelines.codecs.kryo.classes import FieldLists
+from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.errors import UsageError
 from state_pipelines.javaclasses.classpath import ClassFieldLists
 from state_pipelines.keyed.key_groups import compute_default_max_parallelism
+from state_pipelines.metadata.checkpoint import is_operator_id
 from state_pipelines.operations.check.check_report import Action, CheckReport, MigrationCheckReport, StateCheck, Verdict
-from state_pipelines.operations.check.class_loading import judge_loading, note_release
-from state_pipelines.operations.check.data_classes import scan_snapshot
-from state_pipelines.operations.check.flink_upgrade import judge_removed, list_unnamed_operators
-from state_pipelines.operations.check.python_states import judge_undeclared
-from state_pipelines.operations.check.restore_errors import (
-    explain_max_parallelism,
-    explain_missing_operator,
-    explain_parallelism,
+from state_pipelines.operations.check.class_checks import (
+    WrittenClasses,
+    judge_loading,
+    judge_snapshot_classes,
+    note_release,
+    scan_snapshot,
 )
 from state_pipelines.operations.check.restore_rules import Restore, judge_subjects
-from state_pipelines.operations.check.snapshot_classes import judge_snapshot_classes
-from state_pipelines.operations.check.written_classes import WrittenClasses
 from state_pipelines.operations.jobs.flink_config import FLINK_2, StateBackend, parse_release
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, StateGroup, Subject, describe_job
-from state_pipelines.operations.jobs.migrated_job import migrate_job
-from state_pipelines.operations.jobs.state_classes import ClassStatus
+from state_pipelines.operations.jobs.job_state import (
+    ClassStatus,
+    Job,
+    JobOperator,
+    JobState,
+    StateGroup,
+    Subject,
+    describe_job,
+)
+from state_pipelines.operations.jobs.new_job import judge_removed, list_unnamed_operators, migrate_job
 from state_pipelines.operations.migration import Direction, Migration
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.compatibility.composites import COMPARE_PLANS, find_exchangeable_views
+from state_pipelines.serializers.python_types import PythonValue
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.snapshot import ensure_open, open_together
+from state_pipelines.snapshot.state import PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from state_pipelines.operations.check.data_classes import DataClasses
-    from state_pipelines.operations.jobs.state_classes import StateClasses
+    from state_pipelines.operations.check.class_checks import DataClasses
+    from state_pipelines.operations.jobs.job_state import StateClasses
     from state_pipelines.operations.migration.migration_planner import Chain
     from state_pipelines.serializers.compatibility import Finding
     from state_pipelines.serializers.tree import Serializer
@@ -58,6 +70,210 @@ __all__ = [
     "check_serializers",
     "parse_release",
 ]
+
+_LEAST_SHARED = 0.5
+"""Share of the states of both operators that must have the same name and kind."""
+
+
+@dataclass(frozen=True)
+class OperatorMatch:
+    """An operator of the snapshot and operators of the new job that could have its state.
+
+    Attributes:
+        old: label of the operator in the snapshot: its uid, or its id when the uid is not known.
+        candidates: labels of operators of the new job, the best first.
+        reason: common states with the best candidate, or why there is no decision.
+        is_certain: the best candidate fits better than the others, and no other lost operator fits it as well.
+    """
+
+    old: str
+    candidates: tuple[str, ...]
+    reason: str
+    is_certain: bool = False
+
+    @property
+    def new(self) -> str | None:
+        """Label of the operator of the new job; None when that is not certain."""
+        return self.candidates[0] if self.is_certain else None
+
+    @property
+    def hint(self) -> str:
+        """Advice to set a uid, where the old operator is known by its id only; else empty."""
+        if not is_operator_id(self.old):
+            return ""
+        given = "" if self.new is None or not is_operator_id(self.new) else ", and so may that of the new operator"
+        return (
+            f"the id {self.old} is of a uid that was not named (--uid), or was generated by Flink and changes with the "
+            f"job{given}; give the new operator a uid"
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """For machines."""
+        return {
+            "old": self.old,
+            "new": self.new,
+            "candidates": list(self.candidates),
+            "reason": self.reason,
+            "hint": self.hint,
+        }
+
+
+def match_operators(old: Job, new: Job) -> tuple[OperatorMatch, ...]:
+    """Operators with state that the new job lacks, each with the operators that could take it.
+
+    Two operators match when at least half of their states have the same name and kind, their keys have the same
+    serializer and no other operator fits as well. Types, the parallelism and the kinds of all states decide between
+    several that fit.
+    """
+    known = {operator.id for operator in new.operators}
+    present = {operator.id for operator in old.operators}
+    lost = [each for each in old.operators if each.has_state and each.id not in known]
+    free = [each for each in new.operators if each.id not in present]
+    scores = {(a.id, b.id): score for a in lost for b in free if (score := _score(a, b)) is not None}
+    return tuple(_match(each, lost, free, scores) for each in lost)
+
+
+def make_rename_request(matches: Iterable[OperatorMatch]) -> dict[str, Any]:
+    """Make the request for `rescale` that renames the certain matches; empty without any."""
+    operators = {
+        each.old: {"operator_id" if is_operator_id(each.new) else "uid": each.new}
+        for each in matches
+        if each.new is not None
+    }
+    return {"operators": operators} if operators else {}
+
+
+def format_rename_request(matches: Sequence[OperatorMatch]) -> str:
+    """The request as YAML; comments give the reason of each match and the open decisions."""
+    lines = ["# Operators that the new job has under other uids: `rescale SNAPSHOT --request FILE --out TARGET`."]
+    for each in matches:
+        if each.new is None:
+            lines.append(f"# {each.old}: {each.reason}")
+            lines += [f"#   could be {candidate}" for candidate in each.candidates]
+    request = make_rename_request(matches)
+    if not request:
+        return "\n".join(lines) + "\n"
+    lines.append("operators:")
+    for each in matches:
+        if each.new is not None:
+            body = yaml.safe_dump({each.old: request["operators"][each.old]}, sort_keys=False, width=1000)
+            lines.append(f"  # {each.reason}")
+            lines += [f"  {line}" for line in body.splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+Score = tuple[float, float, bool, bool]
+"""Share of states with the same name and kind, share of these with the same types, equal max parallelism, and equal
+parallelism."""
+
+
+def _match(
+    old: JobOperator, lost: Sequence[JobOperator], free: Sequence[JobOperator], scores: dict[tuple[str, str], Score]
+) -> OperatorMatch:
+    fitting = [each for each in free if (old.id, each.id) in scores]
+    if not fitting:
+        reason = "it has no states that are known by name" if not old.states else "no new operator has its states"
+        return OperatorMatch(old.label, (), old.unread or reason)
+    fitting.sort(key=lambda each: scores[old.id, each.id], reverse=True)
+    best = scores[old.id, fitting[0].id]
+    equal = [each for each in fitting if scores[old.id, each.id] == best]
+    if len(equal) > 1:
+        return OperatorMatch(old.label, tuple(each.label for each in equal), "several new operators have its states")
+    rivals = [
+        each.label
+        for each in lost
+        if each.id != old.id and (each.id, equal[0].id) in scores and scores[each.id, equal[0].id] >= best
+    ]
+    if rivals:
+        return OperatorMatch(
+            old.label, tuple(each.label for each in fitting), f"{', '.join(rivals)} fits {equal[0].label} as well"
+        )
+    return OperatorMatch(old.label, (equal[0].label,), _explain(old, equal[0]), is_certain=True)
+
+
+def _score(old: JobOperator, new: JobOperator) -> Score | None:
+    """Score how well two operators fit, for comparison with other pairs; None when they do not fit."""
+    before, after = _index(old), _index(new)
+    shared = before.keys() & after.keys()
+    if not shared or old.unread or new.unread:
+        return None
+    if old.key is not None and new.key is not None and old.key != new.key:
+        return None
+    share = len(shared) / len(before.keys() | after.keys())
+    if share < _LEAST_SHARED:
+        return None
+    same = sum(before[key].serializers == after[key].serializers for key in shared) / len(shared)
+    return share, same, old.max_parallelism == new.max_parallelism, old.parallelism == new.parallelism
+
+
+def _index(operator: JobOperator) -> dict[tuple[str, str, str], JobState]:
+    return {(str(state.group), state.name, state.kind): state for state in operator.states}
+
+
+def _explain(old: JobOperator, new: JobOperator) -> str:
+    before, after = _index(old), _index(new)
+    shared = [key for key in before if key in after]
+    names = ", ".join(name for _, name, _ in shared)
+    same = [key for key in shared if before[key].serializers == after[key].serializers]
+    types = "of the same types" if len(same) == len(shared) else f"{len(same)} of them of the same types"
+    text = f"both have the states {names}" if len(shared) > 1 else f"both have the state {names}"
+    text = f"{text}, {types}"
+    rest = [name for _, name, _ in before.keys() - after.keys()]
+    if rest:
+        text += f"; the new one lacks {', '.join(sorted(rest))}"
+    return text
+
+
+def judge_undeclared(old: JobOperator, new: JobOperator) -> Iterator[StateCheck]:
+    """Yield a result for each Python state of both jobs whose type neither declares: its values are not compared."""
+    known = {state.name: state for state in new.states}
+    for state in old.states:
+        successor = known.get(state.name)
+        if not state.name.startswith(PREFIX) or successor is None:
+            continue
+        if not (_is_typed(state) or _is_typed(successor)):
+            yield StateCheck(
+                operator=old.label,
+                state=state.name,
+                kind=str(state.kind),
+                subject=Subject.VALUE,
+                outcome=Outcome.UNDETERMINED,
+                reason="the type of this state of a Python function is not declared, and Flink compares only bytes",
+                remedy="Declare it: --python-types for the snapshots, --type for the new job",
+            )
+
+
+def _is_typed(state: JobState) -> bool:
+    return any(isinstance(node, PythonValue) for each in state.serializers.values() for node in walk(each))
+
+
+def explain_parallelism(operator_id: str, max_parallelism: int, parallelism: int) -> str:
+    """The error of an operator with more subtasks than the snapshot has key groups."""
+    return (
+        f"The state for task {operator_id} can not be restored. The maximum parallelism ({max_parallelism}) of the "
+        f"restored state is lower than the configured parallelism ({parallelism}). Please reduce the parallelism of "
+        "the task to be lower or equal to the maximum parallelism."
+    )
+
+
+def explain_max_parallelism(snapshot: str, operator_id: str, before: int, after: int) -> str:
+    """The error of an operator whose job sets another max parallelism than the snapshot has."""
+    return (
+        f"Failed to rollback to checkpoint/savepoint {snapshot}. Max parallelism mismatch between "
+        f"checkpoint/savepoint state and new program. Cannot map operator {operator_id} with max parallelism {before} "
+        f"to new program with max parallelism {after}. This indicates that the program has been changed in a "
+        "non-compatible way after the checkpoint/savepoint."
+    )
+
+
+def explain_missing_operator(snapshot: str, operator_id: str) -> str:
+    """The error of an operator with state that the job does not have."""
+    return (
+        f"Failed to rollback to checkpoint/savepoint {snapshot}. Cannot map checkpoint/savepoint state for "
+        f"operator {operator_id} to the new program, because the operator is not available in the new program. If you "
+        "want to allow to skip this, you can set the --allowNonRestoredState option on the CLI."
+    )
+
 
 BACKENDS = tuple(StateBackend)
 

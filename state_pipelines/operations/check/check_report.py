@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-from state_pipelines.operations.jobs.job_state import Subject
-from state_pipelines.operations.jobs.state_classes import ClassStatus, StateClasses
+from state_pipelines.operations.jobs.job_state import ClassStatus, StateClasses, Subject
 from state_pipelines.serializers.compatibility import Finding, Outcome
 from state_pipelines.snapshot.representation import escape_html, escape_markdown, quote_markdown
 

@@ -14,12 +14,10 @@ from state_pipelines.errors import StateError
 from state_pipelines.javaclasses.classpath import ClassFieldLists
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.operations.check.check_report import StateCheck
-from state_pipelines.operations.check.class_loading import find_unknown_classes
-from state_pipelines.operations.check.java_fields import judge_nulls, look_up_fields
+from state_pipelines.operations.check.class_checks import find_unknown_classes, judge_nulls, look_up_fields
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.jobs.job_state import JobOperator, JobState, StateGroup, Subject
-from state_pipelines.operations.jobs.type_extraction import TypeExtraction
-from state_pipelines.operations.jobs.unresolved_types import UnresolvedType
+from state_pipelines.operations.jobs.type_extraction import TypeExtraction, UnresolvedType
 from state_pipelines.serializers.compatibility import Compatibility, Outcome, combine, resolve, wrap_ttl_aware
 from state_pipelines.serializers.compatibility.composites import (
     find_exchangeable_columns,
@@ -36,8 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from state_pipelines.codecs.kryo.classes import FieldLists
-    from state_pipelines.operations.check.data_classes import DataClasses
-    from state_pipelines.operations.check.written_classes import WrittenClasses
+    from state_pipelines.operations.check.class_checks import DataClasses, WrittenClasses
 
 _FLINK_2 = (2, 0)
 # The first release that reads names of fields in snapshots of SQL rows (FLINK-40120).

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.codecs.kryo.classes import JavaType, parse_type
 from state_pipelines.errors import NotFoundError, UsageError, Where
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
-from state_pipelines.operations.jobs.state_classes import StateClasses
-from state_pipelines.operations.jobs.type_extraction import TypeExtraction, carry_over
-from state_pipelines.operations.jobs.unresolved_types import UnresolvedType
-from state_pipelines.operations.migration.step_parser import JAVA_TYPES
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, StateClasses, Subject
+from state_pipelines.operations.jobs.type_extraction import TypeExtraction, UnresolvedType, carry_over
+from state_pipelines.operations.migration.step_entries import JAVA_TYPES
 from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
 from state_pipelines.serializers.python_types import PythonType, PythonValue, parse_python_declaration

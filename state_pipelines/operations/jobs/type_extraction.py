@@ -1,5 +1,6 @@
 """Serializers that Flink makes for Java classes: POJO, record, enum, tuple, Avro, collection, or Kryo.
 
+A type that the classes of a job do not determine is unresolved, with the reason and the remedy.
 Source: `TypeExtractor` (`createTypeInfoWithTypeHierarchy`, `privateGetForClass`, `analyzePojo`, `isValidPojoField`),
 `PojoTypeInfo`, `NullableListTypeInfo`, `NullableMapTypeInfo`, `NullableSetTypeInfo`, `PojoSerializer` of 1.20 and 2.2.
 Records are POJOs since 1.19; parameterized `List`, `Map` and `Set` are no longer Kryo since 2.0.
@@ -13,21 +14,67 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.kryo.classes import ARRAY, OBJECT_NAME, PRIMITIVES, JavaType
 from state_pipelines.javaclasses.classfile import BOXES, RECORD_NAME, JavaClass, JavaField, JavaMethod, name_class
-from state_pipelines.operations.jobs.unresolved_types import (
-    UnresolvedType,
-    generated_by_avro,
-    made_by_factory,
-    unknown_arguments,
-)
 from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
 from state_pipelines.serializers.objects import KryoConfig
-from state_pipelines.serializers.tree import BasicKind, Enum, Kryo, Pojo, Serializer
+from state_pipelines.serializers.text import describe, quote
+from state_pipelines.serializers.tree import BasicKind, Enum, Kryo, Opaque, Pojo, Serializer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from state_pipelines.javaclasses.classpath import ClassPath
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnresolvedType(Opaque):
+    """A serializer that the classes do not tell; compares as undetermined.
+
+    Attributes:
+        reason: why not.
+        remedy: what would tell.
+    """
+
+    snapshot_class: str = ""
+    raw: bytes = b""
+    reason: str
+    remedy: str = ""
+
+
+@describe.register
+def _describe_unresolved(node: UnresolvedType) -> str:
+    return f"Unresolved<{quote(node.unknown_class)}>"
+
+
+def unknown_arguments(found: JavaClass) -> UnresolvedType:
+    """A generic class without type arguments."""
+    parameters = ", ".join(found.parameters)
+    return UnresolvedType(
+        unknown_class=found.name,
+        reason=f"{found.name} has unbound type parameters ({parameters})",
+        remedy=f"Name the type with its arguments: {found.name}<…>",
+    )
+
+
+def made_by_factory(what: str) -> UnresolvedType:
+    """A class or field whose serializer a factory makes."""
+    return UnresolvedType(
+        unknown_class=what,
+        reason="a factory (`@TypeInfo` or the configuration) makes its serializer, which only Java can run",
+        remedy="Name its type in readable form in a description of the job",
+    )
+
+
+def generated_by_avro(found: JavaClass) -> Serializer:
+    """The serializer of a class that Avro generated, if its schema can be read."""
+    if found.schema_json:
+        return build.avro(found.name, found.schema_json)
+    return UnresolvedType(
+        unknown_class=found.name,
+        reason=f"the Avro schema of {found.name} cannot be read from its class file",
+        remedy="Give the schema as a file",
+    )
+
 
 _FLINK_2, _RECORDS = (2, 0), (1, 19)
 _BASIC = {

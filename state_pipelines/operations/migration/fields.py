@@ -1,33 +1,160 @@
-"""Steps on the fields of a payload: what happens to its serializer, and the SQL of the new columns."""
+"""Steps on the fields of a payload: the changed serializer, and the SQL of the new columns.
+
+The step `columns` gives a row of the table runtime other columns, wherever a state holds it. Null in fields of POJOs
+that may be primitives of Java is refused: `PojoSerializer` writes it, and Flink fails to restore it. The serializers of
+`int` and `Integer` are the same, so that only classes tell them apart. A field whose class is not declared is taken for
+a primitive, unless its value was null before.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from state_pipelines.codecs.serializer_layouts import contains_opaque
 from state_pipelines.errors import MigrationError
-from state_pipelines.operations.migration.avro_schema import AvroType
+from state_pipelines.operations.migration import flows
+from state_pipelines.operations.migration.flows import Project, Replace
 from state_pipelines.operations.migration.payload_conversion import list_columns, take_collection
-from state_pipelines.operations.migration.primitive_fields import refuse_null, refuse_nulls_inside, where_owned
 from state_pipelines.operations.migration.steps import Add, Cast, Drop, FieldStep, Rename, Reorder, Set, Step
-from state_pipelines.operations.migration.struct_serializers import open_struct
 from state_pipelines.operations.migration.structs import (
+    RAW,
+    AvroType,
     Columns,
     Node,
     PlanContext,
     Slot,
+    SqlColumn,
     Struct,
     enclose,
+    find_bare,
     find_root,
     make_struct,
     make_text,
+    open_struct,
     quote_name,
 )
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import BasicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from state_pipelines.operations.migration.steps import Columns as ColumnsStep
+    from state_pipelines.operations.migration.structs import SlotType
+
+_PRIMITIVES = {
+    BasicKind.BOOLEAN: ("boolean", "Boolean"),
+    BasicKind.BYTE: ("byte", "Byte"),
+    BasicKind.SHORT: ("short", "Short"),
+    BasicKind.INT: ("int", "Integer"),
+    BasicKind.LONG: ("long", "Long"),
+    BasicKind.FLOAT: ("float", "Float"),
+    BasicKind.DOUBLE: ("double", "Double"),
+    BasicKind.CHAR: ("char", "Character"),
+}
+"""Primitive type and its class, by kind of the serializer."""
+
+
+def refuse_null(struct: Struct, slot: Slot, sql: str, context: PlanContext, *, old: str | None = None) -> str:
+    """New values of a field, without null where Flink cannot or may not restore it.
+
+    Args:
+        struct: that has the field.
+        slot: the field.
+        sql: of its new values.
+        context: see there.
+        old: SQL of its values before; null stays null where they are, if no class says that the field is a primitive.
+
+    Returns:
+        SQL that fails for such nulls; `sql` where null is fine.
+    """
+    if not struct.class_names or not isinstance(slot.type, tree.Basic) or slot.type.kind not in _PRIMITIVES:
+        return sql
+    primitive, boxed = _PRIMITIVES[slot.type.kind]
+    unknown = None
+    for index, declaring in slot.owners:
+        name = declaring or struct.class_names[index]
+        declared = None if context.layouts.classes is None else context.layouts.classes.find(name)
+        found = None if declared is None else dict(declared.fields).get(slot.member)
+        if found is None:
+            unknown = unknown or name
+        elif found.name == primitive:
+            message = make_text(f"field {slot.name} is a primitive ({primitive}) of {name} and cannot be null")
+            return where_owned(struct, slot, f"coalesce({sql}, raise_error({message}))")
+    if unknown is None or context.permits_null:
+        return sql
+    remedy = f"declare the class (--classes, such as `{unknown}: [{slot.member}: {boxed}]`)"
+    if old is not None:
+        remedy += f", or `cast` the field to {boxed} in place of `set`"
+    message = make_text(
+        f"field {slot.name} becomes null, which Flink cannot restore if {unknown} declares it as {primitive}; "
+        f"serializers do not tell {primitive} from {boxed}. If it is {boxed}, {remedy}"
+    )
+    error = f"raise_error({message})"
+    refused = f"coalesce({sql}, {error if old is None else f'CASE WHEN {old} IS NOT NULL THEN {error} END'})"
+    return where_owned(struct, slot, refused) if old is None else refused
+
+
+def where_owned(struct: Struct, slot: Slot, sql: str) -> str:
+    """Return null for values of classes that lack the field, to which the expression does not apply."""
+    owners = {struct.class_names[index] for index, _ in slot.owners} if struct.class_names else set()
+    if owners == set(struct.class_names):
+        return sql
+    names = ", ".join(make_text(name) for name in sorted(owners))
+    return f"CASE WHEN {dict(struct.extra)['class']} IN ({names}) THEN {sql} END"
+
+
+def refuse_nulls_inside(sql: str, of: SlotType, context: PlanContext) -> str:
+    """Values of a field that SQL makes, without null in the fields of POJOs inside as `refuse_null` has it."""
+    if not isinstance(of, tree.Serializer) or find_bare(sql) or contains_opaque(of, context.layouts):
+        return sql
+    made = "made"
+    checked = _check(of, made, context, 0)
+    return sql if checked == made else f"element_at(transform(array({sql}), {made} -> {checked}), 1)"
+
+
+def find_null_check(payload: tree.Serializer, context: PlanContext) -> Project | Replace | None:
+    """The stage after one that makes payloads as a whole: the same payloads, without such nulls; None without any."""
+    inner = payload.inner if isinstance(payload, tree.Nullable) else payload
+    if isinstance(inner, tree.Pojo | tree.Row | tree.Tuple):
+        columns = _check_fields(inner, "", context, 0)
+        return None if columns is None else Project(columns)
+    root = quote_name(RAW) if contains_opaque(payload, context.layouts) else "value"
+    sql = _check(payload, root, context, 0)
+    return None if sql == root else Replace(sql)
+
+
+def _check_fields(node: tree.Serializer, base: str, context: PlanContext, depth: int) -> Columns | None:
+    struct = open_struct(node, base, context)
+    slots = []
+    for slot in struct.slots:
+        sql = refuse_null(struct, slot, slot.sql, context)
+        if sql == slot.sql and isinstance(slot.type, tree.Serializer):
+            root = find_root(slot, context)
+            sql = _check(slot.type, root, context, depth)
+            sql = slot.sql if sql == root else sql
+        slots.append(replace(slot, sql=sql))
+    return None if tuple(slots) == struct.slots else struct.rebuild(slots)[1]
+
+
+def _check(node: tree.Serializer, sql: str, context: PlanContext, depth: int) -> str:
+    """SQL of the same values, without null in fields of POJOs inside; `sql` itself without such fields."""
+    element, key = f"e{depth}", f"k{depth}"
+    match node:
+        case tree.Nullable(inner=inner):
+            return _check(inner, sql, context, depth)
+        case tree.Pojo() | tree.Row() | tree.Tuple():
+            columns = _check_fields(node, f"{sql}.", context, depth)
+            return sql if columns is None else f"CASE WHEN {sql} IS NOT NULL THEN {make_struct(columns)} END"
+        case tree.ListOf(element=value) | tree.SetOf(element=value) | tree.GenericArray(element=value):
+            inside = _check(value, element, context, depth + 1)
+            return sql if inside == element else f"transform({sql}, {element} -> {inside})"
+        case tree.MapOf(value=value) | tree.SortedMapOf(value=value):
+            inside = _check(value, element, context, depth + 1)
+            return sql if inside == element else f"transform_values({sql}, ({key}, {element}) -> {inside})"
+    return sql
 
 
 @dataclass(frozen=True)
@@ -306,3 +433,65 @@ def _required(sql: str, step: Add | Cast) -> str:
         return sql
     message = make_text(f"field {step.field} is a primitive and cannot be null")
     return f"coalesce({sql}, raise_error({message}))"
+
+
+_ROW = "row"
+
+
+def plan_columns(
+    payload: tree.Serializer, step: ColumnsStep, context: PlanContext
+) -> tuple[tree.Serializer, flows.Stage]:
+    """The payload with other columns in its row, and the stage that computes them.
+
+    Raises:
+        MigrationError: the payload holds no row, or a column has no type.
+    """
+    match payload:
+        case tree.RowData():
+            changed, columns = _change_row(payload, step, "", context)
+            return changed, flows.Project(columns)
+        case tree.ListOf(element=tree.RowData() as row):
+            changed, columns = _change_row(row, step, _ROW, context)
+            return replace(payload, element=changed), flows.Replace(f"transform(value, {_ROW} -> {_make_row(columns)})")
+        case tree.ListOf(element=tree.Tuple(fields=(tree.RowData() as row, *rest)) as element):
+            changed, columns = _change_row(row, step, _ROW, context)
+            inner = replace(element, fields=(changed, *rest))
+            others = [(f"f{index}", f"element.f{index}") for index in range(1, len(element.fields))]
+            first = f"element_at(transform(array(element.f0), {_ROW} -> {_make_row(columns)}), 1)"
+            made = make_struct([("f0", first), *others])
+            return replace(payload, element=inner), flows.Replace(f"transform(value, element -> {made})")
+        case tree.Tuple(fields=(tree.RowData() as row, *rest)):
+            changed, columns = _change_row(row, step, _ROW, context)
+            first = f"element_at(transform(array(f0), {_ROW} -> {_make_row(columns)}), 1)"
+            others = [(f"f{index}", f"f{index}") for index in range(1, len(payload.fields))]
+            return replace(payload, fields=(changed, *rest)), flows.Project((("f0", first), *others))
+    raise MigrationError(
+        f"`columns` needs a row of the table runtime, this is {describe(payload)}",
+        hint="`convert` takes values of any family",
+    )
+
+
+def _make_row(columns: Columns) -> str:
+    return f"CASE WHEN {_ROW} IS NOT NULL THEN {make_struct(columns)} END"
+
+
+def _change_row(row: tree.RowData, step: ColumnsStep, name: str, context: PlanContext) -> tuple[tree.RowData, Columns]:
+    struct = open_struct(row, f"{name}." if name else "", context)
+    olds = {slot.sql.replace("`", ""): slot for slot in struct.slots}
+    slots = []
+    for index, each in enumerate(step.columns):
+        old = olds.get(each.expression.strip().replace("`", ""))
+        if each.type is not None:
+            of = struct.adopt(each.type, nullable=False)
+        elif old is not None:
+            of = old.type
+        else:
+            raise MigrationError(
+                f"the type of column {each.name} is not said", hint="Only a column of the old row keeps its type"
+            )
+        assert isinstance(of, SqlColumn)
+        sql = old.sql if old is not None else enclose(each.expression)
+        slots.append(Slot(f"f{index}", of, sql, f"f{index}"))
+    changed, columns = struct.rebuild(slots)
+    assert isinstance(changed, tree.RowData)
+    return changed, columns

@@ -2,13 +2,17 @@
 
 Every revision names the one that it revises; a file that does not follows the file before it, by name. There is one
 line from `base`, before the first, to `head`, the last; gaps, branches and cycles are refused.
+
+A snapshot is at a revision when that revision and all before it can be taken back, and all after it be applied, each so
+that its opposite leads back to the same serializers. Plans on shapes decide this; no data are read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +20,227 @@ from fsspec.implementations.local import LocalFileSystem
 
 from state_pipelines.errors import MigrationError, MissingFileError, NotFoundError, StateError, UsageError, Where
 from state_pipelines.operations.migration.migration_files import Migration, load_migration
-from state_pipelines.operations.migration.revision_position import Position, find_position
-from state_pipelines.operations.migration.schemas import Schemas, read_schemas
-from state_pipelines.operations.migration.steps import Direction
+from state_pipelines.operations.migration.migration_planner import find_subject, make_context, plan_migrations
+from state_pipelines.operations.migration.shapes import find_shapes, number_columns
+from state_pipelines.operations.migration.steps import Cast, Convert, Direction
+from state_pipelines.operations.migration.structs import PlanContext, sign_shapes
 from state_pipelines.storage import FileEntry, Location, is_directory, list_directory, read_file, resolve
 from state_pipelines.storage.snapshot_writer import open_local_scratch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from state_pipelines.operations.migration.migration_files import Change
+    from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class Schemas:
+    """The shapes of a snapshot.
+
+    Attributes:
+        operators: shapes by state name, by operator id.
+        find: operator id of a name; raises `NotFoundError`.
+        context: what planning depends on beyond shapes.
+    """
+
+    operators: Mapping[str, Mapping[str, StateShape]]
+    find: Callable[[str], str]
+    context: PlanContext = field(default_factory=PlanContext)
+
+    def is_like(self, other: Schemas) -> bool:
+        """Whether all states have the same signatures."""
+        return self.operators.keys() == other.operators.keys() and all(
+            sign_shapes(shapes.values()) == sign_shapes(other.operators[name].values())
+            for name, shapes in self.operators.items()
+        )
+
+
+def read_schemas(snapshot: Snapshot, migrations: Iterable[Migration]) -> Schemas:
+    """The shapes of the operators that migrations name, as far as the snapshot has them.
+
+    Raises:
+        StateError: the snapshot cannot be read.
+    """
+    snapshot = number_columns(snapshot)
+    operators = {}
+    for name in dict.fromkeys(change.operator for each in migrations for change in each.changes):
+        try:
+            operator = snapshot.operator(name)
+        except NotFoundError:
+            continue  # reported when a change of it is applied
+        operators[operator.id] = find_shapes(operator)
+    together = {f"{each}/{name}": shape for each, shapes in operators.items() for name, shape in shapes.items()}
+    return Schemas(operators, lambda name: snapshot.operator(name).id, make_context(snapshot, together))
+
+
+def apply_migration(schemas: Schemas, migration: Migration, direction: Direction) -> tuple[Schemas, bool]:
+    """The shapes after a migration, and whether its opposite leads back to those before (true without an opposite).
+
+    Raises:
+        NotFoundError: there is no such operator.
+        MigrationError: the migration does not fit.
+    """
+    called: dict[str, set[str]] = {}
+    for change in migration.changes:
+        called.setdefault(schemas.find(change.operator), set()).add(change.operator)
+    after, exact = dict(schemas.operators), True
+    for name, names in called.items():
+        chain = [(migration, direction)]
+        plan = plan_migrations(schemas.operators[name], chain, operators=names, context=schemas.context)
+        after[name] = plan.new_shapes
+        if plan.back is not None:
+            # States without a way back are not among those that come back.
+            before = {state: shape for state, shape in schemas.operators[name].items() if state in plan.back.states}
+            exact = exact and sign_shapes(plan.back.new_shapes.values()) == sign_shapes(before.values())
+    return replace(schemas, operators=after), exact
+
+
+@dataclass(frozen=True)
+class Position:
+    """The revision of a snapshot, as far as its serializers show it.
+
+    Attributes:
+        revision: its revision (`base`: before the first); None when it cannot be determined.
+        candidates: where it may be, in order; one when it is known.
+        reasons: why the other revisions are excluded, or why candidates are indistinguishable; by revision.
+    """
+
+    revision: str | None
+    candidates: tuple[str, ...]
+    reasons: Mapping[str, str]
+
+    def require(self) -> str:
+        """The revision.
+
+        Raises:
+            MigrationError: it is not known; says why.
+        """
+        if self.revision is not None:
+            return self.revision
+        raise MigrationError(self.explain(), hint="Say where it is with --from REVISION")
+
+    def explain(self) -> str:
+        """Why the revision is not known; empty when it is."""
+        if self.revision is not None:
+            return ""
+        names = self.candidates or tuple(self.reasons)
+        why = "; ".join(f"{name}: {self.reasons[name]}" for name in names if name in self.reasons)
+        if self.candidates:
+            return f"the snapshot may be at {' or '.join(self.candidates)} ({why})"
+        return f"the snapshot is at no revision of this directory ({why})"
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """Whether a snapshot may be at a revision: why not, and whether every step leads back."""
+
+    refused: str = ""
+    exact: bool = True
+
+
+def find_position(revisions: Sequence[Migration], schemas: Schemas, base: str) -> Position:
+    """The revision that a snapshot is at.
+
+    Args:
+        revisions: from the first to the last.
+        schemas: of the operators that they name.
+        base: name of the position before the first revision.
+    """
+    names = (base, *(each.revision for each in revisions))
+    # The next step each way is enough to refuse most positions.
+    findings = [_judge(revisions, schemas, index, reach=1) for index in range(len(names))]
+    findings = [
+        each if each.refused else _judge(revisions, schemas, index, reach=len(revisions))
+        for index, each in enumerate(findings)
+    ]
+    fitting = [index for index, each in enumerate(findings) if not each.refused]
+    # A downgrade need not bring back the serializer to the last detail, but one that does is the better witness.
+    fitting = [index for index in fitting if findings[index].exact] or fitting
+    reasons = {
+        name: each.refused or "the serializers of another position fit better"
+        for index, (name, each) in enumerate(zip(names, findings, strict=True))
+        if index not in fitting
+    }
+    for lower, upper in pairwise(fitting):
+        silent = ", ".join(names[lower + 1 : upper + 1])
+        reasons[names[upper]] = f"{silent} leaves no trace in the serializers of this snapshot"
+    candidates = tuple(names[index] for index in fitting)
+    return Position(candidates[0] if len(candidates) == 1 else None, candidates, reasons)
+
+
+def _judge(revisions: Sequence[Migration], schemas: Schemas, index: int, reach: int) -> _Finding:
+    """Whether the snapshot may be at a position, by as many revisions above and below it."""
+    exact = True
+    shapes = schemas
+    for migration in revisions[index : index + reach]:
+        before = shapes
+        try:
+            shapes, back = apply_migration(shapes, migration, Direction.UPGRADE)
+        except StateError as error:
+            return _Finding(f"{migration.revision} cannot be applied: {_say(error)}")
+        # A cast to the current type is not a change: such a revision has been applied already.
+        exact = exact and back and not (_changes_types(migration) and shapes.is_like(before))
+    shapes = schemas
+    lost: set[tuple[str, str]] = set()
+    for migration in reversed(revisions[max(index - reach, 0) : index]):
+        try:
+            found = _find_lost(migration, shapes)
+            if found is None:
+                return _Finding(f"{migration.revision} can still be applied")
+            lost |= found
+            shapes, back = apply_migration(shapes, _leave_out(migration, shapes, lost), Direction.DOWNGRADE)
+        except StateError as error:
+            return _Finding(f"{migration.revision} cannot be taken back: {_say(error)}")
+        exact = exact and back
+    return _Finding(exact=exact)
+
+
+def _changes_types(migration: Migration) -> bool:
+    """Whether there is a step that does nothing else."""
+    steps = (step for change in migration.changes for step in change.upgrade)
+    return any(isinstance(step, Cast | Convert) and step.expression is None for step in steps)
+
+
+def _find_lost(migration: Migration, after: Schemas) -> set[tuple[str, str]] | None:
+    """States, by operator and name, whose earlier shape is unknown; '' stands for all states of an operator.
+
+    None says that a change without a way back has not been applied yet: it still fits, and would change serializers.
+    """
+    lost: set[tuple[str, str]] = set()
+    for change in migration.changes:
+        if not change.impossible:
+            continue
+        try:
+            again, _ = apply_migration(after, replace(migration, changes=(change,)), Direction.UPGRADE)
+        except StateError:
+            lost |= _name_states(change, after)
+            continue
+        if not again.is_like(after):
+            return None
+    return lost
+
+
+def _leave_out(migration: Migration, schemas: Schemas, lost: set[tuple[str, str]]) -> Migration:
+    """The migration without changes that cannot be taken back, and without those of states that are lost."""
+    kept = []
+    for change in migration.changes:
+        names = _name_states(change, schemas)
+        if not change.impossible and not names & lost and not {(operator, "") for operator, _ in names} & lost:
+            kept.append(change)
+    return replace(migration, changes=tuple(kept))
+
+
+def _name_states(change: Change, schemas: Schemas) -> set[tuple[str, str]]:
+    operator = schemas.find(change.operator)
+    return {(operator, change.state or ""), (operator, find_subject(change, Direction.DOWNGRADE))}
+
+
+def _say(error: StateError) -> str:
+    index = " / ".join(filter(None, (error.where.operator, error.where.state)))
+    return f"{error.what} ({index})" if index else error.what
+
 
 HEAD, BASE = "head", "base"
 """The last revision, and the point before the first."""

@@ -14,8 +14,7 @@ from typing import Any
 import yaml
 
 from state_pipelines.errors import MigrationError, StateError, UsageError, Where
-from state_pipelines.operations.migration.step_parser import parse_step, take_text
-from state_pipelines.operations.migration.step_texts import dump_step
+from state_pipelines.operations.migration.step_entries import dump_step, parse_step, take_text
 from state_pipelines.operations.migration.steps import Direction, Filter, Key, RenameStates, Step
 from state_pipelines.operations.python_files import run_python_file
 from state_pipelines.storage.documents import parse_yaml, read_given_file

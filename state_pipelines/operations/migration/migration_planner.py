@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_pipelines.codecs.serializer_layouts import complete, walk
-from state_pipelines.errors import MigrationError, UnsupportedError, UsageError, Where, at
+from state_pipelines.codecs.serializer_layouts import complete, keep_undecodable, walk
+from state_pipelines.errors import MigrationError, StateError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration import steps as st
-from state_pipelines.operations.migration.class_occurrences import require_equal_classes
-from state_pipelines.operations.migration.connector_columns import plan_split_edit, sets_split
-from state_pipelines.operations.migration.extraction import extract_like
-from state_pipelines.operations.migration.fields import apply_field_step, set_column, take_collections
-from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read, Stage
+from state_pipelines.operations.migration.fields import (
+    apply_field_step,
+    find_null_check,
+    plan_columns,
+    set_column,
+    take_collections,
+)
+from state_pipelines.operations.migration.flows import Apply, Flow, Merge, OperatorPlan, Read, Stage
 from state_pipelines.operations.migration.migration_files import Change, Migration, RowExpectation
-from state_pipelines.operations.migration.migration_plan import OperatorPlan
 from state_pipelines.operations.migration.payload_conversion import (
     convert_by_name,
     convert_fields,
@@ -34,24 +36,28 @@ from state_pipelines.operations.migration.payload_conversion import (
     rename_classes,
     resolve_type,
 )
-from state_pipelines.operations.migration.primitive_fields import find_null_check
-from state_pipelines.operations.migration.python_values import (
+from state_pipelines.operations.migration.shapes import (
     adopt_python_payload,
+    explain_unread,
     find_java_name,
     make_java_name,
     wrap_python_key,
 )
-from state_pipelines.operations.migration.row_columns import plan_columns
-from state_pipelines.operations.migration.session_windows import (
+from state_pipelines.operations.migration.state_steps import (
     SessionStates,
+    find_connectors,
     find_session_states,
+    plan_kind,
+    plan_split_edit,
+    plan_split_target,
+    require_equal_classes,
+    require_meaning,
     require_whole_sessions,
+    sets_split,
 )
-from state_pipelines.operations.migration.state_kind_changes import plan_kind, plan_split_target
-from state_pipelines.operations.migration.step_checks import require_meaning
+from state_pipelines.operations.migration.step_entries import extract_like
 from state_pipelines.operations.migration.steps import Direction
-from state_pipelines.operations.migration.struct_serializers import open_struct
-from state_pipelines.operations.migration.structs import PlanContext
+from state_pipelines.operations.migration.structs import PlanContext, known_sql_types, open_struct
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.beam import BeamSerializer
 from state_pipelines.serializers.registered_states import KEYED_KINDS, LIST_KINDS, OPERATOR_KINDS, StateKind
@@ -60,6 +66,9 @@ from state_pipelines.snapshot.state import python_name
 
 if TYPE_CHECKING:
     from state_pipelines.operations.migration.shapes import StateShape
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.snapshot import Operator
+    from state_pipelines.snapshot.snapshot_files import SnapshotFiles
 
 Chain = Sequence[tuple[Migration, Direction]]
 """Revisions in the order in which they are applied, each with its direction."""
@@ -582,3 +591,52 @@ def _follow(sessions: SessionStates | None, name: str, states: Mapping[str, Flow
     if sessions is None or role is None:
         return None
     return flows.Sessions(states[sessions.windows], role)
+
+
+def describe_copied(flow: Read, own: StateMetaInfo, before: StateShape) -> StateMetaInfo:
+    """The meta info of a state whose bytes are copied.
+
+    Args:
+        flow: of the state.
+        own: the description in the file; kept, except for changed names in the serializers.
+        before: the shape that was planned with.
+    """
+    if flow.shape.info == replace(before.info, name=flow.shape.name):
+        return replace(own, name=flow.shape.name)
+    return flow.shape.info
+
+
+def make_context(snapshot: SnapshotFiles, shapes: Mapping[str, StateShape]) -> PlanContext:
+    """Planning context of a snapshot."""
+    serializers = [*snapshot.keyed_files.serializers()]
+    serializers += [serializer for shape in shapes.values() for _, serializer in shape.info.serializers]
+    nodes = [node for serializer in serializers for node in walk(serializer)]
+    kryos = tuple(dict.fromkeys(node for node in nodes if isinstance(node, tree.Kryo)))
+    declared = tuple(dict.fromkeys(node for node in nodes if isinstance(node, tree.Declared)))
+    layouts = keep_undecodable(snapshot.layout_context)
+    return PlanContext(layouts, tuple(known_sql_types(nodes).items()), kryos, declared)
+
+
+def find_changes(migration: Migration, operator: Operator) -> tuple[Change, ...]:
+    """The changes of a migration that name an operator."""
+    snapshot, own = operator.snapshot, operator.metadata.operator_id
+    return tuple(each for each in migration.changes if snapshot.find_operator(each.operator).operator_id == own)
+
+
+def plan_operator(operator: Operator, shapes: Mapping[str, StateShape], chain: Chain) -> OperatorPlan:
+    """`plan_migrations` for an operator of a snapshot.
+
+    Raises:
+        MigrationError: as `plan_migrations`.
+    """
+    changes = [change for migration, _ in chain for change in find_changes(migration, operator)]
+    called = {change.operator for change in changes}
+    try:
+        context = make_context(operator.snapshot, shapes)
+        context = replace(context, connectors=tuple(find_connectors(operator, changes)))
+        return plan_migrations(shapes, chain, operators=called, context=context)
+    except StateError as error:
+        error.where = replace(error.where, operator=operator.label)
+        if unread := explain_unread(operator):
+            error.hint = f"{error.hint}; its operator state cannot be read ({unread})".removeprefix("; ")
+        raise

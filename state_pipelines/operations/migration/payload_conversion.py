@@ -12,16 +12,17 @@ from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import LayoutContext, contains_opaque, derive_layout, walk
 from state_pipelines.codecs.value_conversion import find_payload_conversion
 from state_pipelines.errors import MigrationError, UnsupportedError
-from state_pipelines.operations.migration.avro_schema import expand_schema, render_schema
-from state_pipelines.operations.migration.struct_serializers import open_struct
 from state_pipelines.operations.migration.structs import (
     RAW,
     Columns,
     PlanContext,
     Slot,
+    expand_schema,
     make_struct,
     make_text,
+    open_struct,
     quote_name,
+    render_schema,
 )
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import nullable

@@ -56,7 +56,7 @@ from state_pipelines.metadata.streams import (
 )
 from state_pipelines.operations.inspect import FORST, find_keyed_formats
 from state_pipelines.operations.local_processes import COPY_THREADS
-from state_pipelines.operations.write.file_names import make_file_name
+from state_pipelines.operations.write.keyed_rewrite import make_file_name
 from state_pipelines.operatorstate import FIRST_READ as FIRST_ELEMENT_READ
 from state_pipelines.operatorstate import OperatorHeader, read_operator_header, write_operator_header
 from state_pipelines.serializers.state_meta_info import join_infos

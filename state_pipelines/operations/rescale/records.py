@@ -46,12 +46,11 @@ from state_pipelines.operations.rescale.snapshot_merge import (
     merge_duplicates,
     require_key_groups,
 )
-from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.keyed_rewrite import WrittenFile, align_key_groups
-from state_pipelines.operations.write.spilled_blocks import Spill
+from state_pipelines.operations.write.keyed_rewrite import WrittenFile, align_key_groups, make_file_name
 from state_pipelines.operations.write.spills import (
     BATCH,
     BLOCK,
+    Spill,
     choose_batch,
     create_merged_spill,
     create_spill,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import ProofError, UnsupportedError, UsageError, Where
 from state_pipelines.keyed.digests import sum_digests
 from state_pipelines.metadata.handles import KeyGroupsSavepointStateHandle, RelativeFileStateHandle
-from state_pipelines.operations.erase.key_search import search_keys
+from state_pipelines.operations.key_search import search_keys
 from state_pipelines.operations.local_processes import choose_runner, run_tasks
 from state_pipelines.operations.rescale.records import (
     MovedRecords,

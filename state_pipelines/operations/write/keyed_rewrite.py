@@ -1,23 +1,28 @@
 """New files of keyed state: some states encoded again, all others copied as bytes.
 
-Two steps, each of which any number of tasks can share. `state_spills.write_state_spill` encodes rows of one state into
+Two steps, each of which any number of tasks can share. `spills.write_state_spill` encodes rows of one state into
 a spill, in whatever order they come; `merge_spills` writes the final file of one subtask from spills and from the old
 file. States whose records keep their keys need no spill: `merge_spills` rewrites them while it copies the old file
-(`RecordRewrite`).
-One block of records is held in memory. Of an old file that is not canonical a key group is held whole where that is
-larger.
+(`RecordRewrite`). One block of records is held in memory. Of an old file that is not canonical a key group is held
+whole where that is larger.
+
+Canonical files join framed records. For the native formats of the heap and the RocksDB backend, records of spills and
+of the old file go one key group after the other into the files that Flink's backends write.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import uuid
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.errors import FormatError, IncompatibleError, Where
+from state_pipelines.errors import FormatError, IncompatibleError, UnsupportedError, Where, at
+from state_pipelines.keyed import kernels
 from state_pipelines.keyed.canonical import (
     Block,
     CanonicalWriter,
@@ -31,25 +36,43 @@ from state_pipelines.keyed.canonical import (
     sum_runs,
 )
 from state_pipelines.keyed.digests import RecordDigest, sum_digests
-from state_pipelines.keyed.record_layout import concat_records, derive_keyed_layout
+from state_pipelines.keyed.heap import HeapWriter, holds_null_timestamp, may_hold_timestamps
+from state_pipelines.keyed.record_layout import KeyedRecords, concat_records, derive_keyed_layout
+from state_pipelines.keyed.rocksdb import RocksWriter
 from state_pipelines.keyed.sections import select_sections
-from state_pipelines.metadata.handles import KeyGroupRange, KeyGroupsSavepointStateHandle
-from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.spilled_blocks import find_blocks, read_spill
-from state_pipelines.operations.write.spills import BATCH
+from state_pipelines.metadata.handles import (
+    HandleAndLocalPath,
+    IncrementalRemoteKeyedStateHandle,
+    KeyedStateHandle,
+    KeyGroupRange,
+    KeyGroupsSavepointStateHandle,
+    KeyGroupsStateHandle,
+    RelativeFileStateHandle,
+)
+from state_pipelines.operations.local_processes import count_kernel_threads
+from state_pipelines.operations.write.spills import BATCH, find_blocks, read_spill
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.storage import Location, create_file, join
+from state_pipelines.storage import Location, create_file, exists, join, resolve
+from state_pipelines.storage.files import copy_file, remove_file
+from state_pipelines.storage.locations import parent
+from state_pipelines.storage.snapshot_writer import open_local_scratch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import numpy.typing as npt
 
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import KeyedFile, KeyGroupRecords, RecordContext, Runs
-    from state_pipelines.keyed.record_layout import KeyedRecords
-    from state_pipelines.operations.write.state_spills import StateSpill
+    from state_pipelines.keyed.record_layout import KeyedLayout
+    from state_pipelines.operations.write.spills import StateSpill
     from state_pipelines.snapshot import Operator
+
+
+def make_file_name() -> str:
+    """A name for a data file, as Flink makes them: a random UUID."""
+    return str(uuid.uuid4())
 
 
 LARGE = 2 * BATCH
@@ -437,3 +460,281 @@ def align_key_groups(
             where=Where(file=file.name),
             hint="Its records would be lost; please report this",
         )
+
+
+class MergedRecords:
+    """The records that a rewrite would write; see `keyed_file.KeyGroupRecords`.
+
+    Native formats sort or rearrange the records of a key group, which is therefore held whole.
+
+    Args:
+        rewrite: says what is merged; its target is not written.
+    """
+
+    def __init__(self, rewrite: FileRewrite) -> None:
+        self.rewrite = rewrite
+        self._merging = Merging(rewrite)
+
+    @property
+    def name(self) -> str:
+        """Name for errors."""
+        return str(self.rewrite.target)
+
+    @property
+    def states(self) -> dict[str, RecordDigest]:
+        """Digests of the records that were taken so far, by name of the state."""
+        return self._merging.states
+
+    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        """All records, one key group after the other.
+
+        Raises:
+            IncompatibleError: a key occurs twice.
+            StateError: a spill or the old file cannot be read.
+        """
+        for sections in self._merging.join(key_groups):
+            yield from self._cut(sections, context.prefix)
+
+    def _cut(self, sections: Sections, prefix: int) -> Iterator[tuple[int, Runs]]:
+        """The records of sections by key group."""
+        starts = np.append(np.int64(0), sections.ends)[:-1]
+        wanted = np.ones(len(self.rewrite.header.states), np.bool_)
+        cursor, output = np.array([0, -1, 0, 0], np.int64), np.empty((6, sections.records), np.int64)
+        status, count = kernels.scan_records(
+            sections.data.ctypes.data,
+            starts,
+            sections.ends,
+            sections.key_groups,
+            True,
+            True,
+            prefix,
+            wanted,
+            cursor,
+            output,
+        )
+        if status != kernels.DONE or count != sections.records:
+            raise FormatError("merged records are not what was written", where=Where(file=self.name))
+        states, groups = output[0], output[1]
+        edges = np.flatnonzero((np.diff(groups) != 0) | (np.diff(states) != 0)) + 1
+        runs: Runs = []
+        last = -1
+        for first, stop in zip([0, *edges.tolist()], [*edges.tolist(), count], strict=True):
+            if first == stop:
+                return
+            group = int(groups[first])
+            if runs and group != last:
+                yield last, runs
+                runs = []
+            key_starts, key_ends, value_starts, value_ends = output[2:, first:stop]
+            records = KeyedRecords(
+                groups[first:stop].astype(np.int32),
+                sections.data,
+                key_starts,
+                key_ends,
+                value_starts,
+                value_ends,
+                0,
+                self.name,
+            )
+            runs.append((int(states[first]), records))
+            last = group
+        yield last, runs
+
+
+class Format(Enum):
+    """Formats that can be written, by the word that users say."""
+
+    CANONICAL = "canonical"
+    HEAP = "heap"
+    ROCKSDB = "rocksdb"
+    KEEP = "keep"
+
+
+@dataclass(frozen=True)
+class NativeFiles:
+    """The files of one subtask in a native format.
+
+    Attributes:
+        records: the records.
+        header: the new header.
+        key_groups: range of the subtask.
+        context: of the operator.
+        target: directory of the new snapshot.
+        name: of the new file; with RocksDB what the names of the new files start with. It is chosen before any attempt,
+            so that one that is made again finds what the one before has left.
+        checkpoint_id: of the snapshot.
+    """
+
+    records: KeyGroupRecords
+    header: KeyedHeader
+    key_groups: KeyGroupRange
+    context: RecordContext
+    target: Location
+    name: str
+    checkpoint_id: int
+
+    def write_heap(self) -> tuple[KeyGroupsStateHandle, int]:
+        """Write the file of a `HeapKeyedStateBackend`; returns its handle and its size.
+
+        Raises:
+            UnsupportedError: a SQL timestamp is null, which Flink cannot restore from this format.
+            StateError: the records cannot be read.
+        """
+        location = join(self.target, self.name)
+        key = self.header.key_serializer
+        doubtful = {
+            state_id: derive_keyed_layout(info, key, self.context.max_parallelism, self.context.layouts)
+            for state_id, info in enumerate(self.header.states)
+            if may_hold_timestamps(info, key)
+        }
+        # Remove leftovers of a failed attempt; the name is unique to this task.
+        with create_file(location, replace=True) as output:
+            writer = HeapWriter(output, self.header, self.key_groups, self.context)
+            for key_group, runs in align_key_groups(self.records, self.context, self.key_groups):
+                if doubtful and runs:
+                    self._refuse_null_timestamps(runs, doubtful)
+                writer.write_key_group(key_group, runs)
+        stream = RelativeFileStateHandle(location.name, writer.size)
+        handle = KeyGroupsStateHandle(self.key_groups, writer.offsets, stream, state_handle_id=str(uuid.uuid4()))
+        return handle, writer.size
+
+    def _refuse_null_timestamps(self, runs: Runs, layouts: Mapping[int, KeyedLayout]) -> None:
+        for state_id, records in runs:
+            if state_id in layouts and holds_null_timestamp(records, layouts[state_id]):
+                raise UnsupportedError(
+                    "a SQL timestamp is null, and Flink cannot restore that from heap native state "
+                    "(SqlTimestampSerializer writes 12 bytes and reads 8)",
+                    where=Where(state=self.header.states[state_id].name),
+                    hint="Write canonical or rocksdb, which say where a record ends",
+                )
+
+    def write_rocksdb(self) -> tuple[IncrementalRemoteKeyedStateHandle, int]:
+        """Write the database of a `RocksDBKeyedStateBackend`; returns its handle and its size.
+
+        Raises:
+            FormatError: a key comes twice.
+            StateError: the records cannot be read.
+        """
+        with open_local_scratch() as directory:
+            writer = RocksWriter(directory / "db", self.header, self.context)
+            writer.write(self.records, self.key_groups)
+            meta = _put(join(self.target, f"{self.name}-meta"), writer.meta)
+            paths = writer.files
+            locations = [join(self.target, f"{self.name}-{number}") for number in range(len(paths))]
+            files = tuple(
+                HandleAndLocalPath(path.name, _upload(path, location))
+                for path, location in zip(paths, locations, strict=True)
+            )
+        self._remove_rest(len(paths))
+        size = meta.size + sum(file.handle.size for file in files if isinstance(file.handle, RelativeFileStateHandle))
+        handle = IncrementalRemoteKeyedStateHandle(
+            checkpoint_id=self.checkpoint_id,
+            backend_identifier=str(uuid.uuid4()),
+            key_groups=self.key_groups,
+            meta_data_state=meta,
+            shared_state=(),
+            private_state=files,
+            persisted_size=size,
+            state_handle_id=str(uuid.uuid4()),
+        )
+        return handle, size
+
+    def _remove_rest(self, number: int) -> None:
+        """Remove files from `number` on: leftovers of an attempt that made more of them; it wrote them in order."""
+        while exists(location := join(self.target, f"{self.name}-{number}")):
+            remove_file(location)
+            number += 1
+
+
+def _put(location: Location, data: bytes) -> RelativeFileStateHandle:
+    with create_file(location, replace=True) as output:
+        output.write(data)
+    return RelativeFileStateHandle(location.name, len(data))
+
+
+def _upload(path: Path, location: Location) -> RelativeFileStateHandle:
+    return RelativeFileStateHandle(location.name, copy_file(resolve(str(path)), location, replace=True))
+
+
+_WORTH_PROCESSES = 30_000_000
+"""Records, of about half a microsecond each in a native format."""
+
+
+@dataclass(frozen=True)
+class WrittenSubtask:
+    """New keyed state of one subtask.
+
+    Attributes:
+        subtask: index of the subtask.
+        handle: for the metadata; its files are relative to the target.
+        states: records by name of the state.
+        size: bytes written.
+    """
+
+    subtask: int
+    handle: KeyedStateHandle
+    states: dict[str, RecordDigest]
+    size: int
+
+
+@dataclass(frozen=True)
+class SubtaskWriting:
+    """Merges encoded records with the old state of a subtask, into files of one format.
+
+    Attributes:
+        operator: label, for errors.
+        rewrite: what is merged; its target is the file of the canonical and of the heap format, and begins the names of
+            the files of RocksDB.
+        format: of the new files.
+        checkpoint_id: of the snapshot.
+    """
+
+    operator: str
+    rewrite: FileRewrite
+    format: Format
+    checkpoint_id: int
+
+    @property
+    def threads(self) -> int:
+        """See `local_processes.Work`.
+
+        Native formats hold the interpreter for a while per record; only many are worth the start of processes.
+        """
+        base = self.rewrite.base
+        records = sum(spill.records for _, spills in self.rewrite.encoded for spill in spills)
+        if self.format is not Format.CANONICAL and records > _WORTH_PROCESSES:
+            return 1
+        return count_kernel_threads([] if base is None else [base])
+
+    def run(self) -> WrittenSubtask:
+        """Write it.
+
+        Raises:
+            IncompatibleError: a key occurs twice in a state.
+            StateError: a spill or the old state cannot be read.
+        """
+        with at(operator=self.operator):
+            return self._write_canonical() if self.format is Format.CANONICAL else self._write_native()
+
+    def _write_canonical(self) -> WrittenSubtask:
+        rewrite = self.rewrite
+        written = rewrite.run()
+        stream = RelativeFileStateHandle(rewrite.target.name, written.size)
+        handle = KeyGroupsSavepointStateHandle(rewrite.key_groups, written.offsets, stream)
+        return WrittenSubtask(rewrite.subtask, handle, written.states, written.size)
+
+    def _write_native(self) -> WrittenSubtask:
+        rewrite = self.rewrite
+        compressed = rewrite.header.compressed and self.format is not Format.ROCKSDB
+        records = MergedRecords(rewrite)
+        files = NativeFiles(
+            records,
+            replace(rewrite.header, compressed=compressed),
+            rewrite.key_groups,
+            rewrite.context,
+            parent(rewrite.target),
+            rewrite.target.name,
+            self.checkpoint_id,
+        )
+        handle, size = files.write_heap() if self.format is Format.HEAP else files.write_rocksdb()
+        return WrittenSubtask(rewrite.subtask, handle, records.states, size)

@@ -24,7 +24,7 @@ from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.metadata.handles import OperatorStreamStateHandle, RelativeFileStateHandle
-from state_pipelines.operations.write.file_names import make_file_name
+from state_pipelines.operations.write.keyed_rewrite import make_file_name
 from state_pipelines.operatorstate import (
     OperatorHeader,
     OperatorStateFile,

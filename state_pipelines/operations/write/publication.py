@@ -1,17 +1,22 @@
 """From an old snapshot and some new files to a new, self-contained savepoint.
 
-Every file that stays is copied into the new directory under a new name, handles become relative, so that the result
-can be moved as a whole. On request files are linked there, or only referenced where they lie. `_metadata` is written
+Every file that stays is copied into the new directory under a new name, and handles become relative, so that the result
+can be moved as a whole. On request files are linked there, or only referenced where they are. `_metadata` is written
 last.
+
+Before that, staged metadata are compared with the expected ones. Digests prove the content of files; this proves that
+`_metadata` names these files, each for its subtask and with its offsets, that everything else in it is as expected, and
+that every file is in the directory of the snapshot or an allowed one. No state is read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from state_pipelines.errors import UsageError, Where
+from state_pipelines.errors import ProofError, UsageError, Where
 from state_pipelines.metadata import (
     FIRST_VERSION_WITH_PROPERTIES,
     CheckpointMetadata,
@@ -45,17 +50,18 @@ from state_pipelines.metadata.streams import (
     copy_unmeasured,
     is_copied_inside,
     locate_file,
+    name_file,
     open_stream,
 )
 from state_pipelines.operations.local_processes import COPY_THREADS
-from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.storage import Location, join
+from state_pipelines.operations.write.keyed_rewrite import make_file_name
+from state_pipelines.storage import Location, PathMapping, join
 from state_pipelines.storage.files import list_directory, remove_file
-from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.locations import is_local, parent
 from state_pipelines.storage.snapshot_writer import can_link, link_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.metadata.references import StreamReference
     from state_pipelines.operations.write.keyed_rewrite import FileRewrite, WrittenFile
@@ -423,3 +429,216 @@ def _new_names(old: CheckpointMetadata, new: CheckpointMetadata) -> set[str]:
         replace_stream_handles(metadata, note)
         paths.append(found)
     return paths[1] - paths[0]
+
+
+MOST_DIFFERENCES = 3
+"""Largest number of differences that an error names."""
+
+
+def require_staged(
+    staged: Snapshot,
+    expected: CheckpointMetadata,
+    base: Snapshot | None,
+    copies: Sequence[FileCopy],
+    properties: CheckpointProperties | None,
+    changed: Collection[bytes] | None,
+) -> None:
+    """Require that staged metadata are the expected ones.
+
+    Args:
+        staged: the new snapshot, which is not published yet.
+        expected: its metadata with handles of new files; files that are taken over have their old names.
+        base: the snapshot to whose directory these names are relative.
+        copies: of the files that were taken over.
+        properties: of the new snapshot, where its version has any; None for those of a canonical savepoint.
+        changed: ids of the operators that may differ from those of `base`; None for any.
+
+    Raises:
+        ProofError: an operator, a subtask, a handle, an offset or another field is missing, added or different.
+    """
+    file = str(staged.location.metadata)
+    if base is None:
+        require_equal(staged.metadata, expected, file)
+        return
+    labels = {each.metadata.operator_id: each.label for each in base.operators}
+    if changed is not None:
+        before, after = (
+            tuple(each for each in side.operator_states if each.operator_id not in changed)
+            for side in (base.metadata, expected)
+        )
+        require_equal(replace(expected, operator_states=after), replace(expected, operator_states=before), file, labels)
+    wanted = with_version(expected, max(expected.version, FIRST_RELATIVE_VERSION))
+    if wanted.version >= FIRST_VERSION_WITH_PROPERTIES:
+        wanted = replace(wanted, properties=properties or make_savepoint_properties(SavepointFormatType.CANONICAL))
+    sources = {each.target.name: each.source for each in copies}
+    references = (each.handle for each in list_references(base.metadata))
+    old = {each.relative_path for each in references if isinstance(each, RelativeFileStateHandle)}
+    require_equal(_normalize(staged.metadata, staged, sources, ()), _normalize(wanted, base, {}, old), file, labels)
+
+
+def require_equal(
+    metadata: CheckpointMetadata,
+    expected: CheckpointMetadata,
+    file: str,
+    labels: Mapping[bytes, str] | None = None,
+) -> None:
+    """Require that metadata are the expected ones.
+
+    Args:
+        metadata: those of the new snapshot.
+        expected: as they should be.
+        file: of the new metadata, for the error.
+        labels: of operators, for the error; default their uid, else their id.
+
+    Raises:
+        ProofError: something is missing, added or different.
+    """
+    differences = list(_compare(expected, metadata, labels or {}))
+    if not differences:
+        return
+    shown = "; ".join(differences[:MOST_DIFFERENCES])
+    more = len(differences) - MOST_DIFFERENCES
+    raise ProofError(
+        "the proof failed (metadata_as_expected); nothing was published: the new metadata differ from the planned "
+        f"ones: {shown}{f'; and {more:,} more differences' if more > 0 else ''}",
+        where=Where(file=file),
+        hint="Please report this",
+    )
+
+
+def _normalize(
+    metadata: CheckpointMetadata, snapshot: Snapshot, copies: Mapping[str, StateStream], old: Collection[str]
+) -> CheckpointMetadata:
+    """`metadata` with the same handles before and after files are copied.
+
+    Args:
+        metadata: the metadata.
+        snapshot: finds the files.
+        copies: old streams by name of the new file.
+        old: relative paths of files that will be copied; other relative paths without a copy are those of new files.
+    """
+
+    def name(reference: StreamReference) -> StreamStateHandle:
+        match reference.handle:
+            case ByteStreamStateHandle() as handle:
+                # Staging shortens names of inlined state, which are identities only.
+                return replace(handle, handle_name="")
+            case RelativeFileStateHandle(relative_path=path, size=size) if path in copies:
+                return FileStateHandle(f"{copies[path].name} from {copies[path].start}", size)
+            case RelativeFileStateHandle(relative_path=path) as handle if path not in old:
+                return handle
+            case RelativeFileStateHandle() | FileStateHandle() | SegmentFileStateHandle() as handle:
+                file = name_file(handle, snapshot.location.directory, snapshot.path_mapping)
+                start = handle.start if isinstance(handle, SegmentFileStateHandle) else 0
+                return FileStateHandle(f"{file or handle} from {start}", handle.size)
+            case handle:
+                return handle
+
+    operators = tuple(replace(each, subtasks=tuple(map(_separate, each.subtasks))) for each in metadata.operator_states)
+    return replace_stream_handles(replace(metadata, operator_states=operators), name)
+
+
+def _separate(subtask: SubtaskState) -> SubtaskState:
+    """`subtask` without shared tables and merged files, which staging makes its own.
+
+    `publication` does the same; a comparison that called it would not see what it leaves out.
+    """
+    return replace(
+        subtask,
+        managed_operator_state=_separate_elements(subtask.managed_operator_state),
+        raw_operator_state=_separate_elements(subtask.raw_operator_state),
+        managed_keyed_state=_separate_tables(subtask.managed_keyed_state),
+    )
+
+
+def _separate_elements(handle: OperatorStateHandle | None) -> OperatorStateHandle | None:
+    if not isinstance(handle, FileMergingOperatorStreamStateHandle):
+        return handle
+    empty = isinstance(handle.delegate, EmptySegmentFileStateHandle)
+    return None if empty else OperatorStreamStateHandle(handle.states, handle.delegate)
+
+
+def _compare(expected: CheckpointMetadata, staged: CheckpointMetadata, labels: Mapping[bytes, str]) -> Iterator[str]:
+    yield from _compare_fields(expected, staged, "operator_states")
+    wanted, found = ({each.operator_id: each for each in side.operator_states} for side in (expected, staged))
+    for operator_id in dict.fromkeys((*wanted, *found)):
+        label = f"operator {labels.get(operator_id) or (wanted | found)[operator_id].uid or operator_id.hex()}"
+        if operator_id not in found:
+            yield f"{label} is missing"
+        elif operator_id not in wanted:
+            yield f"{label} is not expected"
+        else:
+            one, other = wanted[operator_id], found[operator_id]
+            yield from (f"{label}: {each}" for each in _compare_fields(one, other, "subtasks"))
+            yield from (f"{label}, {each}" for each in _compare_subtasks(one, other))
+
+
+def _compare_subtasks(expected: OperatorState, staged: OperatorState) -> Iterator[str]:
+    for one, other in zip_longest(expected.subtasks, staged.subtasks):
+        if one is None:
+            yield f"subtask {other.index}: not expected"
+        elif other is None or one.index != other.index:
+            yield f"subtask {one.index}: missing"
+        else:
+            yield from (f"subtask {one.index}: {each}" for each in _compare_fields(one, other))
+
+
+def _compare_fields(expected: Any, staged: Any, but: str = "") -> Iterator[str]:
+    """Differing fields of two dataclasses."""
+    for name in (each.name for each in fields(expected) if each.name != but):
+        one, other = getattr(expected, name), getattr(staged, name)
+        if one != other:
+            shown = f" is {other}, not {one}" if isinstance(one, str | int) else " is not the expected one"
+            yield f"{name.replace('_', ' ')}{shown}"
+
+
+def require_own_files(
+    metadata: CheckpointMetadata, directory: Location, beside: Collection[Location] = frozenset()
+) -> None:
+    """Make sure that a new snapshot needs nothing outside its directory, before it is published.
+
+    Args:
+        metadata: of the new snapshot.
+        directory: of the new snapshot, with all data files written.
+        beside: other directories whose files it may name by absolute paths, such as `shared` of its job. These files
+            are not looked for: the tasks that wrote them have said so.
+
+    Raises:
+        OutOfReachError: a handle names a file elsewhere, although other directories are allowed.
+        ProofError: a handle names a file elsewhere, a file that is not there, or one that is too short; names the
+            handle.
+    """
+    allowed = PathMapping().allow(each.url for each in beside)
+    references = [each for each in list_references(metadata) if not isinstance(each.handle, _INLINED)]
+    sizes = {entry.location.name: entry.size for entry in list_directory(directory)} if references else {}
+    for reference in references:
+        match reference.handle:
+            case RelativeFileStateHandle(relative_path=name, size=size):
+                if "/" in name or name in (".", ".."):
+                    raise _refuse(reference, f"{name}, which is not a file of the directory itself")
+                if name not in sizes:
+                    raise _refuse(reference, f"{name}, which is not there")
+                # Sizes of logged changes are those before compression (`StateChangeFormat`).
+                if sizes[name] < size and reference.role is not StreamRole.CHANGES:
+                    raise _refuse(reference, f"{size:,} bytes of {name}, which has {sizes[name]:,}")
+            case FileStateHandle(path=path) | SegmentFileStateHandle(path=path) as handle:
+                if beside and parent(locate_file(handle, directory, allowed)) in beside:
+                    continue
+                raise _refuse(reference, f"{path}, which may lie elsewhere")
+            case other:
+                raise _refuse(reference, f"a {type(other).__name__}, of which no file is known")
+
+
+_INLINED = (ByteStreamStateHandle, EmptySegmentFileStateHandle)
+
+
+def _refuse(reference: StreamReference, named: str) -> ProofError:
+    operator = reference.operator
+    subtask = "" if reference.subtask_index is None else f" of subtask {reference.subtask_index}"
+    role = f" ({reference.role.value} {reference.local_path or ''}".rstrip() + ")"
+    return ProofError(
+        f"the new snapshot would not stand alone: its handle of {reference.category.value} state{subtask}{role} names "
+        f"{named}",
+        where=Where(operator=operator.uid or operator.operator_id.hex()),
+        hint="Nothing was published; please report this",
+    )

@@ -1,28 +1,32 @@
 """Writing new state of some operators into one savepoint: beside the states of a base snapshot, or alone.
 
-`plan_savepoint` decides what is written where; tasks encode rows into spills (`state_spills.write_state_spill`) and
-element files (`operator_rewrite.write_elements`), then `SavepointPlan.write` merges them into files of subtasks.
+Descriptions say what the state is: operators, their keyed states, timers, list and broadcast states; the rows come
+beside them (`operations.bootstrap`, `spark.bootstrap_run`). `plan_savepoint` decides what is written where; tasks
+encode rows into spills (`spills.write_state_spill`) and element files (`operator_rewrite.write_elements`), then
+`SavepointPlan.write` merges them into files of subtasks.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.codecs.serializer_layouts import LayoutContext
+from state_pipelines.codecs.kryo import FieldLists, oldest_metadata_version
+from state_pipelines.codecs.layout import LayoutContext
 from state_pipelines.errors import UnsupportedError, UsageError, Where, at
+from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.keyed.hashing.value_hashes import make_key_hasher
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.key_groups import compute_default_max_parallelism, compute_key_group_range
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.record_layout import KeyedLayout, derive_keyed_layout
-from state_pipelines.metadata import CheckpointMetadata, OperatorState
+from state_pipelines.metadata import CheckpointMetadata, OperatorState, find_operator_id
 from state_pipelines.metadata.checkpoint import format_operator_id
 from state_pipelines.metadata.handles import ByteStreamStateHandle
-from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.keyed_rewrite import FileRewrite
-from state_pipelines.operations.write.new_layouts import choose_metadata_version, make_layouts
+from state_pipelines.operations.jobs.flink_config import FLINK_2, parse_release
+from state_pipelines.operations.write.keyed_rewrite import FileRewrite, Format, SubtaskWriting, make_file_name
 from state_pipelines.operations.write.operator_rewrite import ElementEncoder, OperatorRewrite
 from state_pipelines.operations.write.publication import (
     FileMode,
@@ -30,32 +34,244 @@ from state_pipelines.operations.write.publication import (
     replace_keyed_state,
     replace_operator_state,
 )
-from state_pipelines.operations.write.state_descriptions import (
-    OperatorDescription,
-    require_distinct_names,
-)
-from state_pipelines.operations.write.state_formats import Format
-from state_pipelines.operations.write.subtask_writing import SubtaskWriting
 from state_pipelines.operatorstate import OperatorHeader
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers import tree
+from state_pipelines.serializers.build import VOID_NAMESPACE, timer
+from state_pipelines.serializers.registered_states import KEYED_KINDS, LIST_KINDS, OPERATOR_KINDS, StateKind
+from state_pipelines.serializers.state_meta_info import (
+    StateMetaInfo,
+    broadcast_state,
+    keyed_state,
+    operator_list,
+    priority_queue,
+)
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import Kryo
 from state_pipelines.snapshot.checks import check_offsets
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.storage import Location, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from os import PathLike
 
     from state_pipelines.keyed.digests import RecordDigest
+    from state_pipelines.keyed.hashing import HashExpression
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.operations.write.operator_rewrite import ElementFile
-    from state_pipelines.operations.write.state_spills import StateSpill
+    from state_pipelines.operations.write.spills import StateSpill
     from state_pipelines.operations.write.transaction import SnapshotTransaction
     from state_pipelines.operatorstate import UnreadOperatorState
-    from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Operator, Snapshot
+
+KRYO_OF_FLINK_1, KRYO_OF_FLINK_2 = 2, 5
+
+
+def make_layouts(
+    classes: FieldLists | Iterable[str | PathLike[str]] | str | None = None,
+    flink_version: str | None = None,
+    snapshot: Snapshot | None = None,
+) -> LayoutContext:
+    """Return what the layouts of new state depend on.
+
+    Args:
+        classes: fields of the classes that Kryo writes and subclasses of POJOs; paths of jars, directories, class files
+            or field lists. Default those that `snapshot` was opened with.
+        flink_version: release that goes on from the state, such as 1.20 or 2.2: Kryo 2 is that of Flink 1.x, Kryo 5
+            that of 2.x. Default the line of the snapshot, else 2.x.
+        snapshot: that the new state is added to, whose `_metadata` says the line.
+
+    Raises:
+        UsageError: the release is none, or of another line than the snapshot.
+        MissingFileError: a file does not exist.
+    """
+    wanted = None
+    if flink_version is not None:
+        wanted = KRYO_OF_FLINK_2 if parse_release(flink_version) >= FLINK_2 else KRYO_OF_FLINK_1
+    if classes is None and snapshot is not None:
+        classes = snapshot.classes
+    if isinstance(classes, str):
+        classes = [classes]
+    lists = classes if classes is None or isinstance(classes, FieldLists) else load_field_lists(classes)
+    if snapshot is None:
+        return LayoutContext(kryo_version=wanted or KRYO_OF_FLINK_2, classes=lists)
+    if wanted not in (None, snapshot.kryo_version):
+        raise UsageError(
+            f"the snapshot has the metadata of Flink {1 if snapshot.kryo_version == KRYO_OF_FLINK_1 else 2}.x, and "
+            f"flink_version is {flink_version}: values of Kryo are of one release line in a snapshot",
+            hint="Leave flink_version out",
+        )
+    known = snapshot.layout_context
+    return LayoutContext(known.kryo_version, known.subclasses, lists, known.messages)
+
+
+def has_kryo(serializers: Iterable[Serializer]) -> bool:
+    """Return whether a serializer, or one inside it, is that of Kryo."""
+    pending = list(serializers)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Kryo):
+            return True
+        pending += node.nested
+    return False
+
+
+def choose_metadata_version(layouts: LayoutContext, serializers: Iterable[Serializer], default: int) -> int:
+    """Return the version of `_metadata` for new state: `default`, unless values of Kryo 5 ask for that of Flink 2.x."""
+    if layouts.kryo_version == KRYO_OF_FLINK_2 and has_kryo(serializers):
+        return max(default, oldest_metadata_version(KRYO_OF_FLINK_2))
+    return default
+
+
+"""Distribution modes of operator state, as `_metadata` names them."""
+
+
+@dataclass(frozen=True)
+class StateDescription:
+    """A keyed state, or the timers of one service and time domain.
+
+    Attributes:
+        name: state name.
+        state_type: VALUE, LIST, MAP, REDUCING, AGGREGATING or TIMER; needed for a state that the base does not have.
+        value: serializer of the value (of the whole list or map); needed for a state that the base does not have;
+            timers have none.
+        namespace: serializer of the namespace.
+    """
+
+    name: str
+    state_type: str | None = None
+    value: Serializer | None = None
+    namespace: Serializer = VOID_NAMESPACE
+
+    def make_info(self, key: Serializer, known: StateMetaInfo | None) -> StateMetaInfo:
+        """The meta info of the new state.
+
+        Args:
+            key: serializer of the keys of the operator.
+            known: what the base says of the state; None when it does not have it.
+
+        Raises:
+            UsageError: the description lacks what the base does not know, or contradicts itself.
+        """
+        if self.state_type == StateKind.TIMER:
+            return priority_queue(self.name, timer(key, self.namespace))
+        state_type = self.state_type or (known.state_type if known else None)
+        value = self.value or (known.value_serializer if known else None)
+        if known is not None and self.value is None and state_type == known.state_type:
+            return known
+        if state_type is None or value is None:
+            raise self._missing("the state type" if state_type is None else "the serializer of the value")
+        if state_type not in KEYED_KINDS:
+            raise UsageError(
+                f"{state_type} is not a type of keyed state",
+                where=Where(state=self.name),
+                hint=f"Types are {', '.join(KEYED_KINDS)}",
+            )
+        for name, kind in ((StateKind.LIST, tree.ListOf), (StateKind.MAP, tree.MapOf)):
+            if state_type == name and not isinstance(value, kind):
+                raise UsageError(
+                    f"{name} state needs a {name.capitalize()} as serializer of the value, not {describe(value)}",
+                    where=Where(state=self.name),
+                )
+        namespace = known.namespace_serializer if known else self.namespace
+        return keyed_state(self.name, state_type, value, namespace)
+
+    def _missing(self, what: str) -> UsageError:
+        return UsageError(f"{what} of state {self.name} is not known and must be given", where=Where(state=self.name))
+
+
+@dataclass(frozen=True)
+class OperatorStateDescription:
+    """A list or broadcast state.
+
+    Attributes:
+        name: state name.
+        value: serializer of the elements; of a broadcast state of the values.
+        mode: `SPLIT`, `UNION` or `BROADCAST`.
+        key: serializer of the keys of a broadcast state.
+    """
+
+    name: str
+    value: Serializer
+    mode: str = StateKind.SPLIT_DISTRIBUTE
+    key: Serializer | None = None
+
+    def make_info(self) -> StateMetaInfo:
+        """The meta info of the new state.
+
+        Raises:
+            UsageError: an unknown mode, or a key where there is none, or none where there is one.
+        """
+        if self.mode not in OPERATOR_KINDS or (self.mode == StateKind.BROADCAST) != (self.key is not None):
+            raise UsageError(
+                f"operator state of mode {self.mode} {'with' if self.key else 'without'} a key",
+                where=Where(state=self.name),
+                hint=f"Modes are {', '.join(LIST_KINDS)}, and {StateKind.BROADCAST}, which has a key",
+            )
+        if self.key is not None:
+            return broadcast_state(self.name, self.key, self.value)
+        return operator_list(self.name, self.value, self.mode)
+
+
+@dataclass(frozen=True)
+class OperatorDescription:
+    """New state of one operator.
+
+    Attributes:
+        operator: uid, or 32-digit operator id.
+        keyed: keyed states and timers.
+        unkeyed: list and broadcast states.
+        key: serializer of the keys; needed when the base has no keyed state for the operator.
+        parallelism: number of subtasks; needed for an operator that the base does not have.
+        max_parallelism: number of key groups; by default what Flink would choose.
+        hashes: `hashCode` of user classes in the key, by class name.
+        coordinator: state of the operator coordinator; None to leave it as it is.
+    """
+
+    operator: str
+    keyed: tuple[StateDescription, ...] = ()
+    unkeyed: tuple[OperatorStateDescription, ...] = ()
+    key: Serializer | None = None
+    parallelism: int | None = None
+    max_parallelism: int | None = None
+    hashes: tuple[tuple[str, HashExpression], ...] = ()
+    coordinator: bytes | None = None
+
+    @property
+    def operator_id(self) -> bytes:
+        """The operator id, 16 bytes."""
+        return find_operator_id(self.operator)
+
+
+def require_distinct_names(operators: Sequence[OperatorDescription]) -> None:
+    """Refuse operators that are described twice, and states of one operator with one name.
+
+    Raises:
+        UsageError: with Flink's reason.
+    """
+    for each in _repeated(description.operator_id.hex() for description in operators):
+        label = next(one.operator for one in operators if one.operator_id.hex() == each)
+        raise UsageError(
+            "the operator is described twice",
+            where=Where(operator=label),
+            hint="A uid names one operator of a job (Flink: `Hash collision on user-specified ID`); "
+            "give all its states in one description",
+        )
+    for description in operators:
+        for names in (description.keyed, description.unkeyed):
+            for name in _repeated(each.name for each in names):
+                raise UsageError(
+                    "two states have this name",
+                    where=Where(operator=description.operator, state=name),
+                    hint="Flink knows the states of an operator by their names; rename one",
+                )
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
 
 NEW_METADATA_VERSION = 3
 """Metadata version of savepoints without a base: readable by every Flink from 1.11 on."""

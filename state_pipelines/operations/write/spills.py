@@ -1,7 +1,8 @@
 """Spills: framed records in any order on their way to their files, on disk between two stages of work.
 
-The first stage encodes rows (`write.keyed_rewrite`) or reads records for other key groups
-(`rescale.records`); the second writes the file of a subtask. Any number of tasks can share either stage.
+The first stage encodes rows of a state (`create_state_spill`) or reads records for other key groups
+(`rescale.records`); the second writes the file of a subtask (`write.keyed_rewrite`). Any number of tasks can share
+either stage.
 
 A spill is a sequence of blocks (`keyed.canonical.Block`). The data of each block are followed by its index
 (`RUN`) and a directory with the offsets of every key group's runs, in the index and in the file. Reading a range of key
@@ -21,35 +22,173 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
+from state_pipelines.errors import FormatError, Where
 from state_pipelines.keyed.canonical import (
     RUN,
+    Block,
     Index,
     RecordBuffer,
     join_blocks,
+    join_sides,
     merge_runs,
     size_of_records,
     sum_states,
 )
 from state_pipelines.keyed.digests import RecordDigest
 from state_pipelines.metadata.handles import KeyGroupRange
-from state_pipelines.operations.write.spilled_blocks import (
-    TRAILER,
-    Spill,
-    SpilledBlock,
-    SpilledRange,
-    find_range,
-    read_spill,
-)
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.storage import Location, create_file, join, read_range, resolve
 from state_pipelines.storage.faults import translating
+from state_pipelines.storage.files import file_size
 from state_pipelines.storage.locations import Threads, is_local
 from state_pipelines.storage.snapshot_writer import open_local_scratch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
 
     from state_pipelines.keyed.record_layout import KeyedRecords
+    from state_pipelines.keyed.row_encoding import EncodedRows, RecordEncoder
+
+_DIRECTORY_ROW = 16
+_BLOCK_ROW = 24
+
+TRAILER = 8
+"""Bytes of the number of blocks, at the end of a spill."""
+
+
+@dataclass(frozen=True)
+class SpilledBlock:
+    """Location of a block.
+
+    Attributes:
+        start: of its data.
+        size: of its data; the index follows, then the directory.
+        runs: how many.
+    """
+
+    start: int
+    size: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class Spill:
+    """Records of all states, framed for their new key groups.
+
+    Attributes:
+        location: the file.
+        max_parallelism: number of the new key groups.
+        blocks: the blocks.
+        states: what it holds of each state, by name, under the new key groups.
+        dropped: what was left out of each state, under the old key groups.
+        found: all that was read of each state, for the proof; empty unless digests were requested.
+    """
+
+    location: Location
+    max_parallelism: int
+    blocks: tuple[SpilledBlock, ...]
+    states: dict[str, RecordDigest] = field(default_factory=dict)
+    dropped: dict[str, RecordDigest] = field(default_factory=dict)
+    found: dict[str, RecordDigest] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SpilledRange:
+    """Part of a block in a range of key groups.
+
+    Attributes:
+        location: the file.
+        key_groups: the range.
+        runs: `RUN`[r]; offsets count from the start of the file.
+        bounds: i64[key groups + 1], where the data of each key group begin in the file.
+    """
+
+    location: Location
+    key_groups: KeyGroupRange
+    runs: Index
+    bounds: npt.NDArray[np.int64]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the data."""
+        return int(self.bounds[-1] - self.bounds[0])
+
+    def read(self, key_groups: KeyGroupRange) -> Block:
+        """The runs of some of its key groups, which lie side by side; offsets count from the start of the data."""
+        first, stop = (each - self.key_groups.start for each in (key_groups.start, key_groups.end + 1))
+        start, end = int(self.bounds[first]), int(self.bounds[stop])
+        low, high = np.searchsorted(self.runs["key_group"], (key_groups.start, key_groups.end + 1))
+        runs = self.runs[low:high].copy()
+        runs["offset"] -= start
+        return Block(np.frombuffer(read_range(self.location, start, end), np.uint8), runs)
+
+
+def find_blocks(location: Location) -> tuple[SpilledBlock, ...]:
+    """Locations of the blocks of a spill.
+
+    Raises:
+        FormatError: the file is not a spill.
+    """
+    end = file_size(location) - TRAILER
+    count = int.from_bytes(read_range(location, end, end + TRAILER), "little") if end >= 0 else -1
+    if not 0 <= count * _BLOCK_ROW <= end:
+        raise FormatError("the file is not a spill", where=Where(file=str(location)))
+    rows = np.frombuffer(read_range(location, end - count * _BLOCK_ROW, end), "<i8").reshape(-1, 3)
+    return tuple(SpilledBlock(*row) for row in rows.tolist())
+
+
+def read_spill(location: Location, blocks: Sequence[SpilledBlock], key_groups: KeyGroupRange) -> Iterator[SpilledRange]:
+    """List the parts of the blocks of a spill in some key groups; their data are not read yet.
+
+    Raises:
+        FormatError: the file is not the spill that was written.
+    """
+    for block in blocks:
+        found = find_range(location, block, key_groups)
+        if found is not None:
+            yield found
+
+
+def find_range(location: Location, block: SpilledBlock, key_groups: KeyGroupRange) -> SpilledRange | None:
+    """Find the part of a block in some key groups; None when there is none; errors as of `read_spill`."""
+    index = block.start + block.size
+    position = index + block.runs * RUN.itemsize + key_groups.start * _DIRECTORY_ROW
+    raw = read_range(location, position, position + (len(key_groups) + 1) * _DIRECTORY_ROW)
+    directory = np.frombuffer(raw, "<i8").reshape(-1, 2).astype(np.int64)
+    rows, bounds = directory[:, 0], directory[:, 1]
+    inside = 0 <= rows[0] <= rows[-1] <= block.runs and block.start <= bounds[0] <= bounds[-1] <= index
+    if not inside or (np.diff(rows) < 0).any() or (np.diff(bounds) < 0).any():
+        raise FormatError("the directory of a spill is damaged", where=Where(file=str(location)))
+    if rows[0] == rows[-1]:
+        return None
+    start, end = (index + int(row) * RUN.itemsize for row in (rows[0], rows[-1]))
+    found = SpilledRange(location, key_groups, np.frombuffer(read_range(location, start, end), RUN), bounds)
+    if not _is_index(found, rows - rows[0]):
+        raise FormatError("the index of a spill is damaged", where=Where(file=str(location), offset=start))
+    return found
+
+
+def _is_index(found: SpilledRange, rows: npt.NDArray[np.int64]) -> bool:
+    """Whether runs are what a directory says; `rows` are those at which the runs of each key group begin, and the end.
+
+    Kernels copy what the runs name, wherever that is.
+    """
+    runs, key_groups = found.runs, found.key_groups
+    groups, sizes, lasts = runs["key_group"], runs["size"], runs["last"]
+    ordered = np.diff(groups.astype(np.int64) << 32 | runs["state"]) > 0
+    offsets = np.append(runs["offset"], found.bounds[-1])
+    return bool(
+        ordered.all()
+        and np.array_equal(np.searchsorted(groups, np.arange(key_groups.start, key_groups.end + 2)), rows)
+        and np.array_equal(np.diff(offsets), sizes)
+        and np.array_equal(offsets[rows], found.bounds)
+        and ((lasts >= 0) & (lasts < sizes)).all()
+    )
+
 
 BLOCK = 32 << 20
 """Bytes of records in a block."""
@@ -354,3 +493,87 @@ def _read_chunks(runs: Sequence[tuple[Location, np.void]], size: int) -> Iterato
         start, end = int(run["offset"]), int(run["offset"] + run["size"])
         for position in range(start, end, size):
             yield read_range(location, position, min(position + size, end))
+
+
+@dataclass(frozen=True)
+class StateSpill:
+    """Encoded records of one state that wait to be merged.
+
+    Attributes:
+        location: the file, in which the state has the id 0.
+        records: how many.
+        key_groups: range outside of which none of them lies.
+    """
+
+    location: Location
+    records: int
+    key_groups: KeyGroupRange
+
+
+@dataclass
+class StateSpillWriter:
+    """Writes records of one state into a spill; see `create_state_spill`.
+
+    Attributes:
+        encoder: knows the layouts.
+        target: the file.
+        spill: takes the records.
+        records: their number.
+        first: lowest key group.
+        last: highest key group.
+    """
+
+    encoder: RecordEncoder
+    target: Location
+    spill: SpillWriter
+    records: int = 0
+    first: int = 0
+    last: int = -1
+
+    def add(self, rows: EncodedRows) -> None:
+        """Take encoded rows, at least one."""
+        self.spill.add(0, join_sides(rows.key_groups, rows.keys, rows.values))
+        lowest, highest = int(rows.key_groups.min()), int(rows.key_groups.max())
+        self.first = min(self.first, lowest) if self.records else lowest
+        self.last = max(self.last, highest)
+        self.records += len(rows.key_groups)
+
+    @property
+    def written(self) -> StateSpill:
+        """The file, once it is written."""
+        return StateSpill(self.target, self.records, KeyGroupRange(self.first, self.last - self.first + 1))
+
+
+@contextmanager
+def create_state_spill(encoder: RecordEncoder, target: Location, limit: int) -> Iterator[StateSpillWriter]:
+    """Write a spill; what an attempt that died has left is replaced.
+
+    Args:
+        encoder: knows the layouts.
+        target: the file.
+        limit: bytes of records that are held in memory.
+
+    Raises:
+        StateError: the storage refuses.
+    """
+    maps = frozenset([0] if encoder.layout.state_type == StateKind.MAP else [])
+    buffer = RecordBuffer(encoder.prefix, maps, limit)
+    with create_spill(target, buffer, encoder.layout.max_parallelism) as spill:
+        yield StateSpillWriter(encoder, target, spill)
+
+
+def write_state_spill(encoder: RecordEncoder, batches: Iterable[pa.RecordBatch], target: Location) -> StateSpill:
+    """Encode rows of one state into a spill.
+
+    Args:
+        encoder: knows the layouts.
+        batches: rows in any order; the rows of one list follow each other inside one task.
+        target: the file; what an attempt that died has left is replaced.
+
+    Raises:
+        ValueRangeError: a value does not fit the state's serializer.
+    """
+    with create_state_spill(encoder, target, BLOCK) as writer:
+        for rows in encoder.encode(batches):
+            writer.add(rows)
+    return writer.written

@@ -1,4 +1,9 @@
-"""The transaction of a new snapshot: its tasks and files, its proof, its publication."""
+"""The transaction of a new snapshot: its tasks and files, its proof, its publication and its manifest.
+
+A proof counts the records of the source without clipping: nothing that its handles hold may be left out. A RocksDB
+database that several subtasks share is read once per subtask, clipped to the key groups of each. Its records are
+counted as they are stored too, once, so that a wrong range is found. Other files are never clipped.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +12,119 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from state_pipelines.errors import at
+from state_pipelines.keyed.digests import RecordDigest, sum_digests
+from state_pipelines.keyed.keyed_file import digest_states
 from state_pipelines.metadata import CheckpointMetadata, list_references, read_metadata, with_version, write_metadata
-from state_pipelines.metadata.handles import FileStateHandle
-from state_pipelines.operations.local_processes import run_tasks
-from state_pipelines.operations.proofs import ProofReport, require_proof
-from state_pipelines.operations.write.manifest_files import RecordedWork, make_manifest
-from state_pipelines.operations.write.own_files import require_own_files
-from state_pipelines.operations.write.publication import FileCopy, FileMode, find_other_sizes, plan_copies
-from state_pipelines.operations.write.staged_metadata import require_staged
+from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
+from state_pipelines.operations.local_processes import count_kernel_threads, run_tasks
+from state_pipelines.operations.proofs import (
+    AFTER,
+    DESCRIPTIONS,
+    EXPECTED,
+    SOURCE_WHOLE,
+    DifferingRecord,
+    ProofCheck,
+    ProofReport,
+    RecordCounts,
+    require_proof,
+)
+from state_pipelines.operations.write.publication import (
+    FileCopy,
+    FileMode,
+    find_other_sizes,
+    plan_copies,
+    require_own_files,
+    require_staged,
+)
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, SnapshotLocation, SnapshotWriter
-from state_pipelines.storage.files import create_file
+from state_pipelines.storage.files import RecordedFile, compute_checksum, create_file, list_directory, record_files
 from state_pipelines.storage.locations import cut_directory
 from state_pipelines.storage.resolution import MANIFEST_FILE
-from state_pipelines.storage.snapshot_writer import ScratchDirectory, write_manifest
+from state_pipelines.storage.snapshot_writer import Manifest, ScratchDirectory, write_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from types import TracebackType
 
+    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.metadata import CheckpointProperties
     from state_pipelines.operations.local_processes import Runner, Work
+    from state_pipelines.snapshot import Operator
     from state_pipelines.snapshot.declarations import Declarations
-    from state_pipelines.storage.files import RecordedFile
+
+
+@dataclass(frozen=True)
+class RecordedWork:
+    """A task that also returns the files that it has written.
+
+    Attributes:
+        work: the task.
+        directory: only files in it are recorded.
+    """
+
+    work: Work[Any]
+    directory: Location
+
+    @property
+    def in_flight(self) -> int:
+        """See `Work`."""
+        return getattr(self.work, "in_flight", 1)
+
+    @property
+    def threads(self) -> int:
+        """See `Work`."""
+        return getattr(self.work, "threads", 1)
+
+    def run(self) -> tuple[Any, tuple[RecordedFile, ...]]:
+        """Do the work; its result, and the files."""
+        with record_files(self.directory) as recorder:
+            result = self.work.run()
+        return result, tuple(recorder.files.values())
+
+
+def make_manifest(
+    content: bytes,
+    metadata: CheckpointMetadata,
+    directory: Location,
+    written: Mapping[str, RecordedFile],
+) -> Manifest:
+    """Manifest of a snapshot whose data files are complete.
+
+    A file whose bytes did not pass through this package is recorded without a checksum: one that was linked, or that an
+    object store has copied by itself. None is read.
+
+    Args:
+        content: of `_metadata`.
+        metadata: the same, decoded.
+        directory: of the snapshot.
+        written: files whose checksums were taken while they were written, by name.
+
+    Raises:
+        StateError: the directory cannot be listed.
+    """
+    names: dict[str, None] = {}
+    elsewhere: dict[str, int] = {}
+    for handle in (each.handle for each in list_references(metadata)):
+        match handle:
+            case RelativeFileStateHandle(relative_path=name):
+                names[name] = None
+            case SegmentFileStateHandle(path=path, start=start, size=size):
+                elsewhere[path] = max(elsewhere.get(path, 0), start + size)
+            case FileStateHandle(path=path, size=size):
+                elsewhere[path] = max(elsewhere.get(path, 0), size)
+    sizes = {each.location.name: each.size for each in list_directory(directory)} if names else {}
+    files = []
+    # What is missing of an unverified copy is missing here too; `verify` reports it out of `_metadata`.
+    for name in (each for each in names if each in sizes):
+        known = written.get(name)
+        files.append(known if known is not None and known.size == sizes[name] else RecordedFile(name, sizes[name]))
+    return Manifest(
+        RecordedFile(METADATA_FILE, len(content), compute_checksum([content])),
+        tuple(files),
+        tuple(RecordedFile(path, size) for path, size in elsewhere.items()),
+    )
 
 
 @dataclass(frozen=True)
@@ -219,3 +314,75 @@ class SnapshotTransaction:
         with create_file(self._writer.locate(MANIFEST_FILE), replace=True) as file:
             file.write(write_manifest(manifest))
         self._writer.publish(staged.content)
+
+
+@dataclass(frozen=True)
+class CountStates:
+    """Digests of all states of one file; can be sent to other processes."""
+
+    operator: str
+    file: KeyedFile
+    context: RecordContext
+
+    @property
+    def threads(self) -> int:
+        """See `local_processes.Work`."""
+        return count_kernel_threads([self.file])
+
+    def run(self) -> dict[str, RecordDigest]:
+        """Read the file.
+
+        Raises:
+            StateError: it cannot be read.
+        """
+        with at(operator=self.operator):
+            return digest_states(self.file, self.context, self.file.key_groups)
+
+
+def check_source_whole(operators: Sequence[Operator], run: Runner) -> ProofCheck | None:
+    """Compare the records that are read of operators with those that their handles hold.
+
+    Args:
+        operators: of the source.
+        run: runs tasks and gives their results in order.
+
+    Returns:
+        The check; None where no file is clipped.
+
+    Raises:
+        StateError: a file cannot be read.
+    """
+    compared: list[tuple[Operator, tuple[KeyedFile, ...], tuple[KeyedFile, ...]]] = []
+    for operator in operators:
+        read, stored = tuple(file for _, file in operator.keyed_files), operator.stored_files
+        if len(read) != len(stored) or any(one != other for one, other in zip(read, stored, strict=True)):
+            compared.append((operator, read, stored))
+    if not compared:
+        return None
+    tasks = [
+        CountStates(operator.label, file, operator.record_context)
+        for operator, *sides in compared
+        for files in sides
+        for file in files
+    ]
+    found = iter(run(tasks, "the proof cannot read the old state"))
+    total, lost, rows = 0, 0, list[DifferingRecord]()
+    for operator, read, stored in compared:
+        sums = [sum_digests(next(found) for _ in files) for files in (read, stored)]
+        for state in sums[1]:
+            one, other = sums[0].get(state, RecordDigest()), sums[1][state]
+            total += other.records
+            if one != other:
+                lost += abs(other.records - one.records)
+                values = {AFTER: f"{one.records:,} records", EXPECTED: f"{other.records:,} records"}
+                rows.append(DifferingRecord(state, {"operator": operator.label}, values))
+    observed = f"{total - lost:,} of {total:,} records of databases that subtasks share"
+    return ProofCheck(
+        SOURCE_WHOLE,
+        not rows,
+        DESCRIPTIONS[SOURCE_WHOLE],
+        "as many records as stored",
+        observed,
+        RecordCounts(total, missing=lost),
+        tuple(rows),
+    )

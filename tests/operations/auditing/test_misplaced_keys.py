@@ -22,7 +22,7 @@ from state_pipelines.operations.auditing import Depth, Severity, audit_snapshot
 from state_pipelines.operations.auditing.content_checks import RepeatedKeys
 from state_pipelines.operations.convert import convert
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.erase.key_erasure import erase
+from state_pipelines.operations.erase import erase
 from state_pipelines.operations.rescale import parse_request, rescale
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import keyed_state

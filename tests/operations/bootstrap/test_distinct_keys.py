@@ -10,9 +10,9 @@ import pytest
 from state_pipelines.errors import IncompatibleError
 from state_pipelines.keyed.row_encoding import RecordEncoder
 from state_pipelines.operations.write import keyed_rewrite
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.savepoint_plan import EncodedStates, plan_savepoint
-from state_pipelines.operations.write.state_formats import Format
-from state_pipelines.operations.write.state_spills import write_state_spill
+from state_pipelines.operations.write.spills import write_state_spill
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.serializers.text import parse
 from state_pipelines.storage import join, resolve

@@ -11,7 +11,7 @@ from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import StateError, UsageError, ValueRangeError
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.operations.bootstrap.new_states import RowShape
-from state_pipelines.operations.write.state_descriptions import StateDescription
+from state_pipelines.operations.write.savepoint_plan import StateDescription
 from state_pipelines.serializers.build import basic, list_of, map_of, ttl
 from state_pipelines.serializers.text import parse
 

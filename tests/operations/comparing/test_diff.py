@@ -23,7 +23,7 @@ from state_pipelines.operations.diff.diff_report import ContentsDiff, ExampleKin
 from state_pipelines.operations.local_processes import Processes
 from state_pipelines.operations.rescale.rescale_request import parse_request
 from state_pipelines.operations.write.savepoint_plan import EncodedStates, plan_savepoint
-from state_pipelines.operations.write.state_spills import write_state_spill
+from state_pipelines.operations.write.spills import write_state_spill
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.operatorstate import OperatorHeader, write_operator_file
 from state_pipelines.serializers.build import basic, list_of

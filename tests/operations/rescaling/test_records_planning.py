@@ -8,8 +8,7 @@ from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.operations.rescale import parse_request, plan_rescale, records
 from state_pipelines.operations.rescale.records import MOST_BLOCKS, MOST_TASKS, SPLIT_SIZE
 from state_pipelines.operations.rescale.snapshot_merge import SAMPLED_BYTES
-from state_pipelines.operations.write.spilled_blocks import Spill, SpilledBlock
-from state_pipelines.operations.write.spills import BATCH, BLOCK
+from state_pipelines.operations.write.spills import BATCH, BLOCK, Spill, SpilledBlock
 from state_pipelines.snapshot.snapshot import Operator
 from state_pipelines.storage import join, resolve
 from tests.snapshot.savepoints import types

@@ -19,8 +19,7 @@ from state_pipelines.keyed.keys import KeyFilter
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.rescale.records import Collect, Gather, InputFiles, Shuffle
 from state_pipelines.operations.rescale.snapshot_merge import align_headers
-from state_pipelines.operations.write.spilled_blocks import find_blocks, read_spill
-from state_pipelines.operations.write.spills import BLOCK
+from state_pipelines.operations.write.spills import BLOCK, find_blocks, read_spill
 from state_pipelines.serializers import tree
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import join, resolve
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.operations.rescale.snapshot_merge import StatePairs
     from state_pipelines.operations.write.keyed_rewrite import WrittenFile
-    from state_pipelines.operations.write.spilled_blocks import Spill
+    from state_pipelines.operations.write.spills import Spill
     from state_pipelines.storage import Location
 
 ALL: StatePairs = tuple((each, each) for each in range(4))

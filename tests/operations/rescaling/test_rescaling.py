@@ -29,8 +29,8 @@ from state_pipelines.operations.rescale import (
     run_rescale,
 )
 from state_pipelines.operations.rescale.records import Gather, Shuffle, Way
-from state_pipelines.operations.write.manifest_files import RecordedWork
 from state_pipelines.operations.write.publication import FileMode
+from state_pipelines.operations.write.transaction import RecordedWork
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.storage import resolve
 from state_pipelines.storage.files import remove_directory

@@ -16,8 +16,18 @@ from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.rescale.records import Gather, Shuffle
 from state_pipelines.operations.write import spills
-from state_pipelines.operations.write.spilled_blocks import SpilledBlock, SpilledRange, find_blocks, read_spill
-from state_pipelines.operations.write.spills import BATCH, BLOCK, choose_batch, cut_windows, merge_blocks, open_spills
+from state_pipelines.operations.write.spills import (
+    BATCH,
+    BLOCK,
+    SpilledBlock,
+    SpilledRange,
+    choose_batch,
+    cut_windows,
+    find_blocks,
+    merge_blocks,
+    open_spills,
+    read_spill,
+)
 from state_pipelines.storage import exists, file_size, join, read_file, read_range, resolve
 from tests.operations.rescaling.keyed_files import (
     HEADER,
@@ -46,7 +56,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.operations.write.keyed_rewrite import WrittenFile
-    from state_pipelines.operations.write.spilled_blocks import Spill
+    from state_pipelines.operations.write.spills import Spill
     from state_pipelines.storage import Location
 
 OLD = 16

@@ -1,4 +1,4 @@
-"""Erasing keys: a new snapshot without them, and the snapshots below a directory that still hold them."""
+"""`erase`: a snapshot without some keys, and the snapshots below a directory that still hold them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import StateError, Where
-from state_pipelines.operations.erase.key_search import KeySearch, search_keys
+from state_pipelines.operations.key_search import KeySearch, search_keys
 from state_pipelines.operations.local_processes import choose_runner
 from state_pipelines.operations.rescale import OperatorRequest, RescaleRequest, plan_rescale, run_rescale
 from state_pipelines.operations.rescale.rescale_request import KeyChoice
-from state_pipelines.operations.write.file_names import make_file_name
+from state_pipelines.operations.write.keyed_rewrite import make_file_name
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.snapshot import ensure_open
 from state_pipelines.storage import join, parent, resolve

@@ -1,1 +1,0 @@
-"""`erase`: a snapshot without some keys."""
