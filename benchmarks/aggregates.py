@@ -23,7 +23,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from benchmarks.processes import Clock
 from state_pipelines.datastream import KeyedProcessFunction, Types, ValueStateDescriptor
-from state_pipelines.spark.keyed_aggregates import count_of, keyed_aggregate, sum_of
+from state_pipelines.spark.bootstrap_run import count_of, keyed_aggregate, sum_of
 from state_pipelines.spark.keyed_step import keyed_process
 from state_pipelines.spark.session import create_session
 

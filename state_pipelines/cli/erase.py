@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.operations.key_search import KeySearch
     from state_pipelines.operations.rescale import RescaleResult
-    from state_pipelines.spark.value_search import FoundRows
+    from state_pipelines.spark.splits import FoundRows
 
 _CELL_SIZE = 120
 _ROW_SIZE = 400
@@ -122,7 +122,7 @@ def _require_use(snapshot: str | None, keys: tuple[str, ...], root: str | None) 
 
 def _find_rows(paths: Sequence[str], opener: Opener, predicate: str) -> list[FoundRows]:
     from state_pipelines.spark import create_session
-    from state_pipelines.spark.value_search import find_rows
+    from state_pipelines.spark.splits import find_rows
 
     session = create_session("state-pipelines")
     return [found for path in paths for found in find_rows(session, opener.open_unchecked(path), predicate)]

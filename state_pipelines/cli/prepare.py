@@ -21,8 +21,7 @@ def command(*, again: bool, as_json: bool) -> None:
     moves it), and belongs to one Java and one version of Spark: run it again after an update of either. Nothing else
     depends on it, and it may be deleted at any time.
     """
-    from state_pipelines.spark.class_data import locate_class_data, make_class_data
-    from state_pipelines.spark.java import find_java
+    from state_pipelines.spark.java import find_java, locate_class_data, make_class_data
 
     java = find_java()
     data = locate_class_data(java)

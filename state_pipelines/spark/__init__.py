@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult
     from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
     from state_pipelines.operations.proofs import ProofCheck, ProofReport
-    from state_pipelines.spark.bootstrap_run import bootstrap
-    from state_pipelines.spark.keyed_aggregates import (
+    from state_pipelines.spark.bootstrap_run import (
         Aggregate,
+        bootstrap,
         collect_of,
         count_of,
         keyed_aggregate,
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from state_pipelines.spark.keyed_tasks import KeyedProcessResult
     from state_pipelines.spark.micro_batches import keyed_batches
     from state_pipelines.spark.migration_run import MigrationResult, migrate
-    from state_pipelines.spark.registration import register
-    from state_pipelines.spark.session import create_session
+    from state_pipelines.spark.session import create_session, register
     from state_pipelines.spark.writer import write_state
 
 __all__ = [
@@ -63,14 +62,14 @@ _MODULES = {
     "NewOperator": "state_pipelines.operations.bootstrap.new_states",
     "NewState": "state_pipelines.operations.bootstrap.new_states",
     "bootstrap": "state_pipelines.spark.bootstrap_run",
-    "Aggregate": "state_pipelines.spark.keyed_aggregates",
-    "collect_of": "state_pipelines.spark.keyed_aggregates",
-    "count_of": "state_pipelines.spark.keyed_aggregates",
-    "keyed_aggregate": "state_pipelines.spark.keyed_aggregates",
-    "last_of": "state_pipelines.spark.keyed_aggregates",
-    "max_of": "state_pipelines.spark.keyed_aggregates",
-    "min_of": "state_pipelines.spark.keyed_aggregates",
-    "sum_of": "state_pipelines.spark.keyed_aggregates",
+    "Aggregate": "state_pipelines.spark.bootstrap_run",
+    "collect_of": "state_pipelines.spark.bootstrap_run",
+    "count_of": "state_pipelines.spark.bootstrap_run",
+    "keyed_aggregate": "state_pipelines.spark.bootstrap_run",
+    "last_of": "state_pipelines.spark.bootstrap_run",
+    "max_of": "state_pipelines.spark.bootstrap_run",
+    "min_of": "state_pipelines.spark.bootstrap_run",
+    "sum_of": "state_pipelines.spark.bootstrap_run",
     "KeyedProcessResult": "state_pipelines.spark.keyed_tasks",
     "connect": "state_pipelines.spark.keyed_inputs",
     "MigrationResult": "state_pipelines.spark.migration_run",
@@ -80,7 +79,7 @@ _MODULES = {
     "keyed_batches": "state_pipelines.spark.micro_batches",
     "keyed_process": "state_pipelines.spark.keyed_step",
     "migrate": "state_pipelines.spark.migration_run",
-    "register": "state_pipelines.spark.registration",
+    "register": "state_pipelines.spark.session",
     "write_state": "state_pipelines.spark.writer",
 }
 

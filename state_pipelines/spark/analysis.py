@@ -1,30 +1,42 @@
-"""Analysis of the SQL of a migration before any data are read: names, types, and what is constant."""
+"""Analysis of the SQL of a migration before any data are read: names, types, constants, and what it is permitted to do.
+
+Migration files come with a job, and are reviewed less than its code. Spark's SQL reads files and tables, and calls Java
+and Python; a file may do none of it by itself: its SQL is over the row that it changes, unless the user allows more.
+Every expression of a plan is parsed, which resolves and evaluates nothing, and the parsed tree is checked before Spark
+analyses it.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from state_pipelines.errors import at
+from state_pipelines.errors import MigrationError, at
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.state_table import KeyedTable, TableOptions
-from state_pipelines.operations.migration.flows import Merge, Read, walk_flow
+from state_pipelines.operations.migration.flows import Apply, Call, Fill, KeepKeys, Merge, Read, list_sqls, walk_flow
+from state_pipelines.operations.migration.steps import Direction, list_expressions
+from state_pipelines.operations.migration.structs import find_bare
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.flows import FlowRunner, name_columns
 from state_pipelines.spark.operator_state import make_encoder
+from state_pipelines.spark.tasks import translate_failures
 from state_pipelines.spark.types import PAYLOAD, STORED, VISIBLE, find_layouts, hidden, layout_type, spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.operations.migration.flows import OperatorPlan
+    from state_pipelines.operations.migration.flows import Flow, OperatorPlan
+    from state_pipelines.operations.migration.migration_planner import Chain
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
 
@@ -116,3 +128,200 @@ class EmptyReader:
 
 def _pass(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
+
+
+FUNCTION_GROUPS = frozenset(
+    f"{name}_funcs"
+    for name in (
+        *("agg", "array", "bitwise", "collection", "conditional", "conversion", "csv", "datetime", "hash", "json"),
+        *("lambda", "map", "math", "predicate", "sketch", "string", "struct", "url", "variant", "vector"),
+    )
+)
+"""Groups of Spark's built-in functions (`ExpressionInfo.getGroup`) whose functions see nothing but their arguments."""
+
+FUNCTIONS = frozenset(
+    {"aes_decrypt", "aes_encrypt", "assert_true", "bitmap_count", "hmac", "raise_error", "try_aes_decrypt", "typeof"}
+    | {"uuid"}
+)
+"""Functions of other groups that are allowed too. The others there call Java, read files or name the session."""
+
+_ANALYSIS = frozenset(
+    f"org.apache.spark.sql.catalyst.analysis.Unresolved{name}"
+    for name in ("Attribute", "Function", "Star", "ExtractValue", "Alias")
+)
+"""Nodes of the package `analysis` that stand in expressions over a row; others become relations or any function."""
+
+_SESSION_NAMES = frozenset({("current_user",), ("session_user",), ("user",)})
+"""Names that are functions of the session where the row has no such column (`LiteralFunctionResolution`)."""
+
+_TIME_NAMES = frozenset({("current_date",), ("current_time",), ("current_timestamp",), ("localtimestamp",)})
+"""Those that say the time, which is allowed."""
+
+_ATTRIBUTE = "org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute"
+_FUNCTION = "org.apache.spark.sql.catalyst.analysis.UnresolvedFunction"
+_HINT_SQL = "Write it with SQL functions over the row; if you trust the file, allow it with --allow-sql"
+_HINT_PYTHON = "If you trust the file and the module that it names, allow it with --allow-python"
+
+
+def require_permitted(
+    spark: SparkSession,
+    plans: Iterable[tuple[Operator, OperatorPlan]],
+    *,
+    allow_sql: bool,
+    allow_python: bool,
+) -> None:
+    """Refuse plans that do more than SQL over their rows.
+
+    Args:
+        spark: its parser is used.
+        plans: of the operators, with their ways back.
+        allow_sql: allow any SQL: subqueries, tables, files, windows, functions of Java and of the session.
+        allow_python: allow Python functions that a file names.
+
+    Raises:
+        MigrationError: an expression does more, or a step names a Python function, and that is not allowed.
+    """
+    for operator, plan in plans:
+        for each in (plan, plan.back):
+            for name, flow in () if each is None else each.changed.items():
+                for node in walk_flow(flow, beside=True):
+                    step = None if isinstance(node, Read) else node.step or None
+                    with at(operator=operator.label, state=name, path=step):
+                        if not allow_python:
+                            _refuse_python(node)
+                        if not allow_sql:
+                            _refuse_tables(node)
+                        for sql in () if allow_sql else _list_computed(node, plan.row_layouts):
+                            require_row_level(spark, sql, partial(_list_columns, node, plan.row_layouts))
+
+
+def require_expressions(spark: SparkSession, chain: Chain) -> None:
+    """Refuse texts that are not one expression each, before they become a part of larger SQL.
+
+    Raises:
+        MigrationError: Spark cannot parse a text by itself; names file, operator, state and step.
+    """
+    session: Any = spark._jsparkSession
+    parser = session.sessionState().sqlParser()
+    for migration, direction in chain:
+        for change in migration.changes:
+            steps = {direction: change.steps(direction)}
+            if not change.impossible:
+                steps |= {each: change.steps(each) for each in Direction}
+            for each, listed in steps.items():
+                for number, step in enumerate(listed, 1):
+                    where = {"operator": change.operator, "state": change.state, "file": migration.path or None}
+                    with at(path=f"{each} {number}", **where):
+                        for text in list_expressions(step):
+                            with translate_failures(f"{text!r} is not an expression"):
+                                parser.parseExpression(text)
+
+
+def _refuse_tables(node: object) -> None:
+    if isinstance(node, Apply) and isinstance(node.stage, Fill):
+        raise MigrationError(f"the step reads the table {node.stage.table}", hint=_HINT_SQL)
+
+
+def _refuse_python(node: object) -> None:
+    if isinstance(node, Apply) and isinstance(node.stage, Call) and isinstance(node.stage.function, str):
+        raise MigrationError(f"the step calls the Python function {node.stage.function}", hint=_HINT_PYTHON)
+
+
+def _list_computed(node: Flow, layouts: LayoutContext) -> Iterator[str]:
+    """The SQL of a node that is more than the name of a column; most of a chain of revisions is no more."""
+    sqls = tuple(list_sqls(node))
+    columns = _list_columns(node, layouts) if any(map(find_bare, sqls)) else ()
+    yield from (sql for sql in sqls if find_bare(sql) not in columns)
+
+
+def _list_columns(node: Flow, layouts: LayoutContext) -> Collection[str]:
+    """The columns that the SQL of a node may name."""
+    if isinstance(node, Merge):
+        return (*VISIBLE, *(name for name, _ in node.inputs))
+    assert isinstance(node, Apply)
+    shape = node.stage.by.shape if isinstance(node.stage, KeepKeys) else node.input.shape
+    kind = layout_type(find_layouts(shape.payload, layouts)[1])
+    return (*VISIBLE, "value", *(kind.names if isinstance(kind, StructType) else ()))
+
+
+def require_row_level(spark: SparkSession, sql: str, list_columns: Callable[[], Collection[str]] = tuple) -> None:
+    """Refuse SQL that is more than an expression over the columns of a row.
+
+    Args:
+        spark: its parser is used.
+        sql: the expression.
+        list_columns: returns the columns of the row; called only where a name may be one of the session instead.
+
+    Raises:
+        MigrationError: it has a subquery or a window, calls a function that is not in `FUNCTION_GROUPS` or
+            `FUNCTIONS`, or names the user or a variable of the session; or Spark cannot parse it.
+    """
+    jvm: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    with translate_failures("the migration cannot be applied"):
+        tree = json.loads(session.sessionState().sqlParser().parseExpression(sql).toJSON())
+    for node in _walk(tree):
+        kind = node["class"]
+        if kind == _FUNCTION:
+            name = str(node["nameParts"]).removeprefix("[").removesuffix("]").lower()
+            if not _is_allowed(jvm, name):
+                raise _refuse(sql, f"calls the function {name}")
+        elif kind == _ATTRIBUTE:
+            names = tuple(str(node["nameParts"]).removeprefix("[").removesuffix("]").split(", "))
+            if _may_be_of_session(session, names) and not _is_column(spark, names[0], list_columns()):
+                raise _refuse(sql, f"names {'.'.join(names)}, which is of the session and no column of the row,")
+        elif _has_plan(jvm, kind):
+            raise _refuse(sql, "has a subquery")
+        elif kind.endswith(".WindowExpression"):
+            raise _refuse(sql, "looks at other rows (OVER)")
+        elif ".catalyst.analysis." in kind and kind not in _ANALYSIS:
+            raise _refuse(sql, f"is not an expression over a row ({kind.rpartition('.')[2]})")
+
+
+def _may_be_of_session(session: Any, names: tuple[str, ...]) -> bool:
+    """Return whether a name is one of the session where the row has no column of it: of its user, or a variable."""
+    lower = tuple(name.lower() for name in names)
+    if lower in _SESSION_NAMES or (lower[0] == "session" and len(lower) > 1) or lower[:2] == ("system", "session"):
+        return True
+    has_variables = not session.sessionState().catalogManager().tempVariableManager().isEmpty()
+    return has_variables and lower not in _TIME_NAMES
+
+
+def _is_column(spark: SparkSession, name: str, columns: Collection[str]) -> bool:
+    if spark.conf.get("spark.sql.caseSensitive") == "true":
+        return name in columns
+    return name.lower() in {each.lower() for each in columns}
+
+
+def _refuse(sql: str, why: str) -> MigrationError:
+    return MigrationError(f"the expression {sql} {why}, which a migration file may not do by itself", hint=_HINT_SQL)
+
+
+def _walk(value: object) -> Iterator[dict[str, Any]]:
+    """Every node of a tree as `TreeNode.toJSON` writes it, those inside fields of others too."""
+    if isinstance(value, dict):
+        if "class" in value:
+            yield value
+        for each in value.values():
+            yield from _walk(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _walk(each)
+
+
+@cache
+def _is_allowed(jvm: Any, name: str) -> bool:
+    if name in FUNCTIONS:
+        return True
+    analysis = jvm.org.apache.spark.sql.catalyst.analysis
+    identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name)
+    found = analysis.FunctionRegistry.builtin().lookupFunction(identifier)
+    return bool(found.isDefined()) and found.get().getGroup() in FUNCTION_GROUPS
+
+
+@cache
+def _has_plan(jvm: Any, kind: str) -> bool:
+    """Return whether a class of expressions holds a plan, as subqueries do."""
+    expressions = "org.apache.spark.sql.catalyst.expressions"
+    base = jvm.java.lang.Class.forName(f"{expressions}.PlanExpression")
+    return bool(base.isAssignableFrom(jvm.java.lang.Class.forName(kind)))

@@ -1,37 +1,56 @@
-"""One step of a data flow over a frame: other fields, rows left out, other keys, another kind of state."""
+"""One step of a data flow over a frame: other fields, rows left out, other keys, another kind of state.
+
+Spark takes -0.0 and 0.0 for equal where it groups rows, at any depth, and gives one of them for both. In Java they are
+two keys (`Double.equals`), and so are their bytes. Where keys hold such numbers, rows are grouped by the bytes.
+
+Where keys become one, sessions are merged as Flink merges them (`TimeWindow.mergeWindows`,
+`WindowOperator.processElement`): sessions that touch or overlap become the interval around them, and one of the windows
+under which their contents were stored keeps all contents.
+
+Columns of connectors are the splits of each element as rows; a step writes elements with other values in them.
+"""
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from itertools import pairwise
 from operator import and_
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
     DateType,
+    DoubleType,
+    FloatType,
+    IntegerType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
 )
 
-from state_pipelines.codecs.columns import column_type, find_fields, has_opaque
+from state_pipelines.codecs.columns import Columns, column_type, find_fields, has_opaque, plan_columns
 from state_pipelines.codecs.layout import Opaque
 from state_pipelines.codecs.logical_values import conform
 from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues, contains_opaque, derive_layout
+from state_pipelines.connectors.registry import Codec, find_codec
 from state_pipelines.errors import MigrationError
 from state_pipelines.keyed.state_table import TTL_COLUMN
 from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration.flows import SessionRole
 from state_pipelines.operations.migration.structs import RAW, find_bare, name_raw, quote_name
 from state_pipelines.serializers.registered_states import LIST_KINDS, StateKind
-from state_pipelines.spark.connector_edits import set_split
-from state_pipelines.spark.equal_keys import BYTES, compare_key, group_rows, separate_keys, serialize_keys
-from state_pipelines.spark.session_windows import OLD_KEY, UnitedSessions, leave_out_sessions, list_sessions
+from state_pipelines.snapshot.operator_state import SPLIT_COLUMN
 from state_pipelines.spark.types import (
     EQUAL_KEYS,
     KEYS,
@@ -44,6 +63,7 @@ from state_pipelines.spark.types import (
     convert_serialized,
     find_layouts,
     fold_constants,
+    from_spark,
     hidden,
     is_orderable,
     layout_type,
@@ -52,14 +72,340 @@ from state_pipelines.spark.types import (
     reinterpret_rows,
     require_deterministic,
     spark_arrow_schema,
+    spark_schema,
     spark_type,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from state_pipelines.operations.migration.flows import SetSplit
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.serializers.tree import Serializer
+
+_SPLITS, _NEW = hidden("split"), hidden("new_value")
+_POSITION = hidden("position")
+"""Position of a split in its element; null of an element without splits."""
+
+
+@dataclass(frozen=True)
+class _Elements:
+    """Elements of a list state of a connector, from and to their payloads; can be sent to other processes."""
+
+    stage: SetSplit
+    shape: StateShape
+    layouts: LayoutContext
+
+    @cached_property
+    def codec(self) -> Codec:
+        return find_codec(self.stage.connector, self.stage.kind)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """Payloads as rows hold them."""
+        return plan_columns(derive_layout(self.shape.payload, self.layouts))
+
+    @cached_property
+    def split_type(self) -> pa.DataType:
+        return pa.struct([each.with_nullable(True) for each in self.codec.columns])
+
+    def read(self, payloads: pa.Array) -> list[Any]:
+        encoded = self.columns.encode(conform(payloads, self.columns.type))
+        bounds = np.append(np.int64(0), encoded.stops).tolist()
+        elements = (encoded.data[start:end].tobytes() for start, end in pairwise(bounds))
+        return [self.codec.read(each, self.shape.payload, self._context) for each in elements]
+
+    def write(self, values: Iterable[Any]) -> pa.Array:
+        elements = [self.codec.write(each, self.shape.payload, self._context) for each in values]
+        stops = np.cumsum([len(each) for each in elements], dtype=np.int64)
+        starts = np.append(np.int64(0), stops)[:-1]
+        return self.columns.decode(np.frombuffer(b"".join(elements), np.uint8), starts, stops).array
+
+    @property
+    def _context(self) -> LayoutContext:
+        return replace(self.layouts, opaque_values=OpaqueValues.NONE)
+
+
+def set_split(
+    frame: DataFrame, shape: StateShape, stage: SetSplit, layouts: LayoutContext, *, folding: bool
+) -> DataFrame:
+    """The frame with elements in which a column of every split has another value.
+
+    Args:
+        frame: the rows before.
+        shape: their shape, which stays.
+        stage: the column and its SQL.
+        layouts: of rows.
+        folding: evaluate constant SQL.
+
+    Raises:
+        MigrationError: Spark refuses the expression.
+    """
+    elements = _Elements(stage, shape, layouts)
+    split_type = spark_schema(pa.schema([(_SPLITS, elements.split_type)]))[0].dataType
+    schema = StructType([*frame.schema, StructField(_POSITION, IntegerType()), StructField(_SPLITS, split_type)])
+
+    def spread(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield _spread(batch, elements)
+
+    spread_frame = frame.mapInArrow(spread, schema)
+    shown = [F.col(PAYLOAD).alias("value")]
+    shown += [F.col(hidden(name)).alias(name) for name in ("list_index", "subtask") if hidden(name) in frame.columns]
+    exposed = spread_frame.select("*", *shown, F.col(_SPLITS).alias(SPLIT_COLUMN))
+    if folding:
+        fold_constants(exposed.select(F.expr(stage.sql)))
+    made = exposed.select(F.expr(stage.sql).alias(_NEW))
+    require_deterministic(made, allowed=stage.nondeterministic)
+    target = split_type[stage.column].dataType  # type: ignore[index]
+    value = cast_by_name(F.expr(stage.sql), made.schema[_NEW].dataType, target, f"{SPLIT_COLUMN}.{stage.column}")
+    changed = exposed.select(*spread_frame.columns, value.alias(_NEW))
+
+    def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held: pa.Table | None = None
+        for batch in batches:
+            rows = pa.Table.from_batches([batch])
+            rows = rows if held is None else pa.concat_tables([held, rows])
+            # The splits of the last element may go on in the next batch.
+            first = _starts(rows)
+            cut = int(first[-1]) if len(first) else 0
+            held = rows.slice(cut)
+            if cut:
+                yield _gather(rows.slice(0, cut), elements)
+        if held is not None and len(held):
+            yield _gather(held, elements)
+
+    return changed.mapInArrow(gather, frame.schema)
+
+
+def _spread(batch: pa.RecordBatch, elements: _Elements) -> pa.RecordBatch:
+    """A row per split, and one for an element without splits."""
+    found = [[*elements.codec.rows(value)] for value in elements.read(batch.column(PAYLOAD))]
+    counts = np.array([max(1, len(each)) for each in found], np.int64)
+    repeated = batch.take(pa.array(np.repeat(np.arange(len(batch)), counts)))
+    positions = [position for each in found for position in (range(len(each)) if each else (None,))]
+    splits = [row for each in found for row in (each or (None,))]
+    return pa.RecordBatch.from_arrays(
+        [*repeated.columns, pa.array(positions, pa.int32()), pa.array(splits, elements.split_type)],
+        names=[*batch.schema.names, _POSITION, _SPLITS],
+    )
+
+
+def _starts(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Positions of the first rows of elements."""
+    return np.flatnonzero(rows.column(_POSITION).fill_null(0).to_numpy() == 0)
+
+
+def _gather(rows: pa.Table, elements: _Elements) -> pa.RecordBatch:
+    """The elements of whole groups of rows, with the new values."""
+    starts = _starts(rows)
+    kept = rows.take(pa.array(starts)).drop_columns([_POSITION, _SPLITS, _NEW])
+    splits, news = rows.column(_SPLITS).to_pylist(), rows.column(_NEW).to_pylist()
+    edit, column = elements.codec.edit, elements.stage.column
+    assert edit is not None
+    values = []
+    stops = [*starts[1:].tolist(), len(rows)]
+    for value, start, stop in zip(elements.read(kept.column(PAYLOAD).combine_chunks()), starts, stops, strict=True):
+        edited = [
+            {**split, column: new}
+            for split, new in zip(splits[start:stop], news[start:stop], strict=True)
+            if split is not None
+        ]
+        values.append(edit.apply(value, edited) if edited else value)
+    payload = conform(elements.write(values), kept.schema.field(PAYLOAD).type, PAYLOAD)
+    columns = [payload if name == PAYLOAD else kept.column(name).combine_chunks() for name in kept.schema.names]
+    return pa.RecordBatch.from_arrays(columns, names=kept.schema.names)
+
+
+BYTES = hidden("bytes_of_keys")
+
+
+def group_rows(
+    frame: DataFrame, keys: Sequence[str], shape: StateShape, layouts: LayoutContext, aggregates: Sequence[Column] = ()
+) -> DataFrame:
+    """One row per key, with the columns of the keys and those of aggregates.
+
+    Args:
+        frame: the rows.
+        keys: names of the columns that are equal for the rows of one key.
+        shape: of the state.
+        layouts: of its serializers.
+        aggregates: over the rows of a key.
+    """
+    frame, compared = separate_keys(frame, keys, shape, layouts)
+    # In the result of a grouping by them, such columns would hold 0.0 for -0.0.
+    found = [F.first(name).alias(name) for name in keys if name not in compared]
+    found += aggregates
+    grouped = frame.groupBy(*compared).agg(*found) if found else frame.select(*compared).distinct()
+    return grouped.drop(BYTES)
+
+
+def separate_keys(
+    frame: DataFrame, keys: Sequence[str], shape: StateShape, layouts: LayoutContext
+) -> tuple[DataFrame, list[str]]:
+    """The frame, with `BYTES` where `keys` hold floating-point numbers, and the columns that Spark compares."""
+    inexact = [name for name in keys if _holds_floats(frame.schema[name].dataType)]
+    if not inexact:
+        return frame, list(keys)
+    frame = frame.withColumn(BYTES, serialize_keys(inexact, shape, layouts))
+    return frame, [BYTES, *(name for name in keys if name not in inexact)]
+
+
+def compare_key(column: Column, kind: DataType, serializer: Serializer, layouts: LayoutContext) -> Column:
+    """Return a key as Spark compares it where keys of two frames are joined: the bytes of one with such numbers."""
+    return _serialize(column, serializer, layouts) if _holds_floats(kind) else column
+
+
+def serialize_keys(names: Sequence[str], shape: StateShape, layouts: LayoutContext) -> Column:
+    """The bytes of key, namespace and user key one after the other, as canonical savepoints and RocksDB hold them.
+
+    Args:
+        names: columns among `KEYS`, as they are called inside.
+        shape: of the state.
+        layouts: of its serializers.
+    """
+    serializers = dict(zip(map(hidden, KEYS), (shape.key, shape.namespace, shape.map_key), strict=True))
+    columns = []
+    for name in names:
+        serializer = serializers[name]
+        assert serializer is not None
+        columns.append(F.coalesce(_serialize(F.col(name), serializer, layouts), F.lit(b"")))
+    return F.concat(*columns)
+
+
+def _serialize(column: Column, serializer: Serializer, layouts: LayoutContext) -> Column:
+    layout = derive_layout(serializer, replace(layouts, opaque_values=OpaqueValues.NONE))
+
+    def work(array: pa.Array) -> pa.Array:
+        kind = column_type(layout)
+        values = conform(from_spark(array, kind), kind)
+        encoded = plan_columns(layout).encode(values.drop_null())
+        offsets = np.concatenate([np.zeros(1, np.int64), encoded.stops]).astype(np.int32)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(encoded.data))]
+        found = pa.Array.from_buffers(pa.binary(), len(encoded.stops), buffers)
+        valid = np.asarray(values.is_valid())
+        return found.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
+
+    # Spark derives the kind of function from its type hints, which the stubs do not know.
+    make: Any = arrow_udf
+    found: Column = make(work, BinaryType())(column)
+    return found
+
+
+def _holds_floats(kind: DataType) -> bool:
+    match kind:
+        case StructType():
+            return any(_holds_floats(each.dataType) for each in kind)
+        case ArrayType(elementType=element):
+            return _holds_floats(element)
+        case _:
+            return isinstance(kind, DoubleType | FloatType)
+
+
+KEY, NAMESPACE, TIMESTAMP, INDEX = (hidden(name) for name in (*KEYS[:2], "timestamp", "list_index"))
+ORDER = hidden("order")
+"""Column by which the rows of one new key are ordered."""
+
+OLD_KEY = hidden("compared_key")
+"""Column of the old key as it is compared, see `compare_key`."""
+
+SESSION, STORED_UNDER = hidden("session"), hidden("stored_under")
+_NEW_SESSION, _NEW_STORED, _GROUP = hidden("new_session"), hidden("new_stored"), hidden("session_group")
+
+
+def list_sessions(frame: DataFrame, shape: StateShape) -> DataFrame:
+    """The frame of a state of sessions, with the columns `SESSION` and `STORED_UNDER`."""
+    is_list = shape.kind == StateKind.LIST
+    session, stored = (
+        (F.col(PAYLOAD)["f0"], F.col(PAYLOAD)["f1"]) if is_list else (F.col(hidden("map_key")), F.col(PAYLOAD))
+    )
+    return frame.withColumn(SESSION, session).withColumn(STORED_UNDER, stored)
+
+
+@dataclass(frozen=True)
+class UnitedSessions:
+    """Sessions under new keys, one row per old session, with the session that it is part of.
+
+    Attributes:
+        frame: rows of `list_sessions` under new keys, with `ORDER` and `OLD_KEY`.
+        compared: the columns that are equal for sessions of one new key.
+        is_sql: the sessions are of SQL.
+    """
+
+    frame: DataFrame
+    compared: Sequence[str]
+    is_sql: bool
+
+    def unite(self) -> DataFrame:
+        """The rows with new sessions and the windows of their contents."""
+        start, end = F.col(SESSION)["start"], F.col(SESSION)["end"]
+        order = Window.partitionBy(*self.compared).orderBy(start, end, ORDER)
+        before = order.rowsBetween(Window.unboundedPreceding, -1)
+        # TimeWindow.intersects: the end of one may be the start of the other.
+        begins = F.coalesce(start > F.max(end).over(before), F.lit(True))
+        frame = self.frame.withColumn(_GROUP, begins.cast("int"))
+        so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+        frame = frame.withColumn(_GROUP, F.sum(_GROUP).over(so_far))
+        group = Window.partitionBy(*self.compared, _GROUP)
+        whole = group.orderBy(start, end, ORDER).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+        united = F.struct(F.min(start).over(group).alias("start"), F.max(end).over(group).alias("end"))
+        return frame.withColumn(_NEW_SESSION, united).withColumn(_NEW_STORED, F.first(STORED_UNDER).over(whole))
+
+    def list_rows(self) -> DataFrame:
+        """The rows of the new state of sessions; lists keep the order of the first session of each."""
+        positions = [name for name in (ORDER, INDEX) if name in self.frame.columns]
+        group = Window.partitionBy(*self.compared, _GROUP).orderBy(*positions)
+        frame = self.unite().withColumn(hidden("number"), F.row_number().over(group))
+        frame = frame.where(F.col(hidden("number")) == 1)
+        if INDEX in frame.columns:
+            pair = F.struct(F.col(_NEW_SESSION).alias("f0"), F.col(_NEW_STORED).alias("f1"))
+            order = Window.partitionBy(*self.compared).orderBy(*positions)
+            frame = frame.withColumn(PAYLOAD, pair).withColumn(INDEX, F.row_number().over(order) - 1)
+        else:
+            frame = frame.withColumn(hidden("map_key"), F.col(_NEW_SESSION)).withColumn(PAYLOAD, F.col(_NEW_STORED))
+        return frame
+
+    def take_along(self, rows: DataFrame, role: SessionRole) -> DataFrame:
+        """Rows of another state with the windows of the new sessions; those of no session keep theirs.
+
+        Timers at the end of a session or later, such as for allowed lateness, keep their distance to its end.
+
+        Args:
+            rows: under new keys, with `OLD_KEY`.
+            role: of the state.
+        """
+        old, new = (STORED_UNDER, _NEW_STORED) if role is SessionRole.STORED else (SESSION, _NEW_SESSION)
+        found = self.unite().select(OLD_KEY, F.col(old).alias(NAMESPACE), F.col(new).alias(SESSION))
+        joined = rows.join(found.dropDuplicates([OLD_KEY, NAMESPACE]), [OLD_KEY, NAMESPACE], "left")
+        if TIMESTAMP in joined.columns:
+            moved = F.col(TIMESTAMP) + (F.col(SESSION)["end"] - F.col(NAMESPACE)["end"])
+            # A timer of SQL is in local time, and of the end of a session always.
+            at_end = F.lit(True) if self.is_sql else F.col(TIMESTAMP) >= F.col(NAMESPACE)["end"] - 1
+            time = F.when(F.col(SESSION).isNotNull() & at_end, moved).otherwise(F.col(TIMESTAMP))
+            joined = joined.withColumn(TIMESTAMP, time)
+        return joined.withColumn(NAMESPACE, F.coalesce(SESSION, NAMESPACE)).select(*rows.columns)
+
+
+def leave_out_sessions(
+    rows: DataFrame, sessions: DataFrame, contents: tuple[DataFrame, DataFrame], role: SessionRole
+) -> DataFrame:
+    """The rows whose session did not lose all its contents; all frames have `OLD_KEY`.
+
+    Args:
+        rows: of a state; those of the sessions themselves are of `list_sessions`.
+        sessions: rows of `list_sessions`.
+        contents: before and after a filter.
+        role: of the state of `rows`.
+    """
+    pair = [OLD_KEY, NAMESPACE]
+    before, after = (each.select(*pair).distinct() for each in contents)
+    lost = before.join(after, pair, "left_anti").withColumnRenamed(NAMESPACE, STORED_UNDER)
+    gone = sessions.select(OLD_KEY, SESSION, STORED_UNDER).join(lost, [OLD_KEY, STORED_UNDER], "left_semi")
+    if role is SessionRole.SET:
+        return rows.join(gone.select(OLD_KEY, SESSION), [OLD_KEY, SESSION], "left_anti").select(*rows.columns)
+    window: Column = F.col(STORED_UNDER if role is SessionRole.STORED else SESSION)
+    found = gone.select(OLD_KEY, window.alias(NAMESPACE))
+    return rows.join(found, pair, "left_anti").select(*rows.columns)
 
 
 @dataclass(frozen=True)

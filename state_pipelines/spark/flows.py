@@ -22,8 +22,7 @@ from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.arrow_expressions import make_inputs
-from state_pipelines.spark.equal_keys import group_rows
-from state_pipelines.spark.flow_steps import Stage
+from state_pipelines.spark.flow_steps import Stage, group_rows
 from state_pipelines.spark.splits import choose_whole, split_state
 from state_pipelines.spark.tasks import read_splits, translate_failures
 from state_pipelines.spark.types import (

@@ -5,12 +5,13 @@ pyarrow, numba and this package again, which takes longer than most tasks. With 
 fork of a process in which all of that is there already; `state_pipelines.spark.daemon` asks for it.
 
 A fork copies the thread that forks and no other, so a process may only be forked as long as it has a single thread.
-What is imported here starts none if that is set before (`SINGLE_THREADED`); the server counts them, and where
-there is more than one it says so and serves nobody. Spark's daemons then start as they do without it.
+The imports here start none if that is set before (`SINGLE_THREADED`); the server counts them, and where there is more
+than one it says so and serves nobody. Spark's daemons then start as they do without it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -20,11 +21,30 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from state_pipelines.spark.worker_memory import keep_freed_memory
+# Parameters of `mallopt`, from <malloc.h> of glibc, with bytes: of the largest array that does not get pages of its own
+# (glibc allows no more), and how many freed bytes are kept at most.
+_MALLOC = {-3: 32 << 20, -1: 128 << 20}
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Have the C library keep freed memory for later allocations, in this process and its forks.
+
+    Arrays of some MB come and go with every batch. By default glibc asks the system for the pages of each and gives
+    them back, and the system clears each page again when it is used: a tenth of the time of reading.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return  # Another C library.
+    for parameter, size in _MALLOC.items():
+        mallopt(parameter, size)
+
 
 SOCKET_VARIABLE = "STATE_PIPELINES_FORK_SERVER"
 """Environment variable that names the socket of the server to Spark's daemons."""

@@ -1,4 +1,7 @@
-"""Migrating the states of a snapshot in Spark, proven before they are published."""
+"""Migrating the states of a snapshot in Spark, proven before they are published.
+
+Remote state files that a migration reads several times are copied to this machine first.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,9 @@ from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.row_encoding import RecordEncoder
+from state_pipelines.metadata import list_references
+from state_pipelines.metadata.references import StateCategory, StreamRole
+from state_pipelines.metadata.streams import copy_stream, open_stream
 from state_pipelines.operations.migration import Direction, Migration, ValuePlan
 from state_pipelines.operations.migration import flows as flowing
 from state_pipelines.operations.migration.drafting import refuse_drafts
@@ -35,11 +41,9 @@ from state_pipelines.snapshot import Operator, Snapshot
 from state_pipelines.snapshot.checks import check_database_keys, check_elements
 from state_pipelines.snapshot.snapshot import ensure_open
 from state_pipelines.snapshot.snapshot_files import explain_older_ranges
-from state_pipelines.spark.analysis import analyse_plans, differ_by_case
+from state_pipelines.spark.analysis import analyse_plans, differ_by_case, require_expressions, require_permitted
 from state_pipelines.spark.expectations import check_expectations
 from state_pipelines.spark.flows import StateReader
-from state_pipelines.spark.local_copies import copy_operators
-from state_pipelines.spark.migration_permissions import require_expressions, require_permitted
 from state_pipelines.spark.operator_invariants import check_invariants
 from state_pipelines.spark.operator_state import OperatorStateWork
 from state_pipelines.spark.proof import prove_plan
@@ -55,15 +59,17 @@ from state_pipelines.spark.session import case_sensitive, create_session
 from state_pipelines.spark.suites import check_suites, run_suites
 from state_pipelines.spark.tasks import count_cores, run_tasks, uses_other_machines
 from state_pipelines.storage import join, resolve
+from state_pipelines.storage.locations import Threads, is_local
 from state_pipelines.storage.snapshot_writer import require_outside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.metadata.streams import StateStream
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.migration.flows import OperatorPlan
     from state_pipelines.operations.migration.migration_planner import Chain
@@ -72,6 +78,52 @@ if TYPE_CHECKING:
     from state_pipelines.spark.row_digests import ExpectedDigests
     from state_pipelines.spark.suites import Suite
     from state_pipelines.storage import Location
+
+_FILES = 4
+"""Files that are copied at a time, each by several requests."""
+
+_READ = (
+    StateCategory.MANAGED_KEYED,
+    StateCategory.RAW_KEYED,
+    StateCategory.MANAGED_OPERATOR,
+)
+
+
+def copy_operators(snapshot: Snapshot, operators: Collection[bytes], scratch: Location) -> dict[str, Location]:
+    """Copy the remote state files of some operators into a directory of this machine.
+
+    Slices of merged files are not copied: the rest of such a file belongs to others.
+
+    Args:
+        snapshot: the snapshot; it need not be published.
+        operators: ids of the operators.
+        scratch: the directory.
+
+    Returns:
+        Location of each copy by URL of its file, for `Snapshot.with_copies`; empty where `scratch` is not local.
+
+    Raises:
+        StateError: a file cannot be read, or its copy not be written.
+    """
+    if not is_local(scratch):
+        return {}
+    wanted: dict[str, StateStream] = {}
+    for reference in list_references(snapshot.metadata):
+        if reference.operator.operator_id not in operators or reference.category not in _READ:
+            continue
+        holds_changes = reference.role is StreamRole.CHANGES
+        directory = snapshot.location.directory
+        stream = open_stream(reference.handle, directory, snapshot.path_mapping, holds_changes=holds_changes)
+        if stream.location is None or stream.is_segment or is_local(stream.location):
+            continue
+        known = wanted.setdefault(stream.location.url, stream)
+        if stream.size > known.size:
+            wanted[stream.location.url] = stream
+    copies = {url: join(scratch, make_file_name()) for url in wanted}
+    with Threads(_FILES) as pool:
+        for done in [pool.submit(copy_stream, stream, copies[url]) for url, stream in wanted.items()]:
+            done.result()
+    return copies
 
 
 Judge = Callable[[Snapshot], Sequence[ProofCheck]]
@@ -172,7 +224,7 @@ def migrate(
         prove: read the result back and verify it before it is published.
         suites: expectations of the job (`suites.load_suites`) that the rows of changed operators must meet too.
         project: directory of a Great Expectations project, which keeps the results of suites and builds data docs.
-        allow_sql: allow SQL that is more than functions over the row (`migration_permissions`).
+        allow_sql: allow SQL that is more than functions over the row (`analysis`).
         allow_python: allow a Python file as `migration`, and Python functions that migrations name. Functions that are
             given as objects need no permission.
         spark: the session; default the active one, or a new local one (`spark.create_session`).

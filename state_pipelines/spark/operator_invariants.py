@@ -36,10 +36,9 @@ from state_pipelines.operations.proofs import (
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.tree import BasicKind
-from state_pipelines.spark.equal_keys import compare_key
+from state_pipelines.spark.flow_steps import KEY, NAMESPACE, SESSION, STORED_UNDER, compare_key, list_sessions
+from state_pipelines.spark.flow_steps import OLD_KEY as COMPARED
 from state_pipelines.spark.flows import StateReader
-from state_pipelines.spark.session_windows import KEY, NAMESPACE, SESSION, STORED_UNDER, list_sessions
-from state_pipelines.spark.session_windows import OLD_KEY as COMPARED
 from state_pipelines.spark.tasks import translate_failures
 from state_pipelines.spark.types import KEYS, PAYLOAD, hidden
 

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from state_pipelines.errors import NotFoundError, StateError, UsageError, Where
 from state_pipelines.operations.inspect import inspect
 from state_pipelines.snapshot.checks import check_declared_names
+from state_pipelines.spark.fork_server import keep_freed_memory
 from state_pipelines.spark.splits import (
     METADATA_OPTIONS,
     READ_OPTIONS,
@@ -38,7 +39,6 @@ from state_pipelines.spark.splits import (
 )
 from state_pipelines.spark.tasks import log_requests
 from state_pipelines.spark.types import spark_schema
-from state_pipelines.spark.worker_memory import keep_freed_memory
 from state_pipelines.storage import is_directory, resolve, resolve_snapshot
 from state_pipelines.storage.locations import Threads
 from state_pipelines.storage.snapshot_listing import find_snapshots

@@ -46,7 +46,7 @@ PRINTED_BY: tuple[tuple[str, set[str]], ...] = (
     ("operations/rescale/", {"rescale"}),
     ("storage/snapshot_writer.py", {"bootstrap", "convert", "erase", "migrate", "rescale"}),
     ("operations/migration/migration_files.py", {"migrate", "history", "current", "revision"}),
-    ("spark/migration_permissions.py", {"migrate"}),
+    ("spark/analysis.py", {"migrate"}),
     ("spark/expectations.py", {"migrate"}),
     ("operations/migration/history.py", {"migrate", "history", "current", "revision"}),
     ("operations/migration/", {"migrate"}),

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from state_pipelines.spark.class_data import ClassData, locate_class_data, make_class_data
-from state_pipelines.spark.java import find_java
+from state_pipelines.spark.java import ClassData, find_java, locate_class_data, make_class_data
 
 ROOT = Path(__file__).resolve().parents[2]
 

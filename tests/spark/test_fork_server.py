@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.spark.fork_server import SOCKET_VARIABLE, ask
-from state_pipelines.spark.workers import start_workers
+from state_pipelines.spark.session import start_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ def test_every_session_of_a_process_has_the_same_server(server: str) -> None:
 def test_where_no_socket_can_be_there_is_no_server(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 100)
     long.mkdir()
-    program = "from state_pipelines.spark.workers import start_workers; print(sorted(start_workers()))"
+    program = "from state_pipelines.spark.session import start_workers; print(sorted(start_workers()))"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=os.environ | {"TMPDIR": str(long), "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -105,7 +105,7 @@ def test_where_no_socket_can_be_there_is_no_server(tmp_path: Path) -> None:
 
 def test_the_server_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
     program = (
-        "import os, signal; from state_pipelines.spark.workers import start_workers; start_workers(); "
+        "import os, signal; from state_pipelines.spark.session import start_workers; start_workers(); "
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -9,7 +9,7 @@ from state_pipelines.errors import MigrationError, UnsupportedError, UsageError
 from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import bootstrap, register
-from state_pipelines.spark.keyed_aggregates import (
+from state_pipelines.spark.bootstrap_run import (
     Aggregate,
     collect_of,
     count_of,

@@ -10,7 +10,7 @@ from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration import load_migration, parse_migration
 from state_pipelines.operations.migration.history import RevisionDirectory
 from state_pipelines.spark import migrate
-from state_pipelines.spark.migration_permissions import require_row_level
+from state_pipelines.spark.analysis import require_row_level
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:

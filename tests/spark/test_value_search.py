@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from state_pipelines.cli import main
 from state_pipelines.errors import UsageError
-from state_pipelines.spark.value_search import find_rows
+from state_pipelines.spark.splits import find_rows
 from tests.snapshot.savepoints import orders
 from tests.snapshots import select
 

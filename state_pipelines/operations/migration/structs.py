@@ -334,7 +334,7 @@ _SIMPLE = re.compile(r"\w+(?:\.\w+)*|`(?:[^`]|``)+`|-?\d+(?:\.\d+)?\w?|'[^'\\]*'
 def enclose(expression: str) -> str:
     """An expression of a user so that larger SQL may hold it: what it says inside stays inside.
 
-    A comment at its end would take what follows. `spark.migration_permissions.require_expressions` makes sure that the
+    A comment at its end would take what follows. `spark.analysis.require_expressions` makes sure that the
     text is a single expression by itself.
     """
     if _SIMPLE.fullmatch(expression):
