@@ -20,7 +20,7 @@ import dagster as dg
 from benchmarks.inventory import make_snapshot
 from benchmarks.processes import measure_descendants
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.watching import Watch
+from state_pipelines.dagster.job_settings import Watch
 
 JOBS = 30
 SNAPSHOTS = 200

@@ -1,4 +1,4 @@
-"""`expectations`: judges proofs by Great Expectations. The class is in `state_pipelines/dagster/expectations.py`."""
+"""`expectations`: judges proofs by Great Expectations. The class is in `state_pipelines/dagster/metadata_values.py`."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from state_pipelines.snapshot import Snapshot, open_snapshot
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from state_pipelines.dagster.execution import Outcome
+    from state_pipelines.dagster.testing import Outcome
     from state_pipelines.operations.check.check import MigrationCheckReport
 
 _MARK = ".state-pipelines-demo"
@@ -168,7 +168,7 @@ def materialise(example: Example, home: Home, snapshot: Snapshot) -> Outcome:
         shutil.copy(settings, home.dagster)
     try:
         from state_pipelines.dagster import FlinkJob  # an extra, and large
-        from state_pipelines.dagster.execution import migrate_snapshot
+        from state_pipelines.dagster.testing import migrate_snapshot
     except ModuleNotFoundError as error:
         raise UsageError(
             f"the package {error.name} is not installed", hint="Install state-pipelines[dagster]"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from state_pipelines.dagster.builder import build_flink_job
 from state_pipelines.dagster.component import FlinkJobComponent
-from state_pipelines.dagster.expectations import ExpectationsResource
 from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.metadata_values import ExpectationsResource
 from state_pipelines.dagster.ops import (
     SnapshotPath,
     apply_retention,

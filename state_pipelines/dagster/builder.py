@@ -7,39 +7,34 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from state_pipelines.dagster.assets.applied_retention import build_applied_retention
-from state_pipelines.dagster.assets.bootstrapped_savepoint import build_bootstrapped_savepoint
-from state_pipelines.dagster.assets.checkpoint import build_checkpoint
-from state_pipelines.dagster.assets.compatibility_report import build_compatibility_report
-from state_pipelines.dagster.assets.converted_savepoint import build_converted_savepoint
+from state_pipelines.dagster.assets.checkpoint import build_checkpoint, build_savepoint
 from state_pipelines.dagster.assets.flink_job import build_flink_job_spec
 from state_pipelines.dagster.assets.job_health import build_job_health
-from state_pipelines.dagster.assets.key_group_balance import build_key_group_balance
-from state_pipelines.dagster.assets.migrated_savepoint import build_migrated_savepoint
-from state_pipelines.dagster.assets.rescaled_savepoint import build_rescaled_savepoint
-from state_pipelines.dagster.assets.restore_audit import build_restore_audit
 from state_pipelines.dagster.assets.retention_plan import build_retention_plan
-from state_pipelines.dagster.assets.savepoint import build_savepoint
-from state_pipelines.dagster.assets.snapshot_diff import build_snapshot_diff
-from state_pipelines.dagster.assets.snapshot_inventory import build_snapshot_inventory
-from state_pipelines.dagster.assets.snapshot_profile import build_snapshot_profile
-from state_pipelines.dagster.assets.state_expectations import build_state_expectations
-from state_pipelines.dagster.assets.state_tables import build_state_specs, build_state_tables
+from state_pipelines.dagster.assets.savepoints import (
+    build_bootstrapped_savepoint,
+    build_converted_savepoint,
+    build_migrated_savepoint,
+    build_rescaled_savepoint,
+)
+from state_pipelines.dagster.assets.snapshots import (
+    build_compatibility_report,
+    build_key_group_balance,
+    build_restore_audit,
+    build_snapshot_diff,
+    build_snapshot_inventory,
+    build_snapshot_profile,
+)
+from state_pipelines.dagster.assets.state_tables import build_state_expectations, build_state_specs, build_state_tables
 from state_pipelines.dagster.broken_job import build_failing_sensor, leave_out, show_error, warn
 from state_pipelines.dagster.job_resources import build_job_resources
 from state_pipelines.dagster.jobs import build_asset_jobs, build_op_jobs
-from state_pipelines.dagster.pruning import build_prune_partitions
-from state_pipelines.dagster.registering import build_register_snapshot
+from state_pipelines.dagster.partition_jobs import build_prune_partitions, build_register_snapshot
 from state_pipelines.dagster.retention_settings import PlanApplication
 from state_pipelines.dagster.scheduled_savepoints import build_savepoint_job, build_savepoint_schedules
-from state_pipelines.dagster.schedules.daily_audit import build_daily_audit
-from state_pipelines.dagster.schedules.daily_retention_plan import build_retention_schedule
-from state_pipelines.dagster.schedules.periodic_checkpoint import build_periodic_checkpoint
 from state_pipelines.dagster.sensors import new_snapshots
-from state_pipelines.dagster.sensors.agreed_plans import build_agreed_plans
-from state_pipelines.dagster.sensors.automation import build_automation
 from state_pipelines.dagster.sensors.failed_runs import build_failed_runs
 from state_pipelines.dagster.sensors.job_health import build_job_health_sensor
-from state_pipelines.dagster.sensors.new_input import build_new_input
 from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
 from state_pipelines.dagster.sensors.requests import build_requests
 from state_pipelines.dagster.snapshots_resource import SnapshotsResource, StateTablesIOManager
@@ -47,6 +42,14 @@ from state_pipelines.dagster.sql_queries import (
     build_new_query,
     build_savepoint_of_query,
     build_sql_compatibility_report,
+)
+from state_pipelines.dagster.triggers import (
+    build_agreed_plans,
+    build_automation,
+    build_daily_audit,
+    build_new_input,
+    build_periodic_checkpoint,
+    build_retention_schedule,
 )
 from state_pipelines.dagster.upgrading import build_new_program, build_nightly_rehearsal, build_upgrade_jobs
 from state_pipelines.errors import StateError

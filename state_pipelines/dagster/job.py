@@ -11,16 +11,11 @@ import dagster as dg
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from state_pipelines.dagster.field_validators import parsed_by
 from state_pipelines.dagster.job_resources import ResourceSettings
-from state_pipelines.dagster.ownership import RENEWAL
-from state_pipelines.dagster.python_functions import split_function
+from state_pipelines.dagster.job_settings import Revisions, StreamSettings, Watch, parsed_by, split_function
 from state_pipelines.dagster.retention_settings import RetentionSettings
-from state_pipelines.dagster.revisions import Revisions
-from state_pipelines.dagster.storage import JobStorage
-from state_pipelines.dagster.stream_settings import StreamSettings
+from state_pipelines.dagster.storage import RENEWAL, JobStorage
 from state_pipelines.dagster.translation import Conditions, Hooks, Translation, check_key, parse_condition
-from state_pipelines.dagster.watching import Watch
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.flink.health import HealthLimits, parse_limits
 from state_pipelines.operations.jobs.flink_config import CHECKPOINTS, FlinkConfig, load_flink_config

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, cast
 import dagster as dg
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from state_pipelines.dagster.expectations import ExpectationsResource
+from state_pipelines.dagster.metadata_values import ExpectationsResource
 from state_pipelines.dagster.resources import SparkResource
 
 _Resource = SparkResource | ExpectationsResource

@@ -9,24 +9,15 @@ import dagster as dg
 from state_pipelines.dagster import ops, pinning
 from state_pipelines.dagster.assets import (
     applied_retention,
-    bootstrapped_savepoint,
     checkpoint,
-    compatibility_report,
-    converted_savepoint,
     job_health,
-    key_group_balance,
-    migrated_savepoint,
-    rescaled_savepoint,
-    restore_audit,
     retention_plan,
-    savepoint,
-    snapshot_diff,
-    snapshot_inventory,
-    snapshot_profile,
+    savepoints,
+    snapshots,
     state_tables,
 )
 from state_pipelines.dagster.automation import MIGRATION, PRIORITY_TAG
-from state_pipelines.dagster.op_jobs import AssetJob, bind_op, make_op_job
+from state_pipelines.dagster.flink_asset import AssetJob, bind_op, make_op_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -62,27 +53,27 @@ NUMBERS = {"max_parallelism": None, "parallelism": None}
 
 def build_migrate_snapshot(job: FlinkJob) -> UnresolvedAssetJobDefinition:
     """Build the job `migrate_snapshot`: report, tables and migrated savepoint of one snapshot."""
-    modules = [compatibility_report]
+    names = [snapshots.COMPATIBILITY_REPORT]
     if job.tables is not None:
-        modules.append(state_tables)
+        names.append(state_tables.STATE_TABLES)
     if job.migrations is not None or job.new_query is not None:
-        modules.append(migrated_savepoint)
-    names = [module.NAME for module in modules] + ([] if job.new_query is None else [SQL_REPORT])
+        names.append(savepoints.MIGRATED_SAVEPOINT)
+    names += [] if job.new_query is None else [SQL_REPORT]
     text = "Migrates one snapshot: compatibility report, tables, and the new savepoint with its proof."
     return _select(job, MIGRATE, names, text, priority=MIGRATION)
 
 
 _JOBS: Mapping[str, tuple[tuple[str, ...], str]] = {
     AUDIT: (
-        (restore_audit.NAME,),
+        (snapshots.RESTORE_AUDIT,),
         "Audits one snapshot: are all files there and readable, so that it can be restored?",
     ),
     INVENTORY: (
-        (snapshot_inventory.NAME,),
+        (snapshots.SNAPSHOT_INVENTORY,),
         "Lists all snapshots below the roots; reads only the `_metadata` of new ones.",
     ),
     DESCRIBE: (
-        (snapshot_profile.NAME, snapshot_diff.NAME, key_group_balance.NAME),
+        (snapshots.SNAPSHOT_PROFILE, snapshots.SNAPSHOT_DIFF, snapshots.KEY_GROUP_BALANCE),
         "Describes one snapshot: profile, key groups, and changes since the previous one. Reads all of its state.",
     ),
     PLAN_RETENTION: (
@@ -94,11 +85,11 @@ _JOBS: Mapping[str, tuple[tuple[str, ...], str]] = {
         "Deletes or quarantines the paths of a plan, whose fingerprint is in the run configuration.",
     ),
     CONVERT: (
-        (converted_savepoint.NAME,),
+        (savepoints.CONVERTED_SAVEPOINT,),
         "Converts one snapshot to another format, canonical by default.",
     ),
     RESCALE: (
-        (rescaled_savepoint.NAME,),
+        (savepoints.RESCALED_SAVEPOINT,),
         "Rescales one snapshot: another parallelism, other key groups or operators.",
     ),
 }
@@ -112,9 +103,9 @@ def build_asset_jobs(job: FlinkJob) -> Iterator[UnresolvedAssetJobDefinition]:
         yield _select(job, name, assets, description)
     if job.stream is not None:
         text = "Processes the input of the stream that is there, and takes a checkpoint after each batch."
-        yield _select(job, TAKE_CHECKPOINT, (checkpoint.NAME,), text)
+        yield _select(job, TAKE_CHECKPOINT, (checkpoint.CHECKPOINT,), text)
         text = "Writes a savepoint with the state of the newest checkpoint of the stream."
-        yield _select(job, TAKE_SAVEPOINT, (savepoint.NAME,), text)
+        yield _select(job, TAKE_SAVEPOINT, (checkpoint.SAVEPOINT,), text)
     if job.cluster is not None:
         text = "Asks the cluster how the running job is; changes nothing there."
         yield _select(job, CHECK_HEALTH, (job_health.NAME,), text)
@@ -123,7 +114,7 @@ def build_asset_jobs(job: FlinkJob) -> Iterator[UnresolvedAssetJobDefinition]:
         yield _select(job, CHECK_QUERY, (SQL_REPORT,), text)
     if job.bootstrap is not None:
         text = "Writes a savepoint with new states out of tables, from which a Flink job starts."
-        yield _select(job, BOOTSTRAP, (bootstrapped_savepoint.NAME,), text)
+        yield _select(job, BOOTSTRAP, (savepoints.BOOTSTRAPPED_SAVEPOINT,), text)
 
 
 def build_op_jobs(job: FlinkJob) -> Iterator[dg.JobDefinition]:
@@ -165,7 +156,7 @@ def _select(
     selection = dg.AssetSelection.assets(*map(job.key, assets))
     tags = {**({PRIORITY_TAG: str(priority)} if priority else {}), **job.tags}
     # In the launchpad; without it, the fields that matter come after those of files.
-    config: Any = {"ops": {job.op(rescaled_savepoint.NAME): {"config": NUMBERS}}} if name == RESCALE else None
+    config: Any = {"ops": {job.op(savepoints.RESCALED_SAVEPOINT): {"config": NUMBERS}}} if name == RESCALE else None
     return AssetJob(
         name=job.prefix(name), selection=selection, description=description, tags=tags or None, config=config
     )

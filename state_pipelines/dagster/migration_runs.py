@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from state_pipelines.dagster.assets import compatibility_report, migrated_savepoint
+from state_pipelines.dagster.assets import savepoints, snapshots
 from state_pipelines.dagster.failures import ERROR_TAG
 from state_pipelines.dagster.jobs import MIGRATE
 from state_pipelines.dagster.run_outcomes import read_outcome
@@ -73,7 +73,7 @@ class MigrationRuns:
 
     def make_request(self, key: str, attempt: int) -> dg.RunRequest:
         """Return the request of a run without tables, which automation writes later."""
-        assets = [self._job.key(each) for each in (compatibility_report.NAME, migrated_savepoint.NAME)]
+        assets = [self._job.key(each) for each in (snapshots.COMPATIBILITY_REPORT, savepoints.MIGRATED_SAVEPOINT)]
         return dg.RunRequest(run_key=self._name(key, attempt), partition_key=key, asset_selection=assets)
 
     def decide(self, key: str) -> tuple[int | None, str]:
@@ -98,7 +98,7 @@ class MigrationRuns:
 
     def _describe_migrated(self, key: str) -> str:
         """Return which run has materialised the migrated savepoint by the same revisions, or an empty text."""
-        asset = self._job.key(migrated_savepoint.NAME)
+        asset = self._job.key(savepoints.MIGRATED_SAVEPOINT)
         records = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[key])
         found = self._instance.fetch_materializations(records, limit=_MOST_MATERIALIZATIONS).records
         target = self._job.revisions.name_target()

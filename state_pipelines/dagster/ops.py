@@ -3,51 +3,150 @@
 Each op is about the Flink job that is the resource `flink_job`. The assets of the job call the same functions.
 """
 
-# Without the import of `annotations`: Dagster reads those of the decorated functions.
+# Without the import of `annotations`: Dagster reads those of configurations.
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
 from pydantic import Field, model_validator
 
-from state_pipelines.dagster import erasing
-from state_pipelines.dagster.assets import applied_retention, restore_audit, retention_plan
-from state_pipelines.dagster.assets.bootstrapped_savepoint import BootstrapConfig, write_bootstrapped
+from state_pipelines.dagster.assets import applied_retention, retention_plan, snapshots
 from state_pipelines.dagster.assets.checkpoint import (
     CheckpointConfig,
+    SavepointConfig,
     describe_checkpoint,
     get_snapshot,
     take_checkpoints,
+    write_savepoint,
 )
-from state_pipelines.dagster.assets.compatibility_report import (
-    MigrationConfig,
-    describe_report,
-    judge_snapshot,
-    list_reasons,
+from state_pipelines.dagster.assets.savepoints import (
+    TARGET,
+    BootstrapConfig,
+    ConversionConfig,
+    MigrationRunConfig,
+    RescaleConfig,
+    write_bootstrapped,
+    write_converted,
+    write_migrated,
+    write_rescaled,
 )
-from state_pipelines.dagster.assets.converted_savepoint import ConversionConfig, write_converted
-from state_pipelines.dagster.assets.migrated_savepoint import MigrationRunConfig, write_migrated
-from state_pipelines.dagster.assets.rescaled_savepoint import RescaleConfig, write_rescaled
-from state_pipelines.dagster.assets.savepoint import SavepointConfig, write_savepoint
-from state_pipelines.dagster.configurations import NON_EMPTY_TEXT, DepthName
-from state_pipelines.dagster.erasing import ErasureConfig, KeysConfig, erase_keys
+from state_pipelines.dagster.assets.snapshots import MigrationConfig, describe_report, judge_snapshot, list_reasons
+from state_pipelines.dagster.flink_asset import NON_EMPTY_TEXT, DepthName, checked_op
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.metadata_values import list_texts
-from state_pipelines.dagster.op_jobs import checked_op
+from state_pipelines.dagster.metadata_values import list_texts, make_table, round_seconds
+from state_pipelines.dagster.partition_jobs import register_paths
 from state_pipelines.dagster.partitions import make_partition_key
 from state_pipelines.dagster.pinning import change_pin, restore_snapshots
-from state_pipelines.dagster.registering import register_paths
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.written_savepoints import NameTarget, WrittenSavepoint
 from state_pipelines.errors import IncompatibleError, ProofError, StateError, Where
+from state_pipelines.keyed.keys import KeyText
 from state_pipelines.operations.auditing import Depth, audit_snapshot
 from state_pipelines.operations.check.check import Verdict
+from state_pipelines.operations.erase import plan_erasure, require_searched, run_erasure, search_below
+from state_pipelines.operations.key_search import KeySearch
 from state_pipelines.operations.proofs import ProofReport
 from state_pipelines.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from state_pipelines.operations.rescale import RescaleResult
     from state_pipelines.spark import KeyedProcessResult
+
+
+_COLUMNS = [
+    dg.TableColumn("snapshot"),
+    dg.TableColumn("operator", description="uid, or the id when the uid is not known"),
+    dg.TableColumn("state"),
+    dg.TableColumn("key", "int", description="index in `keys` of the run configuration"),
+    dg.TableColumn("entries", "int"),
+]
+
+
+class KeysConfig(dg.Config):
+    """The keys to look for."""
+
+    keys: list[str] = Field(
+        min_length=1,
+        description="Keys: plain text for String keys, otherwise JSON, as for `state-pipelines erase --key`.",
+    )
+    root: str = Field(default="", description="Also search all snapshots below this directory for the keys.")
+
+
+class ErasureConfig(KeysConfig):
+    """The keys to erase."""
+
+    target: str = Field(default="", description=TARGET)
+    strict: bool = Field(default=True, description="Fail, and write nothing, if some state cannot be searched.")
+
+
+def find_keys(job: FlinkJob, snapshot: Snapshot, config: KeysConfig, spark: SparkResource) -> dict[str, Any]:
+    """Search a snapshot for keys, and perhaps others; return metadata. Nothing is written."""
+    plan = plan_erasure(snapshot, _parse_keys(config), run=spark.run_tasks)
+    return _describe([plan.search, *_search_others(job, config, spark)], None)
+
+
+def erase_keys(
+    job: FlinkJob, snapshot: Snapshot, config: ErasureConfig, spark: SparkResource, target: str
+) -> tuple[str | None, dict[str, Any]]:
+    """Erase keys from every operator keyed by them.
+
+    Args:
+        job: the Flink job.
+        snapshot: the snapshot.
+        config: keys, and the directory whose snapshots are searched too.
+        spark: runs the tasks.
+        target: directory of the new snapshot.
+
+    Returns:
+        the path of the new snapshot, None if no state has the keys; and metadata.
+
+    Raises:
+        StateError: some state cannot be searched, or the target exists.
+    """
+    plan = plan_erasure(snapshot, _parse_keys(config), target, run=spark.run_tasks)
+    if config.strict:
+        require_searched(plan)
+    result = run_erasure(plan, spark.run_tasks)
+    searches = [plan.search, *_search_others(job, config, spark)]
+    return None if result is None else result.path, _describe(searches, result)
+
+
+def _parse_keys(config: KeysConfig) -> list[KeyText]:
+    return [KeyText(each) for each in config.keys]
+
+
+def _search_others(job: FlinkJob, config: KeysConfig, spark: SparkResource) -> list[KeySearch]:
+    if not config.root:
+        return []
+    return list(search_below(config.root, _parse_keys(config), open_other=job.storage.open, run=spark.run_tasks))
+
+
+def _describe(searches: Sequence[KeySearch], result: "RescaleResult | None") -> dict[str, Any]:
+    rows = [
+        (search.path, found.operator, found.state, found.key, found.entries)
+        for search in searches
+        for found in search.found
+    ]
+    metadata: dict[str, Any] = {
+        "found": make_table(_COLUMNS, rows),
+        "snapshots that hold the keys": [search.path for search in searches if search.found],
+        "not searched": [
+            f"{search.path}{operator and f', operator {operator}'}: {reason}"
+            for search in searches
+            for operator, reason in search.unsearched
+        ],
+    }
+    if result is not None:
+        metadata |= {
+            "path": dg.MetadataValue.path(result.path),
+            "files written": result.files_written,
+            "files taken over": result.files_taken,
+            "bytes": result.bytes,
+            "seconds": round_seconds(result.seconds),
+        }
+    return metadata
+
 
 _SHOWN = 10
 
@@ -150,11 +249,11 @@ def verify(
     """Fail if the snapshot is damaged, so that Flink could not restore it. Returns the snapshot."""
     opened = _open(context, flink_job, snapshot)
     report = audit_snapshot(opened, Depth(config.depth))
-    context.add_output_metadata(restore_audit.describe_audit(report))
+    context.add_output_metadata(snapshots.describe_audit(report))
     for finding in report.findings[:_SHOWN]:
         context.log.warning("%s: %s", finding.severity, finding)
     if not report.restorable:
-        raise restore_audit.make_damage_error(report)
+        raise snapshots.make_damage_error(report)
     return SnapshotPath(opened.path)
 
 
@@ -228,7 +327,7 @@ def search(
 ) -> SnapshotPath:
     """Report which states and snapshots contain keys; nothing is written. Returns the snapshot."""
     opened = _open(context, flink_job, snapshot)
-    _report_search(context, erasing.find_keys(flink_job, opened, config, spark))
+    _report_search(context, find_keys(flink_job, opened, config, spark))
     return SnapshotPath(opened.path)
 
 

@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Any
 from state_pipelines.dagster import ops, pinning, upgrading
 from state_pipelines.dagster.assets import (
     applied_retention,
-    compatibility_report,
-    converted_savepoint,
-    migrated_savepoint,
-    rescaled_savepoint,
-    restore_audit,
+    savepoints,
+    snapshots,
 )
 from state_pipelines.dagster.jobs import APPLY_RETENTION, AUDIT, CONVERT, MIGRATE, PLAN_RETENTION, RESCALE
 from state_pipelines.errors import UsageError
@@ -57,7 +54,7 @@ def plan_run(job: FlinkJob, request: Request) -> Plan:
 def _plan_migration(job: FlinkJob, request: Request) -> Plan:
     if job.migrations is None:
         raise UsageError("the job has no migrations", hint="Set the field migrations in the YAML of the job")
-    names = (compatibility_report.NAME, migrated_savepoint.NAME)
+    names = (snapshots.COMPATIBILITY_REPORT, savepoints.MIGRATED_SAVEPOINT)
     return MIGRATE, {"ops": {job.op(name): {"config": dict(request.options)} for name in names}}
 
 
@@ -65,23 +62,23 @@ def _plan_rescaling(job: FlinkJob, request: Request) -> Plan:
     config = {"request": request.to_yaml(without=("files",))}
     if "files" in request.options:
         config["files"] = request.options["files"]
-    return RESCALE, {"ops": {job.op(rescaled_savepoint.NAME): {"config": config}}}
+    return RESCALE, {"ops": {job.op(savepoints.RESCALED_SAVEPOINT): {"config": config}}}
 
 
 def _plan_conversion(job: FlinkJob, request: Request) -> Plan:
-    return CONVERT, {"ops": {job.op(converted_savepoint.NAME): {"config": dict(request.options)}}}
+    return CONVERT, {"ops": {job.op(savepoints.CONVERTED_SAVEPOINT): {"config": dict(request.options)}}}
 
 
 def _plan_copy(job: FlinkJob, request: Request) -> Plan:
     config = {"format": Format.KEEP.value, **request.options}
-    return CONVERT, {"ops": {job.op(converted_savepoint.NAME): {"config": config}}}
+    return CONVERT, {"ops": {job.op(savepoints.CONVERTED_SAVEPOINT): {"config": config}}}
 
 
 def _plan_audit(job: FlinkJob, request: Request) -> Plan:
     depth, choices = request.options.get("depth", Depth.SAMPLE), (Depth.SAMPLE, Depth.WHOLE)
     if depth not in choices:
         raise UsageError(f"depth is {depth!r}", hint=f"Choose from {', '.join(choices)}")
-    return AUDIT, {"ops": {job.op(restore_audit.NAME): {"config": {"whole": depth == Depth.WHOLE}}}}
+    return AUDIT, {"ops": {job.op(snapshots.RESTORE_AUDIT): {"config": {"whole": depth == Depth.WHOLE}}}}
 
 
 def _plan_retention(job: FlinkJob, request: Request) -> Plan:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from state_pipelines.dagster.field_validators import parsed_by
+from state_pipelines.dagster.job_settings import parsed_by
 from state_pipelines.operations.retention import ApplyLimits
 from state_pipelines.operations.retention.policy import parse_duration, parse_size
 

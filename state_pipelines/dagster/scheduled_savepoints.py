@@ -9,10 +9,9 @@ from pathlib import Path
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.dagster.flink_asset import documented
+from state_pipelines.dagster.flink_asset import bind_op, checked_op, documented, make_op_job
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import list_texts
-from state_pipelines.dagster.op_jobs import bind_op, checked_op, make_op_job
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.flink.cluster import SavepointFormat
 from state_pipelines.flink.connections import connect

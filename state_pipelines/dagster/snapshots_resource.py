@@ -130,7 +130,7 @@ class SnapshotsResource(dg.ConfigurableResource["SnapshotsResource"]):
             snapshot: the snapshot, or its name as for `open`.
             to: target revision; by default `migrate_to` of the job.
         """
-        from state_pipelines.dagster.assets.compatibility_report import MigrationConfig, judge_snapshot
+        from state_pipelines.dagster.assets.snapshots import MigrationConfig, judge_snapshot
 
         opened = self.open(snapshot) if isinstance(snapshot, str) else snapshot
         return judge_snapshot(self.job, opened, MigrationConfig(to=to))

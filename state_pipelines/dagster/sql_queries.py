@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.dagster.assets import flink_job, migrated_savepoint
-from state_pipelines.dagster.assets.rescaled_savepoint import SCRATCH
+from state_pipelines.dagster.assets import flink_job, savepoints
+from state_pipelines.dagster.assets.savepoints import SCRATCH
 from state_pipelines.dagster.automation import METADATA, NEW_SNAPSHOT
-from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
 from state_pipelines.dagster.flink_asset import AssetStep, documented, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.jobs import CHECK_QUERY
 from state_pipelines.dagster.jobs import SQL_REPORT as NAME
-from state_pipelines.dagster.metadata_values import list_texts, round_seconds
+from state_pipelines.dagster.metadata_values import ExpectationsResource, describe_numbers, list_texts, round_seconds
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
-from state_pipelines.dagster.shared_instance import share_instance
+from state_pipelines.dagster.stored_cursors import share_instance
 from state_pipelines.dagster.written_savepoints import (
     NameTarget,
     WrittenSavepoint,
@@ -162,7 +161,7 @@ def build_savepoint_of_query(job: FlinkJob) -> dg.AssetsDefinition:
 
     @flink_asset(
         job,
-        migrated_savepoint.NAME,
+        savepoints.MIGRATED_SAVEPOINT,
         step=AssetStep.CHANGE,
         kinds={"flink", "spark", "sql"},
         deps=[NAME],
@@ -185,7 +184,7 @@ def build_savepoint_of_query(job: FlinkJob) -> dg.AssetsDefinition:
         """
         snapshot = open_partition(context, job)
         write = partial(write_for_query, job, snapshot, config, spark, name_results(context, job))
-        yield from materialize_savepoint(context, job, migrated_savepoint.NAME, expectations, write)
+        yield from materialize_savepoint(context, job, savepoints.MIGRATED_SAVEPOINT, expectations, write)
 
     return savepoint_of_query
 

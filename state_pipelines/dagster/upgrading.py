@@ -16,9 +16,8 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.dagster.flink_asset import documented
+from state_pipelines.dagster.flink_asset import bind_op, checked_op, documented, make_graph_job, make_op_job
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.op_jobs import bind_op, checked_op, make_graph_job, make_op_job
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.errors import IncompatibleError, NotFoundError, StateError, UsageError, Where
 from state_pipelines.operations.migration.history import RevisionDirectory

@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 
 from state_pipelines.dagster import FlinkJob
-from state_pipelines.dagster.assets.restore_audit import build_restore_audit
+from state_pipelines.dagster.assets.snapshots import build_restore_audit
 from state_pipelines.dagster.failures import ERROR_TAG, OPERATOR_TAG, reporting_failures
 from state_pipelines.dagster.flink_asset import SKIPPED_TAG, AssetStep, flink_asset
 from state_pipelines.dagster.partitions import make_partition_key

@@ -13,7 +13,7 @@ from dagster._core.instance.config import PoolGranularity
 
 from assets.definitions import defs
 from state_pipelines.dagster import SparkResource
-from state_pipelines.dagster.assets.migrated_savepoint import list_checks
+from state_pipelines.dagster.assets.savepoints import list_checks
 from state_pipelines.dagster.flink_asset import SPARK_POOL
 from state_pipelines.dagster.job import Thresholds
 from tests.dagster.conftest import ROOT, build, find_asset, list_executable

@@ -11,8 +11,7 @@ import pytest
 
 from state_pipelines.dagster import FlinkJob, build_flink_job
 from state_pipelines.dagster.failures import reporting_failures, to_failure, using_storage_of
-from state_pipelines.dagster.flink_asset import AssetStep, documented, flink_asset
-from state_pipelines.dagster.op_jobs import bind_op, checked_op
+from state_pipelines.dagster.flink_asset import AssetStep, bind_op, checked_op, documented, flink_asset
 from state_pipelines.errors import FormatError, StorageError, Where
 from state_pipelines.storage.resolution import VARIABLE, find_storage_options
 from tests.dagster.failing_jobs import execute_failing

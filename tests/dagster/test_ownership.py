@@ -16,8 +16,8 @@ import dagster as dg
 import pytest
 
 from state_pipelines.dagster import FlinkJob
-from state_pipelines.dagster.ownership import LEASE, RENEWAL, Owner, describe_owner, is_due, take_marker
 from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
+from state_pipelines.dagster.storage import LEASE, RENEWAL, Owner, describe_owner, is_due, take_marker
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import dagster as dg
 import pytest
 
-from state_pipelines.dagster.assets.rescaled_savepoint import RescaleConfig
+from state_pipelines.dagster.assets.savepoints import RescaleConfig
 from state_pipelines.dagster.request_runs import plan_run
 from state_pipelines.dagster.sensors import requests as sensors
 from state_pipelines.dagster.sensors.requests import REQUEST_TAG

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from state_pipelines.dagster.assets.restore_audit import CHECKS, NAME
+from state_pipelines.dagster.assets.snapshots import AUDIT_CHECKS, RESTORE_AUDIT
 from state_pipelines.operations.auditing import Property
 from tests.dagster.conftest import SAVEPOINTS, build
 
@@ -34,7 +34,7 @@ def test_every_property_of_a_sound_snapshot_is_a_check_that_passes(deployment: D
     result = deployment.run("audit_snapshot", key, restore_audit={"whole": whole})
     assert result.success
     assert {name: each.passed for name, each in results_of(result).items()} == {
-        name: True for name, _ in CHECKS.values()
+        name: True for name, _ in AUDIT_CHECKS.values()
     }
     metadata = metadata_of(result)
     assert (metadata["verdict"], metadata["errors"]) == ("restorable", 0)
@@ -42,7 +42,7 @@ def test_every_property_of_a_sound_snapshot_is_a_check_that_passes(deployment: D
 
 
 def test_there_is_a_check_of_every_property() -> None:
-    assert set(CHECKS) == set(Property) - {Property.RESTORE}
+    assert set(AUDIT_CHECKS) == set(Property) - {Property.RESTORE}
 
 
 @pytest.mark.essential
@@ -61,7 +61,7 @@ def test_a_missing_file_fails_its_check_with_the_file(deployment: Deployment) ->
     # Not materialised, so that the partition and backfills are failed.
     assert not result.asset_materializations_for_node("shop__restore_audit")
     assert not result.success
-    asset = deployment.job.key(NAME)
+    asset = deployment.job.key(RESTORE_AUDIT)
     assert deployment.instance.get_status_by_partition(asset, [key], deployment.job.partitions) == {
         key: dg.AssetPartitionStatus.FAILED
     }
@@ -77,7 +77,7 @@ def test_a_missing_file_fails_its_check_with_the_file(deployment: Deployment) ->
     assert run is not None
     assert run.tags["state-pipelines/error"] == "FormatError"
     # As *Materialize* and automation run it: reported as well, by the sensor of the deployment.
-    assert not deployment.materialize([NAME], key).success
+    assert not deployment.materialize([RESTORE_AUDIT], key).success
     sensor = build(deployment.job).resolve_sensor_def("shop_failed_runs")
     with dg.build_sensor_context(instance=deployment.instance, cursor='{"after": 0}') as context:
         reported = str(sensor(context))

@@ -15,9 +15,9 @@ from dagster._core.test_utils import create_run_for_test
 
 from state_pipelines.dagster import FlinkJob
 from state_pipelines.dagster.job import Thresholds
+from state_pipelines.dagster.job_settings import Watch
 from state_pipelines.dagster.sensors import new_snapshots
 from state_pipelines.dagster.sensors.new_snapshots import MOST_PER_TICK, build_new_snapshots
-from state_pipelines.dagster.watching import Watch
 from state_pipelines.errors import NotFoundError
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.operations.inventory import parse_partition_key, update_inventory

@@ -20,9 +20,9 @@ from pydantic import ValidationError
 
 import state_pipelines.dagster
 from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
-from state_pipelines.dagster.configurations import DepthName, FileModeName, FormatName, InFlightName, NewFormatName
+from state_pipelines.dagster.flink_asset import DepthName, FileModeName, FormatName, InFlightName, NewFormatName
+from state_pipelines.dagster.job_settings import StreamSettings
 from state_pipelines.dagster.retention_settings import PlanApplication, RetentionSettings
-from state_pipelines.dagster.stream_settings import StreamSettings
 from state_pipelines.errors import StateError
 from state_pipelines.operations.auditing import Depth
 from state_pipelines.operations.convert import InFlight

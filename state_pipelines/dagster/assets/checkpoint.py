@@ -1,25 +1,30 @@
-"""`checkpoint`: the checkpoints of a stream that runs here."""
+"""`checkpoint` and `savepoint`: the checkpoints and savepoints of a stream that runs here."""
 
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
 from state_pipelines.checkpoints.coordinator import FailureReason
-from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
+from state_pipelines.dagster.assets.savepoints import CHECKS, describe_conversion
+from state_pipelines.dagster.flink_asset import AssetStep, NewFormatName, flink_asset
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.metadata_values import list_texts, make_table
+from state_pipelines.dagster.job_settings import StreamSettings, load_function
+from state_pipelines.dagster.metadata_values import ExpectationsResource, list_texts, make_table
 from state_pipelines.dagster.partitions import make_partition_key
-from state_pipelines.dagster.python_functions import load_function
 from state_pipelines.dagster.resources import SparkResource
-from state_pipelines.dagster.stream_settings import StreamSettings
+from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materialize_savepoint
 from state_pipelines.datastream.functions import combine_metrics
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
 from state_pipelines.operations.balance import measure_balance
+from state_pipelines.operations.convert import convert
+from state_pipelines.snapshot import open_snapshot
+from state_pipelines.storage import join, parent, resolve
 
 if TYPE_CHECKING:
     from state_pipelines.operations.auditing import AuditReport
@@ -27,9 +32,10 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
     from state_pipelines.spark import KeyedProcessResult
 
-NAME = "checkpoint"
 
-CHECKS = {
+CHECKPOINT = "checkpoint"
+
+CHECKPOINT_CHECKS = {
     "restorable": (
         frozenset(Property),
         "The newest checkpoint can be restored, as far as its bytes show; `restore_audit` says more.",
@@ -61,13 +67,13 @@ def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
 
     @flink_asset(
         job,
-        NAME,
+        CHECKPOINT,
         step=AssetStep.RUN,
         kinds={"flink", "spark"},
         partitioned=False,
         writes=True,
-        pool=NAME,
-        checks={name: text for name, (_, text) in CHECKS.items()},
+        pool=CHECKPOINT,
+        checks={name: text for name, (_, text) in CHECKPOINT_CHECKS.items()},
         # Without new input there is no checkpoint.
         output_required=False,
     )
@@ -93,7 +99,7 @@ def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
         yield from _report(job, earlier)
         snapshot = get_snapshot(last)
         yield dg.MaterializeResult(
-            asset_key=job.key(NAME),
+            asset_key=job.key(CHECKPOINT),
             metadata=describe_checkpoint(last, config, spark),
             data_version=dg.DataVersion(snapshot.fingerprint),
             check_results=list(_check(audit_snapshot(snapshot, Depth.SAMPLE))),
@@ -148,7 +154,7 @@ def describe_checkpoint(result: "KeyedProcessResult", config: CheckpointConfig, 
 def _check(report: "AuditReport") -> Iterator[dg.AssetCheckResult]:
     """Yield the results of the checks; what cannot be judged is a warning."""
     grave = [each for each in report.findings if each.severity in (Severity.ERROR, Severity.UNDETERMINED)]
-    for name, (properties, _) in CHECKS.items():
+    for name, (properties, _) in CHECKPOINT_CHECKS.items():
         found = [each for each in grave if each.property in properties]
         is_error = any(each.severity is Severity.ERROR for each in found)
         yield dg.AssetCheckResult(
@@ -175,7 +181,7 @@ def _count_entries(balance: "Balance") -> int:
 def _report(job: FlinkJob, taken: "list[KeyedProcessResult]") -> Iterator[Any]:
     """Yield an event for each of these checkpoints, which later ones may have replaced."""
     for each in taken:
-        yield dg.AssetMaterialization(job.key(NAME), metadata=_describe(each))
+        yield dg.AssetMaterialization(job.key(CHECKPOINT), metadata=_describe(each))
 
 
 def _describe(result: "KeyedProcessResult") -> dict[str, Any]:
@@ -218,3 +224,61 @@ def get_snapshot(result: "KeyedProcessResult") -> "Snapshot":
     """Return the snapshot of a checkpoint that was taken."""
     assert result.snapshot is not None
     return result.snapshot
+
+
+SAVEPOINT = "savepoint"
+
+
+class SavepointConfig(dg.Config):
+    """The format of the savepoint."""
+
+    format: NewFormatName = Field(
+        default="canonical", description="Format of keyed state; every backend of Flink restores canonical."
+    )
+
+
+def build_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
+    """Build the asset `savepoint` of a job with a stream."""
+
+    @flink_asset(
+        job,
+        SAVEPOINT,
+        step=AssetStep.RUN,
+        kinds={"flink", "spark"},
+        deps=[CHECKPOINT],
+        checks=CHECKS,
+        writes=True,
+        # A run of the stream removes old checkpoints, also the one that is read here.
+        pool=CHECKPOINT,
+        partitioned=False,
+    )
+    def savepoint(
+        context: dg.AssetExecutionContext,
+        config: SavepointConfig,
+        spark: SparkResource,
+        expectations: ExpectationsResource,
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+        """A savepoint with the state of the newest checkpoint of the stream, published only if it reads back equal."""
+        write = partial(write_savepoint, job, config, spark, context.run.run_id)
+        yield from materialize_savepoint(context, job, SAVEPOINT, expectations, write)
+
+    return savepoint
+
+
+def write_savepoint(job: FlinkJob, config: SavepointConfig, spark: SparkResource, run_id: str) -> WrittenSavepoint:
+    """Write a savepoint with the state of the newest checkpoint of the stream.
+
+    Raises:
+        ProofError: the proof failed, and there is no new savepoint.
+        NotFoundError: there is no checkpoint yet.
+        UsageError: the job has no stream.
+    """
+    stream = require_stream(job)
+    newest = job.storage.find_newest(stream.checkpoints)
+    flink_id = parent(resolve(newest.path)).name
+    # As Flink names them, with digits of the run for its random ones.
+    name = f"savepoint-{flink_id[:6]}-{run_id.replace('-', '')[:12]}"
+    target = str(join(resolve(stream.savepoints), name))
+    result = convert(job.storage.open(newest.path), target, config.format, run=spark.run_tasks)
+    metadata = describe_conversion(result, config.format) | {"checkpoint": newest.key}
+    return WrittenSavepoint(result.path, metadata, open_snapshot(result.path).fingerprint, result.notes, result.proof)

@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from state_pipelines.dagster.assets import snapshot_inventory
+from state_pipelines.dagster.assets import snapshots
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import expect_none, list_texts, make_table, round_money
@@ -59,7 +59,7 @@ def build_retention_plan(job: FlinkJob) -> dg.AssetsDefinition:
         NAME,
         step=AssetStep.KEEP,
         kinds={"flink"},
-        deps=[snapshot_inventory.NAME],
+        deps=[snapshots.SNAPSHOT_INVENTORY],
         partitioned=False,
         check_specs=checks,
     )

@@ -1,4 +1,4 @@
-"""`state_tables`: the states of a snapshot as Parquet tables."""
+"""`state_tables`: the states of a snapshot as Parquet tables; `state_expectations`: their Great Expectations suites."""
 
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
@@ -13,15 +13,17 @@ from state_pipelines.dagster.assets import flink_job
 from state_pipelines.dagster.automation import NEW_SNAPSHOT, TABLES
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob, TableSettings
-from state_pipelines.dagster.metadata_values import make_table
+from state_pipelines.dagster.metadata_values import ExpectationsResource, make_table
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.errors import StateError, UnsupportedError
+from state_pipelines.operations.proofs import DESCRIPTIONS, SUITES, ProofReport
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-NAME = "state_tables"
+
+STATE_TABLES = "state_tables"
 
 DATA_VERSION_TAG = "dagster/data_version"
 
@@ -40,7 +42,7 @@ def build_state_tables(job: FlinkJob) -> dg.AssetsDefinition:
 
     @flink_asset(
         job,
-        NAME,
+        STATE_TABLES,
         step=AssetStep.SEE,
         kinds={"flink", "spark", "parquet"},
         deps=[flink_job.NAME],
@@ -119,11 +121,11 @@ def build_state_specs(job: FlinkJob) -> list[dg.AssetSpec]:
     states = [each.rpartition("/")[::2] for each in job.tables.states] or list(_find_states(job))
     return [
         job.specify(
-            NAME,
+            STATE_TABLES,
             description=f"The table of the state {state} of the operator {operator}.",
             kinds={"flink", "parquet"},
             tags=job.tags,
-            deps=[job.key(NAME)],
+            deps=[job.key(STATE_TABLES)],
             partitions_def=job.partitions,
             metadata={"state-pipelines/operator": operator, "state-pipelines/state": state},
             automation_condition=None,
@@ -148,7 +150,7 @@ def _find_states(job: FlinkJob) -> Iterator[tuple[str, str]]:
 
 def name_state(job: FlinkJob, operator: str, state: str) -> dg.AssetKey:
     """Return the key of the asset of a state; its operator is given by its label."""
-    return dg.AssetKey([*job.key(NAME).path, *(re.sub(r"[^\w.-]", "_", each) for each in (operator, state))])
+    return dg.AssetKey([*job.key(STATE_TABLES).path, *(re.sub(r"[^\w.-]", "_", each) for each in (operator, state))])
 
 
 def name_columns(prefix: str, schema: "StructType | pa.Schema") -> list[dg.TableColumn]:
@@ -170,3 +172,50 @@ def _list_fields(schema: "StructType | pa.Schema") -> Iterator[tuple[str, str, l
     for each in schema.fields:
         inner = getattr(each.dataType, "fields", [])
         yield each.name, each.dataType.simpleString(), [(one.name, one.dataType.simpleString()) for one in inner]
+
+
+STATE_EXPECTATIONS = "state_expectations"
+
+
+def build_state_expectations(job: FlinkJob) -> dg.AssetsDefinition:
+    """Build the asset `state_expectations` of a job with a directory of suites."""
+
+    @flink_asset(
+        job,
+        STATE_EXPECTATIONS,
+        step=AssetStep.JUDGE,
+        kinds={"flink", "spark", "greatexpectations"},
+        deps=[flink_job.NAME],
+        checks={SUITES: DESCRIPTIONS[SUITES]},
+    )
+    def state_expectations(
+        context: dg.AssetExecutionContext, spark: SparkResource, expectations: ExpectationsResource
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+        """The rows of each state that has a suite, validated by Great Expectations."""
+        from state_pipelines.spark.suites import find_project, load_suites, run_suites  # Imports Spark.
+
+        assert job.expectations is not None
+        snapshot = open_partition(context, job)
+        suites = load_suites(job.expectations)
+        results = run_suites(
+            spark.session,
+            snapshot,
+            suites,
+            project=find_project(job.expectations, job.data_docs),
+            title=context.partition_key,
+        )
+        rows = sum(len(check.rows) for check in results.checks)
+        yield dg.MaterializeResult(
+            asset_key=job.key(STATE_EXPECTATIONS),
+            metadata={
+                "suites": [suite.name for suite in suites],
+                "snapshot": dg.MetadataValue.path(snapshot.path),
+                "failed": sum(not check.ok for check in results.checks),
+                "example rows": rows,
+                **({"data docs": dg.MetadataValue.url(results.data_docs)} if results.data_docs else {}),
+            },
+            data_version=dg.DataVersion(snapshot.fingerprint),
+        )
+        yield from expectations.report(ProofReport("", "", 0, 0, results.checks), job.key(STATE_EXPECTATIONS))
+
+    return state_expectations

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from state_pipelines.dagster.assets.flink_job import describe_savepoint, find_reported
-from state_pipelines.dagster.assets.snapshot_inventory import InventoryReports
+from state_pipelines.dagster.assets.snapshots import InventoryReports
 from state_pipelines.dagster.flink_asset import documented
+from state_pipelines.dagster.job_settings import Beginning, find_stranger
 from state_pipelines.dagster.jobs import MIGRATE
 from state_pipelines.dagster.migration_runs import MigrationRuns
-from state_pipelines.dagster.ownership import describe_owner, is_due, take_marker
+from state_pipelines.dagster.partition_jobs import REGISTER_SNAPSHOT as REGISTER
 from state_pipelines.dagster.partitions import find_name_conflict
-from state_pipelines.dagster.registering import NAME as REGISTER
-from state_pipelines.dagster.shared_instance import share_instance
-from state_pipelines.dagster.stored_cursors import load_cursor, store_cursor
-from state_pipelines.dagster.watching import Beginning, find_stranger
+from state_pipelines.dagster.storage import describe_owner, is_due, take_marker
+from state_pipelines.dagster.stored_cursors import load_cursor, share_instance, store_cursor
 from state_pipelines.errors import StateError, StorageError
 from state_pipelines.metadata.checkpoint import SnapshotKind
 

@@ -1,0 +1,570 @@
+"""Assets that write a savepoint from a snapshot or from tables, proven before it is published.
+
+`migrated_savepoint` follows the pending revisions, `rescaled_savepoint` has another parallelism, other key groups or
+operators, `converted_savepoint` another format, and `bootstrapped_savepoint` new states out of tables, from which a
+Flink job starts.
+"""
+
+# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import dagster as dg
+import yaml
+from pydantic import Field, model_validator
+
+from state_pipelines.dagster.assets import flink_job, snapshots
+from state_pipelines.dagster.assets.snapshots import MigrationConfig
+from state_pipelines.dagster.flink_asset import (
+    AssetStep,
+    FileModeName,
+    FormatName,
+    InFlightName,
+    NewFormatName,
+    flink_asset,
+)
+from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.job_settings import load_function
+from state_pipelines.dagster.metadata_values import (
+    ExpectationsResource,
+    describe_numbers,
+    list_texts,
+    make_table,
+    round_seconds,
+)
+from state_pipelines.dagster.partitions import open_partition
+from state_pipelines.dagster.resources import SparkResource
+from state_pipelines.dagster.written_savepoints import (
+    NameTarget,
+    WrittenSavepoint,
+    describe_columns,
+    materialize_savepoint,
+    name_results,
+)
+from state_pipelines.errors import UsageError, Where
+from state_pipelines.operations.bootstrap.bootstrap import DESCRIPTIONS as BOOTSTRAP_DESCRIPTIONS
+from state_pipelines.operations.bootstrap.bootstrap import plan_bootstrap
+from state_pipelines.operations.bootstrap.new_states import NewOperator
+from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, load_bootstrap
+from state_pipelines.operations.choices import parse_choice
+from state_pipelines.operations.convert import DESCRIPTION, READS_BACK, convert
+from state_pipelines.operations.proofs import DESCRIPTIONS as PROOF_DESCRIPTIONS
+from state_pipelines.operations.proofs import (
+    KEY_HASHES,
+    KEY_SETS,
+    KEYS_UNITED,
+    OWN,
+    READ_BACK,
+    ROUND_TRIP,
+    ROW_COUNTS,
+    SOURCE_WHOLE,
+    STATES_AGREE,
+    SUITES,
+)
+from state_pipelines.operations.rescale import plan_rescale, run_rescale
+from state_pipelines.operations.rescale.rescale_planner import tell_label, tell_number
+from state_pipelines.operations.rescale.rescale_proof import DESCRIPTIONS as RESCALE_DESCRIPTIONS
+from state_pipelines.operations.rescale.rescale_request import RescaleRequest, parse_request
+from state_pipelines.operations.write.keyed_rewrite import Format
+from state_pipelines.operations.write.publication import FileMode
+from state_pipelines.operations.write.transaction import SnapshotTransaction
+from state_pipelines.snapshot import Snapshot, open_snapshot
+from state_pipelines.storage import resolve
+from state_pipelines.storage.documents import parse_yaml
+from state_pipelines.storage.locations import is_local
+
+if TYPE_CHECKING:
+    from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult
+    from state_pipelines.operations.convert import ConversionResult
+    from state_pipelines.operations.migration import Direction, Migration
+    from state_pipelines.operations.rescale import RescaleResult
+    from state_pipelines.spark import MigrationResult
+
+
+RESCALED_SAVEPOINT = "rescaled_savepoint"
+
+SCRATCH = (
+    "Directory (path or URL) of temporary files, which every task must reach. Default: beside the target where that is "
+    "local or Spark runs on a cluster, else TMPDIR."
+)
+
+TARGET = "Directory of the new savepoint, which must not exist; by default one below the results of the job."
+
+_RESCALED_COLUMNS = [
+    dg.TableColumn("operator", description="uid, or the id when the uid is not known"),
+    dg.TableColumn("parallelism"),
+    dg.TableColumn("max parallelism"),
+    dg.TableColumn("keyed state", description="how it was moved"),
+    dg.TableColumn("operator state", description="how it was moved"),
+    dg.TableColumn("hash", description="hashCode of key classes, and its evidence"),
+]
+
+
+class RescaleConfig(dg.Config):
+    """Changes of the new savepoint; `request` supports all of them."""
+
+    parallelism: int | None = Field(default=None, description="Parallelism of all operators; by default unchanged.")
+    max_parallelism: int | None = Field(
+        default=None, description="Max parallelism of all operators; by default unchanged."
+    )
+    request: str = Field(
+        default="", description="Further changes in YAML, in the format of `state-pipelines rescale --request`."
+    )
+    files: FileModeName = Field(default="copy", description="Treatment of unchanged files.")
+    target: str = Field(default="", description=TARGET)
+    scratch: str = Field(default="", description=SCRATCH)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        try:
+            self.parse()
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    def parse(self) -> RescaleRequest:
+        """Return the request.
+
+        Raises:
+            UsageError: the request is invalid or empty.
+        """
+        try:
+            content = parse_yaml(self.request) or {}
+        except yaml.YAMLError as error:
+            raise UsageError(f"request is not YAML: {' '.join(str(error).split())}") from None
+        numbers = {"parallelism": self.parallelism, "max_parallelism": self.max_parallelism}
+        given = {name: number for name, number in numbers.items() if number is not None}
+        _refuse_key_files(content)
+        for name, number in given.items() if isinstance(content, dict) else ():
+            if content.get(name, number) != number:
+                raise UsageError(f"{name} is {number}, and {content[name]} in request", hint=f"Leave one {name} out")
+        request = parse_request(content | given if isinstance(content, dict) else content)
+        if request.is_empty:
+            raise UsageError("the configuration changes nothing", hint="Set parallelism, max_parallelism or request")
+        return request
+
+
+def _refuse_key_files(content: object) -> None:
+    # The run may be on another machine, which cannot read the file.
+    operators = content.get("operators") if isinstance(content, dict) else None
+    for name, body in operators.items() if isinstance(operators, dict) else ():
+        for choice in ("keep_keys", "drop_keys") if isinstance(body, dict) else ():
+            if isinstance(body.get(choice), dict):
+                raise UsageError(
+                    f"{choice} of operators.{name} names a file, which runs do not support",
+                    hint=f"Write the keys into the request, such as {choice}: [alice, bob]",
+                )
+
+
+def build_rescaled_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
+    """Build the asset `rescaled_savepoint` of a job."""
+
+    @flink_asset(
+        job,
+        RESCALED_SAVEPOINT,
+        step=AssetStep.CHANGE,
+        kinds={"flink", "spark"},
+        deps=[flink_job.NAME],
+        checks=RESCALE_DESCRIPTIONS,
+        writes=True,
+    )
+    def rescaled_savepoint(
+        context: dg.AssetExecutionContext,
+        config: RescaleConfig,
+        spark: SparkResource,
+        expectations: ExpectationsResource,
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+        """A savepoint with the same state for other subtasks, key groups or operators, published only if proven."""
+        snapshot = open_partition(context, job)
+        write = partial(write_rescaled, job, snapshot, config, spark, name_results(context, job))
+        yield from materialize_savepoint(context, job, RESCALED_SAVEPOINT, expectations, write)
+
+    return rescaled_savepoint
+
+
+def write_rescaled(
+    job: FlinkJob, snapshot: Snapshot, config: RescaleConfig, spark: SparkResource, name_target: NameTarget
+) -> WrittenSavepoint:
+    """Rescale a snapshot.
+
+    Raises:
+        ProofError: the proof failed, and there is no new savepoint.
+        UsageError: the request does not fit the snapshot.
+    """
+    from state_pipelines.spark.tasks import uses_other_machines
+
+    target = resolve(config.target or name_target("rescaled"))
+    plan = plan_rescale(snapshot, target, config.parse(), open_other=job.storage.open, files=FileMode(config.files))
+    is_shared = uses_other_machines(spark.session)
+    result = run_rescale(plan, spark.run_tasks, scratch=config.scratch or None, is_shared=is_shared)
+    fingerprint = open_snapshot(result.path).fingerprint
+    return WrittenSavepoint(result.path, _describe_rescaled(result), fingerprint, result.notes, result.proof)
+
+
+def _describe_rescaled(result: "RescaleResult") -> dict[str, Any]:
+    rows = [
+        (
+            tell_label(change),
+            tell_number(*change.parallelism),
+            tell_number(*change.max_parallelism),
+            change.keyed_text,
+            change.operator_state.value,
+            "; ".join(change.hashes),
+        )
+        for change in result.plan.changes
+    ]
+    return {
+        "path": dg.MetadataValue.path(result.path),
+        "operators": make_table(_RESCALED_COLUMNS, rows),
+        "dropped": list(result.plan.dropped),
+        "notes": list_texts(result.notes),
+        "files written": result.files_written,
+        "files taken over": result.files_taken,
+        "bytes": result.bytes,
+        "seconds": round_seconds(result.seconds),
+        **describe_numbers(result.proof),
+        "dagster/row_count": sum(row.after.records for row in result.states),
+    }
+
+
+CONVERTED_SAVEPOINT = "converted_savepoint"
+
+CHECKS = {READS_BACK: DESCRIPTION, SOURCE_WHOLE: PROOF_DESCRIPTIONS[SOURCE_WHOLE]}
+"""Descriptions of the checks by name; a conversion that only copies files has none."""
+
+_CONVERTED_COLUMNS = [
+    dg.TableColumn("operator", description="uid, or the id when the uid is not known"),
+    dg.TableColumn("state"),
+    dg.TableColumn("records", "int"),
+    dg.TableColumn("bytes", "int", description="of keys and values"),
+]
+
+
+class ConversionConfig(dg.Config):
+    """Format and location of the new savepoint."""
+
+    format: FormatName = Field(default="canonical", description="Format of keyed state.")
+    compress: bool | None = Field(
+        default=None, description="Snappy compression of canonical and heap files; by default unchanged."
+    )
+    in_flight: InFlightName = Field(default="refuse", description="In-flight data of unaligned checkpoints.")
+    files: FileModeName = Field(default="copy", description="Treatment of unchanged files.")
+    target: str = Field(default="", description=TARGET)
+
+
+def build_converted_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
+    """Build the asset `converted_savepoint` of a job."""
+
+    @flink_asset(
+        job,
+        CONVERTED_SAVEPOINT,
+        step=AssetStep.CHANGE,
+        kinds={"flink", "spark"},
+        deps=[flink_job.NAME],
+        checks=CHECKS,
+        writes=True,
+    )
+    def converted_savepoint(
+        context: dg.AssetExecutionContext,
+        config: ConversionConfig,
+        spark: SparkResource,
+        expectations: ExpectationsResource,
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+        """A savepoint with the same state in another format, published only if it reads back equal."""
+        snapshot = open_partition(context, job)
+        write = partial(write_converted, snapshot, config, spark, name_results(context, job))
+        yield from materialize_savepoint(context, job, CONVERTED_SAVEPOINT, expectations, write)
+
+    return converted_savepoint
+
+
+def write_converted(
+    snapshot: Snapshot, config: ConversionConfig, spark: SparkResource, name_target: NameTarget
+) -> WrittenSavepoint:
+    """Convert a snapshot to another format.
+
+    Raises:
+        ProofError: the proof failed, and there is no new savepoint.
+        UsageError: the options do not fit the snapshot.
+    """
+    result = convert(
+        snapshot,
+        config.target or name_target(config.format),
+        config.format,
+        compress=config.compress,
+        in_flight=config.in_flight,
+        files=config.files,
+        run=spark.run_tasks,
+    )
+    metadata = describe_conversion(result, config.format)
+    return WrittenSavepoint(result.path, metadata, open_snapshot(result.path).fingerprint, result.notes, result.proof)
+
+
+def describe_conversion(result: "ConversionResult", format: str) -> dict[str, Any]:
+    """Return the numbers, states and notes of a conversion as metadata."""
+    rows = [(operator, state, digest.records, digest.bytes) for operator, state, digest in result.states]
+    return {
+        "path": dg.MetadataValue.path(result.path),
+        "format": format,
+        "states": make_table(_CONVERTED_COLUMNS, rows),
+        "notes": list_texts(result.notes),
+        "subtasks": result.converted,
+        "copied files": result.copied,
+        "bytes": result.bytes,
+        "seconds": round_seconds(result.seconds),
+        **describe_numbers(result.proof),
+        "dagster/row_count": sum(digest.records for *_, digest in result.states),
+    }
+
+
+MIGRATED_SAVEPOINT = "migrated_savepoint"
+
+
+class MigrationRunConfig(MigrationConfig):
+    """The revisions of a migration, and where its temporary files go."""
+
+    scratch: str = Field(default="", description=SCRATCH)
+
+
+_PROOF = (ROW_COUNTS, KEY_SETS, KEY_HASHES, ROUND_TRIP, READ_BACK)
+
+
+def list_checks(job: FlinkJob) -> dict[str, str]:
+    """Return descriptions of the checks by name, as far as the revisions of the job need them.
+
+    Revisions are read when the code location is loaded, so it must be reloaded after a new revision.
+
+    Raises:
+        MigrationError: a revision is invalid.
+        NotFoundError: the target revision does not exist.
+    """
+    directory = job.revisions.load()
+    revisions = () if directory is None else directory.revisions
+    changes = [change for each in revisions for change in each.changes]
+    names = [*_PROOF, KEYS_UNITED, SOURCE_WHOLE, STATES_AGREE]
+    names += [OWN] if any(change.expectations for change in changes) else []
+    names += [SUITES] if job.expectations is not None else []
+    if all(change.impossible for change in changes):
+        names.remove(ROUND_TRIP)
+    return {name: PROOF_DESCRIPTIONS[name] for name in names}
+
+
+def build_migrated_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
+    """Build the asset `migrated_savepoint` of a job."""
+
+    @flink_asset(
+        job,
+        MIGRATED_SAVEPOINT,
+        step=AssetStep.CHANGE,
+        kinds={"flink", "spark", "greatexpectations"},
+        deps=[snapshots.COMPATIBILITY_REPORT],
+        checks=list_checks(job),
+        writes=True,
+        # Without pending revisions, there is nothing to write.
+        output_required=False,
+        code_version=job.revisions.version,
+        metadata=_refer_to_revisions(job),
+    )
+    def migrated_savepoint(
+        context: dg.AssetExecutionContext,
+        config: MigrationRunConfig,
+        spark: SparkResource,
+        expectations: ExpectationsResource,
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+        """A savepoint after the pending revisions: changed states are rewritten, all others copied as bytes.
+
+        If the proof fails, nothing is published, and the checks show why. For a snapshot without pending revisions the
+        step succeeds without a result.
+        """
+        snapshot = open_partition(context, job)
+        write = partial(write_migrated, job, snapshot, config, spark, name_results(context, job))
+        yield from materialize_savepoint(context, job, MIGRATED_SAVEPOINT, expectations, write)
+
+    return migrated_savepoint
+
+
+def write_migrated(
+    job: FlinkJob, snapshot: Snapshot, config: MigrationRunConfig, spark: SparkResource, name_target: NameTarget
+) -> WrittenSavepoint | None:
+    """Apply the pending revisions of a snapshot; None if there are none.
+
+    Raises:
+        ProofError: the proof failed, and there is no new savepoint.
+        MigrationError: the revision of the snapshot cannot be derived from its serializers.
+    """
+    chain = job.revisions.plan(snapshot, config.from_revision, config.to)
+    if not chain:
+        return None
+    # Importing Spark takes seconds.
+    from state_pipelines.spark import migrate
+    from state_pipelines.spark.suites import find_project, load_suites
+
+    revision = job.revisions.name_target(config.to)
+    result = migrate(
+        snapshot,
+        chain,
+        name_target(revision),
+        suites=() if job.expectations is None else load_suites(job.expectations),
+        project=None if job.expectations is None else find_project(job.expectations, job.data_docs),
+        # The directory of revisions is configured, as the code of the deployment is.
+        allow_sql=True,
+        allow_python=True,
+        spark=spark.session,
+        scratch=config.scratch or None,
+    )
+    metadata = _describe_migrated(result, revision, chain) | describe_columns(job, result)
+    return WrittenSavepoint(result.path, metadata, result.snapshot.fingerprint, result.notes, result.proof)
+
+
+def _refer_to_revisions(job: FlinkJob) -> dict[str, object]:
+    """Return code references to the revisions, if they are local files."""
+    directory = job.revisions.load()
+    if directory is None or not is_local(resolve(directory.path)):
+        return {}
+    with warnings.catch_warnings():
+        # A beta feature of Dagster 1.13, to which the dependencies are pinned.
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        references: list[dg.LocalFileCodeReference | dg.UrlCodeReference] = [
+            dg.LocalFileCodeReference(file_path=each.path, label=each.revision) for each in directory.revisions
+        ]
+        return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=references)}
+
+
+def _describe_migrated(
+    result: "MigrationResult", revision: str, chain: list[tuple["Migration", "Direction"]]
+) -> dict[str, Any]:
+    proof = result.proof
+    return {
+        "path": dg.MetadataValue.path(result.path),
+        "proof": dg.MetadataValue.md(proof.to_markdown() if proof else ""),
+        "revision": revision,
+        "applied": [f"{direction} {each.revision}" for each, direction in chain],
+        "notes": list_texts(result.notes),
+        "bytes": result.snapshot.file_size,
+        "seconds": round_seconds(result.seconds),
+        **describe_numbers(proof),
+        **({"data docs": dg.MetadataValue.url(proof.data_docs)} if proof and proof.data_docs else {}),
+        "dagster/row_count": result.rows,
+    }
+
+
+BOOTSTRAPPED_SAVEPOINT = "bootstrapped_savepoint"
+
+_BOOTSTRAPPED_COLUMNS = [dg.TableColumn("operator"), dg.TableColumn("state"), dg.TableColumn("entries", "int")]
+
+
+class BootstrapConfig(dg.Config):
+    """Format of the new savepoint, and the snapshot on top of which it is written."""
+
+    format: NewFormatName = Field(default="canonical", description="Format of keyed state.")
+    base: str | None = Field(
+        default=None, description="Path or URL of a snapshot that all other state is taken from; none by default."
+    )
+    flink_version: str | None = Field(
+        default=None,
+        description="Release that starts from the savepoint, such as 1.20: values of Kryo are those of its line. "
+        "Default the line of the base, else 2.x.",
+    )
+
+
+def build_bootstrapped_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
+    """Build the asset `bootstrapped_savepoint` of a job with the field `bootstrap`."""
+
+    @flink_asset(
+        job,
+        BOOTSTRAPPED_SAVEPOINT,
+        step=AssetStep.CHANGE,
+        kinds={"flink", "spark"},
+        checks=BOOTSTRAP_DESCRIPTIONS,
+        writes=True,
+        partitioned=False,
+    )
+    def bootstrapped_savepoint(
+        context: dg.AssetExecutionContext,
+        config: BootstrapConfig,
+        spark: SparkResource,
+        expectations: ExpectationsResource,
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+        """A first savepoint of the job: its states out of tables, published only if they read back equal."""
+        write = partial(write_bootstrapped, job, config, spark, context.run.run_id)
+        yield from materialize_savepoint(context, job, BOOTSTRAPPED_SAVEPOINT, expectations, write)
+
+    return bootstrapped_savepoint
+
+
+def write_bootstrapped(job: FlinkJob, config: BootstrapConfig, spark: SparkResource, run_id: str) -> WrittenSavepoint:
+    """Write a savepoint with the states of the field `bootstrap`.
+
+    Raises:
+        ProofError: the proof failed, and there is no new savepoint.
+        UsageError: the job has no field `bootstrap`, or it does not fit.
+    """
+    if job.bootstrap is None:
+        raise UsageError(f"the job {job.name} has no new states", hint="Set the field bootstrap in the YAML of the job")
+    # Each run has its own directory, because a snapshot is never overwritten.
+    target = job.storage.name_result("savepoint", "bootstrapped", run_id)
+    result = _bootstrap(job, job.bootstrap, target, config, spark)
+    return WrittenSavepoint(
+        result.path, _describe_bootstrapped(result), result.snapshot.fingerprint, result.notes, result.proof
+    )
+
+
+def _bootstrap(
+    job: FlinkJob, definition: str, target: str, config: BootstrapConfig, spark: SparkResource
+) -> "BootstrapResult":
+    from state_pipelines.spark import bootstrap  # Importing Spark takes seconds.
+    from state_pipelines.spark.tasks import uses_other_machines
+
+    format = parse_choice(Format, config.format, "format")
+    base = None if config.base is None else job.storage.open(config.base)
+    classes = job.job_classes or job.classes
+    if ":" in definition and definition.rpartition(":")[0].endswith(".py"):
+        return bootstrap(
+            target,
+            _load_operators(definition, spark),
+            base=base,
+            format=format,
+            spark=spark.session,
+            classes=classes or None,
+            flink_version=config.flink_version,
+        )
+    description = load_bootstrap(definition)
+    location = resolve(target)
+    plan = plan_bootstrap(
+        location,
+        description.operators,
+        ParquetRows(spark.run_tasks),
+        base=base,
+        format=format,
+        layouts=description.make_layouts(base, classes, config.flink_version),
+    )
+    with SnapshotTransaction(location, spark.run_tasks, is_shared=uses_other_machines(spark.session)) as transaction:
+        return plan.run(transaction)
+
+
+def _load_operators(definition: str, spark: SparkResource) -> Sequence[NewOperator]:
+    operators = load_function(definition)(spark.session)
+    if not isinstance(operators, list | tuple) or not all(isinstance(each, NewOperator) for each in operators):
+        raise UsageError(
+            f"the function returns {type(operators).__name__}, and no list of NewOperator",
+            where=Where(file=definition),
+            hint="Return [NewOperator(uid, [NewState(…)]), …]",
+        )
+    return operators
+
+
+def _describe_bootstrapped(result: "BootstrapResult") -> dict[str, Any]:
+    rows = [(operator, state, entries) for (operator, state), entries in result.entries.items()]
+    return {
+        "path": dg.MetadataValue.path(result.path),
+        "proof": dg.MetadataValue.md(result.proof.to_markdown() if result.proof else ""),
+        "states": make_table(_BOOTSTRAPPED_COLUMNS, rows),
+        "notes": list_texts(result.notes),
+        "bytes": result.bytes,
+        "seconds": round_seconds(result.seconds),
+        **describe_numbers(result.proof),
+        "dagster/row_count": sum(result.entries.values()),
+    }

@@ -1,1 +1,0 @@
-"""Schedules of a Flink job: one per module, with a function that builds it."""

@@ -1,0 +1,275 @@
+"""Schedules of a Flink job, and its sensors that start runs for new input, agreed plans and automation conditions.
+
+`daily_audit` audits the newest snapshots, `daily_retention_plan` plans the retention, `periodic_checkpoint` runs a
+stream every checkpoint interval. `new_input` runs a stream when files appear in its input, `agreed_plans` applies plans
+of retention when the grace period is over, `automation` and `table_automation` evaluate the conditions of the assets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from state_pipelines.checkpoints.coordinator import FailureReason
+from state_pipelines.dagster.assets import applied_retention, checkpoint, retention_plan, state_tables
+from state_pipelines.dagster.automation import DESCRIPTION, PRIORITY_TAG, TABLES
+from state_pipelines.dagster.flink_asset import documented
+from state_pipelines.dagster.jobs import APPLY_RETENTION, AUDIT, PLAN_RETENTION, TAKE_CHECKPOINT
+from state_pipelines.dagster.partitions import find_name_conflict
+from state_pipelines.dagster.retention_settings import PlanApplication
+from state_pipelines.dagster.stored_cursors import share_instance
+from state_pipelines.storage import list_files, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from state_pipelines.dagster.job import FlinkJob
+
+_UNFINISHED = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+def find_obstacle(instance: dg.DagsterInstance, job: FlinkJob) -> str:
+    """Return why a periodic checkpoint cannot start now, or an empty text if it can.
+
+    As in Flink, it waits while a checkpoint is pending, and for the pause after the last one.
+    """
+    assert job.stream is not None
+    options = job.stream.parsed
+    wanted = dg.RunsFilter(job_name=job.prefix(TAKE_CHECKPOINT), statuses=_UNFINISHED)
+    pending = instance.get_runs(wanted, limit=1)
+    if pending:
+        return f"A checkpoint is pending: run {pending[0].run_id}"
+    event = instance.get_latest_materialization_event(job.key(checkpoint.CHECKPOINT))
+    if event is not None and options.min_pause:
+        passed = (datetime.now(UTC) - datetime.fromtimestamp(event.timestamp, UTC)).total_seconds() * 1000
+        if passed < options.min_pause:
+            return FailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS.message
+    return ""
+
+
+DAILY_AUDIT = "daily_audit"
+
+NEWEST = 3
+"""Number of snapshots audited each day."""
+
+
+def build_daily_audit(job: FlinkJob) -> dg.ScheduleDefinition:
+    """Build the schedule `daily_audit` of a job."""
+
+    @documented(
+        job,
+        dg.schedule,
+        name=job.prefix(DAILY_AUDIT),
+        job_name=job.prefix(AUDIT),
+        cron_schedule="0 4 * * *",
+        execution_timezone="UTC",
+    )
+    def daily_audit(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
+        """Requests an audit of the newest snapshots every day, because files can go missing at any time."""
+        partitions = context.instance.get_dynamic_partitions(str(job.partitions.name))
+        update = job.storage.update_inventory(partitions=partitions)
+        for each in update.new:
+            if each.unreadable:
+                context.log.warning("%s cannot be read: %s", each.path, each.unreadable)
+        keys = list(update.inventory.keys[:NEWEST])
+        if not keys:
+            return dg.SkipReason(f"No readable snapshots below {', '.join(job.all_roots)}")
+        if conflict := find_name_conflict(context.instance, job):
+            return dg.SkipReason(conflict)
+        context.instance.add_dynamic_partitions(str(job.partitions.name), keys)
+        day = f"{context.scheduled_execution_time:%Y-%m-%d}"
+        return [dg.RunRequest(run_key=f"{key}-{day}", partition_key=key) for key in keys]
+
+    return daily_audit
+
+
+DAILY_RETENTION_PLAN = "daily_retention_plan"
+
+
+def build_retention_schedule(job: FlinkJob) -> dg.ScheduleDefinition:
+    """Build the schedule `daily_retention_plan` of a job; running by default only with `apply: scheduled`."""
+    settings = job.retention_runs
+    is_scheduled = settings.apply is PlanApplication.SCHEDULED
+    return dg.ScheduleDefinition(
+        name=job.prefix(DAILY_RETENTION_PLAN),
+        job_name=job.prefix(PLAN_RETENTION),
+        cron_schedule=settings.cron,
+        execution_timezone="UTC",
+        description="Plans which snapshots and files to delete. Deletes nothing; a check warns until it is applied.",
+        default_status=dg.DefaultScheduleStatus.RUNNING if is_scheduled else dg.DefaultScheduleStatus.STOPPED,
+    )
+
+
+PERIODIC_CHECKPOINT = "periodic_checkpoint"
+
+
+def build_periodic_checkpoint(job: FlinkJob, cron: str) -> dg.ScheduleDefinition:
+    """Build the schedule `periodic_checkpoint` of a job whose stream has a checkpoint interval.
+
+    Args:
+        job: the Flink job.
+        cron: cron expression of the interval.
+    """
+
+    @documented(
+        job,
+        dg.schedule,
+        name=job.prefix(PERIODIC_CHECKPOINT),
+        job_name=job.prefix(TAKE_CHECKPOINT),
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus(job.sensors.upper()),
+    )
+    def periodic_checkpoint(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        """Requests a run of the stream, unless one is pending or the pause after the last checkpoint is not over."""
+        obstacle = find_obstacle(context.instance, job)
+        return dg.SkipReason(obstacle) if obstacle else dg.RunRequest()
+
+    return periodic_checkpoint
+
+
+NEW_INPUT = "new_input"
+
+NEW_INPUT_INTERVAL = 30
+"""Seconds between two ticks."""
+
+_WILDCARDS = ("*", "?", "[")
+
+
+def build_new_input(job: FlinkJob, pattern: str) -> dg.SensorDefinition:
+    """Build the sensor `new_input` of a job whose stream names its input.
+
+    Args:
+        job: the Flink job.
+        pattern: directory, or pattern of files in one.
+    """
+
+    @documented(
+        job,
+        dg.sensor,
+        name=job.prefix(NEW_INPUT),
+        job_name=job.prefix(TAKE_CHECKPOINT),
+        minimum_interval_seconds=job.interval(NEW_INPUT, NEW_INPUT_INTERVAL),
+        default_status=job.sensor_status,
+    )
+    def new_input(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        """Requests a run of the stream when files of its input are new or have changed; the cursor is their digest."""
+        count, digest = _digest_files(pattern)
+        if not count:
+            return dg.SkipReason(f"There are no files in {pattern}")
+        if digest == context.cursor:
+            return dg.SkipReason(f"Nothing is new in the {count} files in {pattern}")
+        # The cursor stays, so that the next tick looks again.
+        if obstacle := find_obstacle(share_instance(context), job):
+            return dg.SkipReason(obstacle)
+        return dg.SensorResult(run_requests=[dg.RunRequest()], cursor=digest)
+
+    return new_input
+
+
+def _digest_files(pattern: str) -> tuple[int, str]:
+    """Return the number of files and a digest of their names, sizes and times; hidden files, as for Spark, are none."""
+    directory, slash, names = pattern.rpartition("/")
+    if not slash or not any(each in names for each in _WILDCARDS):
+        directory, names = pattern, "*"
+    lines = []
+    for each in list_files(resolve(directory)):
+        name = each.location.name
+        if fnmatchcase(name, names) and not name.startswith(("_", ".")):
+            lines.append(f"{each.location.path}\n{each.size}\n{each.modified}")
+    return len(lines), hashlib.sha256("\n".join(sorted(lines)).encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+AGREED_PLANS = "agreed_plans"
+
+AGREED_PLANS_INTERVAL = 60
+"""Seconds between two ticks."""
+
+
+def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
+    """The sensor `agreed_plans` of a job with `apply: scheduled`."""
+
+    @documented(
+        job,
+        dg.sensor,
+        name=job.prefix(AGREED_PLANS),
+        job_name=job.prefix(APPLY_RETENTION),
+        minimum_interval_seconds=job.interval(AGREED_PLANS, AGREED_PLANS_INTERVAL),
+        default_status=dg.DefaultSensorStatus.RUNNING,
+    )
+    def agreed_plans(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        """Requests the application of the newest plan, once, when the grace period is over.
+
+        The run plans again, and deletes nothing unless both plans have the same fingerprint.
+        """
+        event = share_instance(context).get_latest_materialization_event(job.key(retention_plan.NAME))
+        plan = None if event is None else event.asset_materialization
+        # A materialization that somebody reports in the UI has no metadata.
+        if event is None or plan is None or retention_plan.FINGERPRINT not in plan.metadata:
+            return dg.SkipReason("There is no plan yet")
+        fingerprint = str(plan.metadata[retention_plan.FINGERPRINT].value)
+        has_paths = plan.metadata[retention_plan.PATHS].value
+        if not has_paths and not plan.metadata[retention_plan.IN_QUARANTINE].value:
+            return dg.SkipReason("By the newest plan nothing goes, and nothing is in quarantine")
+        due = datetime.fromtimestamp(event.timestamp, UTC) + job.retention_runs.grace_period
+        if datetime.now(UTC) < due:
+            return dg.SkipReason(f"The plan {fingerprint} is made again at {due:%Y-%m-%d %H:%M} UTC")
+        config = {"fingerprint": fingerprint, "scheduled": True}
+        return dg.RunRequest(
+            # A plan is applied once; the next night makes another one, also of the same fingerprint.
+            run_key=f"{fingerprint}-{event.run_id}",
+            run_config={"ops": {job.op(applied_retention.NAME): {"config": config}}},
+        )
+
+    return agreed_plans
+
+
+AUTOMATION = "automation"
+TABLES_NAME = "table_automation"
+
+AUTOMATION_INTERVAL = 300
+"""Seconds between two evaluations, which cost more than a tick of other sensors; nothing urgent waits for them."""
+
+
+def build_automation(job: FlinkJob, keys: Sequence[dg.AssetKey]) -> Iterator[dg.AutomationConditionSensorDefinition]:
+    """Yield the sensors of a job, so that the automation of each job can be switched separately.
+
+    All assets that one sensor requests for a snapshot are materialised by one run. Tables have a sensor and runs of
+    their own, because they take long and use Spark.
+
+    Args:
+        job: the Flink job.
+        keys: of its assets; they are selected by them, because post-processing may change their groups.
+    """
+    tables = dg.AssetSelection.assets(job.key(state_tables.STATE_TABLES))
+    selection: dg.AssetSelection = dg.AssetSelection.assets(*keys)
+    if job.tables is not None:
+        selection -= tables
+        yield _build(job, TABLES_NAME, tables, TABLES, "Writes the tables of new snapshots.")
+    yield _build(job, AUTOMATION, selection, DESCRIPTION, "Describes, checks and audits new snapshots.")
+
+
+def _build(
+    job: FlinkJob, name: str, selection: dg.AssetSelection, priority: int, description: str
+) -> dg.AutomationConditionSensorDefinition:
+    return dg.AutomationConditionSensorDefinition(
+        job.prefix(name),
+        target=selection,
+        run_tags={PRIORITY_TAG: str(priority), **job.tags},
+        minimum_interval_seconds=job.interval(name, AUTOMATION_INTERVAL),
+        default_status=job.sensor_status,
+        description=description,
+        # A backfill submits its runs in the order of the graph, so that a canceled or failed one takes others with it.
+        # Without backfills each snapshot has a run that nothing else can cancel.
+        emit_backfills=False,
+    )
