@@ -16,7 +16,7 @@ from state_pipelines.errors import NotFoundError, StateError, UsageError, Where
 from state_pipelines.flink.cluster import SavepointFormat
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.check.check import Verdict, check_jobs, parse_release
-from state_pipelines.operations.check.data_classes import scan_snapshot
+from state_pipelines.operations.check.class_checks import scan_snapshot
 from state_pipelines.operations.convert import convert, plan_conversion
 from state_pipelines.operations.inspect import inspect
 from state_pipelines.operations.jobs.flink_config import StateBackend
@@ -29,7 +29,7 @@ from state_pipelines.operations.rescale import rescale
 from state_pipelines.operations.rescale.rescale import plan_rescale
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest
 from state_pipelines.operations.sql_check import check_plans, list_remarks, list_rows
-from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.snapshot import declare, open_snapshot
 from state_pipelines.sql.node_states import list_operators
 from state_pipelines.sql.planner import load_queries
