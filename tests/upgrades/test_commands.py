@@ -1,18 +1,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from state_pipelines.cli import main
 from state_pipelines.upgrades import job_upgrade, rehearsal
+from tests.clusters.servers import serving
 from tests.upgrades.conftest import describe
 from tests.upgrades.memory_cluster import MemoryCluster
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -56,3 +55,21 @@ def test_an_endpoint_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     code, output, errors = call("upgrade", describe(tmp_path).file, "--plan")
     assert (code, output) == (2, "")
     assert "http://127.0.0.1:1" in errors
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((200, b"<html><title>Sign in</title>"), "answers with a web page ('Sign in') instead of JSON"),
+        ((403, {"errors": ["no"]}), "does not admit us (HTTP 403)"),
+        ({"jobs": []}, "no job orders at http://127.0.0.1"),
+    ],
+)
+def test_an_endpoint_that_is_not_that_of_the_job_is_an_error(tmp_path: Path, answer: Any, reason: str) -> None:
+    with serving() as server:
+        server.answer = lambda received: answer
+        file = Path(describe(tmp_path).file)
+        file.write_text(file.read_text().replace("http://127.0.0.1:1", server.url))
+        code, output, errors = call("upgrade", str(file))
+    assert (code, output) == (2, "")
+    assert reason in errors
