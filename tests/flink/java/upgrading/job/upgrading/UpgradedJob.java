@@ -51,7 +51,7 @@ public final class UpgradedJob {
         return number;
     }
 
-    private static final class Totals extends KeyedProcessFunction<Long, Long, Long> {
+    static final class Totals extends KeyedProcessFunction<Long, Long, Long> {
         @Override
         public void processElement(Long number, Context context, Collector<Long> out) throws Exception {
             ValueState<Total> state = getRuntimeContext()
