@@ -66,6 +66,7 @@ def test_a_kernel_is_compiled_once_for_each_type(total) -> None:  # type: ignore
     assert (total(), total(strided=True)) == ((12, 1), (24, 1))
 
 
+@pytest.mark.slow
 def test_a_kernel_is_compiled_again_when_one_that_it_calls_changes(total) -> None:  # type: ignore[no-untyped-def]
     assert total() == (12, 0)
     assert total(factor=5) == (30, 0)

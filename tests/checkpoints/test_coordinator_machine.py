@@ -131,5 +131,5 @@ class CoordinatorMachine(RuleBasedStateMachine):
         assert self.has_orphans or files == {file for file in needed if file.path.startswith(shared.path)}
 
 
-TestCoordinatorMachine = CoordinatorMachine.TestCase
+TestCoordinatorMachine = pytest.mark.slow(CoordinatorMachine.TestCase)
 TestCoordinatorMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

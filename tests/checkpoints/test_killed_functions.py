@@ -203,7 +203,7 @@ def kill(when: int, after: bool, count: int, operation: str, path: str) -> Fault
 
 
 # The coordinator is the same with all of them, and opening databases takes long.
-EVERY = {"heap": 1, "changelog": 2, "rocksdb": 17}
+EVERY = {"heap": 1, "changelog": 5, "rocksdb": 17}
 
 
 @pytest.fixture

@@ -156,6 +156,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(after: bool) -> None:
     assert kills > count_requests() // 2
 
 
+@pytest.mark.slow
 def test_a_storage_that_fails_for_good_removes_nothing() -> None:
     for number in range(count_requests()):
         job = start()

@@ -50,6 +50,7 @@ def test_without_count_only_offsets_are_read(call: Callable[..., Called], savepo
     assert {each["now"]["loads"]["keys"] for each in balance["operators"]} == {None}
 
 
+@pytest.mark.slow
 def test_a_picture_is_drawn(call: Callable[..., Called], savepoint: Path, tmp_path: Path) -> None:
     assert call("inspect", savepoint, "--plot", tmp_path / "a.png", "--to-max-parallelism", "1024").code == 0
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

@@ -59,6 +59,7 @@ def find_mappings(called: Called) -> list[str]:
     return [argument for mapping in sorted(found) for argument in ("--map", mapping)]
 
 
+@pytest.mark.slow
 def test_retain_plans_below_every_directory(call: Callable[..., Called]) -> None:
     codes = {path: call("retain", path).code for path in sorted({each.parent for each in SNAPSHOTS})}
     assert set(codes.values()) == {0}

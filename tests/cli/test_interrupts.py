@@ -153,6 +153,7 @@ def release(run: subprocess.Popen[bytes], pipe: Path) -> None:
             time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_processes_that_were_started_end_too(tmp_path: Path) -> None:
     command = ["convert", str(orders().path), "--out", str(tmp_path / "new"), "--format", "heap", "--processes", "2"]
     run = subprocess.Popen(

@@ -122,6 +122,7 @@ def project(array: pa.Array, target: pa.DataType) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=list(target), mask=array.is_null())
 
 
+@pytest.mark.slow
 @given(cases(KNOWN_ENDS.filter(paths)), st.data())
 @random_cases
 def test_wanted_fields_are_those_of_the_whole_value(case: Case, data: st.DataObject) -> None:

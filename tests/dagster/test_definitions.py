@@ -42,7 +42,6 @@ def run_python(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.essential
 def test_the_code_location_is_valid(tmp_path: Path) -> None:
     done = run_python("-m", "dagster", "definitions", "validate", home=tmp_path)
     assert done.returncode == 0, done.stderr

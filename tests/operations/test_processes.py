@@ -143,6 +143,7 @@ def wait_in_processes(ready: str) -> None:
     run_tasks([Wait(ready), Wait(ready)], "work", processes=2)
 
 
+@pytest.mark.slow
 def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:
     process = multiprocessing.get_context("spawn").Process(target=wait_in_processes, args=(str(tmp_path),))
     process.start()

@@ -214,14 +214,19 @@ def test_edge_values_give_what_spark_gives(spark: SparkSession, kind: str) -> No
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     computed, fitting = {}, {}
     for sql, each in expressions.items():
-        rows = [evaluate_row(each, columns, index) for index in range(len(batch))]
+        # Row by row only where some row fails: all rows at once then, where those that fail are not present.
+        rows: list[tuple[Any] | None]
+        try:
+            whole = each.evaluate(columns, pa.array([True] * len(batch))).to_pylist()
+            rows = [(value,) for value in whole]
+        except MigrationError:
+            rows = [evaluate_row(each, columns, index) for index in range(len(batch))]
+            present = pa.array([row is not None for row in rows])
+            at_once = each.evaluate(columns, present).to_pylist()
+            assert [repr(one) for one, row in zip(at_once, rows, strict=True) if row] == [
+                repr(row[0]) for row in rows if row
+            ], sql
         computed[sql], fitting[sql] = [row[0] if row else None for row in rows], [row is not None for row in rows]
-        # All rows at once: what would fail is not present.
-        present = pa.array(fitting[sql])
-        at_once = each.evaluate(columns, present).to_pylist()
-        assert [repr(one) for one, fits in zip(at_once, fitting[sql], strict=True) if fits] == [
-            repr(one) for one, fits in zip(computed[sql], fitting[sql], strict=True) if fits
-        ], sql
     marked = pa.table({**columns, **{f"fits{n}": fits for n, fits in enumerate(fitting.values())}})
     frame = spark.createDataFrame(marked).select(
         *(F.when(F.col(f"fits{n}"), F.expr(sql)).alias(f"{n}") for n, sql in enumerate(expressions))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 import pytest
 
-from state_pipelines.errors import MigrationError, ProofError, StateError
+from state_pipelines.errors import MigrationError, ProofError
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.migration import Direction, Migration, parse_migration
 from state_pipelines.spark import MigrationResult, migrate
@@ -291,13 +291,6 @@ def test_timers_follow_their_keys(rekeyed: MigrationResult) -> None:
 
     wanted = {(domain, new_key(key), time) for domain, key, time in timers(orders().open())}
     assert timers(rekeyed.snapshot) == wanted
-
-
-def test_equal_keys_without_a_rule_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    key = {"type": "String", "expression": "left(state_key, 7)"}
-    with pytest.raises(StateError, match="several values get the same"):
-        migrate(orders().open(), make(change("orders", None, [{"key": key}])), str(tmp_path / "up"))
-    assert not (tmp_path / "up").exists()
 
 
 @pytest.mark.parametrize("sql", ["rand()", "unix_timestamp(current_timestamp())", "uuid()"])

@@ -51,6 +51,7 @@ def test_a_rehearsal_answers_with_its_exit_code(tmp_path: Path, cluster: MemoryC
     assert call("rehearse", describe(tmp_path, job="new_job: new-job.yaml").file)[0] == 1
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     code, output, errors = call("upgrade", describe(tmp_path).file, "--plan")
     assert (code, output) == (2, "")
