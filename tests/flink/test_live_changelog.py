@@ -78,8 +78,7 @@ def checkpoint(
     return request.param, result
 
 
-@pytest.mark.parametrize("parallelism", [2, 3])
-@pytest.mark.parametrize("changelog", [False, True])
+@pytest.mark.parametrize(("parallelism", "changelog"), [(2, False), (3, True)])
 def test_flink_restores_a_changelog_of_a_keyed_function(
     checkpoint: tuple[str, KeyedProcessResult], version: str, parallelism: int, *, changelog: bool
 ) -> None:

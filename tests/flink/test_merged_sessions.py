@@ -75,7 +75,7 @@ def migrated(
     return target
 
 
-@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("backend", ["hashmap", pytest.param("rocksdb", marks=pytest.mark.slow)])
 def test_flink_restores_the_sessions_of_the_new_keys(
     snapshots: dict[str, tuple[Path, list[Entry]]], migrated: Path, backend: str
 ) -> None:

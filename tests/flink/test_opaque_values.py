@@ -86,7 +86,7 @@ def new_parcel(parcel: Any) -> Any:
     return kept | changed | {"holder": parcel["owner"], "currency": f"EUR {parcel['weight']}"}
 
 
-@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("backend", ["hashmap", pytest.param("rocksdb", marks=pytest.mark.slow)])
 def test_flink_1_reads_kryo_fields_beside_changed_ones(
     spark: SparkSession, old: tuple[Path, list[Entry]], tmp_path: Path, backend: str
 ) -> None:
