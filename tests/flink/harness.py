@@ -6,32 +6,36 @@ folder of the tree. The Java programs beside this module (`java/harness`) do the
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
-import sys
-import tarfile
 import tempfile
 import time
-import zipfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
+from state_pipelines.flink.local_cluster import (
+    OPENED_PACKAGES,
+    download_jars,
+    explain_missing_jdk,
+    find_tool,
+    install_jars,
+    locked,
+)
 from tests.flink.jobs import orders_job
 from tests.flink.workers import TIMEOUT_SECONDS, WORKERS, write_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from tests.flink.jobs import Job
 
@@ -46,25 +50,6 @@ REFUSED = 2
 # Fields of a dump line that differ from run to run.
 VOLATILE = ("subtask", "index", "ttl_ts")
 ENTRY_KINDS = ("keyed", "timer", "operator", "broadcast")
-
-# Flink reaches into these packages of the JDK.
-OPENED_PACKAGES = (
-    "java.io",
-    "java.lang",
-    "java.lang.invoke",
-    "java.lang.reflect",
-    "java.math",
-    "java.net",
-    "java.nio",
-    "java.nio.charset",
-    "java.text",
-    "java.time",
-    "java.util",
-    "java.util.concurrent",
-    "java.util.concurrent.atomic",
-    "java.util.concurrent.locks",
-    "sun.net.util",
-)
 
 Entry = dict[str, Any]
 
@@ -138,41 +123,20 @@ def recorded_line(version: str) -> str:
 
 def missing_jdk() -> str:
     """Why the Java programs cannot be compiled here; empty when they can."""
-    for tool in ("javac", "java"):
-        if _find_tool(tool) is None:
-            return f"needs a JDK {OLDEST_JDK} or newer: there is no {tool} under JAVA_HOME or on the PATH"
-    text = subprocess.run([_tool("javac"), "-version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"javac (\d+)", text)
-    if found is None or int(found[1]) < OLDEST_JDK:
-        return f"needs a JDK {OLDEST_JDK} or newer, found {text.strip()}"
-    return ""
-
-
-def _find_tool(name: str) -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    return (shutil.which(name, path=str(Path(home) / "bin")) if home else None) or shutil.which(name)
+    return explain_missing_jdk()
 
 
 def _tool(name: str) -> str:
-    path = _find_tool(name)
+    path = find_tool(name)
     if path is None:
-        raise HarnessError(missing_jdk())
+        raise HarnessError(explain_missing_jdk())
     return path
 
 
 def install(version: str) -> FlinkHome:
     """Downloads one Flink (about 300 MB) unless the cache has it; parallel callers wait for the first."""
-    home = FlinkHome(version, CACHE / version)
-    with _locked(f"{version}.lock"):
-        if not home.jars:
-            with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-                archive = _download(version, Path(scratch))
-                lib = Path(scratch) / "lib"
-                lib.mkdir()
-                _extract_jars(archive, lib)
-                home.path.mkdir(exist_ok=True)
-                lib.rename(home.path / "lib")
-    return home
+    install_jars(version, CACHE)
+    return FlinkHome(version, CACHE / version)
 
 
 def install_libraries(version: str) -> FlinkHome:
@@ -194,9 +158,7 @@ def _install_more(version: str, name: str, jars: str) -> FlinkHome:
         if not libraries.exists():
             with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
                 folder = Path(scratch) / "libraries"
-                folder.mkdir()
-                archive = _download(version, Path(scratch))
-                _extract_jars(archive, folder, jars)
+                download_jars(version, Path(scratch), folder, jars)
                 folder.rename(libraries)
     return replace(home, libraries=tuple(sorted(libraries.glob("*.jar"))))
 
@@ -205,45 +167,8 @@ def _install_for(job: Job, version: str) -> FlinkHome:
     return install_libraries(version) if job.tables else install(version)
 
 
-@contextmanager
-def _locked(name: str) -> Iterator[None]:
-    CACHE.mkdir(parents=True, exist_ok=True)
-    (CACHE / ".gitignore").write_text("*\n")
-    with (CACHE / name).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _download(version: str, target: Path) -> Path:
-    requirement = f"apache-flink-libraries=={version}"
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(target), requirement]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    archives = sorted(target.glob("apache*"))
-    if done.returncode or not archives:
-        raise HarnessError(f"cannot download {requirement}: {done.stderr.strip()}")
-    return archives[0]
-
-
-def _extract_jars(archive: Path, lib: Path, names: str = "flink-dist|log4j") -> None:
-    def wanted(name: str) -> bool:
-        return re.search(rf"/lib/({names})[^/]*\.jar$", name) is not None
-
-    def copy(source: IO[bytes], name: str) -> None:
-        with (lib / Path(name).name).open("wb") as target:
-            shutil.copyfileobj(source, target)
-
-    if archive.suffix == ".whl":
-        with zipfile.ZipFile(archive) as wheel:
-            for name in filter(wanted, wheel.namelist()):
-                with wheel.open(name) as source:
-                    copy(source, name)
-        return
-    with tarfile.open(archive) as sdist:
-        for member in sdist:
-            opened = sdist.extractfile(member) if wanted(member.name) else None
-            if opened is not None:
-                with opened as source:
-                    copy(source, member.name)
+def _locked(name: str) -> AbstractContextManager[None]:
+    return locked(CACHE, name)
 
 
 def compile_job(home: FlinkHome, job: Job) -> Path:
@@ -303,12 +228,6 @@ def _run(
     arguments += [word for key, value in settings.items() for word in ("-D", f"{key}={value}")]
     mapped = "\n".join(f"{written}={local}" for written, local in mapping.items())
     return WORKERS.run(command, program, arguments, mapped, own_jvm=own_jvm)
-
-
-def java_command(home: FlinkHome, options: Iterable[str]) -> list[str]:
-    """Java for a program of Flink itself, up to its main class."""
-    opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED_PACKAGES]
-    return [*_java(), "-Duser.timezone=UTC", *opened, *options, "-cp", _class_path(home.jars)]
 
 
 def _java() -> list[str]:

@@ -13,10 +13,11 @@ import tempfile
 from pathlib import Path
 
 from state_pipelines.binary.data_views import Reader
+from state_pipelines.flink.local_cluster import OPENED_PACKAGES
 from state_pipelines.serializers.registry import read_nested
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Pojo
-from tests.flink.harness import OPENED_PACKAGES, install
+from tests.flink.harness import install
 
 CLASSES = Path(__file__).resolve().parents[1] / "data" / "classes"
 WHOLE = "x.All"

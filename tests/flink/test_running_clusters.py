@@ -23,11 +23,12 @@ from state_pipelines.flink.cluster import (
     wait_for_status,
 )
 from state_pipelines.flink.http_client import HttpClient
+from state_pipelines.flink.local_cluster import SLOTS
 from state_pipelines.flink.rest_cluster import RestCluster
 from state_pipelines.flink.stack_traces import find_failure_reason, find_root_cause
 from state_pipelines.flink.status import status
 from state_pipelines.snapshot import open_snapshot
-from tests.flink.clusters import SLOTS, RunningCluster, make_jar, running_cluster
+from tests.flink.clusters import RunningCluster, make_jar, running_cluster
 from tests.flink.harness import VERSIONS
 
 if TYPE_CHECKING:
@@ -199,6 +200,22 @@ def test_a_checkpoint_whose_directory_cannot_be_made_has_its_reason(
     directory.unlink()
     directory.with_name("elsewhere").rename(directory)
     assert explain_message(failed.failure)[0] == FailureReason.IO_EXCEPTION.name
+
+
+def test_metadata_that_cannot_be_written_has_its_reason(
+    running: RunningCluster, cluster: RestCluster, jar: Path
+) -> None:
+    job_id = cluster.start(submit(jar, "finalize", "execution.checkpointing.tolerable-failed-checkpoints=1000"))
+    await_running(cluster, job_id)
+    with running.trouble("wait"):
+        trigger = cluster.trigger_checkpoint(job_id)
+        root = running.directory / "checkpoints" / job_id
+        taken = until(lambda: next(root.glob("chk-*"), None))
+        (taken / "_metadata" / "not empty").mkdir(parents=True)
+    failed = await_checkpoint(cluster, job_id, trigger)
+    assert explain_message(failed.failure)[0] == FailureReason.FINALIZE_CHECKPOINT_FAILURE.name
+    explained = {each.reason: each for each in status(cluster, job_id).failed}
+    assert "`_metadata`" in explained[FailureReason.FINALIZE_CHECKPOINT_FAILURE.name].cause
 
 
 def test_too_many_requests_for_checkpoints_have_their_reason(

@@ -19,6 +19,7 @@ from state_pipelines.flink.cluster import (
     wait_for_status,
 )
 from state_pipelines.flink.connections import connect
+from state_pipelines.flink.status import status
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.upgrades.job_upgrade import upgrade
 from state_pipelines.upgrades.rehearsal import rehearse
@@ -112,6 +113,15 @@ def await_checkpoint(cluster: FlinkCluster, job: str) -> None:
     while not cluster.read_checkpoints(job).completed:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def find_proposal(cluster: FlinkCluster, job: str) -> str:
+    """The command that mends a job in a restart loop, once its failure is known."""
+    deadline = time.monotonic() + SECONDS
+    while not (commands := [each.command for each in status(cluster, job).findings if each.command]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return commands[0]
 
 
 def kill_at(step: str, job: str) -> None:
@@ -211,6 +221,15 @@ def test_a_job_goes_from_program_to_program_without_a_gap_or_a_double(
     expect(upgrade(describe(running, one_task, jar["v2"])), Result.REFUSED)
     assert find_running(cluster) == second
     assert cluster.read_status(second) is JobStatus.RUNNING
+
+    # Started by hand all the same, in another job: a restart loop, which is recognised.
+    cluster.trigger_savepoint(second, SavepointRequest((running.directory / "kept").as_uri(), trigger_id="3" * 32))
+    kept = wait_for_savepoint(cluster, second, "3" * 32, timeout_seconds=SECONDS).path
+    arguments = (ARGUMENTS[0], "misfit", *ARGUMENTS[2:])
+    misfit = cluster.start(Submission(jar["v2"]["jar"], arguments=arguments, parallelism=1, savepoint=kept))
+    assert find_proposal(cluster, misfit) == f"state-pipelines check {kept} --jar NEW.jar --draft DIR"
+    cluster.cancel(misfit)
+    wait_for_status(cluster, misfit, lambda status: status.is_terminal, timeout_seconds=SECONDS)
 
     # A program that fails: back, by processes each of which is killed at another step.
     before = {each.id for each in cluster.list_jobs()}
