@@ -305,13 +305,13 @@ def test_wrong_automation_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("webhook", "failed_runs"), [(None, 300), ("https://chat.example.com", 60)], ids=["log", "webhook"]
+    ("webhook", "failed_runs"), [(None, 900), ("https://chat.example.com", 60)], ids=["log", "webhook"]
 )
 def test_sensors_tick_rarely_where_nothing_waits_for_them(webhook: str | None, failed_runs: int) -> None:
     sensors = build_flink_job(make_job(tables="tables", webhook=webhook)).sensors or ()
     found = {each.name: each.minimum_interval_seconds for each in sensors}
     assert found == {
-        "shop_new_snapshots": 60,
+        "shop_new_snapshots": 120,
         "shop_automation": 300,
         "shop_table_automation": 300,
         "shop_failed_runs": failed_runs,

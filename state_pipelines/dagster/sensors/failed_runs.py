@@ -24,7 +24,7 @@ NAME = "failed_runs"
 INTERVAL = 60
 """Seconds between two ticks, if somebody gets a message."""
 
-LOG_INTERVAL = 300
+LOG_INTERVAL = 900
 """Seconds between two ticks of a job without a webhook, whose failures are only written to the log of the sensor."""
 
 JOB_TAG = "state-pipelines/flink-job"

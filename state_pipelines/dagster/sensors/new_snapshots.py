@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NAME = "new_snapshots"
 
-INTERVAL = 60
+INTERVAL = 120
 """Seconds between two ticks. Instances with many jobs are idle most of the time, and each tick costs some CPU."""
 
 MOST_PER_TICK = 50
