@@ -148,8 +148,8 @@ def _to_json(result: SqlMigration) -> dict[str, Any]:
         "exact": result.comparison.exact,
         "columns": list(_list_changes(result)),
         "operators": [
-            {"operator": each.operator, "uid": each.uid, "dropped": each.drop}
-            for each in result.revision.operators.operators
+            {"operator": operator, "uid": each.uid, "dropped": each.drop}
+            for operator, each in result.revision.operators.operators.items()
         ],
         "sinks": [asdict(each) for each in result.comparison.sinks],
         "rows": result.rows,
@@ -174,7 +174,7 @@ def _show(result: SqlMigration, console: Console) -> None:
     for sink in result.comparison.sinks:
         text = f"table {sink.table}: rows that are there keep what column {sink.column} held until their key changes"
         console.print(text, soft_wrap=True)
-    renamed = plural(sum(not each.drop for each in result.revision.operators.operators), "operator")
+    renamed = plural(sum(not each.drop for each in result.revision.operators.operators.values()), "operator")
     rewritten = f"{plural(result.rows, 'record')} rewritten in {result.seconds:.1f} s"
     console.print(f"{renamed} renamed, {rewritten}, everything else copied as bytes")
     if result.proof is not None:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
 import dagster as dg
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError, create_model
 
 from state_pipelines.dagster.automation import PRIORITY_TAG
 from state_pipelines.dagster.checks import specify_checks
@@ -24,6 +24,7 @@ from state_pipelines.dagster.partitions import explain_removal
 from state_pipelines.dagster.run_outcomes import NOT_EVALUATED
 from state_pipelines.dagster.unexported_names import PostProcessingError, UnresolvedAssetJobDefinition
 from state_pipelines.errors import StateError
+from state_pipelines.operations.models import find_kind
 from state_pipelines.redaction import redact
 from state_pipelines.storage.resolution import scoped_storage_options
 
@@ -54,6 +55,27 @@ class _NonEmptyText(type(dg.StringSource)):  # type: ignore[misc]
 
 NON_EMPTY_TEXT: Any = _NonEmptyText()
 """Schema of a text, or of the environment variable that has it; no run starts with an empty one."""
+
+
+def make_config(model: type[BaseModel]) -> Any:
+    """Make the configuration of the fields of an operation's model that are numbers, texts or switches.
+
+    Returns:
+        a subclass of `dg.Config`, to be derived from.
+    """
+    plain = {name: field for name, field in model.model_fields.items() if find_kind(field)[0] in (int, bool, str)}
+    fields: dict[str, Any] = {
+        name: (field.annotation, Field(default=field.default, description=field.description))
+        for name, field in plain.items()
+    }
+    return create_model(f"{model.__name__}Config", __base__=dg.Config, **fields)
+
+
+def list_changed(config: dg.Config, model: type[BaseModel]) -> dict[str, Any]:
+    """List the fields of a model to which a configuration gives another value than the default one."""
+    fields = model.model_fields.items()
+    values = {name: getattr(config, name) for name, _ in fields if name in type(config).model_fields}
+    return {name: value for name, value in values.items() if value != model.model_fields[name].default}
 
 
 def validate_early(definition: dg.OpDefinition, function: Callable[..., object]) -> None:

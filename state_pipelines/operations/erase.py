@@ -9,7 +9,6 @@ from state_pipelines.errors import StateError, Where
 from state_pipelines.operations.key_search import KeySearch, search_keys
 from state_pipelines.operations.local_processes import choose_runner
 from state_pipelines.operations.rescale import OperatorRequest, RescaleRequest, plan_rescale, run_rescale
-from state_pipelines.operations.rescale.rescale_request import KeyChoice
 from state_pipelines.operations.write.keyed_rewrite import make_file_name
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.snapshot import ensure_open
@@ -60,11 +59,11 @@ def plan_erasure(
     """
     search = search_keys(snapshot, keys, run=run)
     chosen = [(operator, search.keys_of(operator.label)) for operator in snapshot.operators]
-    requests = tuple(
-        OperatorRequest(operator=operator.id, keys=KeyChoice(keys=tuple(keys[index] for index in found), keep=False))
+    requests = {
+        operator.id: OperatorRequest(drop_keys=tuple(keys[index] for index in found))
         for operator, found in chosen
         if found
-    )
+    }
     if not requests:
         return ErasurePlan(search, None)
     location = resolve(target) if target else join(parent(snapshot.location.directory), make_file_name())

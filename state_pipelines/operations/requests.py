@@ -344,13 +344,5 @@ def _check_rescale(options: dict[str, Any]) -> None:
     if "files" in options:
         _check_choice("files", options["files"])
     rest = {name: value for name, value in options.items() if name != "files"}
-    operators = rest.get("operators")
-    for name, body in operators.items() if isinstance(operators, dict) else ():
-        for choice in ("keep_keys", "drop_keys") if isinstance(body, dict) else ():
-            if isinstance(body.get(choice), dict):
-                raise UsageError(
-                    f"{choice} of operators.{name} names a file, which a run cannot read",
-                    hint=f"Write the keys into the request, such as {choice}: [alice, bob]",
-                )
-    if parse_rescale_request(rest).is_empty:
+    if parse_rescale_request(rest, directory=None).is_empty:
         raise UsageError("the request asks for nothing", hint="Give parallelism, max_parallelism or operators")

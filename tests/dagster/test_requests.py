@@ -17,7 +17,7 @@ from state_pipelines.dagster.sensors.requests import REQUEST_TAG
 from state_pipelines.errors import StorageError
 from state_pipelines.operations.inventory import update_inventory
 from state_pipelines.operations.requests import list_requests
-from state_pipelines.operations.rescale import KeyChoice
+from state_pipelines.operations.rescale.rescale_request import KeyChoice
 from state_pipelines.operations.retention.own_directory import read_pins
 from state_pipelines.storage import Location, resolve
 from tests.dagster.conftest import SAVEPOINTS, build
@@ -165,7 +165,7 @@ def test_keys_stand_in_the_request(requests: Requests, key: str) -> None:
     requests.write("keys.yaml", f"snapshot: {key}\noperators: {{orders: {{keep_keys: [a, b]}}}}\n")
     (request,) = requests.tick()
     config = request.run_config["ops"]["shop__rescaled_savepoint"]["config"]
-    (orders,) = RescaleConfig(**config).parse().operators
+    orders = RescaleConfig(**config).parse().operators["orders"]
     assert orders.keys == KeyChoice(keys=("a", "b"))
 
 

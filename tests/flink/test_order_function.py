@@ -46,8 +46,8 @@ def take_back(savepoint: Path, result: KeyedProcessResult, target: Path) -> Path
     """The savepoint of the job, with the operator as Spark has left it."""
     assert result.snapshot is not None
     request = RescaleRequest(
-        operators=(OperatorRequest(operator="orders", drop=True),),
-        take=(TakeRequest(uid="orders", snapshot=result.snapshot.path, operator="orders"),),
+        operators={"orders": OperatorRequest(drop=True)},
+        take={"orders": TakeRequest(snapshot=result.snapshot.path, operator="orders")},
     )
     return Path(sp.rescale(str(savepoint), str(target), request).path)
 

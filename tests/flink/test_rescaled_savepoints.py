@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.operations.rescale import KeyChoice, OperatorRequest, RescaleRequest, TakeRequest, rescale
+from state_pipelines.operations.rescale import MergeRequest, OperatorRequest, RescaleRequest, TakeRequest, rescale
 from tests.flink import harness, jobs
 from tests.flink.rescaling import ANY_KEY_GROUP, BY_SUBTASK, OPERATORS, OTHER_REGION, Made, Maker, check, open_path
 
@@ -112,7 +111,7 @@ def test_way_there_and_back(made: Made, tmp_path: Path) -> None:
 
 def test_other_uids(made: Made, tmp_path: Path) -> None:
     uids = {"string": "words", "row-data": "rows", "operator-states": "lists"}
-    operators = tuple(OperatorRequest(operator=old, uid=new) for old, new in uids.items())
+    operators = {old: OperatorRequest(uid=new) for old, new in uids.items()}
     path = rescale_path(made.path, tmp_path / "renamed", RescaleRequest(operators=operators))
     result = harness.restore(made.version, path, jobs.rescaling_job(uids=uids))
 
@@ -121,7 +120,7 @@ def test_other_uids(made: Made, tmp_path: Path) -> None:
 
 def test_dropped_operators(made: Made, tmp_path: Path) -> None:
     gone = ("string", "operator-states", "broadcasts")
-    operators = tuple(OperatorRequest(operator=uid, drop=True) for uid in gone)
+    operators = {uid: OperatorRequest(drop=True) for uid in gone}
     path = rescale_path(made.path, tmp_path / "dropped", RescaleRequest(operators=operators))
     # Flink refuses a snapshot with state of an operator that the job does not have.
     job = jobs.rescaling_job(operators=[uid for uid in OPERATORS if uid not in gone])
@@ -133,10 +132,10 @@ def test_dropped_operators(made: Made, tmp_path: Path) -> None:
 
 def test_dropped_states(made: Made, tmp_path: Path) -> None:
     request = RescaleRequest(
-        operators=(
-            OperatorRequest(operator="string", drop_states=("map", "living")),
-            OperatorRequest(operator="operator-states", drop_states=("few", "names")),
-        )
+        operators={
+            "string": OperatorRequest(drop_states=("map", "living")),
+            "operator-states": OperatorRequest(drop_states=("few", "names")),
+        }
     )
     path = rescale_path(made.path, tmp_path / "dropped", request)
     result = harness.restore(made.version, path, jobs.rescaling_job())
@@ -148,11 +147,11 @@ def test_dropped_states(made: Made, tmp_path: Path) -> None:
 def test_two_regions_become_one(maker: Maker, version: str, tmp_path: Path) -> None:
     made, other = maker.make(version), maker.make(version, first=OTHER_REGION)
     # Regions that broadcast other things cannot be merged with it: a subtask holds one copy.
-    different = OperatorRequest(operator="operator-states", drop_states=BROADCAST)
-    plain = RescaleRequest(parallelism=3, max_parallelism=1024, merge=(str(other.path),))
+    different = {"operator-states": OperatorRequest(drop_states=BROADCAST)}
+    plain = RescaleRequest(parallelism=3, max_parallelism=1024, merge=MergeRequest(snapshots=(str(other.path),)))
     with pytest.raises(UnsupportedError, match="different broadcast state"):
         rescale_path(made.path, tmp_path / "refused", plain)
-    path = rescale_path(made.path, tmp_path / "merged", replace(plain, operators=(different,)))
+    path = rescale_path(made.path, tmp_path / "merged", plain.model_copy(update={"operators": different}))
     result = harness.restore(version, path, jobs.rescaling_job(1024), backend="rocksdb", parallelism=3)
 
     both = made.entries + other.entries
@@ -161,9 +160,9 @@ def test_two_regions_become_one(maker: Maker, version: str, tmp_path: Path) -> N
 
 def test_operator_of_another_snapshot(maker: Maker, version: str, tmp_path: Path) -> None:
     made, other = maker.make(version), maker.make(version, first=OTHER_REGION)
-    dropped = RescaleRequest(operators=(OperatorRequest(operator="record", drop=True),))
+    dropped = RescaleRequest(operators={"record": OperatorRequest(drop=True)})
     path = rescale_path(made.path, tmp_path / "dropped", dropped)
-    taken = RescaleRequest(take=(TakeRequest(uid="record", snapshot=str(other.path), operator="record"),))
+    taken = RescaleRequest(take={"record": TakeRequest(snapshot=str(other.path), operator="record")})
     path = rescale_path(path, tmp_path / "taken", taken)
     result = harness.restore(version, path, jobs.rescaling_job())
 
@@ -173,8 +172,8 @@ def test_operator_of_another_snapshot(maker: Maker, version: str, tmp_path: Path
 @pytest.mark.parametrize(("uid", "keep"), [("string", True), ("long", False), ("string-windows", False)])
 def test_only_some_keys(made: Made, uid: str, keep: bool, tmp_path: Path) -> None:
     keys = sorted({entry["key"] for entry in of_operators(made, uid)})[::3]
-    chosen = OperatorRequest(operator=uid, keys=KeyChoice(keys=tuple(keys), keep=keep))
-    path = rescale_path(made.path, tmp_path / "chosen", RescaleRequest(parallelism=3, operators=(chosen,)))
+    chosen = {uid: OperatorRequest(keep_keys=tuple(keys)) if keep else OperatorRequest(drop_keys=tuple(keys))}
+    path = rescale_path(made.path, tmp_path / "chosen", RescaleRequest(parallelism=3, operators=chosen))
     result = harness.restore(made.version, path, jobs.rescaling_job(), parallelism=3)
 
     check(result, [entry for entry in made.entries if entry["op"] != uid or (entry["key"] in keys) == keep], 3)

@@ -171,7 +171,7 @@ def snapshots(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
         pytest.skip(reason)
     directory = tmp_path_factory.mktemp("functions")
     middle = process(spark, range(MIDDLE), ("factor", 3), {}, directory / "middle")
-    take = tuple(TakeRequest(uid=uid, snapshot=middle[uid].path, operator=uid) for uid in UIDS[1:])
+    take = {uid: TakeRequest(snapshot=middle[uid].path) for uid in UIDS[1:]}
     sp.rescale(
         middle["weigh"],
         str(directory / "all"),

@@ -65,8 +65,8 @@ def take_back(savepoint: Path, result: KeyedProcessResult, target: Path) -> Path
     """The savepoint of the job, whose sources are at their ends, with the operator as Spark has left it."""
     assert result.snapshot is not None
     request = RescaleRequest(
-        operators=(OperatorRequest(operator="join", drop=True),),
-        take=(TakeRequest(uid="join", snapshot=result.snapshot.path, operator="join"),),
+        operators={"join": OperatorRequest(drop=True)},
+        take={"join": TakeRequest(snapshot=result.snapshot.path, operator="join")},
     )
     sp.rescale(str(savepoint), str(target), request)
     return target

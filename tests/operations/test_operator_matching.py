@@ -102,7 +102,7 @@ def test_the_request_renames_what_is_certain_and_lists_the_rest() -> None:
     assert "  # both have the state count\n" in text
     assert yaml.safe_load(text) == make_rename_request(matches)
     request = parse_request(yaml.safe_load(text))
-    assert [(each.operator, each.uid, each.operator_id) for each in request.operators] == [
+    assert [(name, each.uid, each.operator_id) for name, each in request.operators.items()] == [
         ("1", "orders-v2", None),
         ("by-id", None, number),
     ]

@@ -68,7 +68,7 @@ def test_without_an_operation_a_rescaling_is_asked_for() -> None:
         ({"operation": "pin", "snapshot": "a", "reason": "x" * 5000}, "reason has 5,000 characters"),
         ({"snapshot": "a"}, "asks for nothing"),
         ({"snapshot": "a", "parallelism": 2, "files": "steal"}, "files is 'steal'"),
-        ({"snapshot": "a", "operators": {"o": {"keep_keys": {"file": "x"}}}}, "keep_keys of operators.o names a file"),
+        ({"snapshot": "a", "operators": {"o": {"keep_keys": {"file": "x"}}}}, "operators.o.keep_keys names a file"),
         ({"snapshot": "a", "parallelism": "many"}, "parallelism of the request is not a whole number"),
     ],
 )

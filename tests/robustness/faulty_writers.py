@@ -30,7 +30,7 @@ from state_pipelines.operations.bootstrap.bootstrap import plan_bootstrap
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, load_bootstrap
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.local_processes import run_tasks
-from state_pipelines.operations.rescale import RescaleRequest
+from state_pipelines.operations.rescale import MergeRequest, RescaleRequest
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.spark.writer import StateWriter
@@ -111,7 +111,11 @@ def bootstrap(_: Snapshot, target: str) -> None:
 
 def merge(source: Snapshot, target: str) -> None:
     """Merge the snapshot with another one."""
-    sp.rescale(source, target, RescaleRequest(merge=("counted:///job/other",), on_equal=MergeRule.FIRST))
+    sp.rescale(
+        source,
+        target,
+        RescaleRequest(merge=MergeRequest(snapshots=("counted:///job/other",), on_equal=MergeRule.FIRST)),
+    )
 
 
 WRITERS: dict[str, Callable[[Snapshot, str], object]] = {

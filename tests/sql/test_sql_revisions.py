@@ -75,7 +75,7 @@ def test_revisions_are_read_as_they_are_written(name: str, tmp_path: Path) -> No
 def test_shifted_numbers_are_renames_alone(tmp_path: Path) -> None:
     revision = draft(unpack("ids", tmp_path))
     assert revision.migration is None
-    assert all(each.uid for each in revision.operators.operators if not each.drop)
+    assert all(each.uid for each in revision.operators.operators.values() if not each.drop)
 
 
 def test_exchanged_aggregates_are_columns_in_another_order(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from state_pipelines.dagster.flink_asset import (
     InFlightName,
     NewFormatName,
     flink_asset,
+    list_changed,
+    make_config,
 )
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.job_settings import load_function
@@ -103,13 +105,9 @@ _RESCALED_COLUMNS = [
 ]
 
 
-class RescaleConfig(dg.Config):
+class RescaleConfig(make_config(RescaleRequest)):  # type: ignore[misc]
     """Changes of the new savepoint; `request` supports all of them."""
 
-    parallelism: int | None = Field(default=None, description="Parallelism of all operators; by default unchanged.")
-    max_parallelism: int | None = Field(
-        default=None, description="Max parallelism of all operators; by default unchanged."
-    )
     request: str = Field(
         default="", description="Further changes in YAML, in the format of `state-pipelines rescale --request`."
     )
@@ -135,28 +133,15 @@ class RescaleConfig(dg.Config):
             content = parse_yaml(self.request) or {}
         except yaml.YAMLError as error:
             raise UsageError(f"request is not YAML: {' '.join(str(error).split())}") from None
-        numbers = {"parallelism": self.parallelism, "max_parallelism": self.max_parallelism}
-        given = {name: number for name, number in numbers.items() if number is not None}
-        _refuse_key_files(content)
-        for name, number in given.items() if isinstance(content, dict) else ():
-            if content.get(name, number) != number:
-                raise UsageError(f"{name} is {number}, and {content[name]} in request", hint=f"Leave one {name} out")
-        request = parse_request(content | given if isinstance(content, dict) else content)
+        given = list_changed(self, RescaleRequest)
+        for name, value in given.items() if isinstance(content, dict) else ():
+            if content.get(name, value) != value:
+                raise UsageError(f"{name} is {value}, and {content[name]} in request", hint=f"Leave one {name} out")
+        # The run may be on another machine, which cannot read files of keys.
+        request = parse_request(content | given if isinstance(content, dict) else content, directory=None)
         if request.is_empty:
             raise UsageError("the configuration changes nothing", hint="Set parallelism, max_parallelism or request")
         return request
-
-
-def _refuse_key_files(content: object) -> None:
-    # The run may be on another machine, which cannot read the file.
-    operators = content.get("operators") if isinstance(content, dict) else None
-    for name, body in operators.items() if isinstance(operators, dict) else ():
-        for choice in ("keep_keys", "drop_keys") if isinstance(body, dict) else ():
-            if isinstance(body.get(choice), dict):
-                raise UsageError(
-                    f"{choice} of operators.{name} names a file, which runs do not support",
-                    hint=f"Write the keys into the request, such as {choice}: [alice, bob]",
-                )
 
 
 def build_rescaled_savepoint(job: FlinkJob) -> dg.AssetsDefinition:

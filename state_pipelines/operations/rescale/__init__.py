@@ -9,7 +9,7 @@ from __future__ import annotations
 from state_pipelines.operations.rescale.records import OperatorChange, RescalePlan
 from state_pipelines.operations.rescale.rescale import RescaleResult, plan_rescale, rehearse, rescale, run_rescale
 from state_pipelines.operations.rescale.rescale_request import (
-    KeyChoice,
+    MergeRequest,
     OperatorRequest,
     RescaleRequest,
     TakeRequest,
@@ -18,7 +18,7 @@ from state_pipelines.operations.rescale.rescale_request import (
 )
 
 __all__ = [
-    "KeyChoice",
+    "MergeRequest",
     "OperatorChange",
     "OperatorRequest",
     "RescalePlan",

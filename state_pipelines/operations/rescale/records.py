@@ -594,7 +594,7 @@ class OperatorPlan:
                 sources=tuple(map(tuple, spills)),
                 context=self.records.context,
                 target=join(target, make_file_name()),
-                rule=request.on_equal,
+                rule=request.merge.on_equal,
                 hasher=self.records.hasher,
                 verify=verify,
                 batch=batch,
@@ -746,7 +746,7 @@ class RecordMove:
         hasher: KeyHasher | None = None
         hashes: tuple[str, ...] = ()
         if any(operator.max_parallelism % self.max_parallelism for operator in keyed):
-            hasher, hashes = find_key_hasher(keyed, header.key_serializer, dict(self.own.key_hashes))
+            hasher, hashes = find_key_hasher(keyed, header.key_serializer, self.own.key_hash)
             if hasher is None:
                 return RecordsPlan(header, context), hashes
         size = sum(operator.keyed_size for operator in keyed)
@@ -789,7 +789,7 @@ class RecordMove:
                 inputs=tuple(overlapping),
                 context=context,
                 target=join(self.target, make_file_name()),
-                rule=self.request.on_equal,
+                rule=self.request.merge.on_equal,
                 verify=self.verify,
                 size=size,
                 in_flight=1 + count_scans_ahead(size) if is_remote else 1,

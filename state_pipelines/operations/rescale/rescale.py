@@ -134,7 +134,7 @@ def plan_rescale(
             "nothing is asked for", hint="Say a parallelism, a max parallelism, or what happens to operators"
         )
     require_free(target)
-    paths = dict.fromkeys([*(each.snapshot for each in request.take), *request.merge])
+    paths = dict.fromkeys([*(each.snapshot for each in request.take.values()), *request.merge.snapshots])
     others = {path: open_other(path) for path in paths}
     for each in (snapshot, *others.values()):
         require_outside(target, each.location.directory)
@@ -322,11 +322,8 @@ def rescale(
         StateError: the snapshot cannot be read.
     """
     wanted = load_request(request) if isinstance(request, str) else request or RescaleRequest()
-    wanted = replace(
-        wanted,
-        parallelism=wanted.parallelism if parallelism is None else parallelism,
-        max_parallelism=wanted.max_parallelism if max_parallelism is None else max_parallelism,
-    )
+    numbers = {"parallelism": parallelism, "max_parallelism": max_parallelism}
+    wanted = wanted.model_copy(update={name: number for name, number in numbers.items() if number is not None})
     location, mode = resolve(target), FileMode(files)
     plan = plan_rescale(ensure_open(snapshot), location, wanted, open_other=open_other, files=mode, verify=not prove)
     with choose_runner(run, processes) as runner:

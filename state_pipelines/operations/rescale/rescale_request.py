@@ -32,9 +32,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import yaml
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError, Where, at
@@ -49,6 +50,7 @@ from state_pipelines.metadata.checkpoint import (
 from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
 from state_pipelines.metadata.streams import locate_file
 from state_pipelines.operations.jobs.job_state import describe_job
+from state_pipelines.operations.models import OperationModel, Option, Subjects, Text, Texts
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule
 from state_pipelines.redaction import redact
 from state_pipelines.serializers.tree import Kryo
@@ -69,7 +71,7 @@ UNION_LIMIT = 1 << 30
 """Bytes of union state that a restored job may hold altogether, unless the request says more."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class KeyChoice:
     """Only some keys.
 
@@ -82,87 +84,142 @@ class KeyChoice:
     keep: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class OperatorRequest:
-    """Request for one operator.
-
-    Attributes:
-        operator: uid or 32-digit id.
-        parallelism: the new number of subtasks; None as the request says for all.
-        max_parallelism: the new number of key groups; None as the request says for all.
-        uid: the new uid.
-        operator_id: the new id, where a job gives ids instead of uids (`setUidHash`).
-        drop: the operator goes, with all its state.
-        drop_states: names of states that go.
-        keys: only some keys stay.
-        key_hashes: (class, hash expression) of classes in the keys, instead of what is found.
-    """
-
-    operator: str
-    parallelism: int | None = None
-    max_parallelism: int | None = None
-    uid: str | None = None
-    operator_id: str | None = None
-    drop: bool = False
-    drop_states: tuple[str, ...] = ()
-    keys: KeyChoice | None = None
-    key_hashes: tuple[tuple[str, str], ...] = ()
+def _read_chosen_keys(value: object, info: ValidationInfo) -> object:
+    """The values of a list, or those in a file."""
+    if isinstance(value, dict) and list(value) == ["file"]:
+        directory = (info.context or {}).get("directory")
+        if directory is None:
+            raise ValueError(
+                f"names a file, which a run cannot read: write the keys into the request, such as {info.field_name}: "
+                "[alice, bob]"
+            )
+        value = read_keys(directory / str(value["file"]))
+    if not isinstance(value, list | tuple):
+        raise ValueError("is neither a list nor {file: ...}")
+    return tuple(value)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TakeRequest:
-    """An operator out of another snapshot.
-
-    Attributes:
-        uid: the uid (or 32-digit id) that it gets.
-        snapshot: path of the other snapshot.
-        operator: its uid or id there.
-    """
-
-    uid: str
-    snapshot: str
-    operator: str
+def _parse_id(value: str) -> str:
+    try:
+        return parse_operator_id(value).hex()
+    except UsageError as error:
+        raise ValueError(f"is wrong: {error.what}") from None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RescaleRequest:
-    """A rescaling; one that says nothing leaves everything as it is.
+_Keys = Annotated[tuple[Any, ...], BeforeValidator(_read_chosen_keys)]
 
-    Attributes:
-        parallelism: of all operators that do not say it themselves.
-        max_parallelism: likewise.
-        operators: by operator.
-        take: operators out of other snapshots.
-        merge: paths of snapshots of the same job whose state comes in.
-        on_equal: what happens to entries that several of them have.
-        union_limit: bytes of union state that a restored job may hold altogether; every subtask gets all of it.
-        allow_idle_sources: sources that are named may get more subtasks than they know splits.
-    """
 
-    parallelism: int | None = None
-    max_parallelism: int | None = None
-    operators: tuple[OperatorRequest, ...] = ()
-    take: tuple[TakeRequest, ...] = ()
-    merge: tuple[str, ...] = ()
-    on_equal: MergeRule = MergeRule.ERROR
-    union_limit: int = UNION_LIMIT
+class OperatorRequest(OperationModel):
+    """Request for one operator."""
+
+    parallelism: Annotated[int | None, Option(value="N")] = None
+    """Subtasks, of all operators or of one."""
+
+    max_parallelism: Annotated[int | None, Option(value="M")] = None
+    """Key groups, of all operators or of one."""
+
+    uid: Annotated[Text | None, Option("--rename", value="UID")] = None
+    """A new uid; OPERATOR is a uid or a 32-digit id."""
+
+    operator_id: Annotated[Annotated[Text, AfterValidator(_parse_id)] | None, Option(value="ID")] = None
+    """A new id of 32 digits, where a job gives ids instead of uids (`setUidHash`)."""
+
+    drop: Annotated[bool, Option("--drop-operator")] = False
+    """An operator goes, with its state."""
+
+    drop_states: Annotated[Texts, Option("--drop-state", value="STATE")] = ()
+    """A state of an operator goes."""
+
+    keep_keys: Annotated[_Keys | None, Option(value="FILE", is_file=True)] = None
+    """Only these keys stay: a file with one JSON value per line, as `dump` shows them; in a request a list, too."""
+
+    drop_keys: Annotated[_Keys | None, Option(value="FILE", is_file=True)] = None
+    """These keys go."""
+
+    key_hash: Annotated[dict[str, Text], Option(value="EXPRESSION", subject="CLASS")] = Field(default_factory=dict)
+    """hashCode of a class in the keys, where key groups change, such as objects(a, b)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.drop and self.model_fields_set != {"drop"}:
+            raise ValueError("is dropped, so nothing else can be asked of it")
+        if self.uid is not None and self.operator_id is not None:
+            raise ValueError("gets a uid or an operator_id, not both")
+        if self.keep_keys is not None and self.drop_keys is not None:
+            raise ValueError("has keep_keys and drop_keys; one of them says it all")
+        return self
+
+    @property
+    def keys(self) -> KeyChoice | None:
+        """Which keys stay; None for all."""
+        if self.keep_keys is not None:
+            return KeyChoice(self.keep_keys)
+        return None if self.drop_keys is None else KeyChoice(self.drop_keys, keep=False)
+
+
+class TakeRequest(OperationModel):
+    """An operator out of another snapshot."""
+
+    snapshot: Annotated[Text, Option("--take", value="SNAPSHOT")] = Field(validation_alias="from")
+    """An operator of this uid (or 32-digit id) comes from another snapshot."""
+
+    operator: Annotated[Text | None, Option("--take-operator", value="OPERATOR")] = None
+    """The uid or id that an operator which is taken has in the other snapshot, where it is another one."""
+
+
+class MergeRequest(OperationModel):
+    """The state of other snapshots of the same job."""
+
+    snapshots: Annotated[Texts, Option("--merge", value="SNAPSHOT")] = Field(default=(), validation_alias="with")
+    """The state of another snapshot of the same job comes in."""
+
+    on_equal: Annotated[MergeRule, Field(strict=False)] = MergeRule.ERROR
+    """What happens to entries that several merged snapshots have; error by default."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if "on_equal" in self.model_fields_set and not self.snapshots:
+            raise ValueError(
+                "has on_equal (--on-equal), which has no effect without other snapshots (with, --merge): it is about "
+                "entries that several snapshots have"
+            )
+        return self
+
+
+class RescaleRequest(OperationModel):
+    """A rescaling; one that says nothing leaves everything as it is."""
+
+    parallelism: Annotated[int | None, Option(value="N")] = None
+    """Subtasks of all operators that do not say it themselves; by default unchanged."""
+
+    max_parallelism: Annotated[int | None, Option(value="M")] = None
+    """Key groups of all operators that do not say it themselves; by default unchanged."""
+
+    operators: Annotated[dict[str, OperatorRequest], Subjects, Option(subject="OPERATOR")] = Field(default_factory=dict)
+    """By uid or 32-digit id: what happens to one operator."""
+
+    take: Annotated[dict[str, TakeRequest], Subjects, Option(subject="UID")] = Field(default_factory=dict)
+    """By the uid that they get: operators out of other snapshots."""
+
+    merge: MergeRequest = Field(default_factory=MergeRequest)
+    """Snapshots of the same job whose state comes in."""
+
+    union_limit: Annotated[int, Option(value="BYTES")] = UNION_LIMIT
+    """Bytes of union state that a restored job may hold altogether; every subtask gets all of it."""
+
     allow_idle_sources: bool = False
+    """A source that is named may get more subtasks than it knows splits."""
 
     @property
     def is_empty(self) -> bool:
         """Whether it asks for nothing."""
-        return self == RescaleRequest(
-            on_equal=self.on_equal, union_limit=self.union_limit, allow_idle_sources=self.allow_idle_sources
+        return not (
+            self.parallelism is not None
+            or self.max_parallelism is not None
+            or self.operators
+            or self.take
+            or self.merge.snapshots
         )
-
-
-_REQUEST = ("parallelism", "max_parallelism", "operators", "take", "merge", "union_limit", "allow_idle_sources")
-_OPERATOR = (
-    *("parallelism", "max_parallelism", "uid", "operator_id", "drop", "drop_states"),
-    *("keep_keys", "drop_keys", "key_hash"),
-)
-_TAKE = ("from", "operator")
-_MERGE = ("with", "on_equal")
 
 
 def read_request(path: str | Path) -> tuple[dict[str, Any], Path]:
@@ -175,8 +232,10 @@ def read_request(path: str | Path) -> tuple[dict[str, Any], Path]:
         content = parse_yaml(read_given_text(path, "the request"))
     except yaml.YAMLError as error:
         raise UsageError(f"the request is not YAML: {error}", where=Where(file=str(path))) from None
-    with at(file=str(path)):
-        return dict(_open(content, None, "the request")), Path(path).parent
+    if not isinstance(content, dict | None):
+        shown = redact(repr(content))[:60]
+        raise UsageError(f"the request is not a mapping but {shown}", where=Where(file=str(path)))
+    return dict(content or {}), Path(path).parent
 
 
 def load_request(path: str | Path) -> RescaleRequest:
@@ -190,118 +249,17 @@ def load_request(path: str | Path) -> RescaleRequest:
         return parse_request(content, directory)
 
 
-def parse_request(content: object, directory: Path = Path()) -> RescaleRequest:
+def parse_request(content: object, directory: Path | None = Path()) -> RescaleRequest:
     """A request from the values of a file.
 
     Args:
         content: what the file holds.
-        directory: where files of keys lie.
+        directory: where files of keys lie; None where none can be read.
 
     Raises:
         UsageError: it is not such a request; says where.
     """
-    known = _open(content, _REQUEST, "the request")
-    merge = _open(known.get("merge"), _MERGE, "merge")
-    operators = _open(known.get("operators"), None, "operators")
-    taken = _open(known.get("take"), None, "take")
-    limit = _read_number(known, "union_limit", "the request")
-    if known.get("allow_idle_sources") not in (None, True, False):
-        raise UsageError("allow_idle_sources of the request is true or false")
-    return RescaleRequest(
-        parallelism=_read_number(known, "parallelism", "the request"),
-        max_parallelism=_read_number(known, "max_parallelism", "the request"),
-        operators=tuple(_parse_operator(str(name), body, directory) for name, body in operators.items()),
-        take=tuple(_parse_take(str(name), body) for name, body in taken.items()),
-        merge=_read_texts(merge, "with", "merge"),
-        on_equal=_read_rule(merge),
-        union_limit=UNION_LIMIT if limit is None else limit,
-        allow_idle_sources=bool(known.get("allow_idle_sources")),
-    )
-
-
-def _parse_operator(name: str, content: object, directory: Path) -> OperatorRequest:
-    path = f"operators.{name}"
-    body = _open(content, _OPERATOR, path)
-    if body.get("drop") not in (None, True, False):
-        raise UsageError(f"{path}.drop is true or false")
-    if body.get("drop") and len(body) > 1:
-        raise UsageError(f"{path} is dropped, so nothing else can be asked of it")
-    if body.get("uid") is not None and body.get("operator_id") is not None:
-        raise UsageError(f"{path} gets a uid or an operator_id, not both")
-    new_id = body.get("operator_id")
-    with at(path=path):
-        return OperatorRequest(
-            operator=name,
-            parallelism=_read_number(body, "parallelism", path),
-            max_parallelism=_read_number(body, "max_parallelism", path),
-            uid=None if body.get("uid") is None else str(body["uid"]),
-            operator_id=None if new_id is None else parse_operator_id(str(new_id)).hex(),
-            drop=bool(body.get("drop")),
-            drop_states=_read_texts(body, "drop_states", path),
-            keys=_read_keys(body, path, directory),
-            key_hashes=tuple(
-                (str(class_name), str(text))
-                for class_name, text in _open(body.get("key_hash"), None, f"{path}.key_hash").items()
-            ),
-        )
-
-
-def _parse_take(uid: str, content: object) -> TakeRequest:
-    body = _open(content, _TAKE, f"take.{uid}")
-    if body.get("from") is None:
-        raise UsageError(f"take.{uid} says no snapshot", hint="Such as from: s3://bucket/savepoint-1a2b")
-    return TakeRequest(uid=uid, snapshot=str(body["from"]), operator=str(body.get("operator", uid)))
-
-
-def _open(content: object, known: tuple[str, ...] | None, path: str) -> Mapping[str, Any]:
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} is not a mapping but {redact(repr(content))[:60]}")
-    if known is not None:
-        for name in content:
-            if name not in known:
-                raise UsageError(f"{path} does not know {name!r}", hint=f"It knows {', '.join(known)}")
-    return content
-
-
-def _read_number(content: Mapping[str, Any], name: str, path: str) -> int | None:
-    value = content.get(name)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise UsageError(f"{name} of {path} is not a whole number but {value!r}")
-    return value
-
-
-def _read_texts(content: Mapping[str, Any], name: str, path: str) -> tuple[str, ...]:
-    value = content.get(name) or []
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, list):
-        raise UsageError(f"{name} of {path} is not a list but {redact(repr(value))[:60]}")
-    return tuple(map(str, value))
-
-
-def _read_rule(merge: Mapping[str, Any]) -> MergeRule:
-    value = merge.get("on_equal", MergeRule.ERROR.value)
-    try:
-        return MergeRule(value)
-    except ValueError:
-        known = ", ".join(each.value for each in MergeRule)
-        raise UsageError(f"on_equal of merge is {value!r}", hint=f"Choose from {known}") from None
-
-
-def _read_keys(content: Mapping[str, Any], path: str, directory: Path) -> KeyChoice | None:
-    chosen = [name for name in ("keep_keys", "drop_keys") if content.get(name) is not None]
-    if not chosen:
-        return None
-    if len(chosen) > 1:
-        raise UsageError(f"{path} has keep_keys and drop_keys; one of them says it all")
-    value = content[chosen[0]]
-    if isinstance(value, dict):
-        value = read_keys(directory / str(_open(value, ("file",), f"{path}.{chosen[0]}").get("file", "")))
-    if not isinstance(value, list):
-        raise UsageError(f"{chosen[0]} of {path} is neither a list nor {{file: ...}}")
-    return KeyChoice(keys=tuple(value), keep=chosen[0] == "keep_keys")
+    return RescaleRequest.parse(content, directory=directory)
 
 
 def read_keys(path: str | Path) -> list[object]:
@@ -391,7 +349,7 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
     asked: dict[bytes, OperatorRequest] = {}
     dropped = []
     for operator, state in zip(snapshot.operators, start.operator_states, strict=True):
-        mine = requests.get(operator.metadata.operator_id, OperatorRequest(operator=operator.label))
+        mine = requests.get(operator.metadata.operator_id, OperatorRequest())
         if mine.drop:
             dropped.append(operator.label)
             continue
@@ -401,18 +359,18 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
         asked[named.operator_id] = mine
     gone = {identity for identity, each in requests.items() if each.drop}
     _check_taken(snapshot, request, others, gone)
-    for take in request.take:
-        taken = _take(take, others[take.snapshot], absolute[take.snapshot], version)
+    for uid, take in request.take.items():
+        taken = _take(uid, take, others[take.snapshot], absolute[take.snapshot], version)
         states.append(taken)
-        former[taken.operator_id] = f"{take.operator} of {take.snapshot}"
-        notes.append(f"operator {take.uid} comes from {take.snapshot}")
+        former[taken.operator_id] = f"{take.operator or uid} of {take.snapshot}"
+        notes.append(f"operator {uid} comes from {take.snapshot}")
     # By new id. Another operator may have that of one that goes.
     olds = {
         _new_id(requests.get(each.metadata.operator_id), each): each.metadata
         for each in snapshot.operators
         if each.metadata.operator_id not in gone
     }
-    for path in request.merge:
+    for path in request.merge.snapshots:
         known = {each.operator_id for each in olds.values()} | gone
         notes += _note_master_states(snapshot, others[path])
         for state in absolute[path].operator_states:
@@ -446,22 +404,22 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
         old = olds.get(identity)
         merged = tuple(
             each
-            for path in request.merge
+            for path in request.merge.snapshots
             if old is not None
             for each in stand_ins[path].operators
             if each.metadata.operator_id == old.operator_id
         )
-        own = asked.get(identity, OperatorRequest(operator=operator.label))
+        own = asked.get(identity, OperatorRequest())
         operators.append(EditedOperator(operator, merged, own, former[identity]))
     return EditedSnapshot(edited, tuple(operators), tuple(dropped), tuple(notes))
 
 
 def _find_requests(snapshot: Snapshot, request: RescaleRequest) -> dict[bytes, OperatorRequest]:
     found: dict[bytes, OperatorRequest] = {}
-    for each in request.operators:
-        identity = snapshot.operator(each.operator).metadata.operator_id
+    for name, each in request.operators.items():
+        identity = snapshot.operator(name).metadata.operator_id
         if identity in found:
-            raise UsageError(f"the request names the operator {each.operator} twice")
+            raise UsageError(f"the request names the operator {name} twice")
         found[identity] = each
     return found
 
@@ -510,21 +468,21 @@ def _check_taken(
     used = {(snapshot.fingerprint, each.metadata.operator_id): "stays" for each in snapshot.operators}
     used |= {
         (others[path].fingerprint, each.metadata.operator_id): f"of {path} is merged"
-        for path in request.merge
+        for path in request.merge.snapshots
         for each in others[path].operators
     }
     # A dropped operator neither stays nor is merged.
     used = {key: how for key, how in used.items() if key[1] not in gone}
-    for take in request.take:
+    for uid, take in request.take.items():
         other = others[take.snapshot]
-        key = other.fingerprint, other.operator(take.operator).metadata.operator_id
+        key = other.fingerprint, other.operator(take.operator or uid).metadata.operator_id
         if key in used:
             raise UsageError(
-                f"operator {take.operator} {used[key]}, and its state would be in {take.uid}, too",
+                f"operator {take.operator or uid} {used[key]}, and its state would be in {uid}, too",
                 hint="Rename it instead (--rename), take it once only, or take it from a copy of the snapshot "
                 "(convert --format keep)",
             )
-        used[key] = f"of {take.snapshot} is taken as {take.uid}"
+        used[key] = f"of {take.snapshot} is taken as {uid}"
 
 
 def _note_master_states(snapshot: Snapshot, other: Snapshot) -> list[str]:
@@ -534,11 +492,11 @@ def _note_master_states(snapshot: Snapshot, other: Snapshot) -> list[str]:
     return [f"the state of master hooks of {other.path} does not come in: {', '.join(names)}"] if names else []
 
 
-def _take(take: TakeRequest, other: Snapshot, metadata: CheckpointMetadata, version: int) -> OperatorState:
-    identity = other.operator(take.operator).metadata.operator_id
+def _take(uid: str, take: TakeRequest, other: Snapshot, metadata: CheckpointMetadata, version: int) -> OperatorState:
+    identity = other.operator(take.operator or uid).metadata.operator_id
     state = next(each for each in metadata.operator_states if each.operator_id == identity)
-    stored = take.uid if version >= FIRST_VERSION_WITH_UIDS and not is_operator_id(take.uid) else None
-    return _with_id(state, find_operator_id(take.uid), stored)
+    stored = uid if version >= FIRST_VERSION_WITH_UIDS and not is_operator_id(uid) else None
+    return _with_id(state, find_operator_id(uid), stored)
 
 
 def _check_ids(states: Sequence[OperatorState]) -> None:
@@ -562,9 +520,9 @@ def _check_releases(snapshot: Snapshot, request: RescaleRequest, others: Mapping
     for old in snapshots:
         if old.kryo_version == _KRYO_OF_FLINK_2:
             continue
-        asked = [each.operator for each in request.take if others[each.snapshot] is old]
+        asked = [each.operator or uid for uid, each in request.take.items() if others[each.snapshot] is old]
         taken = {old.operator(name).metadata.operator_id.hex() for name in asked}
-        is_whole = old is snapshot or any(others[path] is old for path in request.merge)
+        is_whole = old is snapshot or any(others[path] is old for path in request.merge.snapshots)
         for operator in describe_job(old).operators:
             if not is_whole and operator.id not in taken:
                 continue
@@ -579,7 +537,7 @@ def _check_releases(snapshot: Snapshot, request: RescaleRequest, others: Mapping
 def _check_merged(snapshot: Snapshot, request: RescaleRequest, others: Mapping[str, Snapshot]) -> None:
     """Refuse to merge a snapshot with itself: list and union state would be there twice."""
     seen = {snapshot.fingerprint: snapshot.path}
-    for path in request.merge:
+    for path in request.merge.snapshots:
         other = others[path]
         if other.fingerprint in seen:
             raise UsageError(
@@ -630,9 +588,9 @@ def _follow(
     ]
     taken = [
         others[take.snapshot].declarations.of_operator(
-            others[take.snapshot].operator(take.operator).metadata.operator_id, find_operator_id(take.uid)
+            others[take.snapshot].operator(take.operator or uid).metadata.operator_id, find_operator_id(uid)
         )
-        for take in request.take
+        for uid, take in request.take.items()
     ]
-    uids = (*(each.uid for each in request.operators if each.uid), *(each.uid for each in request.take))
+    uids = (*(each.uid for each in request.operators.values() if each.uid), *request.take)
     return declared.of_all_operators().merge(Declarations(uids=uids), *own, *taken)

@@ -35,7 +35,7 @@ def plan_parallelism(
     operator: Operator, parallelism: int, target: Location, *, narrow: bool = True
 ) -> Reassigned | NeedsRecords:
     """The plan of one operator whose parallelism alone changes; files that stay are linked, so that handles narrow."""
-    request = OperatorRequest(operator=operator.label, parallelism=parallelism)
+    request = OperatorRequest(parallelism=parallelism)
     edited = EditedOperator(operator, (), request, operator.label)
     files = FileMode.LINK if narrow else FileMode.COPY
     plan = plan_operator(edited, RescaleRequest(), target, files=files, verify=True)

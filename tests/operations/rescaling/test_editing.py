@@ -9,6 +9,7 @@ from state_pipelines.errors import NotFoundError, UnsupportedError, UsageError
 from state_pipelines.metadata.checkpoint import compute_operator_id
 from state_pipelines.operations.rescale.rescale_request import (
     EditedSnapshot,
+    MergeRequest,
     OperatorRequest,
     RescaleRequest,
     TakeRequest,
@@ -35,8 +36,8 @@ def orders_1(request: pytest.FixtureRequest) -> Snapshot:
     return open_snapshot(str(path), uids=["orders", "order-counter"])
 
 
-def edit(snapshot: Snapshot, *requests: OperatorRequest) -> EditedSnapshot:
-    return edit_operators(snapshot, RescaleRequest(operators=requests), {})
+def edit(snapshot: Snapshot, *requests: tuple[str, OperatorRequest]) -> EditedSnapshot:
+    return edit_operators(snapshot, RescaleRequest(operators=dict(requests)), {})
 
 
 def test_nothing_asked_for_is_nothing_changed(orders: Snapshot) -> None:
@@ -46,7 +47,7 @@ def test_nothing_asked_for_is_nothing_changed(orders: Snapshot) -> None:
 
 
 def test_a_new_uid_is_a_new_id_and_the_state_is_found_there(orders: Snapshot) -> None:
-    edited = edit(orders, OperatorRequest(operator="orders", uid="orders-v2"))
+    edited = edit(orders, ("orders", OperatorRequest(uid="orders-v2")))
     renamed = edited.snapshot.operator("orders-v2")
     assert renamed.metadata.operator_id == compute_operator_id("orders-v2")
     assert renamed.metadata.uid == "orders-v2"
@@ -56,7 +57,7 @@ def test_a_new_uid_is_a_new_id_and_the_state_is_found_there(orders: Snapshot) ->
 
 
 def test_before_flink_2_the_uid_has_no_place_but_is_known(orders_1: Snapshot) -> None:
-    edited = edit(orders_1, OperatorRequest(operator="orders", uid="orders-v2"))
+    edited = edit(orders_1, ("orders", OperatorRequest(uid="orders-v2")))
     renamed = edited.snapshot.operator("orders-v2")
     assert renamed.metadata.uid is None
     assert "orders-v2" in [each.operator.label for each in edited.operators]
@@ -64,47 +65,45 @@ def test_before_flink_2_the_uid_has_no_place_but_is_known(orders_1: Snapshot) ->
 
 def test_a_generated_hash_gets_a_uid_and_a_uid_a_hash(orders: Snapshot) -> None:
     identity = orders.operator("orders").id
-    edited = edit(orders, OperatorRequest(operator=identity, uid="named"))
+    edited = edit(orders, (identity, OperatorRequest(uid="named")))
     assert edited.snapshot.operator("named").states
-    edited = edit(orders, OperatorRequest(operator="orders", operator_id="ab" * 16))
+    edited = edit(orders, ("orders", OperatorRequest(operator_id="ab" * 16)))
     assert edited.snapshot.operator("ab" * 16).metadata.uid is None
 
 
 def test_a_dropped_operator_is_gone(orders: Snapshot) -> None:
-    edited = edit(orders, OperatorRequest(operator="pricing", drop=True))
+    edited = edit(orders, ("pricing", OperatorRequest(drop=True)))
     assert edited.dropped == ("pricing",)
     assert "pricing" not in [each.label for each in edited.snapshot.operators]
 
 
 def test_two_operators_cannot_have_one_id(orders: Snapshot) -> None:
     with pytest.raises(UsageError, match="two operators would have the id"):
-        edit(orders, OperatorRequest(operator="pricing", uid="orders"))
+        edit(orders, ("pricing", OperatorRequest(uid="orders")))
 
 
 def test_uids_can_be_swapped(orders: Snapshot) -> None:
-    edited = edit(
-        orders, OperatorRequest(operator="pricing", uid="orders"), OperatorRequest(operator="orders", uid="pricing")
-    )
+    edited = edit(orders, ("pricing", OperatorRequest(uid="orders")), ("orders", OperatorRequest(uid="pricing")))
     assert edited.snapshot.operator("pricing").state("order")
     assert edited.snapshot.operator("orders").state("prices")
 
 
 def test_an_operator_that_is_not_there_is_named(orders: Snapshot) -> None:
     with pytest.raises(NotFoundError, match="has no operator order"):
-        edit(orders, OperatorRequest(operator="order", uid="x"))
+        edit(orders, ("order", OperatorRequest(uid="x")))
 
 
 def test_an_operator_is_named_once(orders: Snapshot) -> None:
     identity = orders.operator("orders").id
     with pytest.raises(UsageError, match="twice"):
-        edit(orders, OperatorRequest(operator="orders", uid="x"), OperatorRequest(operator=identity, uid="y"))
+        edit(orders, ("orders", OperatorRequest(uid="x")), (identity, OperatorRequest(uid="y")))
 
 
 def test_an_operator_is_taken_from_another_snapshot(orders: Snapshot) -> None:
     (found,) = (DATA / "types/flink-2.2/heap").glob("savepoint-*")
     path = str(found)
     other = open_snapshot(path)
-    request = RescaleRequest(take=(TakeRequest(uid="kinds", snapshot=path, operator="state-kinds"),))
+    request = RescaleRequest(take={"kinds": TakeRequest(snapshot=path, operator="state-kinds")})
     edited = edit_operators(orders, request, {path: other})
     taken = edited.snapshot.operator("kinds")
     for state in other.operator("state-kinds").states:
@@ -118,22 +117,22 @@ def test_generic_types_of_flink_1_do_not_come_into_state_of_flink_2(request: pyt
     orders = open_snapshot(str(request.config.rootpath / ORDERS))
     shop = open_snapshot(str(found), uids=["views", "customers"])
     for wanted in (
-        RescaleRequest(merge=("shop",)),
-        RescaleRequest(take=(TakeRequest(uid="customers", snapshot="shop", operator="customers"),)),
+        RescaleRequest(merge=MergeRequest(snapshots=("shop",))),
+        RescaleRequest(take={"customers": TakeRequest(snapshot="shop", operator="customers")}),
     ):
         with pytest.raises(UnsupportedError, match=r"is of Flink 1.x, .* of Flink 2.x; generic types") as caught:
             edit_operators(orders, wanted, {"shop": shop})
         assert caught.value.where.operator == "customers"
     # Nor does state of Flink 2 come into a snapshot with them.
-    taken = RescaleRequest(take=(TakeRequest(uid="orders", snapshot="orders", operator="orders"),))
+    taken = RescaleRequest(take={"orders": TakeRequest(snapshot="orders", operator="orders")})
     with pytest.raises(UnsupportedError, match="generic types"):
         edit_operators(shop, taken, {"orders": orders})
 
 
 def test_other_state_of_flink_1_comes_into_state_of_flink_2(orders: Snapshot, orders_1: Snapshot) -> None:
     wanted = RescaleRequest(
-        operators=(OperatorRequest(operator="orders", drop=True),),
-        take=(TakeRequest(uid="orders", snapshot="old", operator="orders"),),
+        operators={"orders": OperatorRequest(drop=True)},
+        take={"orders": TakeRequest(snapshot="old", operator="orders")},
     )
     edited = edit_operators(orders, wanted, {"old": orders_1})
     assert edited.snapshot.metadata.version == orders.metadata.version
@@ -149,7 +148,7 @@ def retake(snapshot: Snapshot) -> Snapshot:
 
 def test_a_snapshot_is_not_merged_with_itself(orders: Snapshot) -> None:
     with pytest.raises(UsageError, match="is the same snapshot as"):
-        edit_operators(orders, RescaleRequest(merge=("again",)), {"again": orders})
+        edit_operators(orders, RescaleRequest(merge=MergeRequest(snapshots=("again",))), {"again": orders})
 
 
 def test_what_only_a_merged_snapshot_has_comes_in(orders: Snapshot, tmp_path: Path) -> None:
@@ -158,7 +157,7 @@ def test_what_only_a_merged_snapshot_has_comes_in(orders: Snapshot, tmp_path: Pa
         operator_states=tuple(each for each in orders.metadata.operator_states if each.uid not in ("orders", "gone")),
     )
     fewer = Snapshot(orders.location, less, orders.path_mapping)
-    edited = edit_operators(fewer, RescaleRequest(merge=("whole",)), {"whole": retake(orders)})
+    edited = edit_operators(fewer, RescaleRequest(merge=MergeRequest(snapshots=("whole",))), {"whole": retake(orders)})
     assert edited.notes == ("operator orders is only in whole; it comes in as it is",)
     by_label = {each.operator.label: each for each in edited.operators}
     assert not by_label["orders"].merged
@@ -168,29 +167,31 @@ def test_what_only_a_merged_snapshot_has_comes_in(orders: Snapshot, tmp_path: Pa
 
 
 def test_a_dropped_operator_does_not_come_back_by_a_merge(orders: Snapshot) -> None:
-    request = RescaleRequest(operators=(OperatorRequest(operator="orders", drop=True),), merge=("again",))
+    request = RescaleRequest(operators={"orders": OperatorRequest(drop=True)}, merge=MergeRequest(snapshots=("again",)))
     edited = edit_operators(orders, request, {"again": retake(orders)})
     assert "orders" not in [each.operator.label for each in edited.operators]
 
 
 def test_state_that_is_left_out_because_another_operator_gets_the_id_is_noted(orders: Snapshot) -> None:
-    drop = OperatorRequest(operator="orders", drop=True)
-    take = TakeRequest(uid="orders", snapshot="other", operator="pricing")
+    drop = {"orders": OperatorRequest(drop=True)}
+    take = {"orders": TakeRequest(snapshot="other", operator="pricing")}
     others = {
         path: Snapshot(orders.location, replace(orders.metadata, checkpoint_id=number), orders.path_mapping)
         for number, path in enumerate(("other", "again"), start=98)
     }
-    edited = edit_operators(orders, RescaleRequest(operators=(drop,), take=(take,), merge=("again",)), others)
+    edited = edit_operators(
+        orders, RescaleRequest(operators=drop, take=take, merge=MergeRequest(snapshots=("again",))), others
+    )
     noted = f"operator orders of again does not come in: orders of {orders.path} is dropped, and pricing of other gets"
     assert f"{noted} its id" in edited.notes
     (taken,) = [each for each in edited.operators if each.operator.label == "orders"]
     assert not taken.merged
-    edited = edit_operators(orders, RescaleRequest(operators=(drop,), merge=("again",)), others)
+    edited = edit_operators(orders, RescaleRequest(operators=drop, merge=MergeRequest(snapshots=("again",))), others)
     assert not edited.notes
 
 
 def test_a_renamed_operator_is_merged_by_its_old_id(orders: Snapshot) -> None:
-    request = RescaleRequest(operators=(OperatorRequest(operator="orders", uid="new"),), merge=("again",))
+    request = RescaleRequest(operators={"orders": OperatorRequest(uid="new")}, merge=MergeRequest(snapshots=("again",)))
     edited = edit_operators(orders, request, {"again": retake(orders)})
     (renamed,) = (each for each in edited.operators if each.former == "orders")
     assert [each.label for each in renamed.merged] == ["orders"]
@@ -202,8 +203,10 @@ def test_the_id_of_a_dropped_operator_can_be_that_of_another_one(orders: Snapsho
     if turned:
         metadata = replace(orders.metadata, operator_states=orders.metadata.operator_states[::-1])
         orders = Snapshot(orders.location, metadata, orders.path_mapping, orders.declarations)
-    requests = (OperatorRequest(operator="pricing", drop=True), OperatorRequest(operator="orders", uid="pricing"))
-    edited = edit_operators(orders, RescaleRequest(operators=requests, merge=("again",)), {"again": retake(orders)})
+    requests = {"pricing": OperatorRequest(drop=True), "orders": OperatorRequest(uid="pricing")}
+    edited = edit_operators(
+        orders, RescaleRequest(operators=requests, merge=MergeRequest(snapshots=("again",))), {"again": retake(orders)}
+    )
     (renamed,) = [each for each in edited.operators if each.operator.label == "pricing"]
     assert [each.label for each in renamed.merged] == ["orders"]
     assert "orders" not in [each.operator.label for each in edited.operators]
@@ -212,7 +215,7 @@ def test_the_id_of_a_dropped_operator_can_be_that_of_another_one(orders: Snapsho
 @pytest.mark.parametrize("uid", ["x" * 65_536, "\N{EURO SIGN}" * 30_000])
 def test_a_uid_that_cannot_be_stored_is_refused(orders: Snapshot, uid: str) -> None:
     with pytest.raises(UsageError, match="cannot be stored: a string of") as error:
-        edit(orders, OperatorRequest(operator="orders", uid=uid))
+        edit(orders, ("orders", OperatorRequest(uid=uid)))
     assert len(str(error.value)) < 300
 
 
@@ -221,6 +224,6 @@ def test_a_uid_with_half_a_character_has_an_id_as_in_java() -> None:
 
 
 def test_an_operator_that_stays_is_not_taken_again(orders: Snapshot) -> None:
-    request = RescaleRequest(take=(TakeRequest(snapshot="again", operator="orders", uid="other"),))
+    request = RescaleRequest(take={"other": TakeRequest(snapshot="again", operator="orders")})
     with pytest.raises(UsageError, match="operator orders stays, and its state would be in other, too"):
         edit_operators(orders, request, {"again": orders})

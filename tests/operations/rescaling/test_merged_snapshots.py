@@ -22,7 +22,7 @@ from state_pipelines.metadata.handles import (
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.rescale import RescaleRequest, parse_request, plan_rescale, rescale
 from state_pipelines.operations.rescale.records import Way
-from state_pipelines.operations.rescale.rescale_request import OperatorRequest, TakeRequest
+from state_pipelines.operations.rescale.rescale_request import MergeRequest, OperatorRequest, TakeRequest
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule
 from state_pipelines.operatorstate import OperatorHeader, write_operator_file
 from state_pipelines.serializers.build import basic
@@ -59,7 +59,7 @@ def retake(snapshot: Snapshot) -> Snapshot:
 
 
 def plan(first: Snapshot, other: Snapshot, tmp_path: Path, **wishes: Any) -> RescalePlan:
-    request = RescaleRequest(**{"merge": ("other",), **wishes})
+    request = RescaleRequest(**{"merge": MergeRequest(snapshots=("other",)), **wishes})
     return plan_rescale(first, resolve(str(tmp_path / "new")), request, open_other=lambda _: other)
 
 
@@ -109,14 +109,16 @@ def test_list_state_of_another_form_is_refused_at_any_parallelism(
     assert (caught.value.where.operator, caught.value.where.state) == ("op", "a")
     assert caught.value.where.file == "longs (2,)"
     assert "--drop-state" in caught.value.hint
-    dropped = OperatorRequest(operator="op", drop_states=("a",))
-    assert plan(first, second, tmp_path, parallelism=parallelism, operators=(dropped,))
+    dropped = {"op": OperatorRequest(drop_states=("a",))}
+    assert plan(first, second, tmp_path, parallelism=parallelism, operators=dropped)
 
 
 def test_list_state_of_the_same_form_is_merged(tmp_path: Path) -> None:
     info = operator_list("a", basic("Long"))
     first, second = (build(tmp_path / str(each), write_longs(info, each)) for each in (1, 2))
-    result = rescale(first, str(tmp_path / "new"), RescaleRequest(merge=(str(second.path),), parallelism=2))
+    result = rescale(
+        first, str(tmp_path / "new"), RescaleRequest(merge=MergeRequest(snapshots=(str(second.path),)), parallelism=2)
+    )
     assert sorted(str(line["value"]) for line in dump(open_snapshot(result.path))) == ["1", "2"]
 
 
@@ -156,14 +158,14 @@ def test_a_header_that_is_read_in_part_is_not_joined_with_another_one(tmp_path: 
 
 def test_no_state_is_dropped_from_a_header_that_is_read_in_part(tmp_path: Path) -> None:
     first = build(tmp_path / "first", write_unread("purse"))
-    dropped = OperatorRequest(operator="op", drop_states=("visits",))
+    dropped = {"op": OperatorRequest(drop_states=("visits",))}
     with pytest.raises(UnsupportedError, match="no state can be dropped from it"):
-        plan(first, first, tmp_path, merge=(), operators=(dropped,))
+        plan(first, first, tmp_path, merge=MergeRequest(), operators=dropped)
 
 
 def test_files_with_the_same_header_that_is_read_in_part_are_merged(tmp_path: Path) -> None:
     first = build(tmp_path / "first", write_unread("purse"))
-    request = RescaleRequest(merge=("other",), on_equal=MergeRule.FIRST)
+    request = RescaleRequest(merge=MergeRequest(snapshots=("other",), on_equal=MergeRule.FIRST))
     result = rescale(first, str(tmp_path / "new"), request, open_other=lambda _: retake(first))
     assert result.proof is not None
     assert result.proof.ok
@@ -190,7 +192,7 @@ def test_files_of_other_snapshots_are_linked(orders: Snapshot, way: str, tmp_pat
 def test_metadata_of_a_version_without_properties_get_them_with_newer_state(orders: Snapshot, tmp_path: Path) -> None:
     first = build(tmp_path / "first", list_operator("op", "a", [b"1"]))
     assert (first.metadata.version, first.metadata.properties) == (3, None)
-    result = rescale(first, str(tmp_path / "new"), RescaleRequest(merge=(orders.path,)))
+    result = rescale(first, str(tmp_path / "new"), RescaleRequest(merge=MergeRequest(snapshots=(orders.path,))))
     metadata = open_snapshot(result.path).metadata
     assert metadata.version == orders.metadata.version
     assert isinstance(metadata.properties, CheckpointProperties)
@@ -208,8 +210,8 @@ def without_keyed_state(snapshot: Snapshot, uid: str) -> Snapshot:
 
 
 def test_keyed_state_of_a_merged_snapshot_alone_is_reported(orders: Snapshot, tmp_path: Path) -> None:
-    asked = OperatorRequest(operator="orders", max_parallelism=256)
-    found = plan(without_keyed_state(orders, "orders"), orders, tmp_path, operators=(asked,))
+    asked = {"orders": OperatorRequest(max_parallelism=256)}
+    found = plan(without_keyed_state(orders, "orders"), orders, tmp_path, operators=asked)
     (change,) = [each for each in found.changes if each.label == "orders"]
     assert (change.keyed, change.reason) == (Way.RECORDS, "other key groups")
     assert any("the job must set the same max parallelism, 256 for orders" in each for each in found.notes)
@@ -251,29 +253,32 @@ def test_an_operator_that_has_finished_in_one_of_the_snapshots_is_refused(turned
         plan(first, second, tmp_path)
     assert str(tmp_path / str(int(not turned))) in caught.value.what
     # The way out that the hint names.
-    take = TakeRequest(uid="op", snapshot="other", operator=second.operators[0].id)
-    drop = OperatorRequest(operator="op", drop=True)
-    (change,) = plan(first, second, tmp_path, operators=(drop,), take=(take,)).changes
+    take = {"op": TakeRequest(snapshot="other", operator=second.operators[0].id)}
+    drop = {"op": OperatorRequest(drop=True)}
+    (change,) = plan(first, second, tmp_path, operators=drop, take=take).changes
     assert change.operator_state is (Way.COPIED if turned else Way.FINISHED)
 
 
-TAKE = TakeRequest(uid="other", snapshot="again", operator="orders")
+TAKE = TakeRequest(snapshot="again", operator="orders")
 
 
 @pytest.mark.parametrize(
     ("wishes", "message"),
     [
-        ({"take": (TAKE, replace(TAKE, uid="third"))}, "of again is taken as other, and its state would be in third"),
-        ({"take": (TAKE,), "merge": ("again",)}, "of again is merged, and its state would be in other, too"),
+        ({"take": {"other": TAKE, "third": TAKE}}, "of again is taken as other, and its state would be in third"),
+        (
+            {"take": {"other": TAKE}, "merge": MergeRequest(snapshots=("again",))},
+            "of again is merged, and its state would be in other, too",
+        ),
     ],
     ids=["twice", "merged"],
 )
 def test_an_operator_is_taken_once(orders: Snapshot, wishes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"operator orders {message}"):
-        plan(orders, retake(orders), tmp_path, **{"merge": (), **wishes})
+        plan(orders, retake(orders), tmp_path, **{"merge": MergeRequest(), **wishes})
 
 
 def test_a_renamed_operator_is_not_taken_again(orders: Snapshot, tmp_path: Path) -> None:
-    renamed = OperatorRequest(operator="orders", uid="renamed")
+    renamed = {"orders": OperatorRequest(uid="renamed")}
     with pytest.raises(UsageError, match="operator orders stays, and its state would be in other, too"):
-        plan(orders, orders, tmp_path, merge=(), operators=(renamed,), take=(TAKE,))
+        plan(orders, orders, tmp_path, merge=MergeRequest(), operators=renamed, take={"other": TAKE})

@@ -6,7 +6,7 @@ import pytest
 
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.rescale.rescale_request import (
-    KeyChoice,
+    MergeRequest,
     OperatorRequest,
     RescaleRequest,
     TakeRequest,
@@ -46,26 +46,24 @@ def test_everything_that_a_file_can_say(tmp_path: Path) -> None:
     assert load_request(file) == RescaleRequest(
         parallelism=6,
         max_parallelism=1024,
-        operators=(
-            OperatorRequest(
-                operator="orders",
+        operators={
+            "orders": OperatorRequest(
                 parallelism=12,
                 max_parallelism=512,
                 uid="orders-v2",
                 drop_states=("cache",),
-                key_hashes=(("com.acme.OrderKey", "objects(customer, region)"),),
+                key_hash={"com.acme.OrderKey": "objects(customer, region)"},
             ),
-            OperatorRequest(operator="sessions", keys=KeyChoice(keys=("alice", {"f0": 1}))),
-            OperatorRequest(operator="counts", keys=KeyChoice(keys=(1, 2), keep=False)),
-            OperatorRequest(operator="obsolete", drop=True),
-            OperatorRequest(operator="legacy", operator_id="0a448493b4782967b150582570326227"),
-        ),
-        take=(
-            TakeRequest(uid="enriched", snapshot="s3://bucket/other", operator="enricher"),
-            TakeRequest(uid="prices", snapshot="elsewhere", operator="prices"),
-        ),
-        merge=("eu", "us"),
-        on_equal=MergeRule.LAST,
+            "sessions": OperatorRequest(keep_keys=("alice", {"f0": 1})),
+            "counts": OperatorRequest(drop_keys=(1, 2)),
+            "obsolete": OperatorRequest(drop=True),
+            "legacy": OperatorRequest(operator_id="0a448493b4782967b150582570326227"),
+        },
+        take={
+            "enriched": TakeRequest(snapshot="s3://bucket/other", operator="enricher"),
+            "prices": TakeRequest(snapshot="elsewhere"),
+        },
+        merge=MergeRequest(snapshots=("eu", "us"), on_equal=MergeRule.LAST),
     )
 
 
@@ -88,7 +86,7 @@ def test_an_empty_file_asks_for_nothing() -> None:
         ({"operators": {"orders": {"keep_keys": [], "drop_keys": []}}}, "one of them says it all"),
         ({"operators": {"orders": {"keep_keys": "alice"}}}, "neither a list nor"),
         ({"operators": {"orders": {"keep_keys": {"file": "missing.jsonl"}}}}, "the keys cannot be read"),
-        ({"take": {"orders": {"operator": "x"}}}, "take.orders says no snapshot"),
+        ({"take": {"orders": {"operator": "x"}}}, "take.orders says no 'from'"),
         ({"merge": {"with": ["a"], "on_equal": "sum"}}, "on_equal of merge is 'sum'"),
     ],
 )

@@ -1,0 +1,236 @@
+"""Models of operations: what can be asked of one is declared once, by the fields of a pydantic model.
+
+A field is a name in a request file, a keyword argument of the library, and an entry of the JSON schema; `options` of a
+model are those of its command (`cli.model_options`), and its plain fields those of the configuration of a run
+(`dagster.flink_asset`). The docstring of a field is its description in all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Self, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+
+from state_pipelines.errors import UsageError
+from state_pipelines.redaction import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
+
+_MOST_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Option:
+    """The option that a field is on a command line, where its name and type do not say it.
+
+    Attributes:
+        name: of the option; by default that of the field.
+        value: what it takes, in capitals.
+        subject: of a mapping: what its keys are, in capitals; the options of its values begin with it.
+        is_file: the option takes the path of a file with the values, `{file: …}` in a request.
+    """
+
+    name: str = ""
+    value: str = ""
+    subject: str = ""
+    is_file: bool = False
+
+
+class OperationModel(BaseModel):
+    """What can be asked of an operation, or of one of its subjects; a null is a field that is left out.
+
+    Validators raise a ValueError whose text goes on after the name of the field or model: "is neither … nor …".
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        use_attribute_docstrings=True,
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, content: object) -> object:
+        """In YAML a name without a value has a null."""
+        if content is None:
+            return {}
+        if not isinstance(content, dict):
+            return content
+        known = {*cls.model_fields, *list_names(cls)}
+        return {str(name): value for name, value in content.items() if value is not None or name not in known}
+
+    @classmethod
+    def parse(cls, content: object, subject: str = "the request", **context: object) -> Self:
+        """Make a model of the values of a file.
+
+        Args:
+            content: the values; None where the file is empty.
+            subject: what the values are, for messages.
+            context: what the validators of the model need.
+
+        Raises:
+            UsageError: they are not such a model; names the field.
+        """
+        try:
+            return cls.model_validate(content, context=context)
+        except ValidationError as error:
+            raise _explain(error.errors(include_url=False)[0], cls, subject) from None
+
+
+def _to_texts(value: object) -> object:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _to_text(value: object) -> object:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Text = Annotated[str, BeforeValidator(_to_text)]
+"""A text, which may be a number in YAML."""
+
+Texts = Annotated[tuple[Text, ...], BeforeValidator(_to_texts)]
+"""A list of texts, or a single one."""
+
+Subjects = BeforeValidator(
+    lambda value: {str(name): each for name, each in value.items()} if isinstance(value, dict) else value
+)
+"""Validator of mappings by names, which may be numbers in YAML."""
+
+
+@dataclass(frozen=True)
+class OptionField:
+    """A field of a model as an option of a command.
+
+    Attributes:
+        name: of the option, such as `--max-parallelism`.
+        path: names in a request, from the outermost; None stands for the subject.
+        subject: what comes before `=`, in capitals; empty for none.
+        detail: of mappings: what comes after `:` of the subject, in capitals.
+        value: what the option takes, in capitals; empty for a flag.
+        kind: type of the field: int, bool, str, tuple (of texts), dict (of texts) or an enumeration.
+        is_file: the option takes the path of a file with the values.
+        help: description of the field.
+    """
+
+    name: str
+    path: tuple[str | None, ...]
+    subject: str
+    detail: str
+    value: str
+    kind: type
+    is_file: bool
+    help: str
+
+    @property
+    def is_list(self) -> bool:
+        """Whether several values of one subject are said by several options."""
+        return self.kind is tuple and not self.is_file
+
+
+def list_options(model: type[BaseModel]) -> Iterator[OptionField]:
+    """List the fields of a model, and of models in it, as options."""
+    yield from _list_options(model, (), "")
+
+
+def list_names(model: type[BaseModel]) -> list[str]:
+    """List the names of fields as requests have them."""
+    return [name_field(name, field) for name, field in model.model_fields.items()]
+
+
+def name_field(name: str, field: FieldInfo) -> str:
+    """Return the name that a field has in requests."""
+    return str(field.validation_alias or name)
+
+
+def find_kind(field: FieldInfo) -> tuple[type, tuple[Any, ...]]:
+    """Return the type of a field without None and annotations, and the arguments of this type."""
+    kind: Any = field.annotation
+    while True:
+        if get_origin(kind) is Annotated:
+            kind = get_args(kind)[0]
+        elif get_origin(kind) in (Union, UnionType):
+            kind = next(each for each in get_args(kind) if each is not NoneType)
+        else:
+            return get_origin(kind) or kind, get_args(kind)
+
+
+def _list_options(model: type[BaseModel], path: tuple[str | None, ...], subject: str) -> Iterator[OptionField]:
+    for name, field in model.model_fields.items():
+        option = _find_option(field)
+        kind, arguments = find_kind(field)
+        own = (*path, name_field(name, field))
+        inner = arguments[1] if kind is dict and isinstance(arguments[1], type) else kind
+        if issubclass(inner, BaseModel):
+            yield from _list_options(inner, (*own, None) if kind is dict else own, option.subject or subject)
+            continue
+        yield OptionField(
+            name=option.name or f"--{name.replace('_', '-')}",
+            path=own,
+            subject=subject,
+            detail=option.subject,
+            value="" if kind is bool else option.value,
+            kind=kind,
+            is_file=option.is_file,
+            help=field.description or "",
+        )
+
+
+def _find_option(field: FieldInfo) -> Option:
+    return next((each for each in field.metadata if isinstance(each, Option)), Option())
+
+
+def _explain(error: ErrorDetails, model: type[BaseModel], subject: str) -> UsageError:
+    """Return the error of a field, which names it as the request does, and shows no secrets."""
+    *parents, name = map(str, error["loc"]) if error["loc"] else ("",)
+    where = ".".join(parents) or subject
+    path = ".".join((*parents, name)) or subject
+    shown = redact(repr(error["input"]))[:_MOST_SHOWN]
+    match error["type"]:
+        case "extra_forbidden":
+            known = list_names(_find_model(model, parents))
+            return UsageError(f"{where} does not know {name!r}", hint=f"It knows {', '.join(known)}")
+        case "missing":
+            description = _find_field(_find_model(model, parents), name).description or ""
+            return UsageError(f"{where} says no {name!r}", hint=description)
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return UsageError(f"{path} is not a mapping but {shown}")
+        case "tuple_type" | "list_type":
+            return UsageError(f"{name} of {where} is not a list but {shown}")
+        case "int_type":
+            return UsageError(f"{name} of {where} is not a whole number but {shown}")
+        case "bool_type":
+            return UsageError(f"{path} is true or false, not {shown}")
+        case "string_type":
+            return UsageError(f"{name} of {where} is not text but {shown}")
+        case "enum":
+            choices = str(error["ctx"]["expected"]).replace("'", "").replace(" or ", ", ")
+            return UsageError(f"{name} of {where} is {shown}", hint=f"Choose from {choices}")
+        case _:
+            return UsageError(f"{path} {error['msg'].removeprefix('Value error, ')}")
+
+
+def _find_model(model: type[BaseModel], path: list[str]) -> type[BaseModel]:
+    """Return the model in a model to which the names of a location lead."""
+    names = iter(path)
+    for name in names:
+        kind, arguments = find_kind(_find_field(model, name))
+        if kind is dict:
+            next(names, None)
+            kind = arguments[1]
+        model = kind
+    return model
+
+
+def _find_field(model: type[BaseModel], name: str) -> FieldInfo:
+    return next(field for own, field in model.model_fields.items() if name in (own, name_field(own, field)))
