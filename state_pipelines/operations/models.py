@@ -43,7 +43,7 @@ class Option:
 
 
 class OperationModel(BaseModel):
-    """What can be asked of an operation, or of one of its subjects; a null is a field that is left out.
+    """Everything that an operation, or one of its subjects, can be asked for; a null is a field that is left out.
 
     Validators raise a ValueError whose text goes on after the name of the field or model: "is neither … nor …".
     """

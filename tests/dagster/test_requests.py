@@ -139,7 +139,7 @@ def test_a_snapshot_is_named_by_its_path(requests: Requests, key: str) -> None:
         ("snapshot: latest\nparalelism: 3", "does not know 'paralelism'"),
         ("snapshot: [", "not YAML"),
         ("snapshot: latest\nparallelism: 3\nfiles: move", "Choose from copy, link, reference"),
-        ("snapshot: latest\noperators: {orders: {drop_keys: {}}}", "drop_keys of operators.orders names a file"),
+        ("snapshot: latest\noperators: {orders: {drop_keys: {}}}", "operators.orders.drop_keys names a file"),
         ("snapshot: latest\noperators: [orders]", "operators is not a mapping"),
         ("snapshot: latest\noperators: {orders: 3}", "operators.orders is not a mapping"),
     ],

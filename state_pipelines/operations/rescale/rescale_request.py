@@ -86,14 +86,14 @@ class KeyChoice:
 
 def _read_chosen_keys(value: object, info: ValidationInfo) -> object:
     """The values of a list, or those in a file."""
-    if isinstance(value, dict) and list(value) == ["file"]:
+    if isinstance(value, dict) and set(value) <= {"file"}:
         directory = (info.context or {}).get("directory")
         if directory is None:
             raise ValueError(
                 f"names a file, which a run cannot read: write the keys into the request, such as {info.field_name}: "
                 "[alice, bob]"
             )
-        value = read_keys(directory / str(value["file"]))
+        value = read_keys(directory / str(value.get("file", "")))
     if not isinstance(value, list | tuple):
         raise ValueError("is neither a list nor {file: ...}")
     return tuple(value)
@@ -174,7 +174,7 @@ class MergeRequest(OperationModel):
     """The state of another snapshot of the same job comes in."""
 
     on_equal: Annotated[MergeRule, Field(strict=False)] = MergeRule.ERROR
-    """What happens to entries that several merged snapshots have; error by default."""
+    """Treatment of entries that several merged snapshots have; error by default."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
