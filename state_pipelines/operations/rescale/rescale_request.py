@@ -151,7 +151,7 @@ class OperatorRequest(OperationModel):
 
     @property
     def keys(self) -> KeyChoice | None:
-        """Which keys stay; None for all."""
+        """The keys that stay; None for all."""
         if self.keep_keys is not None:
             return KeyChoice(self.keep_keys)
         return None if self.drop_keys is None else KeyChoice(self.drop_keys, keep=False)
