@@ -22,6 +22,7 @@
     sp.status("orders.yaml").findings
     sp.upgrade("JOB.yaml", plan_only=True).plan
     sp.rehearse("JOB.yaml").down_time
+    sp.savepoint("JOB.yaml", format="native")
     sp.spark.register(spark)
     sp.sql.list_operators(sp.sql.load_plan("plan.json"))
 
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from state_pipelines.storage import use_storage_options
     from state_pipelines.upgrades.job_upgrade import upgrade
     from state_pipelines.upgrades.rehearsal import rehearse
+    from state_pipelines.upgrades.savepoint_policy import savepoint
 
 __all__ = [
     "Declarations",
@@ -84,6 +86,7 @@ __all__ = [
     "read",
     "rehearse",
     "rescale",
+    "savepoint",
     "spark",
     "sql",
     "status",
@@ -117,6 +120,7 @@ _DEFINITIONS = {
     "read": "operations.state_rows.read",
     "rehearse": "upgrades.rehearsal.rehearse",
     "rescale": "operations.rescale.rescale",
+    "savepoint": "upgrades.savepoint_policy.savepoint",
     "status": "flink.status.status",
     "upgrade": "upgrades.job_upgrade.upgrade",
     "use_storage_options": "storage.use_storage_options",

@@ -15,9 +15,7 @@ from state_pipelines.cli.upgrade import make_reporter
 from state_pipelines.flink.cluster import SavepointFormat
 from state_pipelines.upgrades.savepoint_policy import (
     SavepointFailedError,
-    open_savepoint_job,
-    take_due_savepoints,
-    take_savepoint,
+    savepoint,
 )
 
 _RULES = (Excludes("--due", ("--format",), "the policy says which formats are due"),)
@@ -46,14 +44,14 @@ def command(
     Exit code 0: it is there, or none is due. 1: it failed, for the reason that is printed. 2: wrong use, the cluster
     cannot be reached, or another process takes one.
     """
-    described = open_savepoint_job(job, path_mapping)
-    reporter = make_reporter(as_json=as_json)
     try:
-        if due:
-            taken = take_due_savepoints(described, report=reporter)
-        else:
-            chosen = SavepointFormat((format or SavepointFormat.CANONICAL).upper())
-            taken = (take_savepoint(described, chosen, report=reporter),)
+        taken = savepoint(
+            job,
+            format=format or SavepointFormat.CANONICAL,
+            due=due,
+            path_mapping=path_mapping,
+            report=make_reporter(as_json=as_json),
+        )
     except SavepointFailedError as error:
         echo(f"{error.what}\n{error.hint}", err=True)
         ctx.exit(ANSWER_IS_NO)

@@ -357,6 +357,35 @@ def list_due(policy: SavepointPolicy, records: Sequence[TakenSavepoint], now: da
     return tuple(each for each in policy.rules if (each.format, each.period.name_time(now)) not in done)
 
 
+def savepoint(
+    job: SavepointJob | str,
+    *,
+    format: SavepointFormat | str = SavepointFormat.CANONICAL,
+    due: bool = False,
+    path_mapping: tuple[str, ...] = (),
+    report: Callable[[str], object] = lambda text: None,
+) -> tuple[TakenSavepoint, ...]:
+    """Take a savepoint of a running job, which runs on, or those that its policy wants.
+
+    Args:
+        job: the job, or the path of its `JOB.yaml`.
+        format: `canonical` or `native`.
+        due: take those of the policy that are not there yet, in their formats; each is pinned.
+        path_mapping: `FROM=TO`: where directories lie here that the cluster names otherwise.
+        report: gets a line for each step.
+
+    Raises:
+        SavepointFailedError: one failed, for Flink's reason.
+        ClusterError: the cluster cannot be reached, or the job does not run.
+        UsageError: the job is not described completely, or another process takes one, or upgrades the job.
+        StateError: the records cannot be read or written.
+    """
+    described = open_savepoint_job(job, path_mapping) if isinstance(job, str) else job
+    if due:
+        return take_due_savepoints(described, report=report)
+    return (take_savepoint(described, SavepointFormat(format.upper()), report=report),)
+
+
 def take_due_savepoints(
     job: SavepointJob,
     *,

@@ -45,6 +45,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "status": ("http://127.0.0.1:1",),
     "rehearse": ("JOB.yaml",),
     "upgrade": ("JOB.yaml",),
+    "savepoint": ("JOB.yaml",),
     "init": ("name",),
     "prepare": (),
     "demo": (),
@@ -128,10 +129,11 @@ FREE = {
     "status": {"--job", "--operators"},
     "rehearse": {"--allow-python", "--allow-sql"},
     "upgrade": {"--allow-python", "--allow-sql"},
+    "savepoint": set(),
     "sql": set(),
     "init": {"--root", "--results", "--out"},
     "prepare": {"--again"},
-    "demo": {"--target", "--keep"},
+    "demo": {"--target", "--keep", "--cluster"},
 }
 """By command: options that go with all others, and have their effect."""
 

@@ -427,6 +427,10 @@ attributes:
   #   old: {jar: job-1.jar, parallelism: 4}
   #   new: {jar: job-2.jar, parallelism: 4}
   #   automatic: [compatible, migrated]
+  # Savepoints of the running job that are taken by a schedule (docs/running-jobs.md).
+  # savepoints: {canonical: monthly, native: {every: daily, keep: 7}}
+  # The query, a script or a compiled plan, that is to take over from the one in `plans` (docs/sql.md).
+  # new_query: new.sql
 
   # Suites of Great Expectations for the states, in YAML files; where their data docs go (docs/expectations.md).
   # expectations: expectations
@@ -460,7 +464,7 @@ attributes:
   # translation: {key_prefix: [flink], group_name: platform, descriptions: {restore_audit: Restorable or not.}}
   # Whether the sensors run at once, and where failed runs are posted.
   # sensors: running
-  # intervals: {new_snapshots: 60, automation: 300}
+  # intervals: {new_snapshots: 120, automation: 300}
   # webhook: https://chat.example.com/hook
   # owners: [team:streaming]
   # tags: {cluster: prod}
