@@ -183,7 +183,7 @@ def test_the_command_takes_one_or_those_that_are_due(tmp_path: Path, monkeypatch
     opened = open_savepoint_job(str(file))
     assert (opened.job, opened.results) == ("orders", str(tmp_path / "results"))
     monkeypatch.setattr(
-        "state_pipelines.cli.savepoint.open_savepoint_job", lambda *given: replace(opened, cluster=cluster)
+        "state_pipelines.upgrades.savepoint_policy.open_savepoint_job", lambda *given: replace(opened, cluster=cluster)
     )
     run = CliRunner()
 
