@@ -429,7 +429,7 @@ attributes:
   #   automatic: [compatible, migrated]
   # Savepoints of the running job that are taken by a schedule (docs/running-jobs.md).
   # savepoints: {canonical: monthly, native: {every: daily, keep: 7}}
-  # A job of SQL has `new_query: new.sql` instead of migrations: what takes over from the query in `plans` (docs/sql.md).
+  # A job of SQL has `new_query: new.sql` instead of migrations: it takes over from the query in `plans` (docs/sql.md).
 
   # Suites of Great Expectations for the states, in YAML files; where their data docs go (docs/expectations.md).
   # expectations: expectations
