@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from state_pipelines.cli.combinations import Excludes, Needs, RuledCommand
 from state_pipelines.cli.display import describe_published, format_bytes, make_console, plural, print_notes, print_table
+from state_pipelines.cli.model_options import add_options, model_options
 from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
     Opener,
-    choice_option,
     discard_left_over,
     snapshot_options,
 )
@@ -22,8 +22,8 @@ from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.convert import (
     ConversionPlan,
+    ConversionRequest,
     ConversionResult,
-    InFlight,
     plan_conversion,
     run_conversion,
 )
@@ -57,22 +57,7 @@ _RULES = (
 @click.option(
     "--out", "target", metavar="TARGET", required=True, help="Directory of the new snapshot; it must not exist."
 )
-@choice_option("--format", Format, Format.CANONICAL, "Format of keyed state; keep copies every file as it is.")
-@click.option(
-    "--compress/--no-compress",
-    default=None,
-    help="Snappy compression of canonical and heap files; by default as each subtask has it.",
-)
-@choice_option(
-    "--in-flight", InFlight, InFlight.REFUSE, "What happens to the in-flight data of an unaligned checkpoint."
-)
-@choice_option(
-    "--files",
-    FileMode,
-    FileMode.COPY,
-    "Copy the files that are not rewritten, or link them (on one local volume), or reference them where they "
-    "lie, which makes the result depend on SNAPSHOT.",
-)
+@model_options(ConversionRequest)
 @click.option("--checksums", is_flag=True, help="Read every copied file again and compare its checksum.")
 @click.option(
     "--move",
@@ -91,10 +76,6 @@ def command(
     snapshot: str,
     *,
     target: str,
-    format: str,
-    compress: bool | None,
-    in_flight: str,
-    files: str,
     checksums: bool,
     move: bool,
     apply: bool,
@@ -104,6 +85,7 @@ def command(
     discard_partial: bool,
     as_json: bool,
     opener: Opener,
+    **wishes: Any,
 ) -> None:
     """Write a snapshot like SNAPSHOT in another format, or in another location.
 
@@ -115,17 +97,18 @@ def command(
             "--discard-partial does not go with --move without --apply: that is a dry run, which removes nothing",
             hint="Add --apply, or leave --discard-partial out",
         )
+    request = ConversionRequest.parse(add_options(ConversionRequest, {}, wishes))
     opened = opener.open(snapshot)
     if discard_partial:
         discard_left_over(target)
     plan = plan_conversion(
         opened,
         resolve(target),
-        Format(format),
-        compress=compress,
-        in_flight=InFlight(in_flight),
+        request.format,
+        compress=request.compress,
+        in_flight=request.in_flight,
         verify=not no_verify,
-        files=FileMode(files),
+        files=request.files,
         checksums=checksums,
         move=move,
     )

@@ -47,8 +47,8 @@ def add_options(model: type[BaseModel], content: Mapping[str, Any], values: Mapp
         given = values[_name_parameter(name)]
         own, inner = _split_subject(fields)
         if inner is None:
-            if given not in (None, (), False):
-                assert own is not None
+            assert own is not None
+            if given not in (None, ()) and given != own.default:
                 _set(content, own, list(given) if isinstance(given, tuple) else given)
             continue
         syntax = _write_syntax(fields)
@@ -97,10 +97,16 @@ def _make_option(fields: list[OptionField]) -> Callable[..., Any]:
     if inner is not None:
         return click.option(inner.name, metavar=_write_syntax(fields), multiple=True, help=inner.help)
     assert own is not None
+    if own.kind is bool and own.default is None:
+        switches = f"{own.name}/--no-{own.name.removeprefix('--')}"
+        return click.option(switches, default=None, help=own.help)
     if own.kind is bool:
         return click.option(own.name, is_flag=True, help=own.help)
     if issubclass(own.kind, Enum):
-        return click.option(own.name, type=click.Choice([each.value for each in own.kind]), help=own.help)
+        assert isinstance(own.default, Enum)
+        # Nothing that is not given is added to a request, so that the default is only shown.
+        shown = f"{own.help}  [default: {own.default.value}]"
+        return click.option(own.name, type=click.Choice([each.value for each in own.kind]), help=shown)
     kind = int if own.kind is int else str
     return click.option(own.name, metavar=own.value, type=kind, multiple=own.is_list, help=own.help)
 

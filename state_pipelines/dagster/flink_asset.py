@@ -9,7 +9,7 @@ job of an op is a resource or fixed; Dagster jobs have the resources that their 
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any, Literal, TypeVar
 
 import dagster as dg
@@ -29,17 +29,11 @@ from state_pipelines.redaction import redact
 from state_pipelines.storage.resolution import scoped_storage_options
 
 # Enums in the launchpad. A Python enum would be spelled by the names of its members, such as CANONICAL.
-FormatName = Literal["canonical", "heap", "rocksdb", "keep"]
-"""The values of `Format`."""
-
 NewFormatName = Literal["canonical", "heap", "rocksdb"]
 """The values of `Format` of which a savepoint without a source can be."""
 
 FileModeName = Literal["copy", "link", "reference"]
 """The values of `FileMode`."""
-
-InFlightName = Literal["refuse", "keep", "drop"]
-"""The values of `InFlight`."""
 
 DepthName = Literal["files", "sample", "whole"]
 """The values of `Depth`."""
@@ -58,24 +52,28 @@ NON_EMPTY_TEXT: Any = _NonEmptyText()
 
 
 def make_config(model: type[BaseModel]) -> Any:
-    """Make the configuration of the fields of an operation's model that are numbers, texts or switches.
+    """Make the configuration of the fields of an operation's model that are numbers, texts, switches or choices.
 
     Returns:
         a subclass of `dg.Config`, to be derived from.
     """
-    plain = {name: field for name, field in model.model_fields.items() if find_kind(field)[0] in (int, bool, str)}
-    fields: dict[str, Any] = {
-        name: (field.annotation, Field(default=field.default, description=field.description))
-        for name, field in plain.items()
-    }
+    fields: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        kind, _ = find_kind(field)
+        if issubclass(kind, Enum):
+            # The launchpad would spell a Python enum by the names of its members, such as CANONICAL.
+            choices: Any = Literal[tuple(each.value for each in kind)]
+            fields[name] = choices, Field(default=field.default.value, description=field.description)
+        elif kind in (int, bool, str):
+            fields[name] = field.annotation, Field(default=field.default, description=field.description)
     return create_model(f"{model.__name__}Config", __base__=dg.Config, **fields)
 
 
 def list_changed(config: dg.Config, model: type[BaseModel]) -> dict[str, Any]:
     """List the fields of a model to which a configuration gives another value than the default one."""
-    fields = model.model_fields.items()
-    values = {name: getattr(config, name) for name, _ in fields if name in type(config).model_fields}
-    return {name: value for name, value in values.items() if value != model.model_fields[name].default}
+    values = {name: getattr(config, name) for name in model.model_fields if name in type(config).model_fields}
+    defaults = {name: field.default for name, field in model.model_fields.items()}
+    return {name: value for name, value in values.items() if value != getattr(defaults[name], "value", defaults[name])}
 
 
 def validate_early(definition: dg.OpDefinition, function: Callable[..., object]) -> None:

@@ -10,7 +10,9 @@ import os
 import time
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from state_pipelines.errors import FormatError, OutOfReachError, StateError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.digests import RecordDigest
@@ -25,6 +27,7 @@ from state_pipelines.operations.choices import parse_choice
 from state_pipelines.operations.inspect import FORST, find_keyed_formats
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.local_processes import choose_runner
+from state_pipelines.operations.models import OperationModel
 from state_pipelines.operations.proofs import (
     DifferingRecord,
     ProofReport,
@@ -307,6 +310,22 @@ class InFlight(Enum):
     REFUSE = "refuse"
     KEEP = "keep"
     DROP = "drop"
+
+
+class ConversionRequest(OperationModel):
+    """A conversion; one that says nothing writes the canonical format."""
+
+    format: Annotated[Format, Field(strict=False)] = Format.CANONICAL
+    """Format of keyed state; keep copies every file as it is."""
+
+    compress: bool | None = None
+    """Snappy compression of canonical and heap files; by default as each subtask has it."""
+
+    in_flight: Annotated[InFlight, Field(strict=False)] = InFlight.REFUSE
+    """Treatment of the in-flight data of an unaligned checkpoint."""
+
+    files: Annotated[FileMode, Field(strict=False)] = FileMode.COPY
+    """Copy files that stay as they are, link them on one local volume, or reference them: the old one must stay."""
 
 
 @dataclass(frozen=True)

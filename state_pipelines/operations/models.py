@@ -120,6 +120,7 @@ class OptionField:
         value: what the option takes, in capitals; empty for a flag.
         kind: type of the field: int, bool, str, tuple (of texts), dict (of texts) or an enumeration.
         is_file: the option takes the path of a file with the values.
+        default: value of the field where it is left out; undefined where it has to be there.
         help: description of the field.
     """
 
@@ -130,6 +131,7 @@ class OptionField:
     value: str
     kind: type
     is_file: bool
+    default: object
     help: str
 
     @property
@@ -182,6 +184,7 @@ def _list_options(model: type[BaseModel], path: tuple[str | None, ...], subject:
             value="" if kind is bool else option.value,
             kind=kind,
             is_file=option.is_file,
+            default=field.get_default(call_default_factory=True),
             help=field.description or "",
         )
 

@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from state_pipelines.errors import FormatError, MissingFileError, UsageError, Where, at
-from state_pipelines.operations.convert import InFlight
+from state_pipelines.operations.convert import ConversionRequest
 from state_pipelines.operations.rescale.rescale_request import parse_request as parse_rescale_request
-from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.redaction import redact, redact_path
 from state_pipelines.storage import Location, join, parent, read_file
@@ -82,7 +81,6 @@ class RequestStatus(StrEnum):
 # The fields of each operation with their type, besides `operation` and `snapshot`.
 _FIELDS: Mapping[Operation, Mapping[str, type]] = {
     Operation.MIGRATE: {"to": str, "from_revision": str},
-    Operation.CONVERT: {"format": str, "compress": bool, "in_flight": str, "files": str},
     Operation.COPY: {"target": str, "files": str},
     Operation.PIN: {"reason": str},
     Operation.UNPIN: {},
@@ -102,8 +100,6 @@ _TYPES = {bool: "true or false", dict: "a mapping", str: "text"}
 # Fields with paths, or with mappings and lists of paths.
 _PATHS = ("snapshot", "target", "take", "merge")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
-    "format": tuple(each.value for each in Format),
-    "in_flight": tuple(each.value for each in InFlight),
     "files": tuple(each.value for each in FileMode),
 }
 
@@ -225,6 +221,9 @@ def parse_request(content: object) -> Request:
     snapshot = _read_snapshot(operation, content)
     if operation is Operation.RESCALE:
         _check_rescale(options)
+    elif operation is Operation.CONVERT:
+        ConversionRequest.parse(options, "a request to convert")
+        options = {name: value for name, value in options.items() if value is not None}
     else:
         _check_fields(operation, options)
     return Request(operation, snapshot, options)

@@ -20,12 +20,11 @@ from pydantic import ValidationError
 
 import state_pipelines.dagster
 from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
-from state_pipelines.dagster.flink_asset import DepthName, FileModeName, FormatName, InFlightName, NewFormatName
+from state_pipelines.dagster.flink_asset import DepthName, FileModeName, NewFormatName
 from state_pipelines.dagster.job_settings import StreamSettings
 from state_pipelines.dagster.retention_settings import PlanApplication, RetentionSettings
 from state_pipelines.errors import StateError
 from state_pipelines.operations.auditing import Depth
-from state_pipelines.operations.convert import InFlight
 from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.publication import FileMode
 from tests.dagster.conftest import MIGRATIONS, SAVEPOINTS, Deployment
@@ -316,10 +315,8 @@ def test_the_launchpad_begins_with_the_numbers_of_a_rescaling(shop: tuple[Deploy
 @pytest.mark.parametrize(
     ("names", "values"),
     [
-        (FormatName, list(Format)),
         (NewFormatName, [each for each in Format if each is not Format.KEEP]),
         (FileModeName, list(FileMode)),
-        (InFlightName, list(InFlight)),
         (DepthName, list(Depth)),
     ],
 )

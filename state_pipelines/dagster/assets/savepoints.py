@@ -21,8 +21,6 @@ from state_pipelines.dagster.assets.snapshots import MigrationConfig
 from state_pipelines.dagster.flink_asset import (
     AssetStep,
     FileModeName,
-    FormatName,
-    InFlightName,
     NewFormatName,
     flink_asset,
     list_changed,
@@ -52,7 +50,7 @@ from state_pipelines.operations.bootstrap.bootstrap import plan_bootstrap
 from state_pipelines.operations.bootstrap.new_states import NewOperator
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, load_bootstrap
 from state_pipelines.operations.choices import parse_choice
-from state_pipelines.operations.convert import DESCRIPTION, READS_BACK, convert
+from state_pipelines.operations.convert import DESCRIPTION, READS_BACK, ConversionRequest, convert
 from state_pipelines.operations.proofs import DESCRIPTIONS as PROOF_DESCRIPTIONS
 from state_pipelines.operations.proofs import (
     KEY_HASHES,
@@ -228,15 +226,9 @@ _CONVERTED_COLUMNS = [
 ]
 
 
-class ConversionConfig(dg.Config):
+class ConversionConfig(make_config(ConversionRequest)):  # type: ignore[misc]
     """Format and location of the new savepoint."""
 
-    format: FormatName = Field(default="canonical", description="Format of keyed state.")
-    compress: bool | None = Field(
-        default=None, description="Snappy compression of canonical and heap files; by default unchanged."
-    )
-    in_flight: InFlightName = Field(default="refuse", description="In-flight data of unaligned checkpoints.")
-    files: FileModeName = Field(default="copy", description="Treatment of unchanged files.")
     target: str = Field(default="", description=TARGET)
 
 

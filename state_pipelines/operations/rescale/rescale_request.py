@@ -174,7 +174,7 @@ class MergeRequest(OperationModel):
     """The state of another snapshot of the same job comes in."""
 
     on_equal: Annotated[MergeRule, Field(strict=False)] = MergeRule.ERROR
-    """Treatment of entries that several merged snapshots have; error by default."""
+    """Treatment of entries that several merged snapshots have."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
