@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.combinations import Excludes, Needs, RuledCommand
 from state_pipelines.cli.display import describe_published, format_bytes, make_console, print_notes, print_table
 from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
     SNAPSHOT_FLAGS,
+    Excludes,
+    Needs,
     Opener,
+    RuledCommand,
     choice_option,
     discard_left_over,
     snapshot_options,

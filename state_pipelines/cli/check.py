@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import (
     crop,
@@ -20,7 +19,7 @@ from state_pipelines.cli.display import (
     shorten_classes,
     write_markdown,
 )
-from state_pipelines.cli.options import AS_JSON, Opener, snapshot_options
+from state_pipelines.cli.options import AS_JSON, Excludes, Opener, RuledCommand, snapshot_options
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.operations.check.check import (
     BACKENDS,

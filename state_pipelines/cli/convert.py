@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from state_pipelines.cli.combinations import Excludes, Needs, RuledCommand
 from state_pipelines.cli.display import describe_published, format_bytes, make_console, plural, print_notes, print_table
 from state_pipelines.cli.model_options import add_options, model_options
 from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
+    Excludes,
+    Needs,
     Opener,
+    RuledCommand,
     discard_left_over,
     snapshot_options,
 )

@@ -14,10 +14,10 @@ import click
 from rich.text import Text
 
 import state_pipelines
-from state_pipelines.cli.changes import FieldChange, show_changes, trace_fields
 from state_pipelines.cli.check import show_group
 from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.display import format_bytes, make_console, plural, print_table
+from state_pipelines.cli.migrate import FieldChange, show_changes, trace_fields
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.check.check import check_migration
 from state_pipelines.operations.check.check_report import group_checks

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import crop, format_bytes, make_console, plural, print_table, shorten_classes
-from state_pipelines.cli.options import AS_JSON, Opener, finish_with_notes, snapshot_options
+from state_pipelines.cli.options import AS_JSON, Excludes, Opener, RuledCommand, finish_with_notes, snapshot_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.operations.diff import LIMIT, diff
 from state_pipelines.operations.diff.diff_report import ContentsDiff, Presence

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.combinations import Needs, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import (
     crop,
@@ -19,7 +18,15 @@ from state_pipelines.cli.display import (
     plural,
     print_table,
 )
-from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Opener, discard_left_over, snapshot_options
+from state_pipelines.cli.options import (
+    AS_JSON,
+    DISCARD_PARTIAL,
+    Needs,
+    Opener,
+    RuledCommand,
+    discard_left_over,
+    snapshot_options,
+)
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.keys import KeyText

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from state_pipelines.cli.combinations import Needs, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.display import indent, make_console, make_table
-from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, SNAPSHOT_FLAGS, Opener, snapshot_options
+from state_pipelines.cli.options import (
+    ALLOW_PYTHON,
+    AS_JSON,
+    SNAPSHOT_FLAGS,
+    Needs,
+    Opener,
+    RuledCommand,
+    snapshot_options,
+)
 from state_pipelines.operations.migration.history import BASE, RevisionDirectory
 
 if TYPE_CHECKING:

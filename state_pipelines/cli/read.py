@@ -11,11 +11,19 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from state_pipelines.cli.combinations import Excludes, Needs, RuledCommand
 from state_pipelines.cli.commands import UNDETERMINED
 from state_pipelines.cli.display import crop, echo, make_console, make_table, shorten_classes
 from state_pipelines.cli.dump import write_lines
-from state_pipelines.cli.options import AS_JSON, STRICT, Opener, finish_with_notes, snapshot_options
+from state_pipelines.cli.options import (
+    AS_JSON,
+    STRICT,
+    Excludes,
+    Needs,
+    Opener,
+    RuledCommand,
+    finish_with_notes,
+    snapshot_options,
+)
 from state_pipelines.errors import UnsupportedError, Where
 from state_pipelines.operations.state_rows import compact, read, to_rows
 from state_pipelines.serializers.text import describe

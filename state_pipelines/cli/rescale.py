@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.display import (
     describe_published,
     echo,
@@ -24,7 +23,9 @@ from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
     SCRATCH,
+    Excludes,
     Opener,
+    RuledCommand,
     choice_option,
     discard_left_over,
     snapshot_options,

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.check import code_options, describe_new, write_revision
-from state_pipelines.cli.combinations import Needs, RuledCommand
 from state_pipelines.cli.display import make_console, print_notes
-from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, SNAPSHOT_FLAGS, Opener, snapshot_options
+from state_pipelines.cli.options import (
+    ALLOW_PYTHON,
+    AS_JSON,
+    SNAPSHOT_FLAGS,
+    Needs,
+    Opener,
+    RuledCommand,
+    snapshot_options,
+)
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.check.check import check_jobs, parse_release
 from state_pipelines.operations.jobs.job_state import describe_job

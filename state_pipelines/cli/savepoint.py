@@ -7,10 +7,9 @@ from dataclasses import asdict
 
 import click
 
-from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.display import echo
-from state_pipelines.cli.options import AS_JSON, MAP, STORAGE_OPTIONS
+from state_pipelines.cli.options import AS_JSON, MAP, STORAGE_OPTIONS, Excludes, RuledCommand
 from state_pipelines.cli.upgrade import make_reporter
 from state_pipelines.flink.cluster import SavepointFormat
 from state_pipelines.upgrades.savepoint_policy import (

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import crop, make_console, plural, print_table, write_markdown
-from state_pipelines.cli.options import AS_JSON, STORAGE_OPTIONS, Opener, snapshot_options
+from state_pipelines.cli.options import AS_JSON, STORAGE_OPTIONS, Excludes, Opener, RuledCommand, snapshot_options
 from state_pipelines.cli.sql_migrate import command as migrate
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.operations.sql_check import NO_PLAN, SqlCheckReport, describe_verdict, list_remarks, list_rows

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.display import echo
-from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, MAP, STORAGE_OPTIONS
+from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, MAP, STORAGE_OPTIONS, Excludes, RuledCommand
 from state_pipelines.upgrades.job_upgrade import upgrade
 from state_pipelines.upgrades.upgrade_request import UpgradeRequest, load_upgrade_request
 

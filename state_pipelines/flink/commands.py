@@ -34,6 +34,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import ClusterError, NotFoundError, UnsupportedError
+from state_pipelines.flink.checkpoint_failures import find_root_cause
 from state_pipelines.flink.cluster import (
     CheckpointKind,
     ClusterOverview,
@@ -53,7 +54,6 @@ from state_pipelines.flink.rest_values import (
     read_vertex,
     take,
 )
-from state_pipelines.flink.stack_traces import find_root_cause
 from state_pipelines.redaction import redact
 
 if TYPE_CHECKING:

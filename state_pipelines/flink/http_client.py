@@ -25,7 +25,7 @@ from urllib3.exceptions import (
 )
 
 from state_pipelines.errors import ClusterError, NotFoundError, UsageError, Where
-from state_pipelines.flink.stack_traces import find_root_cause, list_causes
+from state_pipelines.flink.checkpoint_failures import find_root_cause, list_causes
 from state_pipelines.redaction import redact, redact_path
 
 if TYPE_CHECKING:

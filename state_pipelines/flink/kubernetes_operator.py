@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.errors import ClusterError, NotFoundError, StateError, UnsupportedError, UsageError
+from state_pipelines.flink.checkpoint_failures import list_causes
 from state_pipelines.flink.cluster import (
     CheckpointKind,
     CheckpointProgress,
@@ -29,7 +30,6 @@ from state_pipelines.flink.cluster import (
     TriggerStatus,
 )
 from state_pipelines.flink.rest_values import read_status, take
-from state_pipelines.flink.stack_traces import list_causes
 from state_pipelines.redaction import redact
 
 if TYPE_CHECKING:

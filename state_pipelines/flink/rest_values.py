@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from state_pipelines.errors import ClusterError
+from state_pipelines.flink.checkpoint_failures import list_causes
 from state_pipelines.flink.cluster import (
     Checkpoint,
     CheckpointProgress,
@@ -21,7 +22,6 @@ from state_pipelines.flink.cluster import (
     SavepointProgress,
     TriggerStatus,
 )
-from state_pipelines.flink.stack_traces import list_causes
 from state_pipelines.redaction import is_secret_name, redact
 
 if TYPE_CHECKING:

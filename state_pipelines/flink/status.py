@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.errors import ClusterError, NotFoundError, StateError, UnsupportedError, UsageError
-from state_pipelines.flink.checkpoint_failures import explain_checkpoint
+from state_pipelines.flink.checkpoint_failures import explain_checkpoint, find_root_cause
 from state_pipelines.flink.cluster import CheckpointStatus, JobLoad, JobStatus, find_job
 from state_pipelines.flink.connections import open_described
 from state_pipelines.flink.health import (
@@ -30,7 +30,6 @@ from state_pipelines.flink.health import (
     parse_limits,
     select_alike,
 )
-from state_pipelines.flink.stack_traces import find_root_cause
 from state_pipelines.operations.inspect import inspect
 from state_pipelines.snapshot import open_snapshot
 

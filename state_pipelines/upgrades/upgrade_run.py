@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.errors import ClusterError, NotFoundError, StateError, StorageError, UsageError
+from state_pipelines.flink.checkpoint_failures import find_root_cause
 from state_pipelines.flink.cluster import (
     POLL_SECONDS,
     JobStatus,
     SavepointRequest,
     TriggerStatus,
 )
-from state_pipelines.flink.stack_traces import find_root_cause
 from state_pipelines.operations.retention import pin_snapshot, unpin_snapshot
 from state_pipelines.storage import Location, resolve
 from state_pipelines.storage.locations import is_below

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from state_pipelines.cli import bootstrap, convert, erase, migrate, rescale
-from state_pipelines.cli.changes import trace_fields
+from state_pipelines.cli.migrate import trace_fields
 from state_pipelines.operations.migration.steps import Rename, Set
 from state_pipelines.operations.rescale.rescale import RescaleResult
 from state_pipelines.serializers.text import parse

@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from state_pipelines.cli.combinations import Excludes, Needs, Rule
 from state_pipelines.cli.commands import COMMANDS
-from state_pipelines.cli.options import SNAPSHOT_FLAGS
+from state_pipelines.cli.options import SNAPSHOT_FLAGS, Excludes, Needs, Rule
 from tests.cli.test_wrong_use import require_wrong_use
 
 if TYPE_CHECKING:

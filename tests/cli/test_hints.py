@@ -48,7 +48,8 @@ PRINTED_BY: tuple[tuple[str, set[str]], ...] = (
     ("operations/migration/migration_files.py", {"migrate", "history", "current", "revision"}),
     ("spark/analysis.py", {"migrate"}),
     ("spark/expectations.py", {"migrate"}),
-    ("operations/migration/history.py", {"migrate", "history", "current", "revision"}),
+    # `history` and `current` name no options in errors of their own.
+    ("operations/migration/history.py", {"migrate", "revision"}),
     ("operations/migration/", {"migrate"}),
     ("operations/write/publication.py", {"convert", "rescale"}),
     ("operations/convert.py", {"convert"}),
@@ -62,6 +63,7 @@ PRINTED_BY: tuple[tuple[str, set[str]], ...] = (
     ("operations/retention/", {"retain"}),
     ("operations/jobs/new_job.py", {"check", "revision"}),
     ("flink/status.py", {"status"}),
+    ("sql/templates.py", {"sql"}),
     ("plugins.py", set()),
 )
 """By start of the path the commands that print the errors of a module; the others are printed by all of `OPENING`."""

@@ -9,7 +9,7 @@ import pytest
 
 from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.errors import ClusterError, NotFoundError
-from state_pipelines.flink.checkpoint_failures import explain_message
+from state_pipelines.flink.checkpoint_failures import explain_message, find_failure_reason, find_root_cause
 from state_pipelines.flink.cluster import (
     CheckpointKind,
     CheckpointStatus,
@@ -25,7 +25,6 @@ from state_pipelines.flink.cluster import (
 from state_pipelines.flink.http_client import HttpClient
 from state_pipelines.flink.local_cluster import SLOTS
 from state_pipelines.flink.rest_cluster import RestCluster
-from state_pipelines.flink.stack_traces import find_failure_reason, find_root_cause
 from state_pipelines.flink.status import status
 from state_pipelines.snapshot import open_snapshot
 from tests.flink.clusters import RunningCluster, make_jar, running_cluster

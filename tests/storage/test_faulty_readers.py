@@ -45,6 +45,7 @@ OTHERS = {
     "bootstrap": "`tests.robustness.faulty_writers`",
     "migrate": "`tests.spark.test_s3_requests` and `tests.robustness.faulty_migration`",
     "revision": "local files",
+    "savepoint": "`tests.upgrades`: a job",
     "status": "`tests.clusters`: an endpoint",
     "upgrade": "`tests.upgrades`: a cluster that fails",
     "rehearse": "`tests.upgrades`: a cluster that fails",
