@@ -9,6 +9,7 @@ import pytest
 
 from tests.browser.many_snapshots import fill_instance
 from tests.browser.project import dg_dev, make_project
+from tests.clusters.servers import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
     from tests.browser.project import Deployment
+    from tests.clusters.servers import Server
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
@@ -30,10 +32,17 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def deployment(chromium: str) -> Iterator[Deployment]:
+def flink() -> Iterator[Server]:
+    """The cluster of a job of the deployment."""
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def deployment(chromium: str, flink: Server) -> Iterator[Deployment]:
     # Not `tmp_path_factory`: pages show paths, and pictures of them are in the docs.
     with tempfile.TemporaryDirectory(prefix="flink-", ignore_cleanup_errors=True) as directory:
-        project = make_project(Path(directory) / "shop")
+        project = make_project(Path(directory) / "shop", flink.url)
         fill_instance(project)
         with dg_dev(project) as running:
             yield running

@@ -57,11 +57,13 @@ JOBS: dict[str, dict[str, Any]] = {
 }
 """Fields of the jobs besides their directories."""
 
-INTERVALS = dict.fromkeys(("new_snapshots", "automation", "failed_runs", "requests"), 1)
+INTERVALS = dict.fromkeys(("new_snapshots", "automation", "failed_runs", "requests", "job_health"), 1)
 """Seconds between ticks: as often as the daemon looks for sensors that are due, which is every 5 seconds."""
 
 ARCHIVE = "archive"
 CLICKS = "clicks"
+PAYMENTS = "payments"
+"""A job with a cluster, whose sensors are started by the tests."""
 CHECKPOINTS_OF_CLICKS = 121
 """Number of checkpoints, which are a minute apart."""
 
@@ -137,6 +139,20 @@ class Project:
             "intervals": INTERVALS,
         }
 
+    def describe_payments(self, url: str) -> dict[str, Any]:
+        """The fields of a job with a cluster."""
+        return {
+            "name": PAYMENTS,
+            "roots": [str(self.find(PAYMENTS, "savepoints"))],
+            "results": str(self.find(PAYMENTS, "results")),
+            "cluster": {"rest": url},
+            "job": "orders",
+            "thresholds": {"max_hours_without_savepoint": 1, "max_state_size": "1GiB"},
+            "savepoints": {"canonical": "monthly", "native": "daily"},
+            "sensors": "stopped",
+            "intervals": INTERVALS,
+        }
+
     def write_job(self, name: str, fields: dict[str, Any]) -> None:
         """Write the YAML file of a job."""
         file = self.root / "shop" / "defs" / name / "defs.yaml"
@@ -158,8 +174,13 @@ class Project:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def make_project(root: Path) -> Project:
-    """Follow docs/dagster.md: its `pyproject.toml`, `dg scaffold`, its `definitions.py`; then both jobs in YAML."""
+def make_project(root: Path, flink: str) -> Project:
+    """Follow docs/dagster.md: its `pyproject.toml`, `dg scaffold`, its `definitions.py`; then the jobs in YAML.
+
+    Args:
+        root: directory of the project.
+        flink: address of the cluster of `PAYMENTS`.
+    """
     project = Project(root)
     project.home.mkdir(parents=True)
     shutil.copy(ROOT / "dagster.yaml", project.home)
@@ -177,6 +198,8 @@ def make_project(root: Path) -> Project:
         project.write_job(name, project.describe_job(name))
     project.find(ARCHIVE, "savepoints").mkdir(parents=True)
     project.write_job(ARCHIVE, project.describe_archive())
+    project.find(PAYMENTS, "savepoints").mkdir(parents=True)
+    project.write_job(PAYMENTS, project.describe_payments(flink))
     _take_checkpoints(project.find(CLICKS, "checkpoints"))
     project.write_job(CLICKS, project.describe_clicks())
     for file in OWN_FILES:
