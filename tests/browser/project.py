@@ -148,7 +148,6 @@ class Project:
             "cluster": {"rest": url},
             "job": "orders",
             "thresholds": {"max_hours_without_savepoint": 1, "max_state_size": "1GiB"},
-            "savepoints": {"canonical": "monthly", "native": "daily"},
             "sensors": "stopped",
             "intervals": INTERVALS,
         }
