@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Color(StrEnum):
-    """What a test adds."""
+    """Colors of a request."""
 
     RED = "red"
     BLUE = "blue"

@@ -232,7 +232,7 @@ def describe_health(job: FlinkJob, health: Health) -> dict[str, Any]:
         "status": str(report.job.status),
         "job id": report.job.id,
         "cluster": report.endpoint,
-        "findings": list_texts([f"{each.level}: {each.what} {each.remedy}" for each in report.findings]),
+        "findings": list_texts([f"{each.level}: {each.what}. {each.remedy}" for each in report.findings]),
         **_count(report),
         "failed checkpoints": make_table(_FAILURES, _list_failures(report), identity=1),
         "slowest subtasks": make_table(_SLOWEST, _list_slowest(report)),
