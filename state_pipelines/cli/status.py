@@ -52,7 +52,14 @@ def command(ctx: click.Context, job: str, *, name: str | None, operators: bool, 
     checkpoints fail or are too old. 2: wrong use, or the cluster does not answer.
     """
     taken = find_recorded_savepoint(job)
-    report = status(job, name, operators=operators, open=opener.open_unchecked, savepoint=taken)
+    report = status(
+        job,
+        name,
+        operators=operators,
+        open=opener.open_unchecked,
+        path_mapping=opener.path_mapping,
+        savepoint=taken,
+    )
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=2))
     else:

@@ -32,6 +32,7 @@ from state_pipelines.flink.health import (
 )
 from state_pipelines.operations.inspect import inspect
 from state_pipelines.snapshot import open_snapshot
+from state_pipelines.storage import parse_path_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -226,6 +227,7 @@ def status(
     *,
     operators: bool = False,
     open: Callable[[str], Snapshot] = open_snapshot,
+    path_mapping: Sequence[str] = (),
     limits: HealthLimits | None = None,
     savepoint: datetime | None = None,
     now: datetime | None = None,
@@ -237,6 +239,8 @@ def status(
         name: name or id of the job at the cluster; by default that of the description, or the only one that runs.
         operators: also compare the oldest and the newest checkpoint that are still there, operator by operator.
         open: opens these two.
+        path_mapping: texts `FROM=TO`: where directories lie here that the cluster names otherwise; those of the
+            description count as well.
         limits: beyond which the job is not well; by default `thresholds` of the description.
         savepoint: when a savepoint was taken that the cluster may not know any more.
         now: the moment, for ages; by default the current time.
@@ -250,8 +254,15 @@ def status(
     known = described.get("job") or described.get("name")
     found = _choose_job(cluster, name or (str(known) if known else None))
     kept = limits or parse_limits(described.get("thresholds"))
-    watcher = _Watcher(cluster, found, kept, savepoint, _find_revisions(job, described), now or datetime.now(UTC))
+    mapped = (*_list_mappings(described), *path_mapping)
+    revisions = _find_revisions(job, described)
+    watcher = _Watcher(cluster, found, kept, savepoint, mapped, revisions, now or datetime.now(UTC))
     return watcher.report(open if operators else None)
+
+
+def _list_mappings(described: Mapping[str, Any]) -> tuple[str, ...]:
+    mapped = described.get("path_mapping") or ()
+    return tuple(str(each) for each in ([mapped] if isinstance(mapped, str) else mapped))
 
 
 def _find_revisions(job: str | FlinkCluster, described: Mapping[str, Any]) -> str:
@@ -283,6 +294,7 @@ class _Watcher:
         job: JobOverview,
         limits: HealthLimits,
         savepoint: datetime | None,
+        path_mapping: Sequence[str],
         revisions: str,
         now: datetime,
     ) -> None:
@@ -290,6 +302,8 @@ class _Watcher:
         self.job = job
         self.limits = limits
         self.savepoint = savepoint
+        self.path_mapping = path_mapping
+        self.mapping = parse_path_mapping(path_mapping)
         self.revisions = revisions
         self.now = now
         self.notes: list[str] = []
@@ -438,7 +452,8 @@ class _Watcher:
             return ()
         hours = (there[0].triggered - there[-1].triggered) / timedelta(hours=1)
         try:
-            return compare_operators(open(there[-1].path), open(there[0].path), hours)
+            older, newer = (open(self.mapping.apply(each.path)) for each in (there[-1], there[0]))
+            return compare_operators(older, newer, hours)
         except StateError as error:
             self.notes.append(f"growth of operators: {error}")
             return ()
@@ -463,7 +478,7 @@ class _Watcher:
             # A later checkpoint shows that the job has come up since.
             is_over = newest is not None and newest.triggered > each.last and state is JobStatus.RUNNING
             if (each.misfits or each.cannot_restore) and not is_over:
-                found.append(_explain_state_error(each, _find_restored(statistics), self.revisions))
+                found.append(self._explain_state_error(each, _find_restored(statistics)))
         restarts = load.restarts if load is not None else None
         if restarts and state is JobStatus.RUNNING:
             why = f"; last: {failures[0].cause}" if failures else ""
@@ -471,6 +486,37 @@ class _Watcher:
                 JobFinding(Level.WARNING, f"the job has restarted {restarts} times{why}", "Repair what makes it fail.")
             )
         return found
+
+    def _explain_state_error(self, failure: FailureCount, snapshot: str) -> JobFinding:
+        """Finding about a restart loop with an error of the state: the run that mends it, with its command.
+
+        The command runs here: it names the snapshot as it is reached from here, and `--map` since `_metadata` has the
+        names of the cluster.
+        """
+        path = shlex.quote(self.mapping.apply(snapshot)) if snapshot else "SNAPSHOT"
+        mapped = "".join(f" --map {shlex.quote(each)}" for each in self.path_mapping)
+        if not failure.misfits:
+            return JobFinding(
+                Level.ERROR,
+                f"its state cannot be restored: {failure.cause}",
+                "See which files the snapshot lacks. Those that retention has moved come back with "
+                "`state-pipelines retain --restore`; otherwise start the job from another snapshot.",
+                f"state-pipelines verify {path}{mapped}",
+            )
+        if self.revisions:
+            return JobFinding(
+                Level.ERROR,
+                f"its state does not fit its program: {failure.cause}",
+                "Cancel the job, migrate the snapshot that it starts from, and start it from the result.",
+                f"state-pipelines migrate {path} --migrations {shlex.quote(self.revisions)} --out MIGRATED{mapped}",
+            )
+        return JobFinding(
+            Level.ERROR,
+            f"its state does not fit its program: {failure.cause}",
+            "See what does not fit, and draft the migration; then cancel the job, migrate the snapshot that it starts "
+            "from, and start it from the result.",
+            f"state-pipelines check {path} --jar NEW.jar --draft DIR{mapped}",
+        )
 
     def _check_job(self, findings: Sequence[JobFinding]) -> HealthCheck:
         wrong = [each for each in findings if each.level is Level.ERROR]
@@ -575,33 +621,6 @@ def _find_restored(statistics: CheckpointStatistics | None) -> str:
         return ""
     newest = _find_newest(statistics)
     return (newest.path if newest is not None else "") or statistics.restored_path
-
-
-def _explain_state_error(failure: FailureCount, snapshot: str, revisions: str) -> JobFinding:
-    """Finding about a restart loop with an error of the state: the run that mends it, with its command."""
-    path = shlex.quote(snapshot) if snapshot else "SNAPSHOT"
-    if not failure.misfits:
-        return JobFinding(
-            Level.ERROR,
-            f"its state cannot be restored: {failure.cause}",
-            "See which files the snapshot lacks. Those that retention has moved come back with "
-            "`state-pipelines retain --restore`; otherwise start the job from another snapshot.",
-            f"state-pipelines verify {path}",
-        )
-    if revisions:
-        return JobFinding(
-            Level.ERROR,
-            f"its state does not fit its program: {failure.cause}",
-            "Cancel the job, migrate the snapshot that it starts from, and start it from the result.",
-            f"state-pipelines migrate {path} --migrations {shlex.quote(revisions)} --out MIGRATED",
-        )
-    return JobFinding(
-        Level.ERROR,
-        f"its state does not fit its program: {failure.cause}",
-        "See what does not fit, and draft the migration; then cancel the job, migrate the snapshot that it starts "
-        "from, and start it from the result.",
-        f"state-pipelines check {path} --jar NEW.jar --draft DIR",
-    )
 
 
 def _hint_of(failed: Sequence[FailedCheckpoint]) -> str:

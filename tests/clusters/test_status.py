@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -133,6 +135,27 @@ def test_with_revisions_the_migration_is_proposed(server: Server, tmp_path: Path
     revisions = tmp_path / "revisions"
     assert command == f"state-pipelines migrate file:/checkpoints/chk-4 --migrations {revisions} --out MIGRATED"
     assert command in invoke(str(path))[1]
+
+
+def test_the_command_that_mends_reaches_the_snapshot_from_here(server: Server, tmp_path: Path) -> None:
+    misfit = "x\nCaused by: org.apache.flink.util.StateMigrationException: The new key serializer must be compatible"
+    gone = "Could not restore keyed state backend for X\nCaused by: java.io.FileNotFoundException: f"
+    (savepoint,) = (ORDERS / "savepoints" / "flink-2.2").glob("savepoint-*")
+    shutil.copytree(savepoint, tmp_path / "here" / "chk-4")
+    arrange(server, complete(4, 60), job="RESTARTING", failures=(fail_job(1, misfit), fail_job(2, gone)))
+    path = tmp_path / "orders.json"
+    mapped = f"file:/checkpoints={tmp_path / 'here'}"
+    path.write_text(json.dumps({"name": "orders", "cluster": {"rest": server.url}, "path_mapping": [mapped]}))
+    described = [each.command for each in sp.status(str(path), now=NOW).findings if each.command]
+    assert described[0] == f"state-pipelines check {tmp_path / 'here/chk-4'} --jar NEW.jar --draft DIR --map {mapped}"
+    path.write_text(json.dumps({"name": "orders", "cluster": {"rest": server.url}}))
+    code, output = invoke(str(path), "--map", mapped, "--json")
+    found = [each["command"] for each in json.loads(output)["findings"] if each["command"]]
+    assert (code, found) == (1, described)
+    # It runs as it is printed.
+    (verify,) = [shlex.split(each)[1:] for each in found if " verify " in each]
+    assert verify[1:] == [str(tmp_path / "here" / "chk-4"), "--map", mapped]
+    assert CliRunner().invoke(CommandGroup("state-pipelines"), verify).exit_code == 0
 
 
 def test_the_limits_of_a_job_are_checked(server: Server, tmp_path: Path) -> None:

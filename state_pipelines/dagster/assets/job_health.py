@@ -151,6 +151,7 @@ def measure_health(job: FlinkJob, *, operators: bool = True, now: datetime | Non
             job.job or job.name,
             operators=operators,
             open=job.storage.open,
+            path_mapping=job.path_mapping,
             limits=job.thresholds.limits,
             savepoint=find_newest_savepoint(records),
             now=now,
