@@ -24,11 +24,11 @@ from state_pipelines.flink.connections import connect
 from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark.migration_run import migrate
+from state_pipelines.upgrades.down_time import measure_down_time
 from state_pipelines.upgrades.upgrade_records import Step, find_records
-from state_pipelines.upgrades.upgrade_reports import measure_down_time
 from tests.flink.clusters import make_jar, running_cluster
 from tests.flink.jobs import Job
-from tests.flink.test_upgrades import MIGRATION
+from tests.flink.upgraded_jobs import MIGRATION
 
 if TYPE_CHECKING:
     from state_pipelines.flink.cluster import FlinkCluster

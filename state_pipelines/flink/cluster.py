@@ -181,6 +181,21 @@ class JobDetails:
 
 
 @dataclass(frozen=True)
+class JobStart:
+    """Durations of the last start of a job, of its tasks together (`SubtasksTimesInfo`).
+
+    Attributes:
+        seconds: from the schedule of the first subtask until the last one ran.
+        restore_seconds: longest initialization of a subtask, in which it restores its state.
+        parallelism: highest number of subtasks of a task.
+    """
+
+    seconds: float
+    restore_seconds: float
+    parallelism: int
+
+
+@dataclass(frozen=True)
 class SavepointRequest:
     """A savepoint that is asked for.
 
@@ -537,6 +552,10 @@ class FlinkCluster(Protocol):
         """Restarts, backpressure and lag of a running job."""
         ...
 
+    def read_start(self, job_id: str) -> JobStart | None:
+        """Durations of the last start of a running job; None where the cluster does not say, or a task does not run."""
+        ...
+
 
 def find_job(cluster: FlinkCluster, name: str) -> JobOverview:
     """The job with an id or a name; of those with one name the one that has not ended, or the newest.
@@ -560,6 +579,11 @@ def find_job(cluster: FlinkCluster, name: str) -> JobOverview:
             hint=f"It has {known}" if known else "It has no jobs: look whether this is the cluster of the job",
         )
     return (running or found)[0]
+
+
+def runs_all_tasks(details: JobDetails) -> bool:
+    """Whether every task runs or has ended: a job is RUNNING as soon as it is scheduled."""
+    return all(each.status in ("RUNNING", "FINISHED") for each in details.vertices)
 
 
 POLL_SECONDS = 0.5

@@ -42,6 +42,10 @@ _CHUNK = 1 << 20
 _MOST_SHOWN = 300
 # Gateways and standby JobManagers, while a leader is elected (`LeaderRetrievalHandler`).
 _TRANSIENT = frozenset({502, 503, 504})
+_LEADERLESS = (
+    "It elects a leader, or a gateway does not reach it: try again in a moment, then look at the log of its JobManager"
+)
+_FAILING = "Look at the log of its JobManager"
 # The status of a job that is not there is an internal error of Flink (`JobStatusHandler`).
 _JOB_NOT_FOUND = "FlinkJobNotFoundException"
 _TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
@@ -386,7 +390,7 @@ class HttpClient:
         else:
             error = ClusterError(
                 f"{name} refuses {method} {path} (HTTP {answer.status}): {reason}",
-                hint="Look at the log of its JobManager" if answer.status >= 500 else "",
+                hint=_LEADERLESS if answer.status in _TRANSIENT else _FAILING if answer.status >= 500 else "",
                 transient=answer.status in _TRANSIENT,
                 # A gateway may have lost the answer.
                 in_doubt=answer.status in (502, 504) and method != "GET",

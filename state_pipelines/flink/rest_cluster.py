@@ -22,6 +22,7 @@ from state_pipelines.flink.cluster import (
     JobDetails,
     JobLoad,
     JobOverview,
+    JobStart,
     JobStatus,
     SavepointProgress,
     VertexLoad,
@@ -34,6 +35,7 @@ from state_pipelines.flink.rest_values import (
     read_exceptions,
     read_job,
     read_savepoint_progress,
+    read_start,
     read_statistics,
     read_status,
     read_subtasks,
@@ -288,6 +290,12 @@ class RestCluster:
             uptime_ms=None if uptime is None or uptime < 0 else int(uptime),
             vertices=tuple(self._read_vertex_load(path, each) for each in vertices),
         )
+
+    def read_start(self, job_id: str) -> JobStart | None:
+        """Durations of the last start of a running job; None before all its tasks run."""
+        path = _job_path(job_id)
+        vertices = _in_order(self._client.get(path))
+        return read_start([self._client.get(f"{path}/vertices/{quote(each.id)}/subtasktimes") for each in vertices])
 
     def _read_vertex_load(self, path: str, vertex: JobVertex) -> VertexLoad:
         metrics = f"{path}/vertices/{quote(vertex.id)}/subtasks/metrics"

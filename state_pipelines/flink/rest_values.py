@@ -17,6 +17,7 @@ from state_pipelines.flink.cluster import (
     CheckpointTask,
     JobFailure,
     JobOverview,
+    JobStart,
     JobStatus,
     JobVertex,
     SavepointProgress,
@@ -25,7 +26,7 @@ from state_pipelines.flink.cluster import (
 from state_pipelines.redaction import is_secret_name, redact
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _T = TypeVar("_T")
 _HIDDEN = "******"
@@ -98,6 +99,24 @@ def read_vertex(content: Mapping[str, Any]) -> JobVertex:
         max_parallelism=maximum if maximum > 0 else None,
         status=take(content, "status", str),
     )
+
+
+def read_start(tasks: Sequence[Mapping[str, Any]]) -> JobStart | None:
+    """Durations of a start from `SubtasksTimesInfo` of each task; None before all subtasks run."""
+    scheduled, running, restores = list[int](), list[int](), list[int]()
+    subtasks = [take(task, "subtasks", list) for task in tasks]
+    for each in (each for task in subtasks for each in task):
+        times = take(each, "timestamps", dict)
+        begun, restoring, runs = (take(times, name, int, 0) for name in ("SCHEDULED", "INITIALIZING", "RUNNING"))
+        if not 0 < begun <= runs:
+            return None
+        scheduled.append(begun)
+        running.append(runs)
+        restores.append(runs - restoring if 0 < restoring <= runs else 0)
+    if not running:
+        return None
+    seconds = (max(running) - min(scheduled)) / 1000
+    return JobStart(seconds, max(restores) / 1000, max(map(len, subtasks)))
 
 
 def read_configuration(content: object) -> dict[str, str]:

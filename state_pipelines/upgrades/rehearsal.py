@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from state_pipelines.errors import ClusterError, ProofError, StateError
-from state_pipelines.flink.cluster import POLL_SECONDS, JobStatus, find_job
+from state_pipelines.flink.cluster import POLL_SECONDS, JobStatus, find_job, runs_all_tasks
 from state_pipelines.storage import join, resolve
 from state_pipelines.storage.files import is_directory, remove_directory, remove_file
 from state_pipelines.upgrades.cluster_connections import connect_clusters, connect_spare
+from state_pipelines.upgrades.down_time import predict_down_time
 from state_pipelines.upgrades.state_changes import (
     locate_plan,
     make_submission,
@@ -23,11 +24,8 @@ from state_pipelines.upgrades.state_changes import (
     write_change,
 )
 from state_pipelines.upgrades.upgrade_plan import (
-    CheckedSnapshot,
     check_clusters,
     check_job,
-    describe_comparable,
-    predict_down_time,
     take_savepoint,
 )
 from state_pipelines.upgrades.upgrade_records import find_records
@@ -38,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from state_pipelines.flink.cluster import FlinkCluster
+    from state_pipelines.upgrades.down_time import DownTime
     from state_pipelines.upgrades.state_changes import StateChange
-    from state_pipelines.upgrades.upgrade_plan import DownTime
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ class RehearsalReport:
             "job": self.job,
             "ok": self.ok,
             "refusals": list(self.refusals),
-            "change": None if self.change is None else describe_comparable(self.change),
+            "change": None if self.change is None else self.change.describe(),
             "savepoint": self.savepoint,
             "state_size": self.state_size,
             "savepoint_seconds": self.savepoint_seconds,
@@ -152,8 +150,16 @@ def rehearse(
     result = replace(result, finished=datetime.now(UTC).isoformat(timespec="seconds"))
     records.write_rehearsal(result.to_json())
     if result.change is not None and result.ok:
-        checked = CheckedSnapshot(result.savepoint, "savepoint", result.state_size, result.savepoint_seconds)
-        result = replace(result, down_time=predict_down_time(result.change, checked, records))
+        predicted = predict_down_time(
+            request,
+            old,
+            found.id,
+            result.change,
+            records,
+            state_size=result.state_size,
+            savepoint_seconds=result.savepoint_seconds,
+        )
+        result = replace(result, down_time=predicted)
         records.write_rehearsal(result.to_json())
     return result
 
@@ -225,7 +231,7 @@ def _restore(
             failures = spare.read_exceptions(job)
             if failures or (status.is_terminal and status is not JobStatus.FINISHED):
                 raise StateError(f"the new program does not run from the result: {describe_failure(failures)}")
-            if status is JobStatus.RUNNING and running is None:
+            if status is JobStatus.RUNNING and running is None and runs_all_tasks(spare.read_job(job)):
                 running = clock()
             if running is not None and spare.read_checkpoints(job).completed > 0:
                 return running - started

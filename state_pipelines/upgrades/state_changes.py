@@ -119,6 +119,10 @@ class StateChange:
             **({"is_compiled": True} if self.is_compiled else {}),
         }
 
+    def describe(self) -> dict[str, object]:
+        """What changes of the same kind have in common, whatever their snapshots are."""
+        return {name: value for name, value in self.to_json().items() if name != "reasons"}
+
 
 @dataclass(frozen=True)
 class WrittenChange:

@@ -16,61 +16,24 @@ from state_pipelines.flink.cluster import (
     wait_for_savepoint,
 )
 from state_pipelines.operations.migration.history import RevisionDirectory
+from state_pipelines.upgrades.down_time import predict_down_time
 from state_pipelines.upgrades.state_changes import map_from_cluster, open_state, plan_change
 from state_pipelines.upgrades.upgrade_records import Outcome
 from state_pipelines.upgrades.upgrade_request import Need, fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from state_pipelines.flink.cluster import Checkpoint, FlinkCluster, JobOverview
     from state_pipelines.snapshot import Snapshot
+    from state_pipelines.upgrades.down_time import DownTime
     from state_pipelines.upgrades.state_changes import StateChange
     from state_pipelines.upgrades.upgrade_records import RecordDirectory
     from state_pipelines.upgrades.upgrade_request import UpgradeRequest
 
-_START_SECONDS = 10.0
-"""Assumed time between a submission and the first records, unless an earlier upgrade or rehearsal has measured it."""
-
 _CHECKS = 3
 """Number of checkpoints that may be removed while they are read."""
-
-_SPARK_SECONDS = 5.0
-_BYTES_PER_SECOND = 20e6
-"""Assumed speed of a migration, a rescaling or a conversion on one machine, unless a rehearsal has measured it."""
-
-
-@dataclass(frozen=True)
-class DownTime:
-    """Predicted time in which the job is down.
-
-    Attributes:
-        savepoint: seconds of the savepoint.
-        change: seconds of the migration and the other operations, with their proofs.
-        start: seconds from the submission until the new job runs.
-        sources: where each number comes from.
-    """
-
-    savepoint: float
-    change: float
-    start: float
-    sources: Mapping[str, str]
-
-    @property
-    def seconds(self) -> float:
-        """All of it."""
-        return self.savepoint + self.change + self.start
-
-    def to_json(self) -> dict[str, object]:
-        """The prediction for machines."""
-        return {
-            "seconds": round(self.seconds, 1),
-            "savepoint": round(self.savepoint, 1),
-            "change": round(self.change, 1),
-            "start": round(self.start, 1),
-            "sources": dict(self.sources),
-        }
 
 
 @dataclass(frozen=True)
@@ -209,7 +172,15 @@ def plan_upgrade(
     mark = _make_fingerprint(request, job.id, change)
     down_time = None
     if change is not None and checked is not None and not refusals:
-        down_time = predict_down_time(change, checked, records)
+        down_time = predict_down_time(
+            request,
+            old,
+            job.id,
+            change,
+            records,
+            state_size=checked.state_size,
+            savepoint_seconds=checked.savepoint_seconds,
+        )
         notes += list(change.notes)
     return UpgradePlan(
         job=request.name,
@@ -274,7 +245,14 @@ def take_savepoint(
     settings = request.settings
     wanted = SavepointRequest(directory=settings.savepoints, format=settings.savepoint_format)
     trigger = cluster.trigger_savepoint(job, wanted)
-    progress = wait_for_savepoint(cluster, job, trigger, timeout_seconds=settings.savepoint_seconds, sleep=sleep)
+    try:
+        progress = wait_for_savepoint(cluster, job, trigger, timeout_seconds=settings.savepoint_seconds, sleep=sleep)
+    except NotFoundError as error:
+        raise ClusterError(
+            f"{cluster.endpoint} knows nothing of the savepoint that it was asked for, as after a change of its leader",
+            hint="Nothing was stopped: start the command again",
+            transient=True,
+        ) from error
     if progress.status is TriggerStatus.FAILED:
         raise refuse_savepoint(progress.failure, cluster)
     snapshot = open_state(request, progress.path)
@@ -298,43 +276,6 @@ def refuse_savepoint(failure: str, cluster: FlinkCluster) -> ClusterError:
     return error
 
 
-def predict_down_time(change: StateChange, checked: CheckedSnapshot, records: RecordDirectory) -> DownTime:
-    """Predict the time in which the job is down, from what rehearsals and upgrades have measured.
-
-    Raises:
-        StateError: the records cannot be read.
-    """
-    rehearsal = records.read_rehearsal()
-    sources = {"savepoint": "duration of the newest savepoint"}
-    size = checked.state_size or 0
-    if not change.writes:
-        seconds, sources["change"] = 0.0, "nothing is written"
-    elif rehearsal.get("change") == describe_comparable(change) and rehearsal.get("change_seconds") is not None:
-        ratio = size / rehearsal["state_size"] if size and rehearsal.get("state_size") else 1.0
-        seconds, sources["change"] = float(rehearsal["change_seconds"]) * ratio, f"rehearsal of {rehearsal['finished']}"
-    else:
-        seconds = len(change.writes) * size / _BYTES_PER_SECOND + (_SPARK_SECONDS if change.revisions else 0)
-        sources["change"] = "assumed speed, not rehearsed"
-    measured = [
-        float(each.steps["watch"]["start_seconds"])
-        for each in records.list_records()
-        if each.steps.get("watch", {}).get("start_seconds") is not None
-    ]
-    start, sources["start"] = _START_SECONDS, "assumed"
-    if rehearsal.get("start_seconds") is not None:
-        start, sources["start"] = float(rehearsal["start_seconds"]), f"rehearsal of {rehearsal['finished']}"
-    elif measured:
-        start, sources["start"] = measured[-1], "last upgrade"
-    if checked.savepoint_seconds is None:
-        sources["savepoint"] = "not known"
-    return DownTime(checked.savepoint_seconds or 0.0, seconds, start, sources)
-
-
-def describe_comparable(change: StateChange) -> dict[str, object]:
-    """Return what changes of the same kind have in common, whatever their snapshots are."""
-    return {name: value for name, value in change.to_json().items() if name != "reasons"}
-
-
 def _make_fingerprint(request: UpgradeRequest, job: str, change: StateChange | None) -> str:
     revisions = None
     if request.migrations is not None:
@@ -343,7 +284,7 @@ def _make_fingerprint(request: UpgradeRequest, job: str, change: StateChange | N
         "request": request.describe_change(),
         "revisions": revisions,
         "old_job": job,
-        "change": None if change is None else describe_comparable(change),
+        "change": None if change is None else change.describe(),
     }
     return fingerprint(content)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from state_pipelines.upgrades.down_time import measure_down_time
 from state_pipelines.upgrades.upgrade_records import Outcome, Step
 from state_pipelines.upgrades.upgrade_request import Need
 
@@ -199,12 +200,3 @@ def find_checked(record: UpgradeRecord) -> str:
 def describe_savepoints(record: UpgradeRecord) -> tuple[str, str]:
     """The savepoint of the old program and that for the new one; empty where there is none."""
     return str(record.get(Step.STOP).get("savepoint", "")), str(record.get(Step.CHANGE).get("path", ""))
-
-
-def measure_down_time(record: UpgradeRecord) -> float | None:
-    """Seconds from the request for the savepoint until the new job ran; None where an upgrade was interrupted."""
-    stop, change, watch = (record.get(each) for each in (Step.STOP, Step.CHANGE, Step.WATCH))
-    if stop.get("seconds") is None or watch.get("start_seconds") is None:
-        return None
-    changed = sum(float(each) for each in change.get("seconds", {}).values())
-    return float(stop["seconds"]) + changed + float(watch["start_seconds"])

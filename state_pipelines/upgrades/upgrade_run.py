@@ -19,6 +19,7 @@ from state_pipelines.flink.cluster import (
     JobStatus,
     SavepointRequest,
     TriggerStatus,
+    runs_all_tasks,
 )
 from state_pipelines.operations.retention import pin_snapshot, unpin_snapshot
 from state_pipelines.storage import Location, resolve
@@ -58,6 +59,11 @@ Answer = TypeVar("Answer")
 
 _TRIGGERS = 3
 """Number of requests for the savepoint whose answers may be lost."""
+
+_FORGOTTEN = (
+    "the cluster knows nothing of the savepoint, as after a change of its leader, and the job runs on: run the upgrade "
+    "again"
+)
 
 _EXPLANATIONS = 10
 """Number of requests for the exception of a failed job."""
@@ -109,6 +115,7 @@ class UpgradeRun:
         self._clock = clock
         self._report = report
         self._change: StateChange | None = None
+        self._submitted: float | None = None
 
     @property
     def new_job(self) -> str:
@@ -232,9 +239,9 @@ class UpgradeRun:
         job = self.record.old_job
         progress = self._wait_for_stop(attempt)
         if progress is None or progress.status is TriggerStatus.FAILED:
-            status = self._find_status(self._old, job)
+            status = self._find_recovered(job)
             if status is not None and not status.is_terminal:
-                failure = "" if progress is None else progress.failure.partition("\n")[0]
+                failure = _FORGOTTEN if progress is None else progress.failure.partition("\n")[0]
                 self._note(Step.STOP, failure=failure)
                 return False
             path = self._find_savepoint(attempt)
@@ -245,6 +252,13 @@ class UpgradeRun:
         self._note(Step.STOP, savepoint=path, seconds=seconds, done=True)
         self._pin(path)
         return True
+
+    def _find_recovered(self, job: str) -> JobStatus | None:
+        """The status of a job that a new leader of the cluster may not have yet; None if it does not come."""
+        deadline = self._clock() + self._settings.start_seconds
+        while (status := self._find_status(self._old, job)) is None and self._clock() < deadline:
+            self._sleep(POLL_SECONDS)
+        return status
 
     def _wait_for_stop(self, attempt: int) -> SavepointProgress | None:
         """Wait for the savepoint of an attempt; None if the cluster has forgotten the trigger, or never got it.
@@ -296,6 +310,7 @@ class UpgradeRun:
     # The state.
 
     def _check(self) -> None:
+        started = self._clock()
         snapshot = open_state(self._request, self.savepoint)
         change = self._change = plan_change(self._request, snapshot)
         if change.is_refused:
@@ -304,9 +319,13 @@ class UpgradeRun:
         more = [str(each) for each in change.needs if str(each) not in planned.get("needs", [])]
         if more:
             raise UsageError(f"the savepoint needs what was not planned: {', '.join(more)}")
-        self._note(Step.CHECK, change=change.to_json(), done=True)
+        self._note(Step.CHECK, change=change.to_json(), seconds=self._measure(started), done=True)
+
+    def _measure(self, started: float) -> float:
+        return round(self._clock() - started, 3)
 
     def _write(self) -> None:
+        started = self._clock()
         snapshot = open_state(self._request, self.savepoint)
         change = self._change or plan_change(self._request, snapshot)
         self._lease.require_held()
@@ -314,7 +333,13 @@ class UpgradeRun:
         path = map_to_cluster(self._request, written.path) if change.writes else self.savepoint
         plan = stage_plan(self._request, self.record.name)
         self._note(
-            Step.CHANGE, path=path, plan=plan, seconds=dict(written.seconds), proofs=dict(written.proofs), done=True
+            Step.CHANGE,
+            path=path,
+            plan=plan,
+            seconds=dict(written.seconds),
+            elapsed=self._measure(started) if len(written.seconds) == len(change.writes) else None,
+            proofs=dict(written.proofs),
+            done=True,
         )
         if change.writes:
             self._pin(path)
@@ -338,7 +363,10 @@ class UpgradeRun:
             self._note(Step.START, job=self.new_job, requested=_now())
             changed = self.record.get(Step.CHANGE)
             plan = str(changed.get("plan", ""))
+            self._submitted = self._clock()
             self._submit(self._new, self._settings.new, str(changed["path"]), self.new_job, plan)
+            self._note(Step.START, job=self.new_job, seconds=self._measure(self._submitted), done=True)
+            return
         self._note(Step.START, job=self.new_job, done=True)
 
     def _submit(self, cluster: FlinkCluster, program: Program, snapshot: str, job: str, plan: str = "") -> None:
@@ -365,8 +393,8 @@ class UpgradeRun:
 
     def _watch(self) -> None:
         job = self.new_job
-        started, running = self._clock(), None
-        deadline = started + self._settings.watch_seconds
+        running: float | None = None
+        deadline = self._clock() + self._settings.watch_seconds
         first_lag: int | None = None
         while True:
             status = self._find_status(self._new, job)
@@ -389,7 +417,7 @@ class UpgradeRun:
                 self._note(
                     Step.WATCH,
                     checkpoints=completed,
-                    start_seconds=round(running - started, 3),
+                    start_seconds=self._measure_start(running),
                     pending_records=lag,
                     done=True,
                 )
@@ -413,9 +441,22 @@ class UpgradeRun:
             return None, None
 
     def _runs_all_tasks(self, job: str) -> bool:
-        """Whether every task runs: a job is RUNNING as soon as it is scheduled."""
-        details = self._ask(lambda: self._new.read_job(job), f"job {job} runs")
-        return all(each.status in ("RUNNING", "FINISHED") for each in details.vertices)
+        return runs_all_tasks(self._ask(lambda: self._new.read_job(job), f"job {job} runs"))
+
+    def _measure_start(self, running: float) -> float | None:
+        """Seconds from the submission until all tasks ran; None if another process submitted, and Flink has no times.
+
+        Args:
+            running: when this process has seen it.
+        """
+        if self._submitted is not None:
+            return round(running - self._submitted, 3)
+        submission = self.record.get(Step.START).get("seconds")
+        try:
+            timed = self._new.read_start(self.new_job)
+        except StateError:
+            timed = None
+        return None if timed is None or submission is None else round(float(submission) + timed.seconds, 3)
 
     def _require_healthy(self, job: str, status: JobStatus) -> None:
         failures = self._ask(lambda: self._new.read_exceptions(job), f"job {job} runs")

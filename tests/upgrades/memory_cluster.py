@@ -23,6 +23,7 @@ from state_pipelines.flink.cluster import (
     JobFailure,
     JobLoad,
     JobOverview,
+    JobStart,
     JobStatus,
     JobVertex,
     SavepointProgress,
@@ -100,6 +101,7 @@ class MemoryCluster:
         self.version = "2.2.1"
         self.can_submit = True
         self.sql_obstacle = ""
+        self.timed: JobStart | None = None
 
     # Time.
 
@@ -238,6 +240,10 @@ class MemoryCluster:
         pending = int(job.seconds * 100) if job.program == "lags.jar" else 0
         vertex = JobVertex("v", "source", 1, 128, "RUNNING")
         return JobLoad(job.restarts, None, (VertexLoad(vertex, pending_records=pending),))
+
+    def read_start(self, job_id: str) -> JobStart | None:
+        self._job(job_id)
+        return self.timed
 
     def _job(self, job_id: str) -> MemoryJob:
         if job_id not in self.jobs:
