@@ -145,7 +145,7 @@ class _Past:
         return next((float(each) for each in found if each is not None), None)
 
     def _compare(self, size: object) -> float:
-        """How much larger the state is now, 1 where that is not known."""
+        """Ratio of the state now to a size, 1 where either is not known."""
         return self.size / size if self.size and isinstance(size, int) and size else 1.0
 
 

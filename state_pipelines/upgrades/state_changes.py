@@ -120,7 +120,7 @@ class StateChange:
         }
 
     def describe(self) -> dict[str, object]:
-        """What changes of the same kind have in common, whatever their snapshots are."""
+        """The change without what differs between snapshots: changes of one kind are equal."""
         return {name: value for name, value in self.to_json().items() if name != "reasons"}
 
 

@@ -7,6 +7,7 @@ import pytest
 from state_pipelines.errors import ClusterError, NotFoundError, UnsupportedError, UsageError
 from state_pipelines.flink.cluster import (
     ClaimMode,
+    JobStart,
     JobStatus,
     SavepointFormat,
     SavepointRequest,
@@ -278,3 +279,21 @@ def test_the_adaptive_scheduler_is_asked_for_another_parallelism(server: Server,
     assert cluster.read_parallelism(JOB) == {"v": (1, 4)}
     cluster.change_parallelism(JOB, {"v": (1, 8)})
     assert server.received[-1].content == {"v": {"parallelism": {"lowerBound": 1, "upperBound": 8}}}
+
+
+def test_a_start_is_timed_by_its_subtasks(server: Server, cluster: RestCluster) -> None:
+    task = {"name": "x", "parallelism": 2, "maxParallelism": 128, "status": "RUNNING"}
+    server.on(f"GET /jobs/{JOB}", {"vertices": [{"id": "v1", **task}, {"id": "v2", **task}]})
+
+    def time(scheduled: int, initializing: int, running: int) -> dict[str, Any]:
+        return {"timestamps": {"SCHEDULED": scheduled, "INITIALIZING": initializing, "RUNNING": running, "FAILED": 0}}
+
+    server.on(
+        f"GET /jobs/{JOB}/vertices/v1/subtasktimes", {"subtasks": [time(1000, 1300, 1350), time(1001, 1300, 1360)]}
+    )
+    path = f"GET /jobs/{JOB}/vertices/v2/subtasktimes"
+    server.on(path, {"subtasks": [time(1002, 1400, 9000), time(1002, 1400, 7000)]})
+    # From the first schedule to the last subtask that runs; the longest restore.
+    assert cluster.read_start(JOB) == JobStart(8.0, 7.6, 2)
+    server.on(path, {"subtasks": [time(1002, 1400, 0), time(1002, 1400, 7000)]})
+    assert cluster.read_start(JOB) is None

@@ -103,6 +103,11 @@ def test_a_job_goes_from_program_to_program_without_a_gap_or_a_double(
     assert second != first
     assert second in report.headline
     assert cluster.read_status(first) is JobStatus.FINISHED
+    # The cluster has timed the start, which predicts the next one.
+    timed = cluster.read_start(second)
+    assert timed is not None
+    assert timed.seconds > timed.restore_seconds > 0
+    assert timed.parallelism == 1
 
     # Incompatible: nothing is stopped.
     expect(upgrade(describe(running, one_task, jar["v2"])), Result.REFUSED)

@@ -102,6 +102,7 @@ class MemoryCluster:
         self.can_submit = True
         self.sql_obstacle = ""
         self.timed: JobStart | None = None
+        self.restore_seconds = 0.0
 
     # Time.
 
@@ -138,7 +139,9 @@ class MemoryCluster:
 
     def read_job(self, job_id: str) -> JobDetails:
         job = self._job(job_id)
-        return JobDetails(JobOverview(job.id, job.name, job.status), (), 128, {}, None, {})
+        status = "RUNNING" if job.seconds >= self.restore_seconds else "INITIALIZING"
+        vertex = JobVertex("v", "source", 1, 128, status)
+        return JobDetails(JobOverview(job.id, job.name, job.status), (vertex,), 128, {}, None, {})
 
     def read_status(self, job_id: str) -> JobStatus:
         self._fail("read_status", is_done=False)

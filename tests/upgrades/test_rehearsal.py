@@ -73,6 +73,17 @@ def test_a_spare_cluster_restores_the_result(tmp_path: Path, snapshot: Path) -> 
     assert not spare.running
 
 
+def test_a_program_runs_once_all_its_tasks_have_restored_their_state(tmp_path: Path, snapshot: Path) -> None:
+    cluster, spare = MemoryCluster(snapshot), MemoryCluster(snapshot)
+    spare.jobs.clear()
+    # Flink says RUNNING as soon as the job is scheduled.
+    spare.restore_seconds = 4.0
+    report = run(describe(tmp_path), cluster, spare=spare)
+    assert report.start_seconds == 4.0
+    assert report.down_time is not None
+    assert (report.down_time.start, report.down_time.sources["start"]) == (4.0, f"rehearsal of {report.finished}")
+
+
 def test_a_program_that_does_not_restore_is_a_refusal(tmp_path: Path, snapshot: Path) -> None:
     cluster, spare = MemoryCluster(snapshot), MemoryCluster(snapshot)
     spare.jobs.clear()
