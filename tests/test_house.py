@@ -5,6 +5,7 @@ import re
 import subprocess
 import tokenize
 import tomllib
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from io import StringIO
 from pathlib import Path
@@ -173,6 +174,16 @@ def count_lines(path: Path) -> int:
 def test_modules_are_short() -> None:
     lines = {name: count_lines(path) for name, path in list_modules().items()}
     assert {name: number for name, number in lines.items() if number > MOST_LINES} == {}
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    names = Counter(
+        node.name
+        for path in list_modules().values()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, number in names.items() if number > 1] == []
 
 
 def test_no_module_hides_a_public_name() -> None:

@@ -28,7 +28,7 @@ from state_pipelines.errors import StateError
 from state_pipelines.keyed.changelog.changes import (
     METADATA_KEY_GROUP,
     MetadataChange,
-    Operation,
+    StateChangeOperation,
     write_change_stream,
     write_metadata_change,
 )
@@ -38,8 +38,8 @@ from state_pipelines.metadata.handles import (
     ChangelogStateHandleStream,
     ChangelogStream,
     FileStateHandle,
+    LoggedChange,
     RelativeFileStateHandle,
-    StateChange,
 )
 from state_pipelines.metadata.references import list_keyed_streams
 from state_pipelines.operations.write.keyed_rewrite import Format
@@ -93,46 +93,46 @@ class StateLog:
     def put(self, key: bytes, value: bytes) -> None:
         """Log a new value; of list state all elements, joined by `DELIMITER`; of timers a new timer."""
         if self._is_queue:
-            self._set(key, Operation.ADD_ELEMENT, _ONE + key[self._prefix :])
+            self._set(key, StateChangeOperation.ADD_ELEMENT, _ONE + key[self._prefix :])
         elif self.kind is EntryKind.LIST:
-            self._set(key, Operation.SET, self._find_scope(key) + self._count_elements(value))
+            self._set(key, StateChangeOperation.SET, self._find_scope(key) + self._count_elements(value))
         else:
-            self._set(key, Operation.SET, self._find_scope(key) + value)
+            self._set(key, StateChangeOperation.SET, self._find_scope(key) + value)
 
     def delete(self, key: bytes) -> None:
         """Log that a value, a list or a timer is gone."""
         if self._is_queue:
-            self._set(key, Operation.REMOVE_ELEMENT, key[self._prefix :])
+            self._set(key, StateChangeOperation.REMOVE_ELEMENT, key[self._prefix :])
         else:
-            self._set(key, Operation.CLEAR, self._find_scope(key))
+            self._set(key, StateChangeOperation.CLEAR, self._find_scope(key))
 
     def append(self, key: bytes, elements: bytes) -> None:
         """Log elements that a list gets, joined by `DELIMITER`."""
         change = self._find_scope(key) + self._count_elements(elements)
-        self._changes.setdefault(key, []).append(bytes((Operation.ADD,)) + change)
+        self._changes.setdefault(key, []).append(bytes((StateChangeOperation.ADD,)) + change)
 
     def put_entry(self, head: bytes, map_key: bytes, value: bytes) -> None:
         """Log the value of a map key; it begins with its null flag."""
         scope = self._find_scope(head)
         if value[:1] == _NO_NULL:
-            self._replace(head + map_key, Operation.ADD_OR_UPDATE_ELEMENT, scope + map_key + value[1:])
+            self._replace(head + map_key, StateChangeOperation.ADD_OR_UPDATE_ELEMENT, scope + map_key + value[1:])
         else:
             # Single values have no null flag; those of a whole map have.
-            self._replace(head + map_key, Operation.ADD, scope + _ONE + map_key + value)
+            self._replace(head + map_key, StateChangeOperation.ADD, scope + _ONE + map_key + value)
 
     def delete_entry(self, head: bytes, map_key: bytes) -> None:
         """Log that a map key is gone."""
-        self._replace(head + map_key, Operation.REMOVE_ELEMENT, self._find_scope(head) + map_key)
+        self._replace(head + map_key, StateChangeOperation.REMOVE_ELEMENT, self._find_scope(head) + map_key)
 
     def delete_map(self, head: bytes) -> None:
         """Log that all map keys are gone."""
-        self._replace((head,), Operation.CLEAR, self._find_scope(head))
+        self._replace((head,), StateChangeOperation.CLEAR, self._find_scope(head))
 
     def clear(self) -> None:
         """Forget all changes."""
         self._changes.clear()
 
-    def make_changes(self, state_id: int) -> list[StateChange]:
+    def make_changes(self, state_id: int) -> list[LoggedChange]:
         """Return the changes in an order that gives the state, the description of the state in front."""
         described = write_metadata_change(
             MetadataChange(
@@ -143,18 +143,18 @@ class StateLog:
             )
         )
         number, prefix = state_id.to_bytes(2, "big"), self._prefix
-        found = [StateChange(METADATA_KEY_GROUP, described)]
+        found = [LoggedChange(METADATA_KEY_GROUP, described)]
         for key, changes in self._changes.items():
             record_key = key[0] if isinstance(key, tuple) else key
             key_group = int.from_bytes(record_key[:prefix], "big")
-            found += [StateChange(key_group, change[:1] + number + change[1:]) for change in changes]
+            found += [LoggedChange(key_group, change[:1] + number + change[1:]) for change in changes]
         return found
 
-    def _set(self, key: bytes, operation: Operation, payload: bytes) -> None:
+    def _set(self, key: bytes, operation: StateChangeOperation, payload: bytes) -> None:
         """Log a change after which older ones of the record key do not count."""
         self._changes[key] = [bytes((operation,)) + payload]
 
-    def _replace(self, key: bytes | tuple[bytes], operation: Operation, payload: bytes) -> None:
+    def _replace(self, key: bytes | tuple[bytes], operation: StateChangeOperation, payload: bytes) -> None:
         """Log a change at the end: between entries of a map and its clearing the order counts."""
         self._changes.pop(key, None)
         self._changes[key] = [bytes((operation,)) + payload]
@@ -282,9 +282,9 @@ class ChangelogStore:
         self._restored = {info.name: info for info in infos}
         self._described = set(self._restored)
 
-    def take_changes(self) -> list[StateChange]:
+    def take_changes(self) -> list[LoggedChange]:
         """Return the changes since the last call, with the descriptions of new states, and forget them."""
-        found: list[StateChange] = []
+        found: list[LoggedChange] = []
         for state_id, log in enumerate(self._logs.values()):
             if log or log.info.name not in self._described:
                 found += log.make_changes(state_id)
@@ -391,7 +391,7 @@ class ChangelogSnapshots:
         self._number = 0
         self._completed: _Kept | None = None
         self._attempts: dict[int, _Kept] = {}
-        self._changes: list[StateChange] = []
+        self._changes: list[LoggedChange] = []
         store.note_restored(backend.states)
         if restored is not None:
             self._number = restored.materialization_id

@@ -29,10 +29,10 @@ from state_pipelines.backends.entry_store import (
     split_records,
 )
 from state_pipelines.backends.value_codecs import (
-    Change,
     CurrentKey,
     KeyContext,
     Value,
+    ValueChange,
     check_keys,
     make_codec,
     make_head_measure,
@@ -433,18 +433,20 @@ _SLACK = 64
 
 
 class TimeDomain(Enum):
-    """Time that a timer waits for; the values are those of the state names."""
+    """The time that a timer waits for."""
 
-    EVENT = "event"
-    PROCESSING = "processing"
+    EVENT_TIME = 0
+    """The watermark."""
+    PROCESSING_TIME = 1
+    """The clock of the subtask."""
 
 
 def timer_state_name(service: str, domain: TimeDomain) -> str:
     """Name of the state that holds the timers of a service (`InternalTimeServiceManagerImpl.TIMER_STATE_PREFIX`)."""
-    return f"{TIMER_STATE}{domain.value}_{service}"
+    return f"{TIMER_STATE}{domain.name.removesuffix('_TIME').lower()}_{service}"
 
 
-class Timer(NamedTuple):
+class InternalTimer(NamedTuple):
     """A timer.
 
     Attributes:
@@ -515,12 +517,12 @@ class TimerQueue:
             self._fill()
         return True
 
-    def peek(self) -> Timer | None:
+    def peek(self) -> InternalTimer | None:
         """The first timer; None when there is none."""
         self._drop_removed()
         return self._decode(*self._index[0]) if self._index else None
 
-    def poll(self, up_to: int) -> Iterator[Timer]:
+    def poll(self, up_to: int) -> Iterator[InternalTimer]:
         """Remove and yield timers up to a timestamp, in order; also those that are added meanwhile."""
         while True:
             self._drop_removed()
@@ -531,7 +533,7 @@ class TimerQueue:
             self._count -= 1
             yield self._decode(timestamp, record_key)
 
-    def timers(self) -> Iterator[Timer]:
+    def timers(self) -> Iterator[InternalTimer]:
         """All timers, in no order that means anything (`InternalTimerService.forEachEventTimeTimer`)."""
         for record_key in self._entries.keys():  # noqa: SIM118
             yield self._decode(self._read_timestamp(record_key), record_key)
@@ -558,9 +560,9 @@ class TimerQueue:
         timestamp: int = self._decode_timestamp(record_key[self._prefix : self._prefix + _TIMESTAMP])
         return timestamp
 
-    def _decode(self, timestamp: int, record_key: bytes) -> Timer:
+    def _decode(self, timestamp: int, record_key: bytes) -> InternalTimer:
         fields = read_value(self._rest, Reader(record_key, None, self._prefix + _TIMESTAMP))
-        return Timer(timestamp, fields["key"], fields["namespace"])
+        return InternalTimer(timestamp, fields["key"], fields["namespace"])
 
 
 MOST_STATES = 32767
@@ -755,7 +757,7 @@ class KeyedStateBackend:
         """Take a state into the list, if it fits what is there under its name."""
         known = self._states.get(info.name)
         layout = self._find_layout(info)
-        if known is not None and resolve_keyed(known, info, is_heap=self.store.is_heap) is Change.REWRITE:
+        if known is not None and resolve_keyed(known, info, is_heap=self.store.is_heap) is ValueChange.REWRITE:
             if info.name in self._registered:
                 raise UsageError("the state is registered with another serializer already")
             old = known, self._find_layout(known)

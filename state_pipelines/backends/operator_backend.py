@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from state_pipelines.backends.value_codecs import Change, Value, make_codec, read_clock, resolve_operator
+from state_pipelines.backends.value_codecs import Value, ValueChange, make_codec, read_clock, resolve_operator
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.codecs.scalar.codec import read_value
@@ -420,7 +420,7 @@ class OperatorList:
         return encoded
 
 
-class BroadcastTable:
+class HeapBroadcastState:
     """A broadcast state: a map of which every subtask has the same copy (`HeapBroadcastState`).
 
     Args:
@@ -468,7 +468,7 @@ class BroadcastTable:
         self.content.clear()
 
 
-OperatorTable: TypeAlias = OperatorList | BroadcastTable
+OperatorTable: TypeAlias = OperatorList | HeapBroadcastState
 
 
 class OperatorStateBackend:
@@ -534,16 +534,16 @@ class OperatorStateBackend:
         self._registered[info.name] = made
         return made
 
-    def register_broadcast(self, info: StateMetaInfo) -> BroadcastTable:
+    def register_broadcast(self, info: StateMetaInfo) -> HeapBroadcastState:
         """Register a broadcast state; as `register_list`."""
         if info.backend_type is not BackendStateType.BROADCAST:
             raise UsageError(f"{info.backend_type} state is no broadcast state", where=Where(state=info.name))
         known = self._registered.get(info.name)
-        if isinstance(known, BroadcastTable) and known.info == info:
+        if isinstance(known, HeapBroadcastState) and known.info == info:
             return known
         with at(state=info.name):
             self._accept(info)
-            made = BroadcastTable(info, self._layouts, self._broadcasts.setdefault(info.name, {}))
+            made = HeapBroadcastState(info, self._layouts, self._broadcasts.setdefault(info.name, {}))
         self._registered[info.name] = made
         return made
 
@@ -577,7 +577,7 @@ class OperatorStateBackend:
 
     def _accept(self, info: StateMetaInfo) -> None:
         known = self._infos.get(info.name)
-        if known is not None and resolve_operator(known, info) is Change.REWRITE:
+        if known is not None and resolve_operator(known, info) is ValueChange.REWRITE:
             if info.name in self._registered:
                 raise UsageError("the state is registered with another serializer already")
             if info.backend_type is BackendStateType.OPERATOR:

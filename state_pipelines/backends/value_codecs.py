@@ -293,7 +293,7 @@ MAP_KEY_WORDS = (
 )
 
 
-class Change(Enum):
+class ValueChange(Enum):
     """Changes of the stored values."""
 
     NONE = "the bytes stay"
@@ -316,7 +316,7 @@ def check_keys(old: Serializer, new: Serializer) -> None:
         raise _refuse(outcome, words, "")
 
 
-def resolve_keyed(old: StateMetaInfo, new: StateMetaInfo, *, is_heap: bool) -> Change:
+def resolve_keyed(old: StateMetaInfo, new: StateMetaInfo, *, is_heap: bool) -> ValueChange:
     """Compare a restored keyed state with what it is registered as.
 
     Args:
@@ -330,14 +330,14 @@ def resolve_keyed(old: StateMetaInfo, new: StateMetaInfo, *, is_heap: bool) -> C
         UnsupportedError: it cannot be determined, or Flink would reconfigure a serializer of keys or namespaces.
     """
     if old == new:
-        return Change.NONE
+        return ValueChange.NONE
     if old.backend_type is not new.backend_type:
         raise UsageError(f"the restored state is {old.backend_type} state, and {new.backend_type} state is registered")
     if new.backend_type is BackendStateType.PRIORITY_QUEUE:
         outcome = _judge(old.element, new.element, "timer")
         if outcome is not Outcome.AS_IS:
             raise _refuse(outcome, "The new priority queue serializer must not be incompatible.", old.name)
-        return Change.NONE
+        return ValueChange.NONE
     the = "For heap backends, the" if is_heap else "The"
     before, after = old.namespace_serializer, new.namespace_serializer
     outcome = _judge(before, after, "namespace")
@@ -361,16 +361,16 @@ def resolve_keyed(old: StateMetaInfo, new: StateMetaInfo, *, is_heap: bool) -> C
         )
         raise _refuse(outcome, words, old.name)
     if outcome is Outcome.AS_IS:
-        return Change.NONE
+        return ValueChange.NONE
     # The heap backend holds objects, also of map keys: both are written with the new serializer.
     if isinstance(before, MapOf) and isinstance(after, MapOf) and not is_heap:
         keys = _judge(before.key, after.key, "map_key")
         if keys is not Outcome.AS_IS:
             raise _refuse(keys, MAP_KEY_WORDS, old.name)
-    return Change.REWRITE
+    return ValueChange.REWRITE
 
 
-def resolve_operator(old: StateMetaInfo, new: StateMetaInfo) -> Change:
+def resolve_operator(old: StateMetaInfo, new: StateMetaInfo) -> ValueChange:
     """Compare a restored list or broadcast state with what it is registered as.
 
     Raises:
@@ -379,7 +379,7 @@ def resolve_operator(old: StateMetaInfo, new: StateMetaInfo) -> Change:
         UnsupportedError: it cannot be determined.
     """
     if old == new:
-        return Change.NONE
+        return ValueChange.NONE
     if old.backend_type is not new.backend_type:
         raise UsageError(f"the restored state is {old.backend_type} state, and {new.backend_type} state is registered")
     if old.distribution_mode != new.distribution_mode:
@@ -401,7 +401,7 @@ def resolve_operator(old: StateMetaInfo, new: StateMetaInfo) -> Change:
         if outcome in (Outcome.INCOMPATIBLE, Outcome.UNDETERMINED):
             raise _refuse(outcome, f"The new {words} state must not be incompatible.", old.name)
         outcomes.append(outcome)
-    return Change.NONE if set(outcomes) == {Outcome.AS_IS} else Change.REWRITE
+    return ValueChange.NONE if set(outcomes) == {Outcome.AS_IS} else ValueChange.REWRITE
 
 
 def _judge(old: Serializer, new: Serializer, path: str) -> Outcome:

@@ -42,7 +42,7 @@ class JavaString:
 
 
 @dataclass(frozen=True)
-class JavaField:
+class JavaFieldDesc:
     """A field of a class.
 
     Attributes:
@@ -72,7 +72,7 @@ class JavaClassDesc:
     name: str
     suid: int
     flags: int
-    fields: tuple[JavaField, ...] = ()
+    fields: tuple[JavaFieldDesc, ...] = ()
     super_desc: JavaAnyDesc | None = None
     annotation: tuple[JavaContent, ...] = ()
 
@@ -159,7 +159,7 @@ class JavaArray:
 
 
 @dataclass(frozen=True)
-class JavaClass:
+class JavaClassLiteral:
     """A class literal."""
 
     class_desc: JavaAnyDesc | None
@@ -184,7 +184,7 @@ JavaContent: TypeAlias = (
     | JavaObject
     | JavaEnum
     | JavaArray
-    | JavaClass
+    | JavaClassLiteral
     | JavaClassDesc
     | JavaProxyDesc
     | JavaBlock
@@ -290,7 +290,7 @@ class StreamReader:
             case _Code.ARRAY:
                 return self._array(depth)
             case _Code.CLASS:
-                return self._keep(JavaClass(self._desc(depth)))
+                return self._keep(JavaClassLiteral(self._desc(depth)))
             case _Code.STRING:
                 return self._keep(JavaString(reader.utf()))
             case _Code.LONG_STRING:
@@ -350,15 +350,15 @@ class StreamReader:
         self.handles[index] = desc
         return desc
 
-    def _field(self, depth: int) -> JavaField:
+    def _field(self, depth: int) -> JavaFieldDesc:
         reader, start = self.reader, self.reader.position
         typecode, name = chr(reader.u8()), reader.utf()
         if typecode in _PRIMITIVES:
-            return JavaField(typecode, name)
+            return JavaFieldDesc(typecode, name)
         signature = self.content(depth + 1) if typecode in "[L" else None
         if not isinstance(signature, JavaString):
             raise reader.error(f"field {name!r} has no type signature", start)
-        return JavaField(typecode, name, signature)
+        return JavaFieldDesc(typecode, name, signature)
 
     def _annotation(self, depth: int) -> tuple[JavaContent, ...]:
         contents = []
@@ -472,7 +472,7 @@ class StreamWriter:
                 self.content(value.name, depth + 1)
             case JavaArray():
                 self._array(value, depth)
-            case JavaClass():
+            case JavaClassLiteral():
                 out.u8(_Code.CLASS)
                 self.content(value.class_desc, depth + 1)
                 self._assign(value)

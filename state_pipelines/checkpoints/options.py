@@ -380,7 +380,7 @@ class CheckpointOptions:
 
 
 @dataclass(frozen=True)
-class Option:
+class CheckpointOption:
     """One option of Flink.
 
     Attributes:
@@ -422,27 +422,27 @@ def _parse_claim_mode(value: Any, key: str) -> ClaimMode:
     return parse_word(ClaimMode)(value, key)
 
 
-OPTIONS: tuple[Option, ...] = (
-    Option("backend", ("state.backend.type", "state.backend"), _parse_backend),
-    Option("changelog", ("state.changelog.enabled", "state.backend.changelog.enabled"), parse_bool),
-    Option("materialization", (_CHANGELOG + "periodic-materialize.enabled",), parse_bool),
-    Option(
+OPTIONS: tuple[CheckpointOption, ...] = (
+    CheckpointOption("backend", ("state.backend.type", "state.backend"), _parse_backend),
+    CheckpointOption("changelog", ("state.changelog.enabled", "state.backend.changelog.enabled"), parse_bool),
+    CheckpointOption("materialization", (_CHANGELOG + "periodic-materialize.enabled",), parse_bool),
+    CheckpointOption(
         "materialization_interval",
         (_CHANGELOG + "periodic-materialize.interval", "state.backend.changelog.periodic-materialize.interval"),
         parse_millis,
     ),
-    Option(
+    CheckpointOption(
         "log_compression", (_CHANGELOG + "dstl.dfs.compression.enabled", "dstl.dfs.compression.enabled"), parse_bool
     ),
-    Option("interval", INTERVAL, parse_millis),
-    Option("timeout", (_OPTIONS_EXECUTION + "timeout",), parse_millis),
-    Option("min_pause", (_OPTIONS_EXECUTION + "min-pause",), parse_millis),
-    Option("tolerable_failures", (_OPTIONS_EXECUTION + "tolerable-failed-checkpoints",), parse_int),
-    Option("mode", (_OPTIONS_EXECUTION + "mode",), parse_word(CheckpointingMode)),
-    Option("num_retained", NUM_RETAINED, parse_int),
-    Option("incremental", (_OPTIONS_EXECUTION + "incremental", "state.backend.incremental"), parse_bool),
-    Option("compression", (_OPTIONS_EXECUTION + "snapshot-compression",), parse_bool),
-    Option(
+    CheckpointOption("interval", INTERVAL, parse_millis),
+    CheckpointOption("timeout", (_OPTIONS_EXECUTION + "timeout",), parse_millis),
+    CheckpointOption("min_pause", (_OPTIONS_EXECUTION + "min-pause",), parse_millis),
+    CheckpointOption("tolerable_failures", (_OPTIONS_EXECUTION + "tolerable-failed-checkpoints",), parse_int),
+    CheckpointOption("mode", (_OPTIONS_EXECUTION + "mode",), parse_word(CheckpointingMode)),
+    CheckpointOption("num_retained", NUM_RETAINED, parse_int),
+    CheckpointOption("incremental", (_OPTIONS_EXECUTION + "incremental", "state.backend.incremental"), parse_bool),
+    CheckpointOption("compression", (_OPTIONS_EXECUTION + "snapshot-compression",), parse_bool),
+    CheckpointOption(
         "inline_threshold",
         (
             _OPTIONS_EXECUTION + "data-inline-threshold",
@@ -451,29 +451,31 @@ OPTIONS: tuple[Option, ...] = (
         ),
         parse_memory_size,
     ),
-    Option("directory", (*CHECKPOINTS, "state.backend.fs.checkpointdir"), parse_text),
-    Option(
+    CheckpointOption("directory", (*CHECKPOINTS, "state.backend.fs.checkpointdir"), parse_text),
+    CheckpointOption(
         "create_subdirectory", (_OPTIONS_EXECUTION + "create-subdir", "state.checkpoints.create-subdir"), parse_bool
     ),
-    Option(
+    CheckpointOption(
         "local_backup",
         (_OPTIONS_EXECUTION + "local-backup.enabled", _RECOVERY + "from-local", "state.backend.local-recovery"),
         parse_bool,
     ),
-    Option(
+    CheckpointOption(
         "local_directories", (_OPTIONS_EXECUTION + "local-backup.dirs", "taskmanager.state.local.root-dirs"), parse_text
     ),
-    Option("restore_path", (_RECOVERY + "path", "execution.savepoint.path"), parse_text),
-    Option("claim_mode", (_RECOVERY + "claim-mode", "execution.savepoint-restore-mode"), _parse_claim_mode),
-    Option(
+    CheckpointOption("restore_path", (_RECOVERY + "path", "execution.savepoint.path"), parse_text),
+    CheckpointOption("claim_mode", (_RECOVERY + "claim-mode", "execution.savepoint-restore-mode"), _parse_claim_mode),
+    CheckpointOption(
         "allow_non_restored_state",
         (_RECOVERY + "ignore-unclaimed-state", "execution.savepoint.ignore-unclaimed-state"),
         parse_bool,
     ),
-    Option("latency_tracking", (_LATENCY + "keyed-state-enabled", _OLD_LATENCY + "keyed-state-enabled"), parse_bool),
-    Option("latency_interval", (_LATENCY + "sample-interval", _OLD_LATENCY + "sample-interval"), parse_int),
-    Option("latency_history", (_LATENCY + "history-size", _OLD_LATENCY + "history-size"), parse_int),
-    Option(
+    CheckpointOption(
+        "latency_tracking", (_LATENCY + "keyed-state-enabled", _OLD_LATENCY + "keyed-state-enabled"), parse_bool
+    ),
+    CheckpointOption("latency_interval", (_LATENCY + "sample-interval", _OLD_LATENCY + "sample-interval"), parse_int),
+    CheckpointOption("latency_history", (_LATENCY + "history-size", _OLD_LATENCY + "history-size"), parse_int),
+    CheckpointOption(
         "latency_variable", (_LATENCY + "state-name-as-variable", _OLD_LATENCY + "state-name-as-variable"), parse_bool
     ),
 )

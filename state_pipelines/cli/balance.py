@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from state_pipelines.operations.balance import (
         Balance,
-        Distribution,
         HotKeyLoad,
         OperatorBalance,
+        StateDistribution,
         SubtaskLoad,
     )
 
@@ -78,7 +78,7 @@ def _show_operator(operator: OperatorBalance, console: Console) -> None:
 _NUMBERS = ("hottest key group", "key group", "subtask", "bytes", "share", "records", "keys")
 
 
-def _show_distribution(name: str, each: Distribution, console: Console) -> None:
+def _show_distribution(name: str, each: StateDistribution, console: Console) -> None:
     lines = [
         f"parallelism {each.parallelism} of {each.max_parallelism}",
         format_bytes(each.bytes),
@@ -144,7 +144,7 @@ def draw_key_groups(loads: Sequence[int], width: int = WIDTH) -> str:
     return "".join(_HEIGHTS[(len(_HEIGHTS) * cell - 1) // largest] if cell else "·" for cell in cells)
 
 
-def draw_borders(each: Distribution, width: int = WIDTH) -> str:
+def draw_borders(each: StateDistribution, width: int = WIDTH) -> str:
     """Draw the begin of each subtask below the columns of `draw_key_groups`."""
     width = min(width, each.max_parallelism)
     line = [" "] * width

@@ -24,9 +24,9 @@ from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.operations.check.check import (
     BACKENDS,
     CheckReport,
+    CheckVerdict,
     OperatorMatch,
     StateCheck,
-    Verdict,
     check_jobs,
     format_rename_request,
     match_operators,
@@ -34,7 +34,7 @@ from state_pipelines.operations.check.check import (
 )
 from state_pipelines.operations.check.check_report import CheckGroup, group_checks
 from state_pipelines.operations.check.class_checks import scan_snapshot
-from state_pipelines.operations.jobs.job_state import Job, describe_job
+from state_pipelines.operations.jobs.job_state import JobDescription, describe_job
 from state_pipelines.operations.jobs.new_job import NewCode, describe_new_job, is_description
 from state_pipelines.operations.migration.drafting import draft_from_report, format_revision
 from state_pipelines.serializers.compatibility import Outcome
@@ -202,13 +202,13 @@ def command(
             echo(f"nothing was drafted: {'see the notes' if remarks else 'no state needs a migration'}")
         for path in drafted:
             echo(f"drafted: {path}")
-    if report.verdict is Verdict.TO_BE_DETERMINED:
+    if report.verdict is CheckVerdict.TO_BE_DETERMINED:
         ctx.exit(UNDETERMINED)
-    if not report.ok or (strict and report.verdict is not Verdict.FULLY_COMPATIBLE):
+    if not report.ok or (strict and report.verdict is not CheckVerdict.FULLY_COMPATIBLE):
         ctx.exit(ANSWER_IS_NO)
 
 
-def find_losses(report: CheckReport, old: Job) -> list[StateCheck]:
+def find_losses(report: CheckReport, old: JobDescription) -> list[StateCheck]:
     """List the states that a successful restore would drop; a state that the snapshot does not have is no loss."""
     partial = [each for each in report.checks if each.partial and each.outcome is not Outcome.INCOMPATIBLE]
     if not partial:
@@ -279,8 +279,8 @@ def show_group(group: CheckGroup, console: Console) -> None:
 
 
 def describe_new(
-    new: str | None, code: NewCode, old: Job, release: tuple[int, int], opener: Opener, *, upgrade: bool
-) -> Job:
+    new: str | None, code: NewCode, old: JobDescription, release: tuple[int, int], opener: Opener, *, upgrade: bool
+) -> JobDescription:
     """The new job: that of a snapshot, of a description, or the old one with the new code or on a newer Flink.
 
     Args:
@@ -314,7 +314,9 @@ def write_revision(location: Location, text: str) -> str:
     return str(location)
 
 
-def _write_draft(snapshot: Snapshot, new: Job, report: CheckReport, directory: str) -> tuple[list[str], list[str]]:
+def _write_draft(
+    snapshot: Snapshot, new: JobDescription, report: CheckReport, directory: str
+) -> tuple[list[str], list[str]]:
     """The files that were written, one or none, and remarks."""
     location = resolve(directory)
     if is_directory(location) and list_directory(location):

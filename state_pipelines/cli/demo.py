@@ -30,7 +30,7 @@ from state_pipelines.snapshot import Snapshot, open_snapshot
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from state_pipelines.dagster.testing import Outcome
+    from state_pipelines.dagster.testing import RunResult
     from state_pipelines.operations.check.check import MigrationCheckReport
 
 _MARK = ".state-pipelines-demo"
@@ -40,7 +40,7 @@ _SAMPLES = 3
 
 
 @dataclass(frozen=True)
-class Example:
+class OrdersExample:
     """The orders example.
 
     Attributes:
@@ -131,7 +131,7 @@ def _end(ctx: click.Context, console: Console, started: float, *, fine: bool) ->
         ctx.exit(ANSWER_IS_NO)
 
 
-def find_example() -> Example:
+def find_example() -> OrdersExample:
     """The orders example in the source tree that this package is part of.
 
     Raises:
@@ -147,7 +147,7 @@ def find_example() -> Example:
             where=Where(file=str(orders)),
             hint="Get the source tree of state-pipelines and run `make demo` in it",
         )
-    return Example(root, savepoints, found[-1], orders / "migrations")
+    return OrdersExample(root, savepoints, found[-1], orders / "migrations")
 
 
 def prepare_home(directory: Path, *, keep: bool) -> Home:
@@ -175,7 +175,7 @@ def prepare_home(directory: Path, *, keep: bool) -> Home:
     return home
 
 
-def materialise(example: Example, home: Home, snapshot: Snapshot) -> Outcome:
+def materialise(example: OrdersExample, home: Home, snapshot: Snapshot) -> RunResult:
     """Run the job `migrate_snapshot` of the example for one snapshot, in this process.
 
     Raises:
@@ -229,7 +229,7 @@ def show_verdict(report: MigrationCheckReport, console: Console) -> None:
                 show_group(group, console)
 
 
-def show_outcome(outcome: Outcome, snapshot: Snapshot, migration: Migration, console: Console) -> bool:
+def show_outcome(outcome: RunResult, snapshot: Snapshot, migration: Migration, console: Console) -> bool:
     """Print what changed, which checks passed and where the new savepoint is; whether all is fine."""
     path = outcome.metadata.get("migrated_savepoint", {}).get("path")
     if path is not None:
@@ -290,7 +290,7 @@ def _read_values(snapshot: Snapshot, migration: Migration) -> dict[str, dict[str
     return {compact(row["state_key"]): row["value"] for row in rows if row["value"] is not None}
 
 
-def _show_ui(example: Example, home: Home, console: Console) -> None:
+def _show_ui(example: OrdersExample, home: Home, console: Console) -> None:
     _head("The UI of Dagster", console)
     variables = {
         "DAGSTER_HOME": home.dagster,

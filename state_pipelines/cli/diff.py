@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from state_pipelines.keyed.digests import RecordDigest
-    from state_pipelines.operations.diff.diff_report import Example, OperatorDiff, Property, SnapshotDiff, StateDiff
+    from state_pipelines.operations.diff.diff_report import (
+        ComparedProperty,
+        Example,
+        OperatorDiff,
+        SnapshotDiff,
+        StateDiff,
+    )
 
 _CELL_SIZE = 300
 
@@ -148,7 +154,7 @@ def _show_state(state: StateDiff, console: Console) -> None:
         _show_examples(examples, console)
 
 
-def _show_properties(properties: Iterable[Property], console: Console, *, depth: int = 2) -> None:
+def _show_properties(properties: Iterable[ComparedProperty], console: Console, *, depth: int = 2) -> None:
     for compared in properties:
         if compared.differs:
             old, new = (shorten_classes(_tell_answer(compared, each)) for each in (compared.one, compared.other))
@@ -156,7 +162,7 @@ def _show_properties(properties: Iterable[Property], console: Console, *, depth:
             console.print(text, style=None if compared.counts else "dim", soft_wrap=True)
 
 
-def _tell_answer(compared: Property, answer: object) -> str:
+def _tell_answer(compared: ComparedProperty, answer: object) -> str:
     if answer is None or answer == []:
         return "none"
     if compared.name == "bytes" and isinstance(answer, int):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from state_pipelines.operations.balance import Balance
-    from state_pipelines.operations.inspect import ConnectorReport, CoordinatorReport, KeyedFormat
+    from state_pipelines.operations.inspect import ConnectorReport, CoordinatorReport, KeyedFormatReport
     from state_pipelines.operations.profiling import Profile
     from state_pipelines.snapshot import Snapshot
 
@@ -276,7 +276,7 @@ def _show_python(operator: OperatorReport, console: Console) -> None:
     )
 
 
-def _describe_format(each: KeyedFormat, operator: OperatorReport) -> str:
+def _describe_format(each: KeyedFormatReport, operator: OperatorReport) -> str:
     lines = [each.format]
     if each.compression:
         lines.append("not compressed" if each.compression == "none" else f"compression {each.compression}")

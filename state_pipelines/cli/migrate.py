@@ -75,7 +75,7 @@ class FieldChange:
 
 
 @dataclass(frozen=True)
-class StateChange:
+class MigratedState:
     """One state that is rewritten, under another name, or dropped.
 
     Attributes:
@@ -91,7 +91,7 @@ class StateChange:
     fields: tuple[FieldChange, ...]
 
 
-def list_changes(plans: Mapping[str, OperatorPlan], chain: Chain, snapshot: Snapshot) -> list[StateChange]:
+def list_changes(plans: Mapping[str, OperatorPlan], chain: Chain, snapshot: Snapshot) -> list[MigratedState]:
     """Changes of a chain of migrations.
 
     Args:
@@ -114,9 +114,9 @@ def list_changes(plans: Mapping[str, OperatorPlan], chain: Chain, snapshot: Snap
                 continue
             steps = _find_steps(name, own) if origins == (name,) else None
             fields = _trace_state(before, flow.shape, steps, plan.context)
-            changes.append(StateChange(operator, name, origins, tuple(fields)))
+            changes.append(MigratedState(operator, name, origins, tuple(fields)))
         changes += (
-            StateChange(operator, "", (name,), (FieldChange(_describe(plan.shapes[name]), "", f"dropped: {reason}"),))
+            MigratedState(operator, "", (name,), (FieldChange(_describe(plan.shapes[name]), "", f"dropped: {reason}"),))
             for name, reason in plan.dropped.items()
             if name in plan.shapes
         )
@@ -146,7 +146,7 @@ def trace_fields(
     return [*changes, *(FieldChange("", f"{name}: {after[name]}", "; ".join(notes)) for name, notes in added)]
 
 
-def show_states(changes: Sequence[StateChange], console: Console) -> None:
+def show_states(changes: Sequence[MigratedState], console: Console) -> None:
     """Print what happened to every state; a title for each when there are several."""
     for each in changes:
         if len(changes) > 1:
@@ -494,7 +494,7 @@ def _show_nothing(route: Route, *, as_json: bool) -> None:
         echo(f"the snapshot is at {route.end} already: nothing to do, nothing was written")
 
 
-def _show_result(result: MigrationResult, route: Route, changes: list[StateChange], console: Console) -> None:
+def _show_result(result: MigrationResult, route: Route, changes: list[MigratedState], console: Console) -> None:
     for name, (migration, _) in zip(route.names, route.chain, strict=True):
         console.print(f"{name}: {migration.description}", style="bold")
     show_states(changes, console)
@@ -510,7 +510,7 @@ def _show_result(result: MigrationResult, route: Route, changes: list[StateChang
     console.print(f"new savepoint: {result.path}", style="bold", soft_wrap=True)
 
 
-def _to_json(result: MigrationResult, route: Route, changes: list[StateChange]) -> dict[str, Any]:
+def _to_json(result: MigrationResult, route: Route, changes: list[MigratedState]) -> dict[str, Any]:
     return {
         "path": result.path,
         "fingerprint": result.snapshot.fingerprint,

@@ -16,7 +16,7 @@ from state_pipelines.cli.options import ALLOW_ROOT, AS_JSON, MAP, STORAGE_OPTION
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.retention import (
     ApplyLimits,
-    Outcome,
+    DeletionOutcome,
     PathKind,
     RetentionPolicy,
     apply_plan,
@@ -110,17 +110,17 @@ def show_result(result: ApplyResult, *, as_json: bool) -> bool:
 
 def show_records(records: Sequence[AuditRecord], pinned: Sequence[str], *, as_json: bool) -> int:
     """Print which files were restored or purged, and which snapshots were pinned; returns the exit code."""
-    failed = [record for record in records if record.outcome is Outcome.FAILED]
-    incomplete = [record for record in records if record.outcome is Outcome.INCOMPLETE]
-    unverified = [record for record in records if record.outcome is Outcome.RESTORED and record.detail]
+    failed = [record for record in records if record.outcome is DeletionOutcome.FAILED]
+    incomplete = [record for record in records if record.outcome is DeletionOutcome.INCOMPLETE]
+    unverified = [record for record in records if record.outcome is DeletionOutcome.RESTORED and record.detail]
     code = ANSWER_IS_NO if failed or incomplete else UNDETERMINED if unverified else 0
     if as_json:
         found = {"records": [record.to_json() for record in records], "pinned": list(pinned)}
         click.echo(json.dumps(found, indent=2))
         return code
-    for outcome in (Outcome.RESTORED, Outcome.PURGED):
+    for outcome in (DeletionOutcome.RESTORED, DeletionOutcome.PURGED):
         done = [record for record in records if record.outcome is outcome]
-        done += incomplete if outcome is Outcome.RESTORED else []
+        done += incomplete if outcome is DeletionOutcome.RESTORED else []
         if done:
             size = format_bytes(sum(record.bytes for record in done))
             echo(f"{plural(len(done), 'file')} with {size} {outcome.value}")

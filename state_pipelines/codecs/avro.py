@@ -366,7 +366,7 @@ class FixedBytes(lay.Layout):
 
 
 @dataclass(frozen=True)
-class Blocks(lay.Layout):
+class BlockArray(lay.Layout):
     """Blocks of a varint count and elements, up to an empty one."""
 
     element: lay.Layout
@@ -406,7 +406,7 @@ def _derive(schema: AvroSchema, reference: object, above: tuple[str, ...]) -> la
             case "fixed":
                 return FixedBytes(node["size"])  # type: ignore[arg-type]
             case "array":
-                return Blocks(_derive(schema, node["items"], above))
+                return BlockArray(_derive(schema, node["items"], above))
             case "map":
                 return BlockMapping(lay.Sized(text=True), _derive(schema, node["values"], above))
             case dict() | list():

@@ -37,7 +37,7 @@ from state_pipelines.codecs.programs.execution import (
     decode_spans,
     encode_array,
 )
-from state_pipelines.codecs.programs.program import Program, compile_layout, pojo_fields
+from state_pipelines.codecs.programs.program import LayoutProgram, compile_layout, pojo_fields
 from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError, Where
 from state_pipelines.serializers import tree
@@ -81,7 +81,7 @@ def find_surrogate(layout: Layout) -> Surrogate | None:
             return _or_itself(lay.Tagged(cases, width=4))
         case _ if type(layout) in _BEAM_LEAVES:
             return Surrogate(_BEAM_LEAVES[type(layout)](layout), _same, _same)
-        case lay.Opaque():
+        case lay.OpaqueBytes():
             return Surrogate(lay.Struct(((lay.OPAQUE_FIELD, lay.Sized()),)), _same, _same)
         case (
             lay.Optional(inner=inner) | lay.Marked(inner=inner) | lay.MeasuredKey(inner=inner) | lay.Framed(inner=inner)
@@ -295,7 +295,7 @@ class Decoded:
         return pa.array(texts, pa.string())
 
 
-class Columns(ABC):
+class ColumnCodec(ABC):
     """The way between the records of one layout and Arrow arrays.
 
     Attributes:
@@ -350,7 +350,7 @@ class Columns(ABC):
 
 
 @lru_cache(maxsize=512)
-def plan_columns(layout: lay.Layout, wanted: Wanted = None) -> Columns:
+def plan_columns(layout: lay.Layout, wanted: Wanted = None) -> ColumnCodec:
     """Return the columns of `layout`; with `wanted`, of these fields only (decoding).
 
     Raises:
@@ -366,7 +366,7 @@ def plan_columns(layout: lay.Layout, wanted: Wanted = None) -> Columns:
     _require_ends(layout, tail=True)
     surrogate = find_surrogate(layout)
     if surrogate is None:
-        return KernelColumns(compile_layout(layout, wanted))
+        return KernelCodec(compile_layout(layout, wanted))
     return ScalarColumns(layout, surrogate, compile_layout(lay.Optional(surrogate.layout), wanted))
 
 
@@ -376,10 +376,10 @@ def column_type(layout: lay.Layout) -> pa.DataType:
 
 
 @dataclass(frozen=True, eq=False)
-class KernelColumns(Columns):
+class KernelCodec(ColumnCodec):
     """Columns that the kernels make."""
 
-    program: Program
+    program: LayoutProgram
     may_fail: bool = field(default=False, init=False)
 
     @property
@@ -429,7 +429,7 @@ class KernelColumns(Columns):
 
 
 @dataclass(frozen=True, eq=False)
-class ScalarColumns(Columns):
+class ScalarColumns(ColumnCodec):
     """Columns that the scalar codec makes, by way of the bytes of another layout, which the kernels run.
 
     Attributes:
@@ -440,7 +440,7 @@ class ScalarColumns(Columns):
 
     layout: lay.Layout
     surrogate: Surrogate
-    program: Program
+    program: LayoutProgram
     may_fail: bool = field(default=True, init=False)
 
     @property
@@ -506,7 +506,7 @@ class ScalarColumns(Columns):
         sizes = np.array([len(each) for each in records], np.int64)
         stops = np.cumsum(sizes, dtype=np.int64)
         data = np.frombuffer(b"".join(records), np.uint8)
-        return KernelColumns(self.program).decode(data, stops - sizes, stops, lenient=lenient)
+        return KernelCodec(self.program).decode(data, stops - sizes, stops, lenient=lenient)
 
     @override
     def encode(self, array: pa.Array) -> Encoded:
@@ -528,7 +528,7 @@ class ScalarColumns(Columns):
 
 
 @dataclass(frozen=True, eq=False)
-class RunColumns(Columns):
+class RunColumns(ColumnCodec):
     """Columns of lists that are stored in several arrays each (`layout.Runs`).
 
     Attributes:
@@ -536,12 +536,12 @@ class RunColumns(Columns):
         written: of lists with an array per element.
     """
 
-    stored: Columns
-    written: Columns
+    stored: ColumnCodec
+    written: ColumnCodec
 
     @property
     def may_fail(self) -> bool:  # type: ignore[override]
-        """See `Columns`."""
+        """See `ColumnCodec`."""
         return self.stored.may_fail
 
     @property
@@ -655,7 +655,7 @@ def _require_ends(layout: lay.Layout, *, tail: bool) -> None:
         tail: it reaches to the end of its record.
     """
     match layout:
-        case lay.Opaque(inner=lay.Dynamic() as inner):
+        case lay.OpaqueBytes(inner=lay.Dynamic() as inner):
             if not tail:
                 _require_known(inner)
         case lay.Struct(fields=fields) | lay.Masked(fields=fields) | lay.PojoObject(fields=fields):
@@ -681,7 +681,7 @@ def _move(error: StateError, offset: int) -> None:
 
 def has_opaque(layout: lay.Layout) -> bool:
     """Return whether a layout keeps a value, or anything nested in it, as bytes (`layout.Opaque`)."""
-    return any(isinstance(each, lay.Opaque) for each in walk_layout(layout))
+    return any(isinstance(each, lay.OpaqueBytes) for each in walk_layout(layout))
 
 
 def find_fields(layout: lay.Layout) -> dict[str, lay.Layout]:

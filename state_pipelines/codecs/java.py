@@ -31,8 +31,8 @@ from state_pipelines.binary.java_stream import (
     JavaAnyDesc,
     JavaArray,
     JavaBlock,
-    JavaClass,
     JavaClassDesc,
+    JavaClassLiteral,
     JavaContent,
     JavaEnum,
     JavaObject,
@@ -456,7 +456,7 @@ def _count_leaf(value: JavaValue) -> int:
             return count_repeated(value.values)
         case JavaEnum():
             return count_repeated(value.constant)
-        case JavaClass(class_desc=JavaClassDesc() | JavaProxyDesc() as desc) | (
+        case JavaClassLiteral(class_desc=JavaClassDesc() | JavaProxyDesc() as desc) | (
             JavaClassDesc() | JavaProxyDesc() as desc
         ):
             return 1 + sum(map(count_repeated, _names_of(desc)))
@@ -502,7 +502,7 @@ class _Conversion:
                 if isinstance(content.values, bytes):
                     return content.values
                 return ArrayValue(content.class_desc.name, tuple(map(self.value, content.values)))
-            case JavaClass():
+            case JavaClassLiteral():
                 desc = content.class_desc
                 return TypedValue("java.lang.Class", desc.name if isinstance(desc, JavaClassDesc) else None)
             case JavaBlock():

@@ -21,8 +21,8 @@ from state_pipelines.binary.data_views import split_units
 from state_pipelines.binary.java_stream import (
     JavaArray,
     JavaBlock,
-    JavaClass,
     JavaClassDesc,
+    JavaClassLiteral,
     JavaContent,
     JavaEnum,
     JavaObject,
@@ -62,7 +62,16 @@ _UNTAGGED = (
     *("Boolean", "Byte", "Character", "Short", "Integer", "Long", "Float", "Double"),
     *("StringBuilder", "StringBuffer", "Void"),
 )
-_JAVA_CONTENTS = (JavaString, JavaObject, JavaEnum, JavaArray, JavaClass, JavaClassDesc, JavaBlock, JavaReference)
+_JAVA_CONTENTS = (
+    JavaString,
+    JavaObject,
+    JavaEnum,
+    JavaArray,
+    JavaClassLiteral,
+    JavaClassDesc,
+    JavaBlock,
+    JavaReference,
+)
 _MOST_BITS = 14_000
 _LONGEST_PLAIN = 1_000
 
@@ -358,7 +367,7 @@ def _(value: TimestampValue) -> Json:
 @value_json.register(JavaObject)
 @value_json.register(JavaEnum)
 @value_json.register(JavaArray)
-@value_json.register(JavaClass)
+@value_json.register(JavaClassLiteral)
 @value_json.register(JavaClassDesc)
 @value_json.register(JavaBlock)
 @value_json.register(JavaReference)
@@ -599,9 +608,9 @@ def _(node: tree.Tuple | tree.CaseClass, value: object) -> Json:
     return tagged("@tuple", _fields(node.fields, value))
 
 
-@_render.register(tree.Row)
+@_render.register(tree.PositionalRow)
 @_render.register(tree.PythonRow)
-def _(node: tree.Row | tree.PythonRow, value: object) -> Json:
+def _(node: tree.PositionalRow | tree.PythonRow, value: object) -> Json:
     return {"@row": _fields(node.fields, value), "@kind": str(_members(value).get("row_kind") or "+I")}
 
 

@@ -348,7 +348,7 @@ OPAQUE_FIELD = "@bytes"
 
 
 @dataclass(frozen=True)
-class Opaque(Layout):
+class OpaqueBytes(Layout):
     """A value that is passed on undecoded: a struct with its bytes in the only field, `@bytes`."""
 
     inner: Layout

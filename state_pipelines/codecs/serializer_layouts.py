@@ -317,7 +317,7 @@ def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout
             return lay.Sequence(lay.Optional(derive(element), null_flag=0))
         case tree.Tuple(fields=fields):
             return lay.Struct(_positional(fields, context))
-        case tree.Row(fields=fields, supports_row_kind=kind):
+        case tree.PositionalRow(fields=fields, supports_row_kind=kind):
             return lay.Masked(_positional(fields, context), kind)
         case tree.Either(left=left, right=right):
             return lay.Choice(derive(left), derive(right))
@@ -406,23 +406,23 @@ def walk(serializer: tree.Serializer) -> Iterator[tree.Serializer]:
         yield from walk(nested)
 
 
-def _dynamic(serializer: tree.Serializer, context: LayoutContext) -> lay.Dynamic | lay.Opaque:
+def _dynamic(serializer: tree.Serializer, context: LayoutContext) -> lay.Dynamic | lay.OpaqueBytes:
     # Only Kryo asks for the field lists; without them equal layouts stay equal.
     layout = lay.Dynamic(serializer, context.kryo_version)
     if isinstance(serializer, tree.Kryo):
         layout = lay.Dynamic(serializer, context.kryo_version, context.classes, context.messages)
     match context.opaque_values:
         case OpaqueValues.ALL if not runs(layout):
-            return lay.Opaque(layout)
+            return lay.OpaqueBytes(layout)
         case OpaqueValues.UNDECODABLE if not runs(layout) and not is_known(layout):
-            return lay.Opaque(layout)
+            return lay.OpaqueBytes(layout)
     return layout
 
 
 def contains_opaque(serializer: tree.Serializer, context: LayoutContext) -> bool:
     """Return whether values of `serializer` are or contain opaque values."""
     return any(
-        isinstance(each, lay.Opaque) for each in walk_layout(derive_layout(serializer, keep_all_opaque(context)))
+        isinstance(each, lay.OpaqueBytes) for each in walk_layout(derive_layout(serializer, keep_all_opaque(context)))
     )
 
 

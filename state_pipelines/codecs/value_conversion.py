@@ -92,7 +92,9 @@ class ValueConversion:
             case tree.MapOf(), tree.MapOf():
                 key, each_value = _lift(self.find(old.key, new.key)), _lift(self.find(old.value, new.value))
                 return lambda value: [(key(one), each_value(other)) for one, other in value]
-            case tree.Tuple() | tree.Row(), _ if type(new) is type(old) and len(old.fields) == len(new.fields):
+            case tree.Tuple() | tree.PositionalRow(), _ if type(new) is type(old) and len(old.fields) == len(
+                new.fields
+            ):
                 return self._find_positional(old.fields, new.fields)
             case tree.Either(), tree.Either():
                 left, right = self.find(old.left, new.left), self.find(old.right, new.right)

@@ -38,7 +38,7 @@ _TRANSIENT = frozenset({StorageError.__name__})
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedRun:
     """A failed run of a migration.
 
     Attributes:
@@ -117,7 +117,7 @@ class MigrationRuns:
             f"{self._job.prefix(MIGRATE)} for its partition"
         )
 
-    def list_failures(self, since: float | None) -> tuple[float, Sequence[Failure]]:
+    def list_failures(self, since: float | None) -> tuple[float, Sequence[FailedRun]]:
         """Return the time of the newest failed run, and the failures that call for a decision.
 
         Args:
@@ -140,7 +140,7 @@ class MigrationRuns:
         last = max([since, *(each.update_timestamp.timestamp() for each in records)])
         return last, [failure for each in records if (failure := self._describe(each.dagster_run)) is not None]
 
-    def explain_retry(self, failure: Failure) -> str:
+    def explain_retry(self, failure: FailedRun) -> str:
         """Return a text that says whether a failed run is requested again, and why."""
         name = f"{failure.key}: run {failure.run.run_id[:8]} failed"
         if failure.next_attempt is not None:
@@ -150,7 +150,7 @@ class MigrationRuns:
             "when the cause is removed"
         )
 
-    def _describe(self, run: dg.DagsterRun) -> Failure | None:
+    def _describe(self, run: dg.DagsterRun) -> FailedRun | None:
         """Return what follows from a failed run; None if it is not ours, explained by its error, or not the newest."""
         key = run.tags.get(PARTITION_TAG)
         attempt = None if key is None else self._count(key, run)
@@ -159,7 +159,7 @@ class MigrationRuns:
             return None
         if self._list(key)[0].run_id != run.run_id:
             return None
-        return Failure(key, run, attempt, attempt + 1 if attempt <= retries else None)
+        return FailedRun(key, run, attempt, attempt + 1 if attempt <= retries else None)
 
     def _is_explained(self, run: dg.DagsterRun) -> bool:
         """Return whether the same run would fail again: an error of the state or of a check, or Dagster retries it."""

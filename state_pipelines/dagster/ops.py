@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from state_pipelines.dagster.assets import applied_retention, retention_plan, snapshots
 from state_pipelines.dagster.assets.checkpoint import (
     CheckpointConfig,
-    SavepointConfig,
+    SavepointFormatConfig,
     describe_checkpoint,
     get_snapshot,
     take_checkpoints,
@@ -43,7 +43,7 @@ from state_pipelines.dagster.written_savepoints import NameTarget, WrittenSavepo
 from state_pipelines.errors import IncompatibleError, ProofError, StateError, Where
 from state_pipelines.keyed.keys import KeyText
 from state_pipelines.operations.auditing import Depth, audit_snapshot
-from state_pipelines.operations.check.check import Verdict
+from state_pipelines.operations.check.check import CheckVerdict
 from state_pipelines.operations.erase import plan_erasure, require_searched, run_erasure, search_below
 from state_pipelines.operations.key_search import KeySearch
 from state_pipelines.operations.proofs import ProofReport
@@ -232,7 +232,7 @@ def check(
     report = judge_snapshot(flink_job, opened, config)
     context.add_output_metadata(describe_report(report, opened))
     verdict = report.migrated.verdict
-    if verdict is Verdict.INCOMPATIBLE:
+    if verdict is CheckVerdict.INCOMPATIBLE:
         reasons = "; ".join(list_reasons(report)[:_SHOWN])
         raise IncompatibleError(
             f"Flink would refuse the state in the new job: {reasons}", where=Where(file=opened.path)
@@ -362,7 +362,7 @@ def checkpoint(
 @checked_op(ins={"after": dg.In(dg.Nothing)})
 def savepoint(
     context: dg.OpExecutionContext,
-    config: SavepointConfig,
+    config: SavepointFormatConfig,
     flink_job: dg.ResourceParam[FlinkJob],
     spark: SparkResource,
 ) -> SnapshotPath:

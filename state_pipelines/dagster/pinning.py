@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.dagster.assets.applied_retention import open_log
 from state_pipelines.dagster.assets.retention_plan import find_roots
 from state_pipelines.errors import UsageError, Where
-from state_pipelines.operations.retention import Outcome, list_quarantine, restore_quarantined
+from state_pipelines.operations.retention import DeletionOutcome, list_quarantine, restore_quarantined
 from state_pipelines.operations.retention.own_directory import pin_restored, pin_snapshot, unpin_snapshot
 from state_pipelines.storage import METADATA_FILE, Location, resolve
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PIN = "pin_snapshot"
 RESTORE = "restore_snapshot"
 
-_BACK = (Outcome.RESTORED, Outcome.INCOMPLETE)
+_BACK = (DeletionOutcome.RESTORED, DeletionOutcome.INCOMPLETE)
 _SHOWN = 10
 
 
@@ -73,7 +73,7 @@ def restore_snapshots(job: FlinkJob, what: str, *, reason: str) -> Restored:
     records = restore_quarantined(roots, _find_quarantined(roots, what), open_log(job), path_mapping=job.reach)
     back = [each for each in records if each.outcome in _BACK]
     snapshots = pin_restored(roots, records, reason=reason)
-    is_problem = [each.outcome in (Outcome.FAILED, Outcome.INCOMPLETE) for each in records]
+    is_problem = [each.outcome in (DeletionOutcome.FAILED, DeletionOutcome.INCOMPLETE) for each in records]
     return Restored(
         snapshots,
         len(back),

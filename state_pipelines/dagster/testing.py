@@ -153,7 +153,7 @@ class CheckOutcome:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunResult:
     """The result of a run.
 
     Attributes:
@@ -169,7 +169,7 @@ class Outcome:
     failures: tuple[str, ...]
 
 
-def migrate_snapshot(job: FlinkJob, snapshot: Snapshot, *, home: Path) -> Outcome:
+def migrate_snapshot(job: FlinkJob, snapshot: Snapshot, *, home: Path) -> RunResult:
     """Run the job `migrate_snapshot` for one snapshot, with logs and warnings of Dagster switched off.
 
     Args:
@@ -197,7 +197,7 @@ def migrate_snapshot(job: FlinkJob, snapshot: Snapshot, *, home: Path) -> Outcom
         logging.disable(logging.NOTSET)
 
 
-def _read_outcome(result: dg.ExecuteInProcessResult) -> Outcome:
+def _read_outcome(result: dg.ExecuteInProcessResult) -> RunResult:
     metadata = {
         event.asset_key.path[-1]: {name: value.value for name, value in event.materialization.metadata.items()}
         for event in result.get_asset_materialization_events()
@@ -219,4 +219,4 @@ def _read_outcome(result: dg.ExecuteInProcessResult) -> Outcome:
         while error is not None and error.cause is not None:
             error = error.cause
         failures.append(f"{event.step_key}: {error.message.strip() if error else 'failed'}")
-    return Outcome(result.success, metadata, tuple(checks), tuple(failures))
+    return RunResult(result.success, metadata, tuple(checks), tuple(failures))

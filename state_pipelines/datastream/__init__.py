@@ -4,6 +4,7 @@ Names and meaning are those of `pyflink.common` and `pyflink.datastream` (2.2). 
 in one subtask, on state that Flink restores.
 """
 
+from state_pipelines.backends.keyed_backend import TimeDomain as TimeDomain
 from state_pipelines.datastream.flink_types import Types as Types
 from state_pipelines.datastream.functions import AggregateFunction as AggregateFunction
 from state_pipelines.datastream.functions import AggregatingState as AggregatingState
@@ -33,7 +34,6 @@ from state_pipelines.datastream.functions import ReducingStateDescriptor as Redu
 from state_pipelines.datastream.functions import RuntimeContext as RuntimeContext
 from state_pipelines.datastream.functions import StateDescriptor as StateDescriptor
 from state_pipelines.datastream.functions import TaskInfo as TaskInfo
-from state_pipelines.datastream.functions import TimeDomain as TimeDomain
 from state_pipelines.datastream.functions import TimerService as TimerService
 from state_pipelines.datastream.functions import ValueState as ValueState
 from state_pipelines.datastream.functions import ValueStateDescriptor as ValueStateDescriptor

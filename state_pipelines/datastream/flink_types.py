@@ -501,7 +501,7 @@ def derive_serializer_type(serializer: tree.Serializer) -> TypeInformation:
             found = MapTypeInfo(derive(key), derive(value))
         case tree.Tuple(fields=fields, tuple_class=name):
             found = TupleTypeInfo(tuple(map(derive, fields)), name)
-        case tree.Row(fields=fields):
+        case tree.PositionalRow(fields=fields):
             found = RowTypeInfo(tuple(map(derive, fields)))
         case tree.Enum():
             found = EnumTypeInfo(serializer)
@@ -912,7 +912,7 @@ def check_key_type(serializer: Serializer, hashed_classes: Collection[str] = ())
 def _find_unsupported(serializer: Serializer, hashed_classes: Collection[str]) -> Iterator[Serializer]:
     """Find unsupported types; like Flink, inside tuples and rows only."""
     match serializer:
-        case tree.Tuple(fields=fields) | tree.Row(fields=fields):
+        case tree.Tuple(fields=fields) | tree.PositionalRow(fields=fields):
             for each in fields:
                 yield from _find_unsupported(each, hashed_classes)
         case tree.Enum() | tree.ScalaEnum() | tree.GenericArray():

@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from state_pipelines.datastream.flink_types import derive_type
@@ -21,7 +20,7 @@ from state_pipelines.serializers.state_meta_info import keyed_state
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from state_pipelines.backends.keyed_backend import KeyedStateBackend, TimerQueue
+    from state_pipelines.backends.keyed_backend import KeyedStateBackend, TimeDomain, TimerQueue
     from state_pipelines.datastream.ttl import Clock, StateTtlConfig
     from state_pipelines.datastream.type_information import TypeDescription, TypeInformation
     from state_pipelines.metadata.handles import KeyGroupRange
@@ -316,7 +315,7 @@ IN = TypeVar("IN")
 OUT = TypeVar("OUT")
 
 
-class State(ABC):
+class FunctionState(ABC):
     """Base class of all states."""
 
     @abstractmethod
@@ -324,7 +323,7 @@ class State(ABC):
         """Remove what is stored for the current key."""
 
 
-class ValueState(State, Generic[T]):
+class ValueState(FunctionState, Generic[T]):
     """One value per key."""
 
     @abstractmethod
@@ -340,7 +339,7 @@ class ValueState(State, Generic[T]):
         """
 
 
-class AppendingState(State, Generic[IN, OUT]):
+class AppendingState(FunctionState, Generic[IN, OUT]):
     """A state that values are added to."""
 
     @abstractmethod
@@ -393,7 +392,7 @@ class ListState(MergingState[T, "Sequence[T]"]):
         return iter(self.get())
 
 
-class ReadOnlyMap(State, Generic[K, V]):
+class ReadOnlyMap(FunctionState, Generic[K, V]):
     """Reading of a map by key; also with the syntax of dicts."""
 
     @abstractmethod
@@ -526,15 +525,6 @@ LOWEST_WATERMARK = -(1 << 63)
 
 HIGHEST_WATERMARK = (1 << 63) - 1
 """The watermark at the end of the input (`Watermark.MAX_WATERMARK`)."""
-
-
-class TimeDomain(Enum):
-    """The time that a timer waits for."""
-
-    EVENT_TIME = 0
-    """The watermark."""
-    PROCESSING_TIME = 1
-    """The clock of the subtask."""
 
 
 class TimerService:

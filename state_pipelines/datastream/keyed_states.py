@@ -272,7 +272,7 @@ def has_pyflink_states(infos: Iterable[StateMetaInfo]) -> bool:
 
 def unwrap_key(serializer: Serializer) -> Serializer:
     """The serializer of the keys of PyFlink, out of the row that Java has them in."""
-    if isinstance(serializer, tree.Row) and len(serializer.fields) == 1:
+    if isinstance(serializer, tree.PositionalRow) and len(serializer.fields) == 1:
         return serializer.fields[0]
     return serializer
 

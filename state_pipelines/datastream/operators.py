@@ -19,8 +19,7 @@ from typing_extensions import override
 
 from state_pipelines.backends.changelog import ChangelogSettings, ChangelogSnapshots, ChangelogStore, is_continuable
 from state_pipelines.backends.entry_store import HeapStore
-from state_pipelines.backends.keyed_backend import KeyedStateBackend, TimerQueue, timer_state_name
-from state_pipelines.backends.keyed_backend import TimeDomain as QueueDomain
+from state_pipelines.backends.keyed_backend import KeyedStateBackend, TimeDomain, TimerQueue, timer_state_name
 from state_pipelines.backends.operator_backend import (
     OperatorStateBackend,
     RawKeyedOutput,
@@ -49,7 +48,6 @@ from state_pipelines.datastream.functions import (
     OutputTag,
     RuntimeContext,
     TaskInfo,
-    TimeDomain,
     TimerService,
     require_function,
 )
@@ -76,7 +74,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from state_pipelines.backends.entry_store import EntryStore
-    from state_pipelines.backends.keyed_backend import Timer
+    from state_pipelines.backends.keyed_backend import InternalTimer
     from state_pipelines.backends.operator_backend import OldOperatorState
     from state_pipelines.backends.snapshots import KeyedSnapshot, LocalBackup
     from state_pipelines.datastream.functions import (
@@ -994,12 +992,12 @@ class KeyedOperator(FunctionOperator):
     def _open_contexts(self) -> None:
         self._event_timers, self._processing_timers = (
             TimerQueue(self.backend, timer_state_name(self.timer_service, domain), self.timer_namespace)
-            for domain in QueueDomain
+            for domain in TimeDomain
         )
         self._timers = TimerService(self.backend, self._event_timers, self._processing_timers, self._clock)
         self._context: Any = ElementContext(self._timers)
 
-    def _on_timer(self, timer: Timer, key: Any, domain: TimeDomain) -> Output:
+    def _on_timer(self, timer: InternalTimer, key: Any, domain: TimeDomain) -> Output:
         """Call the function for a timer of a key, as the function knows it."""
         self._context.set_key(key, timer.timestamp, domain)
         emitted: Output = self.function.on_timer(timer.timestamp, self._context)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from state_pipelines.datastream.functions import (
     AggregatingState,
     BroadcastState,
+    FunctionState,
     ListState,
     ListStateDescriptor,
     MapState,
@@ -20,7 +21,6 @@ from state_pipelines.datastream.functions import (
     OperatorStateStore,
     ReadOnlyBroadcastState,
     ReducingState,
-    State,
     ValueState,
 )
 from state_pipelines.datastream.ttl import TtlCleaner, TtlRules
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.backends.keyed_backend import KeyedStateBackend, StateTable
-    from state_pipelines.backends.operator_backend import BroadcastTable, OperatorList, OperatorStateBackend
+    from state_pipelines.backends.operator_backend import HeapBroadcastState, OperatorList, OperatorStateBackend
     from state_pipelines.datastream.functions import (
         AggregatingStateDescriptor,
         ReducingStateDescriptor,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.type_information import TypeInformation
 
 
-class TableState(State):
+class TableState(FunctionState):
     """A state of the current key and namespace.
 
     Args:
@@ -536,7 +536,7 @@ class TtlAggregatingState(_TtlCombinedState, TableAggregatingState):
     """`AggregatingState` with TTL."""
 
 
-class OperatorListState(ListState[Any]):
+class PartitionableListState(ListState[Any]):
     """A list state of the subtask, which has no current key."""
 
     def __init__(self, descriptor: ListStateDescriptor, table: OperatorList) -> None:
@@ -567,7 +567,7 @@ class OperatorListState(ListState[Any]):
 class TableReadOnlyBroadcastState(ReadOnlyBroadcastState[Any, Any]):
     """A broadcast state for reading."""
 
-    def __init__(self, descriptor: MapStateDescriptor, table: BroadcastTable) -> None:
+    def __init__(self, descriptor: MapStateDescriptor, table: HeapBroadcastState) -> None:
         self.descriptor = descriptor
         self._key = descriptor.type_info.key_type
         self._value = descriptor.type_info.value_type
@@ -666,10 +666,10 @@ class BackendOperatorStates(OperatorStateStore):
 
     def _register_list(self, descriptor: ListStateDescriptor, mode: str) -> ListState[Any]:
         known = self._find(descriptor, ListStateDescriptor, mode)
-        if isinstance(known, OperatorListState):
+        if isinstance(known, PartitionableListState):
             return known
         info = operator_list(descriptor.name, descriptor.type_info.elem_type.serializer, mode)
-        made = OperatorListState(descriptor, self._backend.register_list(info))
+        made = PartitionableListState(descriptor, self._backend.register_list(info))
         self._states[descriptor.name] = mode, descriptor, made
         return made
 

@@ -22,12 +22,12 @@ from state_pipelines.binary.java_stream import (
     SERIALIZABLE,
     WRITE_METHOD,
     JavaBlock,
-    JavaClass,
     JavaClassData,
     JavaClassDesc,
+    JavaClassLiteral,
     JavaContent,
     JavaEnum,
-    JavaField,
+    JavaFieldDesc,
     JavaObject,
     JavaString,
     JavaValue,
@@ -383,37 +383,37 @@ _ENUM_MAP = JavaClassDesc(
     "java.util.EnumMap",
     458661240069192865,
     SERIALIZABLE | WRITE_METHOD,
-    (JavaField("L", "keyType", _signature("java.lang.Class")),),
+    (JavaFieldDesc("L", "keyType", _signature("java.lang.Class")),),
 )
 _CLEANUP_STRATEGIES = JavaClassDesc(
     _CLEANUP,
     -1617740467277313524,
     SERIALIZABLE,
-    (JavaField("Z", "isCleanupInBackground"), JavaField("L", "strategies", _signature("java.util.EnumMap"))),
+    (JavaFieldDesc("Z", "isCleanupInBackground"), JavaFieldDesc("L", "strategies", _signature("java.util.EnumMap"))),
 )
 _EMPTY_STRATEGY = JavaClassDesc(f"{_CLEANUP}$EmptyCleanupStrategy", 1373998465131443873, SERIALIZABLE)
 _INCREMENTAL_STRATEGY = JavaClassDesc(
     f"{_CONFIG}$IncrementalCleanupStrategy",
     3109278696501988780,
     SERIALIZABLE,
-    (JavaField("I", "cleanupSize"), JavaField("Z", "runCleanupForEveryRecord")),
+    (JavaFieldDesc("I", "cleanupSize"), JavaFieldDesc("Z", "runCleanupForEveryRecord")),
 )
 _FILTER_STRATEGY = JavaClassDesc(
     f"{_CONFIG}$RocksdbCompactFilterCleanupStrategy",
     3109278796506988980,
     SERIALIZABLE,
-    (JavaField("J", "queryTimeAfterNumEntries"), JavaField("L", "periodicCompactionTime", _DURATION_SIGNATURE)),
+    (JavaFieldDesc("J", "queryTimeAfterNumEntries"), JavaFieldDesc("L", "periodicCompactionTime", _DURATION_SIGNATURE)),
 )
 _TTL_CONFIG = JavaClassDesc(
     _CONFIG,
     -7592693245044289793,
     SERIALIZABLE,
     (
-        JavaField("L", "cleanupStrategies", _signature(_CLEANUP)),
-        JavaField("L", "stateVisibility", _signature(_VISIBILITY.name)),
-        JavaField("L", "ttl", _DURATION_SIGNATURE),
-        JavaField("L", "ttlTimeCharacteristic", _signature(_CHARACTERISTIC.name)),
-        JavaField("L", "updateType", _signature(_UPDATE_TYPE.name)),
+        JavaFieldDesc("L", "cleanupStrategies", _signature(_CLEANUP)),
+        JavaFieldDesc("L", "stateVisibility", _signature(_VISIBILITY.name)),
+        JavaFieldDesc("L", "ttl", _DURATION_SIGNATURE),
+        JavaFieldDesc("L", "ttlTimeCharacteristic", _signature(_CHARACTERISTIC.name)),
+        JavaFieldDesc("L", "updateType", _signature(_UPDATE_TYPE.name)),
     ),
 )
 
@@ -438,7 +438,7 @@ def _make_cleanup(cleanup: StateTtlConfig.CleanupStrategies) -> JavaObject:
     for name in _Strategies:
         if name in configured:
             entries += [JavaEnum(_STRATEGIES, JavaString(name.name)), _make_strategy(configured[name])]
-    strategies = JavaObject(_ENUM_MAP, (JavaClassData((JavaClass(_STRATEGIES),), tuple(entries)),))
+    strategies = JavaObject(_ENUM_MAP, (JavaClassData((JavaClassLiteral(_STRATEGIES),), tuple(entries)),))
     return _object(_CLEANUP_STRATEGIES, cleanup.is_cleanup_in_background(), strategies)
 
 

@@ -171,7 +171,7 @@ _MICROS_OF_SECOND = 1_000_000
 
 
 @dataclass(frozen=True)
-class Conversion:
+class TimeConversion:
     """Conversion of one kind of Java's dates and times.
 
     Attributes:
@@ -266,24 +266,24 @@ def _write_instant(value: Instant) -> dict[str, int]:
     return {"epoch_second": moment.seconds, "nano": moment.nanos}
 
 
-CONVERSIONS: dict[BasicKind, Conversion] = {
-    BasicKind.DATE: Conversion(
+CONVERSIONS: dict[BasicKind, TimeConversion] = {
+    BasicKind.DATE: TimeConversion(
         lambda value: _whole(_write_datetime(value), 1000, "milliseconds"), lambda millis: _read_datetime(millis * 1000)
     ),
-    BasicKind.SQL_DATE: Conversion(
+    BasicKind.SQL_DATE: TimeConversion(
         lambda value: _write_day(value) * _MILLIS_OF_DAY,
         lambda millis: _read_day(_whole(millis, _MILLIS_OF_DAY, "days of UTC")),
     ),
-    BasicKind.SQL_TIME: Conversion(
+    BasicKind.SQL_TIME: TimeConversion(
         lambda value: _whole(_write_time(value), 1000, "milliseconds"), lambda millis: _read_time(millis * 1000)
     ),
-    BasicKind.SQL_TIMESTAMP: Conversion(_write_sql_timestamp, _read_sql_timestamp),
-    BasicKind.INSTANT: Conversion(_write_instant, lambda value: Instant(value["epoch_second"], value["nano"])),
-    BasicKind.LOCAL_DATE: Conversion(_write_day, _read_day),
-    BasicKind.LOCAL_TIME: Conversion(
+    BasicKind.SQL_TIMESTAMP: TimeConversion(_write_sql_timestamp, _read_sql_timestamp),
+    BasicKind.INSTANT: TimeConversion(_write_instant, lambda value: Instant(value["epoch_second"], value["nano"])),
+    BasicKind.LOCAL_DATE: TimeConversion(_write_day, _read_day),
+    BasicKind.LOCAL_TIME: TimeConversion(
         lambda value: _write_time(value) * 1000, lambda nanos: _read_time(_whole(nanos, 1000, "microseconds"))
     ),
-    BasicKind.LOCAL_DATE_TIME: Conversion(_write_local_date_time, _read_local_date_time),
+    BasicKind.LOCAL_DATE_TIME: TimeConversion(_write_local_date_time, _read_local_date_time),
 }
 """Conversions by kind of `serializers.tree.Basic`; values of the other kinds are the same in both forms."""
 

@@ -16,7 +16,6 @@ from state_pipelines.datastream.functions import (
     Function,
     ListStateDescriptor,
     StateDescriptor,
-    TimeDomain,
 )
 from state_pipelines.datastream.keyed_states import BackendKeyedStates
 from state_pipelines.datastream.operators import KeyedOperator, find_key_function
@@ -28,7 +27,7 @@ from state_pipelines.serializers.registered_states import StateKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from state_pipelines.backends.keyed_backend import Timer, TimerQueue
+    from state_pipelines.backends.keyed_backend import InternalTimer, TimeDomain, TimerQueue
     from state_pipelines.datastream.functions import KeyedStateStore, KeySelector, ListState, Output, OutputTag
     from state_pipelines.datastream.operators import FunctionOperator
     from state_pipelines.datastream.type_information import TypeDescription
@@ -225,7 +224,7 @@ def merge_windows(windows: Iterable[TimeWindow]) -> list[tuple[TimeWindow, list[
 
 
 @dataclass(frozen=True)
-class Merge:
+class WindowMerge:
     """Sessions that became one.
 
     Attributes:
@@ -253,11 +252,11 @@ class MergingWindowSet:
         self._stored = {TimeWindow(**session): TimeWindow(**stored) for session, stored in state.get()}
         self._before = dict(self._stored)
 
-    def add(self, added: TimeWindow) -> list[Merge]:
+    def add(self, added: TimeWindow) -> list[WindowMerge]:
         """Add the window of an element; return the sessions that became one with it."""
         if added in self._stored:
             return []
-        merges: list[Merge] = []
+        merges: list[WindowMerge] = []
         for result, windows in merge_windows([*self._stored, added]):
             before = [each for each in windows if each != added]
             if len(windows) < 2:
@@ -266,7 +265,7 @@ class MergingWindowSet:
             self._stored[result] = first
             # An element inside a session does not change it.
             if before != [result]:
-                merges.append(Merge(result, before, first, others))
+                merges.append(WindowMerge(result, before, first, others))
         if self.get(added) is None and not any(_contains(each, added) for each in self._stored):
             self._stored[added] = added
         return merges
@@ -531,7 +530,7 @@ class WindowOperator(KeyedOperator):
         self._late = self.runtime_context.get_metrics_group().counter(LATE_ELEMENTS)
         self._context = WindowContext(self, window_states, self._states, is_merging=self._assigner.is_merging)
 
-    def _on_timer(self, timer: Timer, key: Any, domain: TimeDomain) -> Output:
+    def _on_timer(self, timer: InternalTimer, key: Any, domain: TimeDomain) -> Output:
         window = TimeWindow(**timer.namespace)
         output: list[Any] = []
         sessions = self._read_sessions()

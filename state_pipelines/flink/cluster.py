@@ -55,7 +55,7 @@ class CheckpointKind(StrEnum):
     INCREMENTAL = "INCREMENTAL"
 
 
-class ClaimMode(StrEnum):
+class RestoreMode(StrEnum):
     """Ownership of the snapshot that a job starts from (`RecoveryClaimMode`, `RestoreMode` before Flink 2.0)."""
 
     NO_CLAIM = "NO_CLAIM"
@@ -282,7 +282,7 @@ class Submission:
     parallelism: int | None = None
     savepoint: str | None = None
     allow_non_restored_state: bool = False
-    claim_mode: ClaimMode = ClaimMode.NO_CLAIM
+    claim_mode: RestoreMode = RestoreMode.NO_CLAIM
     job_id: str | None = None
     configuration: Mapping[str, str] = field(default_factory=dict)
 

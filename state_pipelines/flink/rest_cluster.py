@@ -17,13 +17,13 @@ from state_pipelines.errors import ClusterError, NotFoundError, StateError, Unsu
 from state_pipelines.flink.cluster import (
     CheckpointKind,
     CheckpointProgress,
-    ClaimMode,
     ClusterOverview,
     JobDetails,
     JobLoad,
     JobOverview,
     JobStart,
     JobStatus,
+    RestoreMode,
     SavepointProgress,
     VertexLoad,
 )
@@ -357,7 +357,7 @@ def _make_submission(submission: Submission, job_id: str) -> dict[str, object]:
     if submission.savepoint is not None:
         body |= {"savepointPath": submission.savepoint, "claimMode": str(submission.claim_mode)}
         body["allowNonRestoredState"] = submission.allow_non_restored_state
-    elif submission.claim_mode is not ClaimMode.NO_CLAIM or submission.allow_non_restored_state:
+    elif submission.claim_mode is not RestoreMode.NO_CLAIM or submission.allow_non_restored_state:
         raise UsageError("a job that starts without a snapshot has neither a claim mode nor state to leave out")
     if submission.configuration:
         body["flinkConfiguration"] = dict(submission.configuration)

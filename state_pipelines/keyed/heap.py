@@ -35,7 +35,7 @@ from state_pipelines.codecs.programs.program import compile_layout
 from state_pipelines.errors import EDITED_METADATA, FormatError, UnsupportedError, Where, at
 from state_pipelines.keyed.digests import digest_sections
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
-from state_pipelines.keyed.heap_entries import BlockIndex, BlockReader, SectionBytes, make_entry_codecs
+from state_pipelines.keyed.heap_entries import BlockReader, HeapBlocks, SectionBytes, make_entry_codecs
 from state_pipelines.keyed.key_groups import decode_prefix, require_memory
 from state_pipelines.keyed.keyed_file import FileFormat, SectionFile
 from state_pipelines.keyed.record_layout import SPAN, KeyedRecords, concat_records
@@ -260,7 +260,7 @@ class HeapFile(SectionFile):
         blocks: cached spans and codecs of states, shared by all splits: each state and split is a scan of its own.
     """
 
-    blocks: BlockIndex = field(default_factory=BlockIndex, compare=False, repr=False)
+    blocks: HeapBlocks = field(default_factory=HeapBlocks, compare=False, repr=False)
 
     format: ClassVar[FileFormat] = FileFormat.HEAP
     lacks_lengths: ClassVar[bool] = True

@@ -143,7 +143,7 @@ _NOTHING = KeyedLayout(
 
 
 @dataclass(frozen=True)
-class Entries:
+class HeapEntries:
     """Bounds of the fields of entries; for timers only `items`, the elements.
 
     Attributes:
@@ -250,7 +250,7 @@ class EntryCodec:
 
     def read(
         self, data: npt.NDArray[np.uint8], start: int, end: int, count: int, offset: int, name: str
-    ) -> tuple[Entries, int]:
+    ) -> tuple[HeapEntries, int]:
         """Find the fields of `count` entries, and the end of the last one.
 
         Raises:
@@ -268,7 +268,7 @@ class EntryCodec:
         counts: npt.NDArray[np.int64],
         offsets: npt.NDArray[np.int64],
         name: str,
-    ) -> tuple[Entries, npt.NDArray[np.int64]]:
+    ) -> tuple[HeapEntries, npt.NDArray[np.int64]]:
         """Find the fields of the entries of several key groups, and the end of the last entry of each.
 
         Args:
@@ -290,29 +290,29 @@ class EntryCodec:
             raise FormatError(what, where=Where(file=name, offset=int(offsets[first] + starts[first])))
         found, stops = self.entries.sequences(data, starts, ends, counts, offsets=offsets, name=name)
         if self.is_timer:
-            return Entries(kernels.ONE, _NO_SPANS, _NO_SPANS, _NO_OFFSETS, _NO_SPANS, found.spans), stops
+            return HeapEntries(kernels.ONE, _NO_SPANS, _NO_SPANS, _NO_OFFSETS, _NO_SPANS, found.spans), stops
         keys, namespaces, value = found.field("key").spans, found.field("namespace").spans, found.field("value")
         if self.kind == kernels.ONE:
-            return Entries(self.kind, keys, namespaces, _NO_OFFSETS, _NO_SPANS, value.spans), stops
+            return HeapEntries(self.kind, keys, namespaces, _NO_OFFSETS, _NO_SPANS, value.spans), stops
         items = value.elements
         if self.kind == kernels.LIST:
-            return Entries(self.kind, keys, namespaces, value.offsets, _NO_SPANS, items.spans), stops
+            return HeapEntries(self.kind, keys, namespaces, value.offsets, _NO_SPANS, items.spans), stops
         user_keys, user_values = items.field("key").spans, items.field("value").spans
-        return Entries(self.kind, keys, namespaces, value.offsets, user_keys, user_values), stops
+        return HeapEntries(self.kind, keys, namespaces, value.offsets, user_keys, user_values), stops
 
-    def gather(self, records: KeyedRecords) -> Entries:
+    def gather(self, records: KeyedRecords) -> HeapEntries:
         """Records of one key group as entries."""
         data, starts, values = records.data, records.key_starts, np.stack([records.value_starts, records.value_ends])
         if self.is_timer:
             none = np.zeros((2, len(records)), np.int64)
-            return Entries(kernels.ONE, none, none, _NO_OFFSETS, _NO_SPANS, np.stack([starts, records.key_ends]))
+            return HeapEntries(kernels.ONE, none, none, _NO_OFFSETS, _NO_SPANS, np.stack([starts, records.key_ends]))
         found = self.keys.bounds(data, starts, records.key_ends, offset=records.offset, name=records.file)
         keys, namespaces = found.field("state_key").spans, found.field("state_namespace").spans
         if self.elements is not None:
             lists = self.elements.bounds(data, values[0], values[1], offset=records.offset, name=records.file)
-            return Entries(self.kind, keys, namespaces, lists.offsets, _NO_SPANS, lists.elements.spans)
+            return HeapEntries(self.kind, keys, namespaces, lists.offsets, _NO_SPANS, lists.elements.spans)
         if self.kind == kernels.ONE:
-            return Entries(self.kind, keys, namespaces, _NO_OFFSETS, _NO_SPANS, values)
+            return HeapEntries(self.kind, keys, namespaces, _NO_OFFSETS, _NO_SPANS, values)
         user_keys = found.field("map_key").spans
         values[1] = cut_nulls(records)
         # Entries of one map belong together, wherever their records are; maps in the order of their first entries.
@@ -320,7 +320,9 @@ class EntryCodec:
         order = np.argsort(owner, kind="stable")
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(owner))])
         heads = order[offsets[:-1]]
-        return Entries(self.kind, keys[:, heads], namespaces[:, heads], offsets, user_keys[:, order], values[:, order])
+        return HeapEntries(
+            self.kind, keys[:, heads], namespaces[:, heads], offsets, user_keys[:, order], values[:, order]
+        )
 
     def require_ends(self, records: KeyedRecords) -> None:
         """Require that the ends of records are found where they are entries, which have no lengths.
@@ -358,10 +360,10 @@ class UnmeasuredCodec(EntryCodec):
         counts: npt.NDArray[np.int64],
         offsets: npt.NDArray[np.int64],
         name: str,
-    ) -> tuple[Entries, npt.NDArray[np.int64]]:
+    ) -> tuple[HeapEntries, npt.NDArray[np.int64]]:
         raise self.error
 
-    def gather(self, records: KeyedRecords) -> Entries:  # noqa: D102
+    def gather(self, records: KeyedRecords) -> HeapEntries:  # noqa: D102
         raise self.error
 
 
@@ -430,7 +432,7 @@ Rows = npt.NDArray[np.intp]
 _STATE, _COUNT, _START, _STOP = range(4)
 
 
-class BlockIndex:
+class HeapBlocks:
     """Codecs of the states of a file, and blocks that were found; a copy in another process starts empty.
 
     The begin of a block is found only by parsing all blocks before it, so that it is worth caching. Codecs take longer
@@ -484,8 +486,8 @@ class BlockIndex:
         self._blocks[number][:, rows] = blocks
         self._known[rows] = number + 1
 
-    def __reduce__(self) -> tuple[type[BlockIndex], tuple[()]]:
-        return BlockIndex, ()
+    def __reduce__(self) -> tuple[type[HeapBlocks], tuple[()]]:
+        return HeapBlocks, ()
 
 
 @dataclass(frozen=True)
@@ -525,7 +527,7 @@ class BlockReader:
 
     header: KeyedHeader
     codecs: Sequence[EntryCodec]
-    index: BlockIndex
+    index: HeapBlocks
     wanted: frozenset[int]
     by_block: bool
 
@@ -567,7 +569,7 @@ class BlockReader:
         return runs
 
     def _read_heads(self, sections: SectionBytes, rows: Rows, positions: Positions) -> Positions:
-        """Read the heads of blocks: i64[4, n] as in `BlockIndex`; the blocks still end where their entries begin."""
+        """Read the heads of blocks: i64[4, n] as in `HeapBlocks`; the blocks still end where their entries begin."""
         short = sections.ends[rows] - positions < HEAD
         if short.any():
             raise _make_error(
@@ -593,7 +595,7 @@ class BlockReader:
         Args:
             sections: hold the blocks.
             rows: i64[n], their sections.
-            blocks: i64[4, n], as in `BlockIndex`; not empty.
+            blocks: i64[4, n], as in `HeapBlocks`; not empty.
             seen: bool[n, states], states whose blocks come before in the section.
 
         Returns:

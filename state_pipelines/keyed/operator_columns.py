@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columns import Columns, Decoded, plan_columns
+from state_pipelines.codecs.columns import ColumnCodec, Decoded, plan_columns
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError, ValueRangeError, Where, at
 from state_pipelines.keyed.kernels import join_spans, match_prefix, number_keys
 from state_pipelines.keyed.record_layout import VOID, KeyedRecords, Measure, concat_records
@@ -264,7 +264,7 @@ def require_one(state: StateRows, name: str, layout: lay.Struct) -> None:
 
 
 def decode_keys(
-    columns: Columns, batches: Sequence[RecordRows], indexes: Positions, *, lenient: bool = False
+    columns: ColumnCodec, batches: Sequence[RecordRows], indexes: Positions, *, lenient: bool = False
 ) -> Decoded:
     """Decode the whole keys of some records, counted over all batches, in the order of `indexes`.
 
@@ -282,7 +282,7 @@ def decode_keys(
 
 
 def decode_own(
-    columns: Columns, batches: Sequence[RecordRows], indexes: Positions, *, lenient: bool = False
+    columns: ColumnCodec, batches: Sequence[RecordRows], indexes: Positions, *, lenient: bool = False
 ) -> Decoded:
     """Decode map keys or timestamps, as `decode_keys`."""
     return _decode(
@@ -291,7 +291,7 @@ def decode_own(
 
 
 def decode_values(
-    columns: Columns, batches: Sequence[RecordRows], indexes: Positions, *, lenient: bool = False
+    columns: ColumnCodec, batches: Sequence[RecordRows], indexes: Positions, *, lenient: bool = False
 ) -> Decoded:
     """Decode values, as `decode_keys`."""
     return _decode(
@@ -314,7 +314,7 @@ def decode_matched(batches: Sequence[RecordRows], indexes: Positions) -> pa.Arra
 
 
 def _decode(
-    columns: Columns, batches: Sequence[RecordRows], indexes: Positions, spans: _Spans, *, lenient: bool
+    columns: ColumnCodec, batches: Sequence[RecordRows], indexes: Positions, spans: _Spans, *, lenient: bool
 ) -> Decoded:
     arrays, indices = [], []
     failures: list[tuple[int, str]] = []
@@ -442,8 +442,8 @@ class StateColumn:
     state: StateLayout
     name: str
     type: pa.DataType
-    value: Columns | None = None
-    own: Columns | None = None
+    value: ColumnCodec | None = None
+    own: ColumnCodec | None = None
 
     def make(self, found: StateRows, first: int, stop: int, *, lenient: bool) -> StateValues:
         """The values for rows from `first` up to `stop`.

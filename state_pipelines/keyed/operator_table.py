@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columns import Columns, plan_columns
+from state_pipelines.codecs.columns import ColumnCodec, plan_columns
 from state_pipelines.errors import UnsupportedError, UsageError, at
 from state_pipelines.keyed.keys import KeySeeks
 from state_pipelines.keyed.operator_columns import (
@@ -286,7 +286,7 @@ class OperatorTable:
             if any(hidden) or (self._key_reason and "key_bytes" in self._chosen):
                 self._chosen.setdefault("reason", None)
 
-    def _plan_keys(self) -> list[Columns]:
+    def _plan_keys(self) -> list[ColumnCodec]:
         paths: set[str] = set()
         for name in KEY_COLUMNS:
             if name in self._chosen:

@@ -78,7 +78,7 @@ class NotTimersError(UnsupportedError):
 
 
 @dataclass(frozen=True)
-class TimerService:
+class InternalTimersSnapshot:
     """The timers of one service in one key group.
 
     Attributes:
@@ -225,7 +225,7 @@ def find_raw_sections(stream: StateStream, key_groups: KeyGroupRange, offsets: S
 
 def read_raw_timers(
     data: bytes, context: LayoutContext, start: int = 0, end: int | None = None
-) -> tuple[TimerService, ...]:
+) -> tuple[InternalTimersSnapshot, ...]:
     """Read the section of one key group.
 
     Args:
@@ -248,7 +248,7 @@ def read_raw_timers(
     return services
 
 
-def write_raw_timers(services: Sequence[TimerService]) -> bytes:
+def write_raw_timers(services: Sequence[InternalTimersSnapshot]) -> bytes:
     """Mirror of `read_raw_timers`."""
     writer = Writer()
     writer.take(MARKER)
@@ -364,7 +364,7 @@ def _is_unversioned(reader: Reader) -> bool:
         return False
 
 
-def _read_service(reader: Reader, data: npt.NDArray[np.uint8], context: LayoutContext) -> TimerService:
+def _read_service(reader: Reader, data: npt.NDArray[np.uint8], context: LayoutContext) -> InternalTimersSnapshot:
     name = reader.utf()
     key, namespace = read_nested(reader), read_nested(reader)
     layout = lay.Struct(
@@ -375,7 +375,7 @@ def _read_service(reader: Reader, data: npt.NDArray[np.uint8], context: LayoutCo
         )
     )
     event, processing = (_read_timers(reader, data, layout) for _ in range(2))
-    return TimerService(name, key, namespace, event, processing)
+    return InternalTimersSnapshot(name, key, namespace, event, processing)
 
 
 def _read_timers(reader: Reader, data: npt.NDArray[np.uint8], layout: lay.Struct) -> Encoded:

@@ -18,7 +18,7 @@ from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.programs.array_builders import ArrayBuilder, ListBuilder, SpanBuilder, StructBuilder
 from state_pipelines.codecs.programs.execution import decode_spans, fill_columns, fill_sequences, measure_sequence
-from state_pipelines.codecs.programs.program import Program, compile_layout
+from state_pipelines.codecs.programs.program import LayoutProgram, compile_layout
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues, derive_layout, fixed_length
 from state_pipelines.errors import FormatError, UnsupportedError, Where
@@ -348,7 +348,7 @@ class Measure:
     def __init__(self, layout: lay.Layout) -> None:
         self._layout = layout
         self._type = _arrow_type(layout)
-        self._program: Program | None = None
+        self._program: LayoutProgram | None = None
         try:
             self._program = compile_layout(layout)
         except UnsupportedError:

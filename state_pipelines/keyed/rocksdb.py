@@ -31,8 +31,8 @@ from state_pipelines.rocksdb.manifest import ColumnFamily, check_files_listed, f
 from state_pipelines.rocksdb.scans import (
     ColumnFamilyRanges,
     ColumnFamilyScans,
-    Entries,
     KeyRange,
+    SortedEntries,
     TableCache,
     estimate,
     find_files,
@@ -258,7 +258,7 @@ def open_rocksdb(
     return RocksFile(meta.name, header, key_groups, found, is_forst=is_forst)
 
 
-def _to_records(entries: Entries, prefix: int, name: str) -> KeyedRecords:
+def _to_records(entries: SortedEntries, prefix: int, name: str) -> KeyedRecords:
     data, starts = entries.data, entries.key_starts
     if len(starts) and int((entries.key_ends - starts).min()) < prefix:
         raise FormatError(f"a key is shorter than its key-group prefix of {prefix} bytes", where=Where(file=name))
@@ -320,7 +320,7 @@ class RocksWriter:
         return list_files(self.directory)
 
 
-def _to_entries(records: KeyedRecords, prefix: int, *, is_map: bool) -> Entries:
+def _to_entries(records: KeyedRecords, prefix: int, *, is_map: bool) -> SortedEntries:
     """Records of one state and key group in the order of their keys, with the key-group prefix."""
     data = records.data
     value_ends = cut_nulls(records) if is_map else records.value_ends
@@ -336,4 +336,4 @@ def _to_entries(records: KeyedRecords, prefix: int, *, is_map: bool) -> Entries:
     if len(repeated):
         key = target[spans[0, repeated[0]] : spans[1, repeated[0]]].tobytes().hex()
         raise FormatError(f"the key {key} comes twice", where=Where(file=records.file))
-    return Entries(target, spans[0], spans[1], spans[2], spans[3])
+    return SortedEntries(target, spans[0], spans[1], spans[2], spans[3])

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EncodedRows:
+class EncodedRecords:
     """Records to be framed.
 
     Attributes:
@@ -69,7 +69,7 @@ class RecordEncoder:
         """Bytes of the key-group prefix."""
         return self.layout.prefix
 
-    def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[EncodedRows]:
+    def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[EncodedRecords]:
         """Encode batches.
 
         Raises:
@@ -82,8 +82,8 @@ class RecordEncoder:
             if len(batch):
                 yield self._encode_batch(batch)
 
-    def _encode_batch(self, batch: pa.RecordBatch) -> EncodedRows:
-        return EncodedRows(self._key_groups(batch), self._encode_keys(batch), self.encode_values(batch), batch)
+    def _encode_batch(self, batch: pa.RecordBatch) -> EncodedRecords:
+        return EncodedRecords(self._key_groups(batch), self._encode_keys(batch), self.encode_values(batch), batch)
 
     def encode_values(self, batch: pa.RecordBatch) -> Encoded:
         """Encode values; of those that could not be decoded the bytes (column `value_bytes`) stay as they are.

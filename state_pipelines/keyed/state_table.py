@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columns import Columns, Decoded, explain, plan_columns
+from state_pipelines.codecs.columns import ColumnCodec, Decoded, explain, plan_columns
 from state_pipelines.codecs.layout import LayoutContext
 from state_pipelines.codecs.logical_values import dense_offsets
 from state_pipelines.codecs.programs.program import Wanted, below
@@ -66,7 +66,7 @@ class TableOptions:
 class _Side:
     """The key or the value side of records: its columns, or the reason why there are none."""
 
-    columns: Columns | None
+    columns: ColumnCodec | None
     reason: str = ""
 
     def keeps_bytes(self, *, asked: bool) -> bool:
@@ -165,7 +165,7 @@ class KeyedTable:
             columns["key_bytes"] = _keep(_binary(*spans), decoded.failed)
         return decoded
 
-    def _decode(self, side: Columns, spans: tuple[np.ndarray, np.ndarray, np.ndarray], offset: int) -> Decoded:
+    def _decode(self, side: ColumnCodec, spans: tuple[np.ndarray, np.ndarray, np.ndarray], offset: int) -> Decoded:
         return side.decode(*spans, offset=offset, lenient="reason" in self.schema.names)
 
     def _add_reasons(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ from state_pipelines.serializers.state_meta_info import BackendStateType, StateM
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from state_pipelines.keyed.hashing.value_hashes import KeyHasher
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.metadata.handles import KeyGroupRange
@@ -248,17 +249,6 @@ Counts = npt.NDArray[np.int64]
 
 SPLIT_SIZE = 32 << 20
 """Bytes of file whose keys are counted together; a key group that has more is counted alone, as a whole."""
-
-
-class KeyHasher(Protocol):
-    """Computes Java hash codes of the keys of one operator; can be sent to other processes."""
-
-    def hash_keys(self, records: KeyedRecords) -> npt.NDArray[np.int32]:
-        """`hashCode()` of each key, i32[n].
-
-        Args:
-            records: the spans of their keys hold the key alone, neither namespace nor map key; values are empty.
-        """
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from state_pipelines.binary.java_stream import (
     JavaClassDesc,
     JavaContent,
     JavaEnum,
-    JavaField,
+    JavaFieldDesc,
     JavaObject,
     JavaString,
     JavaValue,
@@ -251,7 +251,7 @@ _ENUM_DESCS = {
 
 def _describe(name: str, suid: int, *members: tuple[str, str]) -> JavaClassDesc:
     described = tuple(
-        JavaField("Z", member) if signature == "Z" else JavaField("L", member, JavaString(signature))
+        JavaFieldDesc("Z", member) if signature == "Z" else JavaFieldDesc("L", member, JavaString(signature))
         for member, signature in members
     )
     return JavaClassDesc(name, suid, SERIALIZABLE, described)

@@ -404,7 +404,7 @@ class IncrementalRemoteKeyedStateHandle:
 
 
 @dataclass(frozen=True, slots=True)
-class StateChange:
+class LoggedChange:
     """One logged change (`org.apache.flink.runtime.state.changelog.StateChange`).
 
     Attributes:
@@ -431,7 +431,7 @@ class InMemoryChangelogStateHandle:
     key_groups: KeyGroupRange
     start: int
     end: int
-    changes: tuple[StateChange, ...]
+    changes: tuple[LoggedChange, ...]
     state_handle_id: str
 
 
@@ -647,7 +647,7 @@ def _read_in_memory_changelog(reader: Reader) -> InMemoryChangelogStateHandle:
         key_groups=read_key_group_range(reader),
         start=reader.i64(),
         end=reader.i64(),
-        changes=tuple(StateChange(reader.i32(), reader.bytes32()) for _ in range(reader.count(8))),
+        changes=tuple(LoggedChange(reader.i32(), reader.bytes32()) for _ in range(reader.count(8))),
         state_handle_id=reader.utf(),
     )
 

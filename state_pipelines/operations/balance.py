@@ -23,7 +23,7 @@ from state_pipelines.errors import StateError, StorageError, UnsupportedError, U
 from state_pipelines.keyed.key_groups import check_max_parallelism, compute_key_group_range, compute_operator_index
 from state_pipelines.keyed.operator_table import group_files, split_files
 from state_pipelines.keyed.sections import measure_sections
-from state_pipelines.keyed.stats import Counts, HotKey, KeyGroupMeasurement, KeyGroupSizes, KeyHasher, Move, merge_sizes
+from state_pipelines.keyed.stats import Counts, HotKey, KeyGroupMeasurement, KeyGroupSizes, Move, merge_sizes
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.local_processes import Work, choose_runner
 from state_pipelines.operations.rescale.snapshot_merge import find_key_hasher
@@ -36,6 +36,7 @@ from state_pipelines.snapshot.snapshot_files import check_parallelism
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from state_pipelines.keyed.hashing.value_hashes import KeyHasher
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.snapshot import Operator, Snapshot
 
@@ -88,7 +89,7 @@ class SubtaskLoad:
 
 
 @dataclass(frozen=True)
-class Distribution:
+class StateDistribution:
     """State over the subtasks of an operator.
 
     Attributes:
@@ -192,8 +193,8 @@ class OperatorBalance:
     max_parallelism: int
     measured: BalanceMethod = BalanceMethod.NONE
     states: list[StateSizes] = field(default_factory=list)
-    now: Distribution | None = None
-    predicted: Distribution | None = None
+    now: StateDistribution | None = None
+    predicted: StateDistribution | None = None
     unpredicted: str = ""
     hottest_key_groups: list[HotKeyGroup] = field(default_factory=list)
     most_bytes: list[HotKeyLoad] = field(default_factory=list)
@@ -253,7 +254,7 @@ class Balance:
 
     @property
     def imbalance(self) -> float:
-        """The highest of all operators, see `Distribution.imbalance`."""
+        """The highest of all operators, see `StateDistribution.imbalance`."""
         return max((each.now.imbalance for each in self.operators if each.now is not None), default=1.0)
 
     def to_json(self) -> dict[str, object]:
@@ -344,7 +345,7 @@ def refuse(parallelism: int, max_parallelism: int) -> str:
     )
 
 
-def advise(distribution: Distribution, keys: Sequence[HotKeyLoad]) -> list[str]:
+def advise(distribution: StateDistribution, keys: Sequence[HotKeyLoad]) -> list[str]:
     """Lines of advice.
 
     Args:
@@ -354,7 +355,7 @@ def advise(distribution: Distribution, keys: Sequence[HotKeyLoad]) -> list[str]:
     return [*_advise_ranges(distribution), *_advise_idle(distribution), *_advise_hottest(distribution, keys)]
 
 
-def _advise_ranges(distribution: Distribution) -> Iterator[str]:
+def _advise_ranges(distribution: StateDistribution) -> Iterator[str]:
     p, m = distribution.parallelism, distribution.max_parallelism
     small, large = m // p, -(-m // p)
     if small != large and large * p / m >= UNEVEN:
@@ -367,7 +368,7 @@ def _advise_ranges(distribution: Distribution) -> Iterator[str]:
         )
 
 
-def _advise_idle(distribution: Distribution) -> Iterator[str]:
+def _advise_idle(distribution: StateDistribution) -> Iterator[str]:
     p, idle = distribution.parallelism, len(distribution.idle)
     if not idle or not distribution.bytes:
         return
@@ -378,7 +379,7 @@ def _advise_idle(distribution: Distribution) -> Iterator[str]:
     yield text
 
 
-def _advise_hottest(distribution: Distribution, keys: Sequence[HotKeyLoad]) -> Iterator[str]:
+def _advise_hottest(distribution: StateDistribution, keys: Sequence[HotKeyLoad]) -> Iterator[str]:
     loads, total, p = distribution.loads, distribution.bytes, distribution.parallelism
     if p == 1 or not total:
         return
@@ -633,7 +634,7 @@ def _note(found: _Found) -> list[str]:
     return notes
 
 
-def _predict(operator: Operator, found: _Found, wish: _Wish) -> tuple[Distribution | None, str]:
+def _predict(operator: Operator, found: _Found, wish: _Wish) -> tuple[StateDistribution | None, str]:
     """The distribution that was asked for, or why it is not known."""
     p = wish.parallelism or operator.parallelism
     m = wish.max_parallelism or operator.max_parallelism
@@ -677,7 +678,7 @@ def _make_loads(nbytes: Counts, records: Counts | None, keys: Counts | None) -> 
     return KeyGroupLoads(nbytes.tolist(), *(None if each is None else each.tolist() for each in (records, keys)))
 
 
-def distribute(loads: KeyGroupLoads, parallelism: int, max_parallelism: int) -> Distribution:
+def distribute(loads: KeyGroupLoads, parallelism: int, max_parallelism: int) -> StateDistribution:
     """The subtasks that key groups make (`KeyGroupRangeAssignment.computeKeyGroupRangeForOperatorIndex`).
 
     Args:
@@ -711,7 +712,7 @@ def distribute(loads: KeyGroupLoads, parallelism: int, max_parallelism: int) -> 
     mean = sum(nbytes) / parallelism
     imbalance = max(nbytes) / mean if mean else 1.0
     idle = [each.subtask for each in subtasks if not (each.bytes or each.records)]
-    return Distribution(parallelism, max_parallelism, subtasks, imbalance, idle, loads)
+    return StateDistribution(parallelism, max_parallelism, subtasks, imbalance, idle, loads)
 
 
 def _name_states(sizes: KeyGroupSizes, raw: Counts) -> list[StateSizes]:
@@ -725,7 +726,7 @@ def _name_states(sizes: KeyGroupSizes, raw: Counts) -> list[StateSizes]:
     return [*states, StateSizes(RAW_KEYED_NAME, int(raw.sum()), None, None)] if raw.any() else states
 
 
-def _find_hottest(now: Distribution, top: int) -> list[HotKeyGroup]:
+def _find_hottest(now: StateDistribution, top: int) -> list[HotKeyGroup]:
     loads, total = now.loads, now.bytes
     order = sorted((group for group, size in enumerate(loads.bytes) if size), key=lambda each: -loads.bytes[each])
     return [
@@ -742,7 +743,7 @@ def _find_hottest(now: Distribution, top: int) -> list[HotKeyGroup]:
 
 
 def _name_keys(
-    operator: Operator, sizes: KeyGroupSizes, now: Distribution
+    operator: Operator, sizes: KeyGroupSizes, now: StateDistribution
 ) -> tuple[list[HotKeyLoad], list[HotKeyLoad]]:
     """The hottest keys by bytes and by records, as text."""
     serializer = operator.keyed_files[0][1].header.key_serializer if operator.keyed_files else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from matplotlib.ticker import MultipleLocator
 
-    from state_pipelines.operations.balance import Balance, Distribution, OperatorBalance
+    from state_pipelines.operations.balance import Balance, OperatorBalance, StateDistribution
 
 MOST_OPERATORS = 8
 """Operators in one picture: those with the most bytes."""
@@ -152,7 +152,7 @@ def _draw_operator(operator: OperatorBalance, rows: Sequence[Axes]) -> None:
     rows[-2].set_xlabel("key group", fontsize=8)
 
 
-def _draw_bars(axes: Axes, each: Distribution, name: str, colour: str) -> None:
+def _draw_bars(axes: Axes, each: StateDistribution, name: str, colour: str) -> None:
     """Bytes per subtask, each bar over the key groups of its subtask."""
     sizes = np.array([subtask.bytes for subtask in each.subtasks], np.float64)
     largest, mean = int(sizes.argmax()), float(sizes.mean())
@@ -174,7 +174,7 @@ def _draw_bars(axes: Axes, each: Distribution, name: str, colour: str) -> None:
 
 
 def _draw_subtasks(
-    axes: Axes, each: Distribution, low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], colour: str
+    axes: Axes, each: StateDistribution, low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], colour: str
 ) -> None:
     """A rectangle per subtask over its key groups, in alternating shades."""
     from matplotlib.collections import PolyCollection
@@ -187,7 +187,7 @@ def _draw_subtasks(
 
 
 def _draw_cells(
-    axes: Axes, each: Distribution, edges: Sequence[tuple[Distribution, str]], *, below: bool = False
+    axes: Axes, each: StateDistribution, edges: Sequence[tuple[StateDistribution, str]], *, below: bool = False
 ) -> None:
     """Key groups as cells, and the borders of subtasks: those of `edges` above the cells, then below them."""
     image, skewed = _draw_loads(axes, each)
@@ -213,7 +213,7 @@ def _draw_cells(
     bar.set_label("bytes, log" if skewed else "bytes", fontsize=7)
 
 
-def _draw_loads(axes: Axes, each: Distribution) -> tuple[AxesImage, bool]:
+def _draw_loads(axes: Axes, each: StateDistribution) -> tuple[AxesImage, bool]:
     """The cells, and whether the scale of their colours is logarithmic."""
     from matplotlib import colormaps
     from matplotlib.colors import LogNorm, Normalize

@@ -62,8 +62,8 @@ from state_pipelines.serializers.tree import BasicKind
 from state_pipelines.snapshot.keyed_state import KeyedState, KeyedSubtaskState, group_by_file
 from state_pipelines.snapshot.operator_state import (
     IN_FLIGHT_NAME,
-    BroadcastState,
     InFlightState,
+    OperatorBroadcastState,
     OperatorListState,
     RawKeyedState,
     RawOperatorState,
@@ -469,7 +469,7 @@ def dump_state(state: State, *, splits: bool = False) -> Iterator[Line]:
             yield from dump_keyed_state(state)
         case OperatorListState():
             yield from _dump_list(state, _find_splits(state) if splits else None)
-        case BroadcastState():
+        case OperatorBroadcastState():
             yield from _dump_broadcast(state)
         case UnreadKeyedState():
             yield from _dump_key_groups(state)
@@ -521,7 +521,7 @@ def _show_splits(connector: ConnectorState, number: int) -> Json:
     return {"@connector": connector.connector, "splits": splits}
 
 
-def _dump_broadcast(state: BroadcastState) -> Iterator[Line]:
+def _dump_broadcast(state: OperatorBroadcastState) -> Iterator[Line]:
     context = state.operator.snapshot.layout_context
     head: Line = {"kind": LineKind.BROADCAST, "op": state.operator.label, **name_state(state)}
     for subtask_state in state.subtask_states:

@@ -34,8 +34,8 @@ from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe, describe_type
 from state_pipelines.snapshot.keyed_state import KeyedState, count_states, hold_states
 from state_pipelines.snapshot.operator_state import (
-    BroadcastState,
     BytesState,
+    OperatorBroadcastState,
     OperatorListState,
     RawKeyedState,
     narrow_enumerator,
@@ -181,7 +181,7 @@ _FORST_DIRECTORY_END = re.compile(r"__\d+_\d+__attempt_\d+/db$")
 
 
 @dataclass(frozen=True)
-class KeyedFormat:
+class KeyedFormatReport:
     """Keyed state of an operator in one format.
 
     Attributes:
@@ -220,7 +220,7 @@ def find_keyed_formats(
     reader: HandleReader,
     *,
     without_options: bool = False,
-) -> list[KeyedFormat]:
+) -> list[KeyedFormatReport]:
     """The formats of an operator, each with the subtasks that have it.
 
     Args:
@@ -240,7 +240,7 @@ def find_keyed_formats(
     # A database without records has no file to share, but the other subtasks tell.
     incremental = any(_has_shared_files(handle) for _, handle in present)
     databases = _Databases(reader, incremental, without_options)
-    found: dict[tuple[str, str, bool], tuple[KeyedFormat, list[int]]] = {}
+    found: dict[tuple[str, str, bool], tuple[KeyedFormatReport, list[int]]] = {}
     for subtask, handle in present:
         one = _describe(handle, opened[subtask], databases)
         key = (one.format, one.compression, one.file_merging)
@@ -291,11 +291,11 @@ def _has_shared_files(handle: KeyedStateHandle) -> bool:
     return isinstance(handle, IncrementalRemoteKeyedStateHandle) and bool(handle.shared_state)
 
 
-def _describe(handle: KeyedStateHandle, file: KeyedFile, databases: _Databases) -> KeyedFormat:
+def _describe(handle: KeyedStateHandle, file: KeyedFile, databases: _Databases) -> KeyedFormatReport:
     match handle:
         case KeyGroupsStateHandle() | KeyGroupsSavepointStateHandle():
             compression = "snappy" if file.header.compressed else "none"
-            return _count_files(KeyedFormat(file.format.value, [], compression), (), (handle.delegate,))
+            return _count_files(KeyedFormatReport(file.format.value, [], compression), (), (handle.delegate,))
         case IncrementalRemoteKeyedStateHandle():
             store, compression = databases.identify(handle)
             if file.is_forst:
@@ -303,14 +303,16 @@ def _describe(handle: KeyedStateHandle, file: KeyedFile, databases: _Databases) 
             name = f"{store} {'incremental' if databases.incremental else 'native'}"
             shared = [each.handle for each in handle.shared_state]
             private = [*(each.handle for each in handle.private_state), handle.meta_data_state]
-            return _count_files(KeyedFormat(name, [], compression), shared, private)
+            return _count_files(KeyedFormatReport(name, [], compression), shared, private)
         case ChangelogStateBackendHandle():
             (log,) = file.change_logs()
             return _describe_changelog(handle, log, databases)
-    return KeyedFormat(type(handle).__name__, [], "")
+    return KeyedFormatReport(type(handle).__name__, [], "")
 
 
-def _describe_changelog(handle: ChangelogStateBackendHandle, file: LoggedFile, databases: _Databases) -> KeyedFormat:
+def _describe_changelog(
+    handle: ChangelogStateBackendHandle, file: LoggedFile, databases: _Databases
+) -> KeyedFormatReport:
     bases = [_describe(base, opened, databases) for base, opened in zip(handle.materialized, file.bases, strict=True)]
     streams: list[StreamStateHandle] = []
     compressions: list[str] = []
@@ -328,7 +330,7 @@ def _describe_changelog(handle: ChangelogStateBackendHandle, file: LoggedFile, d
         flag = databases.reader.kept.read(stream, 0, 1)
         compressions.append("snappy" if is_compressed(flag, stream.name) else "none")
     kinds = " and ".join(dict.fromkeys(base.format for base in bases))
-    total = KeyedFormat(
+    total = KeyedFormatReport(
         f"{file.format.value} over {kinds}" if kinds else file.format.value,
         [],
         _join([base.compression for base in bases]),
@@ -344,9 +346,9 @@ def _describe_changelog(handle: ChangelogStateBackendHandle, file: LoggedFile, d
 
 
 def _count_files(
-    one: KeyedFormat, shared: Sequence[StreamStateHandle], private: Sequence[StreamStateHandle]
-) -> KeyedFormat:
-    return KeyedFormat(
+    one: KeyedFormatReport, shared: Sequence[StreamStateHandle], private: Sequence[StreamStateHandle]
+) -> KeyedFormatReport:
+    return KeyedFormatReport(
         one.format,
         [],
         one.compression,
@@ -365,8 +367,8 @@ def measure_handle(handle: StreamStateHandle) -> int:
     return int(getattr(handle, "size", 0))
 
 
-def _add(one: KeyedFormat, other: KeyedFormat) -> KeyedFormat:
-    return KeyedFormat(
+def _add(one: KeyedFormatReport, other: KeyedFormatReport) -> KeyedFormatReport:
+    return KeyedFormatReport(
         one.format,
         [*one.subtasks, *other.subtasks],
         one.compression,
@@ -434,7 +436,7 @@ class StateReport:
         bytes: of the entries without framing; None when they were not counted.
         used_key_groups: key groups that have entries; None when they were not counted.
         undecoded: why tables of this state hold raw bytes; empty when they do not.
-        format: of the keyed state, see `KeyedFormat`; None for other state.
+        format: of the keyed state, see `KeyedFormatReport`; None for other state.
         connector: of a list state that a connector wrote; None when it is that of no known one.
         python: of a state of a Python function (PyFlink), whose `name`, `kind` and `value` are those in Python.
         ttl: time to live as a declared plan says it, such as `1 d`; None without one.
@@ -511,7 +513,7 @@ class OperatorReport:
     coordinator_bytes: int
     coordinator: CoordinatorReport | None
     in_flight: InFlightReport | None
-    keyed_formats: list[KeyedFormat]
+    keyed_formats: list[KeyedFormatReport]
     key_evidence: str
     states: list[StateReport]
     error: str
@@ -739,7 +741,7 @@ def _is_unreachable(error: StateError) -> bool:
     return is_unreadable(error) and not is_damage(error)
 
 
-def _find_formats(operator: Operator, *, without_options: bool = False) -> list[KeyedFormat]:
+def _find_formats(operator: Operator, *, without_options: bool = False) -> list[KeyedFormatReport]:
     handles = [(each.index, each.managed_keyed_state) for each in operator.metadata.subtasks]
     files, _ = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
     return find_keyed_formats(handles, files, operator.snapshot.handles, without_options=without_options)
@@ -755,7 +757,7 @@ def _find_splits(states: Iterable[State]) -> Iterator[Detected]:
 
 
 def _describe_state(
-    state: State, formats: list[KeyedFormat], counted: Mapping[str, StateStatistics], *, count: bool
+    state: State, formats: list[KeyedFormatReport], counted: Mapping[str, StateStatistics], *, count: bool
 ) -> StateReport:
     key = namespace = connector = python = None
     groups: list[list[int]] = []
@@ -771,7 +773,7 @@ def _describe_state(
             if state.python_name:
                 stored = describe(state.value_serializer)
                 python = PythonReport(state.name, describe(state.stored_info.value_serializer), None)
-        case BroadcastState():
+        case OperatorBroadcastState():
             key = describe(state.info.key_serializer)
             if state.python_name:
                 python = PythonReport(state.name, "Map<ByteArrayWrapper, BytePrimitiveArray>", None)
@@ -815,7 +817,7 @@ def _describe_state(
     )
 
 
-def _name_format(state: KeyedState, formats: list[KeyedFormat]) -> str | None:
+def _name_format(state: KeyedState, formats: list[KeyedFormatReport]) -> str | None:
     if all(subtask_state.file.holds_raw_timers for subtask_state in state.subtask_states):
         return RAW_TIMERS
     subtasks = {subtask_state.subtask for subtask_state in state.subtask_states}

@@ -8,14 +8,14 @@ family, size estimates, splits), `cache` (tables opened once for several scans),
 from __future__ import annotations
 
 from state_pipelines.rocksdb.manifest import ColumnFamily, Database, TableFile, read_database
-from state_pipelines.rocksdb.scans import Entries, TableCache, estimate, scan, split_keys
+from state_pipelines.rocksdb.scans import SortedEntries, TableCache, estimate, scan, split_keys
 from state_pipelines.rocksdb.writer import DatabaseWriter
 
 __all__ = [
     "ColumnFamily",
     "Database",
     "DatabaseWriter",
-    "Entries",
+    "SortedEntries",
     "TableCache",
     "TableFile",
     "estimate",

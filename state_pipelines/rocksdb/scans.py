@@ -438,7 +438,7 @@ _POINTS_PER_SPLIT = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entries:
+class SortedEntries:
     """Keys with their values; ascending by the bytes of the keys, each key once.
 
     Attributes:
@@ -464,7 +464,7 @@ class _Run:
     """Entries of one table, in order; the trailer of a key stands after it."""
 
     table: Table
-    entries: Entries
+    entries: SortedEntries
     flags: int
 
 
@@ -475,7 +475,7 @@ def scan(
     *,
     window: int = WINDOW,
     tables: TableCache | None = None,
-) -> Iterator[Entries]:
+) -> Iterator[SortedEntries]:
     """The entries with keys from `start` up to `end`; deletions are applied, merge operands joined.
 
     Only blocks that may hold such keys are read, neighbours with one read.
@@ -523,7 +523,7 @@ class ColumnFamilyScans:
     def __exit__(self, *_: object) -> None:
         self._reader.close()
 
-    def scan(self, number: int) -> Iterator[Entries]:
+    def scan(self, number: int) -> Iterator[SortedEntries]:
         """The entries of a column family, by its number in `wanted`; results and errors as for `scan`."""
         column_family, ranges = self._wanted[number]
         for start, end in ranges:
@@ -533,7 +533,7 @@ class ColumnFamilyScans:
 
     def _scan_range(
         self, number: int, column_family: ColumnFamily, start: bytes, end: bytes | None
-    ) -> Iterator[Entries]:
+    ) -> Iterator[SortedEntries]:
         waiting = [file for file in find_files(column_family, start, end) if end is None or start < end]
         waiting.reverse()
         active: list[TableReader] = []
@@ -653,7 +653,7 @@ def _choose_table_end(table: Table, low: bytes, share: int) -> bytes:
     return end
 
 
-def _scan_chunk(readers: Sequence[TableReader], low: bytes, high: bytes) -> Iterator[Entries]:
+def _scan_chunk(readers: Sequence[TableReader], low: bytes, high: bytes) -> Iterator[SortedEntries]:
     ahead = READ_SIZE // len(readers)
     runs = [run for reader in readers if (run := _read_run(reader, low, high, ahead))]
     if not runs:
@@ -703,7 +703,7 @@ def _read_run(reader: TableReader, low: bytes, high: bytes, ahead: int) -> _Run 
     reader.entries += last - first
     if first == last:
         return None
-    return _Run(table, Entries(data, *(span[first:last] for span in spans)), flags)
+    return _Run(table, SortedEntries(data, *(span[first:last] for span in spans)), flags)
 
 
 def _damaged(table: Table, what: str, offset: int) -> FormatError:
@@ -730,7 +730,7 @@ def _fragment(tombstones: list[RangeTombstone]) -> list[RangeTombstone]:
     return fragments
 
 
-def _resolve(runs: list[Entries], erased: list[RangeTombstone]) -> Entries:
+def _resolve(runs: list[SortedEntries], erased: list[RangeTombstone]) -> SortedEntries:
     bases = [run.data.ctypes.data for run in runs]
     key_starts, key_ends, value_starts, value_ends = (
         np.concatenate([getattr(run, name) + base for run, base in zip(runs, bases, strict=True)])
@@ -753,7 +753,7 @@ def _resolve(runs: list[Entries], erased: list[RangeTombstone]) -> Entries:
     new = [np.empty(number, np.int64) for _ in range(4)]
     columns = (key_starts, key_ends, value_starts, value_ends, order)
     write_resolved(*columns, firsts[:number], counts[:number], data.ctypes.data, *new)
-    return Entries(data, *new)
+    return SortedEntries(data, *new)
 
 
 def verify_table(file: TableFile, tables: TableCache, *, whole: bool) -> int:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from state_pipelines.rocksdb.scans import Entries
+    from state_pipelines.rocksdb.scans import SortedEntries
 
 TABLE_SIZE = 64 << 20
 """Bytes after which a new table is begun, the `target_file_size_base` of RocksDB and Flink."""
@@ -89,7 +89,7 @@ class DatabaseWriter:
         self._tables: dict[str, SstFileWriter] = {}
         self._last_keys: dict[str, bytes] = {}
 
-    def write(self, column_family: str, entries: Entries) -> None:
+    def write(self, column_family: str, entries: SortedEntries) -> None:
         """Append entries to a column family; column families may come by turns.
 
         Raises:

@@ -17,8 +17,8 @@ from state_pipelines.binary.data_views import Reader
 from state_pipelines.binary.java_stream import (
     JavaArray,
     JavaBlock,
-    JavaClass,
     JavaClassDesc,
+    JavaClassLiteral,
     JavaObject,
     hierarchy,
     read_stream,
@@ -227,7 +227,7 @@ def _detail(content: JavaObject) -> str:
         if isinstance(schema, str):
             return schema
     of = fields.get("type")
-    return of.class_desc.name if isinstance(of, JavaClass) and isinstance(of.class_desc, JavaClassDesc) else ""
+    return of.class_desc.name if isinstance(of, JavaClassLiteral) and isinstance(of.class_desc, JavaClassDesc) else ""
 
 
 def _expect(reader: Reader, version: int, what: str) -> None:

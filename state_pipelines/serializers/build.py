@@ -26,7 +26,7 @@ from state_pipelines.serializers.tree import (
     Pojo,
     PojoField,
     PojoSubclass,
-    Row,
+    PositionalRow,
     Serializer,
     SetOf,
     Timer,
@@ -130,9 +130,11 @@ def nullable(inner: Serializer, padding: int = 0) -> Nullable:
     return Nullable(snapshot_class=composites.NULLABLE, outer_version=2, inner=inner, padding=padding)
 
 
-def row(*fields: Serializer, supports_row_kind: bool = True) -> Row:
+def row(*fields: Serializer, supports_row_kind: bool = True) -> PositionalRow:
     """`RowSerializer`; positional."""
-    return Row(snapshot_class=composites.ROW, outer_version=4, fields=fields, supports_row_kind=supports_row_kind)
+    return PositionalRow(
+        snapshot_class=composites.ROW, outer_version=4, fields=fields, supports_row_kind=supports_row_kind
+    )
 
 
 def enum(enum_class: str, *constants: str) -> Enum:

@@ -31,7 +31,7 @@ from state_pipelines.serializers.tree import (
     MapOf,
     MapView,
     Nullable,
-    Row,
+    PositionalRow,
     Serializer,
     SetOf,
     Timer,
@@ -158,7 +158,7 @@ def read_nullable(reader: Reader, head: Head) -> Nullable:
     return Nullable(**head.composite_marks(outer_version), inner=inner, padding=padding)
 
 
-def write_row(writer: Writer, node: Row) -> None:
+def write_row(writer: Writer, node: PositionalRow) -> None:
     """Write what `read_row` reads."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     if node.outer_version > FIRST_ROW_WITH_KIND:
@@ -167,12 +167,12 @@ def write_row(writer: Writer, node: Row) -> None:
 
 
 @register(ROW, write=write_row)
-def read_row(reader: Reader, head: Head) -> Row:
+def read_row(reader: Reader, head: Head) -> PositionalRow:
     """Read whether rows have a kind, and the field serializers."""
     outer_version = read_composite_header(reader, head)
     stored = outer_version > FIRST_ROW_WITH_KIND
     supports_row_kind = reader.bool() if stored else outer_version == FIRST_ROW_WITH_KIND
-    return Row(
+    return PositionalRow(
         **head.composite_marks(outer_version), fields=read_nested_list(reader), supports_row_kind=supports_row_kind
     )
 

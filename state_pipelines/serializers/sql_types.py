@@ -19,12 +19,12 @@ from state_pipelines.binary.data_views import Reader
 from state_pipelines.binary.java_stream import (
     JavaArray,
     JavaBlock,
-    JavaClass,
     JavaClassData,
     JavaClassDesc,
+    JavaClassLiteral,
     JavaContent,
     JavaEnum,
-    JavaField,
+    JavaFieldDesc,
     JavaObject,
     JavaString,
     JavaValue,
@@ -570,8 +570,8 @@ class _Interning:
             case JavaArray():
                 values = value.values if isinstance(value.values, bytes) else tuple(map(self._value, value.values))
                 return JavaArray(self._desc(value.class_desc), values)
-            case JavaClass():
-                return JavaClass(self._any_desc(value.class_desc))
+            case JavaClassLiteral():
+                return JavaClassLiteral(self._any_desc(value.class_desc))
         return value
 
     def _value(self, value: JavaValue) -> JavaValue:
@@ -591,7 +591,7 @@ class _Interning:
             )
         return self._descs[desc.name]
 
-    def _field(self, field: JavaField) -> JavaField:
+    def _field(self, field: JavaFieldDesc) -> JavaFieldDesc:
         if field.signature is None:
             return field
         return replace(field, signature=self._signatures.setdefault(field.signature.text, field.signature))

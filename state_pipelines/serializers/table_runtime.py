@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from state_pipelines.binary.java_stream import (
     JavaArray,
     JavaBlock,
-    JavaClass,
     JavaClassDesc,
+    JavaClassLiteral,
     JavaContent,
     JavaEnum,
     JavaObject,
@@ -154,7 +154,7 @@ def _described_class(members: dict[str, JavaValue]) -> str | None:
     """Return the class of RAW, STRUCTURED and legacy types."""
     for name in ("clazz", "implementationClass"):
         value = members.get(name)
-        if isinstance(value, JavaClass) and isinstance(value.class_desc, JavaClassDesc):
+        if isinstance(value, JavaClassLiteral) and isinstance(value.class_desc, JavaClassDesc):
             return value.class_desc.name
     structured = members.get("className")
     if isinstance(structured, str):

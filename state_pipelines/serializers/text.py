@@ -62,12 +62,12 @@ from state_pipelines.serializers.tree import (
     Pojo,
     PojoField,
     PojoSubclass,
+    PositionalRow,
     Protobuf,
     PythonArray,
     PythonDecimal,
     PythonMap,
     PythonRow,
-    Row,
     RowData,
     ScalaCollection,
     ScalaEnum,
@@ -546,7 +546,7 @@ def _case_object(node: CaseObject) -> str:
 
 
 @describe.register
-def _row(node: Row) -> str:
+def _row(node: PositionalRow) -> str:
     word = "Row" if node.supports_row_kind else "RowWithoutKind"
     return f"{word}({', '.join(f'f{index}: {describe(field)}' for index, field in enumerate(node.fields))})"
 

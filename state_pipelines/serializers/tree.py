@@ -273,7 +273,7 @@ class Tuple(Composite):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(Composite):
+class PositionalRow(Composite):
     """`RowSerializer`; positional, field names are not in the snapshot."""
 
     fields: tuple[Serializer, ...]

@@ -80,7 +80,7 @@ class StateStatistics:
     entries_by_key_group: dict[int, int] = field(default_factory=dict)
 
 
-class SubtaskState(Protocol):
+class StateOfSubtask(Protocol):
     """The state of one subtask."""
 
     @property

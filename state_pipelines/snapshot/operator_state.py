@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columns import Columns, explain, plan_columns
+from state_pipelines.codecs.columns import ColumnCodec, explain, plan_columns
 from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layout
 from state_pipelines.connectors import AmbiguousState, ConnectorState, detect, find_candidates
 from state_pipelines.connectors.registry import ConnectorStateKind
@@ -242,7 +242,7 @@ class ValueColumn:
     """
 
     def __init__(self, serializers: Iterable[Serializer], options: TableOptions, context: LayoutContext) -> None:
-        self.columns: Columns | None = None
+        self.columns: ColumnCodec | None = None
         self.reason = ""
         self._asked = {"reason", "value_bytes"} & set(options.columns or ())
         if options.raw:
@@ -533,7 +533,7 @@ def select_fields(fields: list[pa.Field], options: TableOptions | None) -> pa.Sc
 
 @dataclass(frozen=True)
 class BroadcastTable(NonKeyedTable):
-    """Turns what subtasks have of a broadcast state into batches; see `BroadcastState` for the columns."""
+    """Turns what subtasks have of a broadcast state into batches; see `OperatorBroadcastState` for the columns."""
 
     @cached_property
     def key(self) -> ValueColumn:
@@ -589,7 +589,7 @@ class BroadcastTable(NonKeyedTable):
             yield pa.RecordBatch.from_arrays([columns[each] for each in schema.names], schema=schema)
 
 
-class BroadcastState(NonKeyedState):
+class OperatorBroadcastState(NonKeyedState):
     """A broadcast state.
 
     Columns: `subtask` int32, `map_key`, `map_value`; one row per pair and subtask. A state that cannot be decoded gives

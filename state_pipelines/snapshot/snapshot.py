@@ -31,11 +31,11 @@ from state_pipelines.snapshot.declarations import Declarations
 from state_pipelines.snapshot.keyed_state import KeyedState, KeyedSubtaskState, read_states
 from state_pipelines.snapshot.operator_state import (
     IN_FLIGHT_NAME,
-    BroadcastState,
     InFlightState,
     InFlightSubtaskState,
     NonKeyedState,
     NonKeyedSubtaskState,
+    OperatorBroadcastState,
     OperatorListState,
     RawKeyedState,
     RawOperatorState,
@@ -109,7 +109,7 @@ def is_damage(error: StateError) -> bool:
 
 
 @dataclass(frozen=True)
-class Survey:
+class OperatorSurvey:
     """The states of an operator as far as they can be read.
 
     Attributes:
@@ -121,7 +121,7 @@ class Survey:
     failures: tuple[Failure, ...]
 
 
-def survey(operator: OperatorFiles, *, in_flight: bool = False) -> Survey:
+def survey(operator: OperatorFiles, *, in_flight: bool = False) -> OperatorSurvey:
     """The states of an operator as far as they can be read, and what cannot; see `Operator.survey`."""
     states: list[State] = []
     failures: list[Failure] = []
@@ -135,7 +135,7 @@ def survey(operator: OperatorFiles, *, in_flight: bool = False) -> Survey:
                 states += [] if found_in_flight is None else [found_in_flight]
         except StateError as error:
             failures.append(Failure(None, error))
-    return Survey(tuple(states), tuple(failures))
+    return OperatorSurvey(tuple(states), tuple(failures))
 
 
 def find_failures(
@@ -228,7 +228,7 @@ def survey_operator(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Fa
         broadcasts[name] = [replace(each, info=_declare_broadcast(operator, each.info)) for each in subtask_states]
     found = (
         *(OperatorListState(operator, tuple(each)) for each in lists.values()),
-        *(BroadcastState(operator, tuple(each)) for each in broadcasts.values()),
+        *(OperatorBroadcastState(operator, tuple(each)) for each in broadcasts.values()),
     )
     return found, failures
 
@@ -357,7 +357,7 @@ class Operator(OperatorFiles):
         """
         return tuple(self._iter_states())
 
-    def survey(self, *, in_flight: bool = False) -> Survey:
+    def survey(self, *, in_flight: bool = False) -> OperatorSurvey:
         """The states as far as they can be read, and what cannot.
 
         Args:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.state_table import TableOptions
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.tree import Serializer
-    from state_pipelines.snapshot.handle_readers import StateStatistics, SubtaskState
+    from state_pipelines.snapshot.handle_readers import StateOfSubtask, StateStatistics
     from state_pipelines.snapshot.snapshot_files import OperatorFiles
 
 PREFIX = "python-state-"
@@ -313,7 +313,7 @@ class State(ABC):
         subtask_states: the state of each subtask that has it.
     """
 
-    subtask_states: Sequence[SubtaskState]
+    subtask_states: Sequence[StateOfSubtask]
 
     def __init__(self, operator: OperatorFiles) -> None:
         self.operator = operator

@@ -20,7 +20,16 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from state_pipelines.errors import MigrationError, at
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.state_table import KeyedTable, TableOptions
-from state_pipelines.operations.migration.flows import Apply, Call, Fill, KeepKeys, Merge, Read, list_sqls, walk_flow
+from state_pipelines.operations.migration.flows import (
+    Apply,
+    Call,
+    KeepKeys,
+    Read,
+    StateMerge,
+    TableFill,
+    list_sqls,
+    walk_flow,
+)
 from state_pipelines.operations.migration.steps import Direction, list_expressions
 from state_pipelines.operations.migration.structs import find_bare
 from state_pipelines.serializers.registered_states import StateKind
@@ -65,7 +74,7 @@ def differ_by_case(plans: Iterable[tuple[Operator, OperatorPlan]]) -> bool:
             for flow in () if each is None else each.changed.values():
                 assert each is not None
                 for node in walk_flow(flow, beside=True):
-                    if isinstance(node, Merge) and _collide([*VISIBLE, *(name for name, _ in node.inputs)]):
+                    if isinstance(node, StateMerge) and _collide([*VISIBLE, *(name for name, _ in node.inputs)]):
                         return True
                     if node.shape.kind == StateKind.TIMER:
                         continue
@@ -218,7 +227,7 @@ def require_expressions(spark: SparkSession, chain: Chain) -> None:
 
 
 def _refuse_tables(node: object) -> None:
-    if isinstance(node, Apply) and isinstance(node.stage, Fill):
+    if isinstance(node, Apply) and isinstance(node.stage, TableFill):
         raise MigrationError(f"the step reads the table {node.stage.table}", hint=_HINT_SQL)
 
 
@@ -236,7 +245,7 @@ def _list_computed(node: Flow, layouts: LayoutContext) -> Iterator[str]:
 
 def _list_columns(node: Flow, layouts: LayoutContext) -> Collection[str]:
     """The columns that the SQL of a node may name."""
-    if isinstance(node, Merge):
+    if isinstance(node, StateMerge):
         return (*VISIBLE, *(name for name, _ in node.inputs))
     assert isinstance(node, Apply)
     shape = node.stage.by.shape if isinstance(node.stage, KeepKeys) else node.input.shape

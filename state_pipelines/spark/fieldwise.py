@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, DataType, IntegerType, StructField, StructType, TimestampType
 
 from state_pipelines.codecs.columns import column_type, find_fields, has_opaque
-from state_pipelines.codecs.layout import Opaque
+from state_pipelines.codecs.layout import OpaqueBytes
 from state_pipelines.codecs.logical_values import conform
 from state_pipelines.codecs.serializer_layouts import OpaqueValues, contains_opaque, derive_layout, keep_undecodable
 from state_pipelines.errors import UnsupportedError, at
@@ -169,7 +169,7 @@ def list_fields(shape: StateShape, layouts: LayoutContext) -> dict[str, pa.DataT
     """
     layout = derive_layout(shape.payload, layouts)
     kind = column_type(layout)
-    has_fields = pa.types.is_struct(kind) and not isinstance(layout, Opaque)
+    has_fields = pa.types.is_struct(kind) and not isinstance(layout, OpaqueBytes)
     return {each.name: each.type for each in kind} if has_fields else {}
 
 
@@ -521,7 +521,7 @@ Result = TypeVar("Result", covariant=True)
 
 
 @dataclass(frozen=True)
-class Rows:
+class MigratedRows:
     """Some rows of a state.
 
     Attributes:
@@ -537,7 +537,7 @@ class Rows:
 class RowsTask(Protocol[Result]):
     """Does something with the rows of one split."""
 
-    def run(self, rows: Iterator[Rows]) -> Result:
+    def run(self, rows: Iterator[MigratedRows]) -> Result:
         """Take the rows as they are stored and as they become, batch by batch."""
 
 
@@ -591,13 +591,13 @@ class FieldwiseRows:
         fields = self._choose_fields(self._used)
         return list_columns(self.flow.before, fields, keys=self._keys, hashed=self.hashed)
 
-    def read(self, split: KeyedSplit) -> Iterator[Rows]:
+    def read(self, split: KeyedSplit) -> Iterator[MigratedRows]:
         """The rows of a split."""
         for batch in replace(split, options=self.options).batches():
             if len(batch):
                 yield self.make_rows(batch)
 
-    def make_rows(self, batch: pa.RecordBatch) -> Rows:
+    def make_rows(self, batch: pa.RecordBatch) -> MigratedRows:
         """The rows of a batch, which has the columns of `options`."""
         shape, gathered = self.flow.before, self.flow.gathered
         rows = batch if gathered is None else gathered.gather(batch, shape.column)
@@ -608,7 +608,7 @@ class FieldwiseRows:
             inputs = _find_inputs(rows, payload, self._used, self._keys)
             made |= {name: each.evaluate(inputs, present) for name, each in self._derived.items()}
         new = payload if self.flow.whole else self._make_payload(payload, made)
-        return Rows(batch, self._make_columns(rows, new))
+        return MigratedRows(batch, self._make_columns(rows, new))
 
     def _choose_fields(self, used: frozenset[str]) -> tuple[str, ...]:
         """The fields that are read; none where the payload is read as a whole."""

@@ -39,8 +39,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from state_pipelines.codecs.columns import Columns, column_type, find_fields, has_opaque, plan_columns
-from state_pipelines.codecs.layout import Opaque
+from state_pipelines.codecs.columns import ColumnCodec, column_type, find_fields, has_opaque, plan_columns
+from state_pipelines.codecs.layout import OpaqueBytes
 from state_pipelines.codecs.logical_values import conform
 from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues, contains_opaque, derive_layout
 from state_pipelines.connectors.registry import Codec, find_codec
@@ -101,7 +101,7 @@ class _Elements:
         return find_codec(self.stage.connector, self.stage.kind)
 
     @cached_property
-    def columns(self) -> Columns:
+    def columns(self) -> ColumnCodec:
         """Payloads as rows hold them."""
         return plan_columns(derive_layout(self.shape.payload, self.layouts))
 
@@ -446,7 +446,7 @@ class Stage:
             case flows.Reserialize():
                 payloads = self.before.payload, self.after.payload
                 return self.frame.withColumn(PAYLOAD, convert_serialized(F.col(PAYLOAD), *payloads, self.layouts))
-            case flows.Fill():
+            case flows.TableFill():
                 return self._fill(stage)
             case flows.Keep(sql=sql):
                 return self._keep(sql, allowed=stage.nondeterministic)
@@ -480,7 +480,7 @@ class Stage:
         """Add the columns of `_expose_plain` with opaque values decoded, and as rows hold them by `name_raw`."""
         (row, plain), raw = find_layouts(self.before.payload, self.layouts), F.col(PAYLOAD)
         value, kind = reinterpret_column(raw, row, plain), layout_type(plain)
-        fields = kind.names if isinstance(kind, StructType) and not isinstance(plain, Opaque) else []
+        fields = kind.names if isinstance(kind, StructType) and not isinstance(plain, OpaqueBytes) else []
         rows, plains = find_fields(row), find_fields(plain)
         shown = [F.col(hidden(name)).alias(name) for name in VISIBLE if self._has(name) and name not in fields]
         for name in fields:
@@ -629,7 +629,7 @@ class Stage:
             fold_constants(self._exposed.select(F.expr(sql).cast("timestamp")))
         return frame.withColumn(name, F.col(name).cast("timestamp"))
 
-    def _fill(self, stage: flows.Fill) -> DataFrame:
+    def _fill(self, stage: flows.TableFill) -> DataFrame:
         """Join the table with the keys; values of a key that it has twice are an error."""
         table = self.frame.sparkSession.read.parquet(stage.table)
         missing = sorted({*(column for _, column in stage.keys), stage.value} - set(table.columns))

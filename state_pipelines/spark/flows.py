@@ -18,7 +18,7 @@ from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValue
 from state_pipelines.errors import MigrationError, at
 from state_pipelines.keyed.state_table import TTL_COLUMN, KeyedTable, TableOptions
 from state_pipelines.operations.migration import flows
-from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read
+from state_pipelines.operations.migration.flows import Apply, Flow, Read, StateMerge
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.arrow_expressions import make_inputs
@@ -49,11 +49,11 @@ class FrameReader(Protocol):
     """Reads states as frames with the columns that stages know: `PAYLOAD`, and others under `hidden` names."""
 
     def read(self, name: str, keys: tuple[str, ...], *, stored: bool = False) -> DataFrame:
-        """The rows of a state; see `StateReader.read`."""
+        """The rows of a state; see `StateFrames.read`."""
 
 
 @dataclass
-class StateReader:
+class StateFrames:
     """Reads keyed states of one operator as frames; one that several flows need is read once.
 
     Attributes:
@@ -143,7 +143,7 @@ class FlowRunner:
     Attributes:
         reader: of the states that the flows start at.
         layouts: what layouts depend on.
-        stored: see `StateReader.read`; for aligned flows only.
+        stored: see `StateFrames.read`; for aligned flows only.
         folding: evaluate constant expressions, and constants inside of others, while frames are built.
     """
 
@@ -175,10 +175,10 @@ class FlowRunner:
         match flow:
             case Read(state=state):
                 return self.reader.read(state, keys, stored=self.stored)
-            case Merge():
+            case StateMerge():
                 return self._merge(flow, keys)
             case Apply(input=Read(state=state, shape=before), stage=flows.Regroup() as stage, shape=shape) if (
-                isinstance(self.reader, StateReader)
+                isinstance(self.reader, StateFrames)
                 and (before.kind, shape.kind, before.ttl) == (StateKind.LIST, StateKind.VALUE, False)
             ):
                 lists = self.reader.read_lists(state, tuple(name for name in keys if name in KEYS[:2]))
@@ -225,7 +225,7 @@ class FlowRunner:
         stage = Stage(self._build(flow.input, KEYS), flow.input.shape, flow.shape, self.layouts)
         return stage.hash_new_keys(flow.stage).distinct().count()
 
-    def _merge(self, flow: Merge, keys: tuple[str, ...]) -> DataFrame:
+    def _merge(self, flow: StateMerge, keys: tuple[str, ...]) -> DataFrame:
         frames = [self._build(inner, keys) for _, inner in flow.inputs]
         names = [name for name, _ in flow.inputs]
         common = [name for name in frames[0].columns if all(name in frame.columns for frame in frames)]

@@ -43,7 +43,7 @@ from state_pipelines.snapshot.snapshot import ensure_open
 from state_pipelines.snapshot.snapshot_files import explain_older_ranges
 from state_pipelines.spark.analysis import analyse_plans, differ_by_case, require_expressions, require_permitted
 from state_pipelines.spark.expectations import check_expectations
-from state_pipelines.spark.flows import StateReader
+from state_pipelines.spark.flows import StateFrames
 from state_pipelines.spark.operator_invariants import check_invariants
 from state_pipelines.spark.operator_state import OperatorStateWork
 from state_pipelines.spark.proof import prove_plan
@@ -183,7 +183,7 @@ class _Work:
 
     operator: Operator
     plan: OperatorPlan
-    reader: StateReader
+    reader: StateFrames
     whole: OperatorPlan
     unkeyed: OperatorStateWork
     prove: bool
@@ -393,7 +393,7 @@ def _prepare(spark: SparkSession, operator: Operator, whole: OperatorPlan, *, pr
     walks = (flowing.walk_flow(flow, beside=True) for flow in plan.changed.values())
     used = [name for walk in walks for name in {each.state for each in walk if isinstance(each, Read)}]
     shared = frozenset(name for name in used if used.count(name) > 1)
-    reader = StateReader(spark, operator, shared=shared)
+    reader = StateFrames(spark, operator, shared=shared)
     unkeyed = OperatorStateWork(spark, operator, whole.unkeyed, prove)
     return _Work(operator, plan, reader, whole, unkeyed, prove)
 

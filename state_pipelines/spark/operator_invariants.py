@@ -38,7 +38,7 @@ from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.tree import BasicKind
 from state_pipelines.spark.flow_steps import KEY, NAMESPACE, SESSION, STORED_UNDER, compare_key, list_sessions
 from state_pipelines.spark.flow_steps import OLD_KEY as COMPARED
-from state_pipelines.spark.flows import StateReader
+from state_pipelines.spark.flows import StateFrames
 from state_pipelines.spark.tasks import translate_failures
 from state_pipelines.spark.types import KEYS, PAYLOAD, hidden
 
@@ -67,7 +67,7 @@ class _States:
 
     def read(self, name: str) -> DataFrame:
         """The rows of a state, with decoded keys and `COMPARED`, by which keys are compared."""
-        frame = StateReader(self.spark, self.operator).read(name, KEYS)
+        frame = StateFrames(self.spark, self.operator).read(name, KEYS)
         key = self.shapes[name].key
         assert key is not None
         layouts = self.operator.snapshot.layout_context

@@ -30,8 +30,8 @@ from state_pipelines.operations.write.operator_rewrite import (
     write_elements,
 )
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.snapshot.operator_state import BroadcastState, NonKeyedState, NonKeyedSubtaskState
-from state_pipelines.spark.flows import FlowRunner, StateReader
+from state_pipelines.snapshot.operator_state import NonKeyedState, NonKeyedSubtaskState, OperatorBroadcastState
+from state_pipelines.spark.flows import FlowRunner, StateFrames
 from state_pipelines.spark.row_digests import (
     Digested,
     ExpectedDigests,
@@ -92,7 +92,7 @@ class OperatorStateReader:
         """
         del keys
         state = find_state(self.operator, name)
-        broadcast = isinstance(state, BroadcastState)
+        broadcast = isinstance(state, OperatorBroadcastState)
         columns = ("subtask", "map_key", "map_value") if broadcast else ("subtask", "list_index", "value")
         with at(operator=self.operator.label, state=name):
             # The columns depend on the opaque fields, so that the table is read with all of them.
@@ -161,7 +161,7 @@ class OperatorStateWork:
         context = self.operator.snapshot.layout_context
         for name in dict.fromkeys(source for flow in self.plan.changed.values() for source in find_reads(flow)):
             state = find_state(self.operator, name)
-            if isinstance(state, BroadcastState):
+            if isinstance(state, OperatorBroadcastState):
                 subtask_states = list_copies(state)
                 with at(operator=self.operator.label):
                     copies = [BroadcastCopy(subtask_state, context) for subtask_state in subtask_states]
@@ -316,7 +316,7 @@ def read_rows(spark: SparkSession, operator: Operator, state: str) -> DataFrame:
     """
     shape = find_shapes(operator)[state]
     if shape.is_keyed:
-        frame = StateReader(spark, operator, opaque_values=OpaqueValues.UNDECODABLE).read(state, KEYS)
+        frame = StateFrames(spark, operator, opaque_values=OpaqueValues.UNDECODABLE).read(state, KEYS)
     else:
         frame = OperatorStateReader(spark, operator, opaque_values=OpaqueValues.UNDECODABLE).read(state, ())
     shown = [F.col(hidden(each)).alias(each) for each in _COLUMNS if hidden(each) in frame.columns]

@@ -58,7 +58,7 @@ from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.spark.expectations import judge_rows
 from state_pipelines.spark.fieldwise import FieldwiseRows, choose_fields, find_fieldwise, run_on_rows, split_rows
-from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
+from state_pipelines.spark.flows import FlowRunner, StateFrames, to_rows
 from state_pipelines.spark.operator_state import (
     OperatorStateReader,
     choose_elements,
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.migration.flows import Flow, OperatorPlan, Return
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
-    from state_pipelines.spark.fieldwise import Rows
+    from state_pipelines.spark.fieldwise import MigratedRows
     from state_pipelines.spark.row_digests import ExpectedDigests
     from state_pipelines.spark.splits import KeyedSplit
 
@@ -175,7 +175,7 @@ def find_failed(results: Sequence[GroupResult], check: str, state: str) -> tuple
 def make_check(
     name: str,
     results: Sequence[GroupResult],
-    found: FoundRows | None,
+    found: DifferingRows | None,
     *,
     unit: str,
     description: str,
@@ -237,7 +237,7 @@ _MISSING, _UNEXPECTED, _DIFFERING = "missing", "unexpected", "differing"
 
 
 @dataclass(frozen=True)
-class FoundRows:
+class DifferingRows:
     """Rows that differ.
 
     Attributes:
@@ -250,9 +250,9 @@ class FoundRows:
     rows: tuple[DifferingRecord, ...] = ()
     other: tuple[DifferingRecord, ...] = ()
 
-    def __add__(self, other: FoundRows) -> FoundRows:
+    def __add__(self, other: DifferingRows) -> DifferingRows:
         rows, others = (*self.rows, *other.rows), (*self.other, *other.other)
-        return FoundRows(self.counts + other.counts, rows[:EXAMPLES], others[:EXAMPLES])
+        return DifferingRows(self.counts + other.counts, rows[:EXAMPLES], others[:EXAMPLES])
 
     @property
     def examples(self) -> tuple[DifferingRecord, ...]:
@@ -269,7 +269,7 @@ def find_rows(
     fields: Collection[str],
     *,
     kept: bool = False,
-) -> FoundRows:
+) -> DifferingRows:
     """Find rows that differ between two frames, in one pass over all of them.
 
     Args:
@@ -328,7 +328,7 @@ def find_rows(
         different.unpersist()
     missing, unexpected = examples.get(_MISSING, ()), examples.get(_UNEXPECTED, ())
     half = max(EXAMPLES // 2, EXAMPLES - len(unexpected))
-    return FoundRows(
+    return DifferingRows(
         RecordCounts(0, *(numbers.get(kind, 0) for kind in (_DIFFERING, _MISSING, _UNEXPECTED))),
         (*missing[:half], *unexpected)[:EXAMPLES],
         examples.get(_DIFFERING, ()),
@@ -410,9 +410,9 @@ def _open(content: dict[str, Any]) -> Any:
     return content["value"] if list(content) == ["value"] else content or "timer"
 
 
-def combine_found(found: Sequence[FoundRows]) -> FoundRows:
+def combine_found(found: Sequence[DifferingRows]) -> DifferingRows:
     """The rows of several states."""
-    return reduce(lambda one, other: one + other, found, FoundRows())
+    return reduce(lambda one, other: one + other, found, DifferingRows())
 
 
 _WHAT = "the proof cannot read the state"
@@ -567,7 +567,7 @@ class _DigestBack:
     made: RowColumns
     written: RowColumns | None
 
-    def run(self, rows: Iterator[Rows]) -> tuple[Digested, Digested]:
+    def run(self, rows: Iterator[MigratedRows]) -> tuple[Digested, Digested]:
         """Do the work."""
         back, read = RowDigest(self.made), None if self.written is None else RowDigest(self.written)
         for each in rows:
@@ -602,9 +602,9 @@ class KeyedStates:
     nouns: ClassVar[dict[str, str]] = {ROW_COUNTS: "records", KEY_SETS: "keys"}
     descriptions: ClassVar[dict[str, str]] = DESCRIPTIONS
 
-    def make_reader(self, operator: Operator, opaque_values: OpaqueValues = OpaqueValues.ALL) -> StateReader:
+    def make_reader(self, operator: Operator, opaque_values: OpaqueValues = OpaqueValues.ALL) -> StateFrames:
         """Return the reader of one side."""
-        return StateReader(self.spark, operator, opaque_values=opaque_values)
+        return StateFrames(self.spark, operator, opaque_values=opaque_values)
 
     def spread(self, name: str, shape: StateShape, sums: Sums) -> Sums:
         """Return what every group must hold of these digests."""
@@ -867,15 +867,15 @@ class _Prover:
         frame = read_rows(self.spark, self.after, name)
         return (judge_rows(frame, self.before.label, name, wanted),)
 
-    def _find_rows(self, results: list[GroupResult]) -> dict[str, FoundRows]:
+    def _find_rows(self, results: list[GroupResult]) -> dict[str, DifferingRows]:
         """Rows that differ, by failed check; both sides are read once for all checks but the round trip."""
         failed = {name for name in COMPARED if differ(results, name)}
-        found: dict[str, FoundRows] = {}
+        found: dict[str, DifferingRows] = {}
         if written := failed - {ROUND_TRIP}:
             rows = combine_found([self._find_written(*each, results, written) for each in self.plan.changed.items()])
             found |= dict.fromkeys(written, rows)
         if ROUND_TRIP in failed:
-            lost: list[FoundRows] = []
+            lost: list[DifferingRows] = []
             for name, flow in self.plan.changed.items():
                 fields, groups = find_failed(results, ROUND_TRIP, name)
                 backs = self.trips[name].returns if groups else ()
@@ -883,7 +883,7 @@ class _Prover:
             found[ROUND_TRIP] = combine_found(lost)
         return found
 
-    def _find_written(self, name: str, flow: Flow, results: list[GroupResult], checks: set[str]) -> FoundRows:
+    def _find_written(self, name: str, flow: Flow, results: list[GroupResult], checks: set[str]) -> DifferingRows:
         """Rows of a state that differ from the expected ones."""
         fields: set[str] = set()
         groups: set[int] = set()
@@ -891,7 +891,7 @@ class _Prover:
             names, found = find_failed(results, check, name)
             fields, groups = fields | names, groups | set(found)
         if not groups:
-            return FoundRows()
+            return DifferingRows()
         layouts = self.plan.row_layouts
         reader = self.states.make_reader(self.before)
         sides = {AFTER: self.states.make_reader(self.after).read(name, KEY_COLUMNS)}
@@ -901,7 +901,7 @@ class _Prover:
             sides[BEFORE] = reader.read(sources[0], ())
         return find_rows(name, sides, (EXPECTED, AFTER), (self.states.column, groups), fields)
 
-    def _find_lost(self, name: str, flow: Flow, back: Return, fields: set[str], groups: list[int]) -> FoundRows:
+    def _find_lost(self, name: str, flow: Flow, back: Return, fields: set[str], groups: list[int]) -> DifferingRows:
         """Old rows that the way back does not bring back."""
         layouts = self._find_back_layouts(flow, back)
         before, after = (self.states.make_reader(each, layouts.opaque_values) for each in (self.before, self.after))

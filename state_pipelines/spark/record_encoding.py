@@ -33,7 +33,7 @@ from state_pipelines.spark.fieldwise import (
     run_on_rows,
     split_rows,
 )
-from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
+from state_pipelines.spark.flows import FlowRunner, StateFrames, to_rows
 from state_pipelines.spark.row_digests import (
     Digested,
     ExpectedDigests,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
     from state_pipelines.keyed.row_encoding import RecordEncoder
     from state_pipelines.operations.migration.flows import Flow, OperatorPlan, Return
-    from state_pipelines.spark.fieldwise import Rows
+    from state_pipelines.spark.fieldwise import MigratedRows
     from state_pipelines.spark.row_digests import RowColumns
     from state_pipelines.spark.splits import KeyedSplit
 
@@ -157,7 +157,7 @@ class EncodeRows:
     writer: RecordSpillWriter
     digests: RowDigests | None
 
-    def run(self, rows: Iterator[Rows]) -> Written:
+    def run(self, rows: Iterator[MigratedRows]) -> Written:
         """Do the work."""
         digest = WrittenDigest(self.digests)
 
@@ -281,7 +281,7 @@ class PlannedRewrite:
 
 
 def plan_encoding(
-    reader: StateReader, plan: OperatorPlan, name: str, writer: RecordSpillWriter, *, prove: bool
+    reader: StateFrames, plan: OperatorPlan, name: str, writer: RecordSpillWriter, *, prove: bool
 ) -> StateEncoding:
     """Choose how the rows of a new state are made.
 
@@ -309,7 +309,7 @@ class StateEncoding:
         fieldwise: its rows field by field; None where they go by way of Spark.
     """
 
-    reader: StateReader
+    reader: StateFrames
     plan: OperatorPlan
     name: str
     writer: RecordSpillWriter

@@ -207,14 +207,14 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task[Result]], what: str) -> 
     return [results[index] for index in range(len(items))]
 
 
-class Split(Protocol):
+class StateSplit(Protocol):
     """Some rows of a state."""
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The batches, in the types of Spark."""
 
 
-def read_splits(spark: SparkSession, found: Iterable[Split], columns: pa.Schema) -> DataFrame:
+def read_splits(spark: SparkSession, found: Iterable[StateSplit], columns: pa.Schema) -> DataFrame:
     """The rows of splits as one frame; one task per split, rows in file order.
 
     Args:

@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructType
 
 from state_pipelines.codecs.columns import column_type, find_fields, has_opaque, reinterpret
-from state_pipelines.codecs.layout import OPAQUE_FIELD, Layout, Opaque
+from state_pipelines.codecs.layout import OPAQUE_FIELD, Layout, OpaqueBytes
 from state_pipelines.codecs.logical_values import conform, dense_offsets, flatten_entries
 from state_pipelines.codecs.serializer_layouts import (
     LayoutContext,
@@ -39,11 +39,11 @@ from state_pipelines.keyed.state_table import TTL_COLUMN
 from state_pipelines.operations.migration.flows import (
     Apply,
     Call,
-    Merge,
     Project,
     Regroup,
     Replace,
     Reserialize,
+    StateMerge,
     walk_flow,
 )
 from state_pipelines.operations.migration.structs import RAW, find_bare, quote_name
@@ -427,7 +427,7 @@ def writes_opaque(flow: Flow, layouts: LayoutContext) -> bool:
 
 
 def _makes_opaque(node: Flow, layouts: LayoutContext) -> bool:
-    if isinstance(node, Merge):
+    if isinstance(node, StateMerge):
         return contains_opaque(node.shape.payload, layouts)
     if (
         not isinstance(node, Apply)
@@ -438,7 +438,7 @@ def _makes_opaque(node: Flow, layouts: LayoutContext) -> bool:
     before, after = (derive_layout(each.payload, keep_all_opaque(layouts)) for each in (node.input.shape, node.shape))
     match node.stage:
         case Project(columns=columns):
-            if isinstance(after, Opaque):
+            if isinstance(after, OpaqueBytes):
                 return True
             olds, news = find_fields(before), find_fields(after)
             return any(

@@ -134,7 +134,7 @@ class FileRecorder:
         return above.path == self.directory.path and above.filesystem == self.directory.filesystem
 
 
-class FileCopy(Protocol):
+class CopyWriter(Protocol):
     """The copy of a file that is being written; its errors are not those of the file."""
 
     def write(self, data: memoryview, /) -> None:
@@ -148,7 +148,7 @@ class FileCopy(Protocol):
 
 
 _RECORDER: ContextVar[FileRecorder | None] = ContextVar("recorder", default=None)
-_BEGIN_COPY: ContextVar[Callable[[Location], FileCopy] | None] = ContextVar("copies", default=None)
+_BEGIN_COPY: ContextVar[Callable[[Location], CopyWriter] | None] = ContextVar("copies", default=None)
 
 
 @contextmanager
@@ -163,7 +163,7 @@ def record_files(directory: Location) -> Iterator[FileRecorder]:
 
 
 @contextmanager
-def copy_files(begin: Callable[[Location], FileCopy]) -> Iterator[None]:
+def copy_files(begin: Callable[[Location], CopyWriter]) -> Iterator[None]:
     """Copy every file that this thread creates while the block runs; `begin` begins a copy."""
     token = _BEGIN_COPY.set(begin)
     try:
@@ -200,7 +200,7 @@ def recording(location: Location, file: IO[bytes]) -> Iterator[Any]:
 class _Checksummed(io.BufferedIOBase):
     """A file that is written from its beginning to its end, with the checksum of what was written."""
 
-    def __init__(self, file: IO[bytes], copy: FileCopy | None = None) -> None:
+    def __init__(self, file: IO[bytes], copy: CopyWriter | None = None) -> None:
         self._file = file
         self._copy = copy
         self._digest = xxhash.xxh3_128()

@@ -10,7 +10,7 @@ from state_pipelines.errors import NotFoundError, UsageError
 from state_pipelines.upgrades.cluster_connections import connect_clusters
 from state_pipelines.upgrades.leases import hold_lease
 from state_pipelines.upgrades.upgrade_plan import plan_upgrade
-from state_pipelines.upgrades.upgrade_records import Outcome, UpgradeRecord, find_records
+from state_pipelines.upgrades.upgrade_records import UpgradeOutcome, UpgradeRecord, find_records
 from state_pipelines.upgrades.upgrade_reports import (
     UpgradeReport,
     report_plan,
@@ -116,7 +116,7 @@ def find_done(request: UpgradeRequest, cluster: FlinkCluster, records: RecordDir
         StateError: a record or a jar cannot be read.
     """
     last = records.find_last()
-    if last is None or last.outcome is not Outcome.UPGRADED:
+    if last is None or last.outcome is not UpgradeOutcome.UPGRADED:
         return None
     if last.plan.get("programs") != fingerprint(request.describe_change()):
         return None

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import NotFoundError, StateError, UsageError, Where
 from state_pipelines.flink.cluster import SavepointFormat
 from state_pipelines.metadata import compute_operator_id
-from state_pipelines.operations.check.check import Verdict, check_jobs, parse_release
+from state_pipelines.operations.check.check import CheckVerdict, check_jobs, parse_release
 from state_pipelines.operations.check.class_checks import scan_snapshot
 from state_pipelines.operations.convert import convert, plan_conversion
 from state_pipelines.operations.inspect import inspect
 from state_pipelines.operations.jobs.flink_config import StateBackend
-from state_pipelines.operations.jobs.job_state import Job, describe_job
+from state_pipelines.operations.jobs.job_state import JobDescription, describe_job
 from state_pipelines.operations.jobs.new_job import NewCode, describe_new_job, migrate_job
 from state_pipelines.operations.migration.drafting import refuse_drafts
 from state_pipelines.operations.migration.history import RevisionDirectory
@@ -86,7 +86,7 @@ class StateChange:
     revisions: tuple[str, ...]
     max_parallelism: int | None
     is_converted: bool
-    verdict: Verdict
+    verdict: CheckVerdict
     reasons: tuple[str, ...]
     notes: tuple[str, ...] = ()
     obstacle: str = ""
@@ -95,7 +95,7 @@ class StateChange:
     @property
     def is_refused(self) -> bool:
         """Whether the new program cannot restore the state."""
-        return self.verdict is Verdict.INCOMPATIBLE or bool(self.obstacle)
+        return self.verdict is CheckVerdict.INCOMPATIBLE or bool(self.obstacle)
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ def plan_change(request: UpgradeRequest, snapshot: Snapshot) -> StateChange:
 def _make_change(
     request: UpgradeRequest,
     snapshot: Snapshot,
-    verdict: Verdict,
+    verdict: CheckVerdict,
     revisions: tuple[str, ...],
     max_parallelism: int | None,
     reasons: tuple[str, ...],
@@ -217,8 +217,8 @@ def _make_change(
         # What no format can take is found out before the job is stopped.
         plan_conversion(snapshot, join(resolve(request.results), "planned"), Format.CANONICAL)
     kinds = (
-        (Need.UNDETERMINED, verdict is Verdict.TO_BE_DETERMINED),
-        (Need.PARTIAL, verdict is Verdict.PARTIALLY_COMPATIBLE),
+        (Need.UNDETERMINED, verdict is CheckVerdict.TO_BE_DETERMINED),
+        (Need.PARTIAL, verdict is CheckVerdict.PARTIALLY_COMPATIBLE),
         (Need.MIGRATED, bool(revisions)),
         (Need.RESCALED, max_parallelism is not None),
         (Need.CONVERTED, is_converted),
@@ -237,7 +237,7 @@ def _make_change(
     )
 
 
-def _find_rescaling(request: UpgradeRequest, snapshot: Snapshot, job: Job) -> int | None:
+def _find_rescaling(request: UpgradeRequest, snapshot: Snapshot, job: JobDescription) -> int | None:
     """The number of key groups to which the state is rescaled; None if it has it.
 
     Raises:
@@ -250,7 +250,7 @@ def _find_rescaling(request: UpgradeRequest, snapshot: Snapshot, job: Job) -> in
     return wanted
 
 
-def _rescale_job(job: Job, max_parallelism: int | None) -> Job:
+def _rescale_job(job: JobDescription, max_parallelism: int | None) -> JobDescription:
     if max_parallelism is None:
         return job
     return replace(job, operators=tuple(replace(each, max_parallelism=max_parallelism) for each in job.operators))
@@ -288,9 +288,9 @@ def _plan_query_change(request: UpgradeRequest, snapshot: Snapshot) -> StateChan
         except StateError as error:
             obstacle = str(error)
     reasons = [*([obstacle] if obstacle else []), *report.swaps, *_list_query_reasons(report)]
-    verdict: Verdict = _QUERY_VERDICTS.get(report.verdict, Verdict.FULLY_COMPATIBLE)
-    if verdict is Verdict.FULLY_COMPATIBLE and not report.exact:
-        verdict = Verdict.PARTIALLY_COMPATIBLE
+    verdict: CheckVerdict = _QUERY_VERDICTS.get(report.verdict, CheckVerdict.FULLY_COMPATIBLE)
+    if verdict is CheckVerdict.FULLY_COMPATIBLE and not report.exact:
+        verdict = CheckVerdict.PARTIALLY_COMPATIBLE
     notes = tuple(dict.fromkeys(list_remarks(report)))
     return _make_change(
         request, snapshot, verdict, revisions, wanted, tuple(reasons), notes, obstacle, is_compiled=is_compiled
@@ -298,9 +298,9 @@ def _plan_query_change(request: UpgradeRequest, snapshot: Snapshot) -> StateChan
 
 
 _QUERY_VERDICTS = {
-    QueryVerdict.REFUSED: Verdict.INCOMPATIBLE,
-    QueryVerdict.UNDETERMINED: Verdict.TO_BE_DETERMINED,
-    QueryVerdict.EMPTY: Verdict.PARTIALLY_COMPATIBLE,
+    QueryVerdict.REFUSED: CheckVerdict.INCOMPATIBLE,
+    QueryVerdict.UNDETERMINED: CheckVerdict.TO_BE_DETERMINED,
+    QueryVerdict.EMPTY: CheckVerdict.PARTIALLY_COMPATIBLE,
 }
 
 
@@ -480,7 +480,7 @@ def _find_chain(request: UpgradeRequest, snapshot: Snapshot) -> Chain:
     return chain
 
 
-def _describe_new(request: UpgradeRequest, migrated: Job, chain: Chain) -> Job:
+def _describe_new(request: UpgradeRequest, migrated: JobDescription, chain: Chain) -> JobDescription:
     """The new job; that of the migrations where nothing else describes it."""
     code = NewCode(request.classes, (), ())
     if chain and not code and request.new_job is None:
@@ -503,7 +503,7 @@ def _needs_conversion(request: UpgradeRequest, snapshot: Snapshot) -> bool:
     return any(other in each.format for operator in inspect(snapshot).operators for each in operator.keyed_formats)
 
 
-def _check_parallelism(parallelism: int | None, migrated: Job) -> None:
+def _check_parallelism(parallelism: int | None, migrated: JobDescription) -> None:
     for operator in migrated.operators:
         if parallelism is not None and operator.has_state and operator.max_parallelism < parallelism:
             raise UsageError(

@@ -18,7 +18,7 @@ from state_pipelines.flink.cluster import (
 from state_pipelines.operations.migration.history import RevisionDirectory
 from state_pipelines.upgrades.down_time import predict_down_time
 from state_pipelines.upgrades.state_changes import map_from_cluster, open_state, plan_change
-from state_pipelines.upgrades.upgrade_records import Outcome
+from state_pipelines.upgrades.upgrade_records import UpgradeOutcome
 from state_pipelines.upgrades.upgrade_request import Need, fingerprint
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def plan_upgrade(
             refusals.append(str(error))
     needs = [] if change is None else list(change.needs)
     earlier = records.find_last()
-    if earlier is not None and earlier.outcome is Outcome.WENT_BACK and earlier.plan.get("programs") == programs:
+    if earlier is not None and earlier.outcome is UpgradeOutcome.WENT_BACK and earlier.plan.get("programs") == programs:
         needs.append(Need.REPEATED)
         notes.append(f"the last upgrade to this program went back: {earlier.reason}")
     mark = _make_fingerprint(request, job.id, change)

@@ -42,7 +42,7 @@ class Step(StrEnum):
     BACK = "back"
 
 
-class Outcome(StrEnum):
+class UpgradeOutcome(StrEnum):
     """Outcome of an upgrade: what runs after it."""
 
     UPGRADED = "upgraded"
@@ -74,7 +74,7 @@ class UpgradeRecord:
     fingerprint: str
     plan: Mapping[str, Any]
     steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    outcome: Outcome | None = None
+    outcome: UpgradeOutcome | None = None
     reason: str = ""
 
     def get(self, step: Step) -> Mapping[str, Any]:
@@ -141,7 +141,7 @@ class RecordDirectory:
             if content.pop("version") != _VERSION:
                 raise ValueError("another version")
             outcome = content.pop("outcome")
-            return UpgradeRecord(**content, outcome=None if outcome is None else Outcome(outcome))
+            return UpgradeRecord(**content, outcome=None if outcome is None else UpgradeOutcome(outcome))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise FormatError(
                 f"this is no record of an upgrade: {redact(str(error))}",

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from state_pipelines.errors import MissingFileError, UsageError, Where, at
-from state_pipelines.flink.cluster import ClaimMode, SavepointFormat, Submission
+from state_pipelines.flink.cluster import RestoreMode, SavepointFormat, Submission
 from state_pipelines.operations.check.check import BACKENDS, parse_release
 from state_pipelines.operations.migration.history import HEAD
 from state_pipelines.operations.retention.policy import parse_duration
@@ -105,7 +105,7 @@ class Program:
             parallelism=self.parallelism,
             savepoint=snapshot,
             allow_non_restored_state=self.allow_non_restored_state,
-            claim_mode=ClaimMode.NO_CLAIM,
+            claim_mode=RestoreMode.NO_CLAIM,
             job_id=job_id,
             configuration=self.configuration,
         )

@@ -37,7 +37,7 @@ from state_pipelines.upgrades.state_changes import (
     stage_plan,
     write_change,
 )
-from state_pipelines.upgrades.upgrade_records import Outcome, Step
+from state_pipelines.upgrades.upgrade_records import Step, UpgradeOutcome
 from state_pipelines.upgrades.upgrade_request import fingerprint
 
 if TYPE_CHECKING:
@@ -165,14 +165,14 @@ class UpgradeRun:
         except (UndecidedError, LeaseLostError):
             raise
         except _NotStoppedError as error:
-            self._decide(Outcome.NOT_STOPPED, str(error))
+            self._decide(UpgradeOutcome.NOT_STOPPED, str(error))
         except _GoneError as error:
-            self._decide(Outcome.NOTHING_RUNS, str(error))
+            self._decide(UpgradeOutcome.NOTHING_RUNS, str(error))
         except Exception as error:
             reason = str(error) if isinstance(error, StateError) else f"{type(error).__name__}: {error}"
             if step is Step.STOP:
                 if not self.record.get(step):
-                    self._decide(Outcome.NOT_STOPPED, reason)
+                    self._decide(UpgradeOutcome.NOT_STOPPED, reason)
                     return
                 # Without an answer nobody knows whether the job will stop.
                 raise UndecidedError(f"the savepoint cannot be followed: {reason}") from error
@@ -192,7 +192,7 @@ class UpgradeRun:
         if self.record.get(Step.BACK):
             self._go_back()
         elif self.record.is_done(Step.WATCH):
-            self._decide(Outcome.UPGRADED, "")
+            self._decide(UpgradeOutcome.UPGRADED, "")
         else:
             raise UndecidedError("the upgrade has not come to its end", hint="Run it again, which continues it")
         return self.record
@@ -491,16 +491,16 @@ class UpgradeRun:
             except ClusterError as error:
                 if error.transient or error.is_in_doubt:
                     raise UndecidedError(f"the old program may not run: {error}") from error
-                self._decide(Outcome.NOTHING_RUNS, f"{reason}. The old program was not started: {error}")
+                self._decide(UpgradeOutcome.NOTHING_RUNS, f"{reason}. The old program was not started: {error}")
                 return
         problem = self._watch_return(job)
         if self.record.get(Step.START):
             # A submission whose answer was lost may have arrived since.
             self._end(self._new, self.new_job)
         if problem:
-            self._decide(Outcome.NOTHING_RUNS, f"{reason}. The old program does not come back: {problem}")
+            self._decide(UpgradeOutcome.NOTHING_RUNS, f"{reason}. The old program does not come back: {problem}")
         else:
-            self._decide(Outcome.WENT_BACK, reason)
+            self._decide(UpgradeOutcome.WENT_BACK, reason)
 
     def _watch_return(self, job: str) -> str:
         """Wait until the old program runs and has completed a checkpoint; why it does not, else empty."""
@@ -612,9 +612,9 @@ class UpgradeRun:
             raise UndecidedError(f"the record of the upgrade cannot be written: {error}") from error
         self.record = record
 
-    def _decide(self, outcome: Outcome, reason: str) -> None:
+    def _decide(self, outcome: UpgradeOutcome, reason: str) -> None:
         self._keep(replace(self.record, outcome=outcome, reason=reason))
-        if outcome is not Outcome.NOTHING_RUNS:
+        if outcome is not UpgradeOutcome.NOTHING_RUNS:
             for path in self._list_pinned():
                 self._change_pin(path, is_pinned=False)
 

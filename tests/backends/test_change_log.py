@@ -22,7 +22,7 @@ from state_pipelines.datastream import (
 from state_pipelines.datastream.keyed_states import BackendKeyedStates
 from state_pipelines.errors import ValueRangeError
 from state_pipelines.keyed.changelog.changes import METADATA_KEY_GROUP
-from state_pipelines.metadata.handles import KeyGroupRange, StateChange
+from state_pipelines.metadata.handles import KeyGroupRange, LoggedChange
 from state_pipelines.serializers.build import basic
 from tests.backends.golden_descriptions import read_golden
 
@@ -50,7 +50,7 @@ CONFIGURED: dict[str, StateTtlConfig.Builder] = {
 }
 
 
-def describe(descriptor: Any) -> list[StateChange]:
+def describe(descriptor: Any) -> list[LoggedChange]:
     """The changes of a state that was registered and not used."""
     store = ChangelogStore(HeapStore(1))
     backend = KeyedStateBackend(store, basic("String"), KeyGroupRange(0, 128), 128, LayoutContext())
@@ -59,8 +59,8 @@ def describe(descriptor: Any) -> list[StateChange]:
     return store.take_changes()
 
 
-def expect(name: str) -> list[StateChange]:
-    return [StateChange(METADATA_KEY_GROUP, DESCRIPTIONS[name])]
+def expect(name: str) -> list[LoggedChange]:
+    return [LoggedChange(METADATA_KEY_GROUP, DESCRIPTIONS[name])]
 
 
 @pytest.mark.parametrize("name", CONFIGURED)

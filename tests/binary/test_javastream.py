@@ -17,7 +17,7 @@ from state_pipelines.binary.java_stream import (
     JavaClassDesc,
     JavaContent,
     JavaEnum,
-    JavaField,
+    JavaFieldDesc,
     JavaObject,
     JavaProxyDesc,
     JavaReference,
@@ -188,7 +188,7 @@ def test_class_that_marks_no_end_is_refused() -> None:
 
 
 def test_value_that_does_not_fit_its_field_is_refused() -> None:
-    desc = JavaClassDesc("X", 1, SERIALIZABLE, (JavaField("I", "a"),))
+    desc = JavaClassDesc("X", 1, SERIALIZABLE, (JavaFieldDesc("I", "a"),))
     with pytest.raises(ValueRangeError):
         write_stream(JavaObject(desc, (JavaClassData((1 << 31,)),)))
 

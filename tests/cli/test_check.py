@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.metadata import read_metadata, write_metadata
-from state_pipelines.operations.check.check import Verdict, check_migration
+from state_pipelines.operations.check.check import CheckVerdict, check_migration
 from state_pipelines.operations.migration import Rename, load_migration
 from state_pipelines.operations.migration.steps import Convert
 from state_pipelines.serializers.text import parse
@@ -199,7 +199,7 @@ def test_declared_classes_and_the_draft(call: Callable[..., Called], savepoint: 
     migration = load_migration(file)
     assert migration.change.upgrade[0] == Rename((("customer", "customerId"),))
     report = check_migration(orders().open(), migration)
-    assert report.migrated.verdict is Verdict.FULLY_COMPATIBLE
+    assert report.migrated.verdict is CheckVerdict.FULLY_COMPATIBLE
 
 
 def test_a_guessed_rename_is_told(call: Callable[..., Called], savepoint: Path, classes: Path) -> None:

@@ -17,7 +17,7 @@ from state_pipelines.binary.java_stream import (
     JavaArray,
     JavaClassData,
     JavaClassDesc,
-    JavaField,
+    JavaFieldDesc,
     JavaObject,
     JavaString,
 )
@@ -141,7 +141,7 @@ def test_decimals_of_arrow_are_taken() -> None:
 TOO_LONG = b"\x7f" * (MAX_BYTES + 1)
 JAVA_INTEGER = JavaObject(
     JavaClassDesc(
-        "java.math.BigInteger", 1, 2, (JavaField("I", "signum"), JavaField("[", "magnitude", JavaString("[B")))
+        "java.math.BigInteger", 1, 2, (JavaFieldDesc("I", "signum"), JavaFieldDesc("[", "magnitude", JavaString("[B")))
     ),
     (JavaClassData((1, JavaArray(JavaClassDesc("[B", 1, 2), TOO_LONG))),),
 )

@@ -13,7 +13,7 @@ import pytest
 
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columns import Decoded, KernelColumns, ScalarColumns, column_type, plan_columns
+from state_pipelines.codecs.columns import Decoded, KernelCodec, ScalarColumns, column_type, plan_columns
 from state_pipelines.codecs.java import (
     CollectionKind,
     CollectionValue,
@@ -78,7 +78,7 @@ def order(**changes: Any) -> ObjectValue:
 
 
 def test_kernels_make_the_columns_where_they_can() -> None:
-    assert isinstance(plan_columns(lay.Struct((("a", I32),))), KernelColumns)
+    assert isinstance(plan_columns(lay.Struct((("a", I32),))), KernelCodec)
     assert isinstance(plan_columns(lay.Struct((("a", kryo("shop.Order")),))), ScalarColumns)
 
 

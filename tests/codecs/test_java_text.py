@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_pipelines.binary.data_views import Reader, Writer
-from state_pipelines.codecs.columns import KernelColumns, plan_columns
+from state_pipelines.codecs.columns import KernelCodec, plan_columns
 from state_pipelines.codecs.layout import JavaText, Optional, Primitive, PrimitiveKind, Struct
 from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.errors import FormatError, StateError, ValueRangeError
@@ -31,7 +31,7 @@ def decode(raw: bytes) -> list[object]:
 
 
 def test_the_kernels_run_it() -> None:
-    assert isinstance(plan_columns(ENTRY), KernelColumns)
+    assert isinstance(plan_columns(ENTRY), KernelCodec)
 
 
 @pytest.mark.parametrize(("raw", "text"), VECTORS)

@@ -15,7 +15,7 @@ from state_pipelines.binary.java_stream import (
     JavaClassDesc,
     JavaContent,
     JavaEnum,
-    JavaField,
+    JavaFieldDesc,
     JavaObject,
     JavaString,
 )
@@ -44,7 +44,7 @@ def test_streams_of_java_are_written_again(raw: str, expected: str) -> None:
 
 def java_object(name: str, **fields: object) -> JavaObject:
     signature = JavaString("Ljava/lang/Object;")
-    desc = JavaClassDesc(name, 1, 2, tuple(JavaField("L", field, signature) for field in fields))
+    desc = JavaClassDesc(name, 1, 2, tuple(JavaFieldDesc("L", field, signature) for field in fields))
     return JavaObject(desc, (JavaClassData(tuple(fields.values())),))  # type: ignore[arg-type]
 
 

@@ -128,12 +128,12 @@ def test_basic_types(kind: str, value: object, expected: object) -> None:
             {"@tuple": [1, "a"]},
         ),
         (
-            tree.Row(snapshot_class=HERE, fields=(LONG, STRING)),
+            tree.PositionalRow(snapshot_class=HERE, fields=(LONG, STRING)),
             {"row_kind": "-U", "f0": 1, "f1": None},
             {"@row": [1, None], "@kind": "-U"},
         ),
         (
-            tree.Row(snapshot_class=HERE, fields=(LONG,), supports_row_kind=False),
+            tree.PositionalRow(snapshot_class=HERE, fields=(LONG,), supports_row_kind=False),
             {"row_kind": None, "f0": 1},
             {"@row": [1], "@kind": "+I"},
         ),

@@ -25,7 +25,7 @@ from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.operator_state import BroadcastState, OperatorListState
+from state_pipelines.snapshot.operator_state import OperatorBroadcastState, OperatorListState
 
 if TYPE_CHECKING:
     from state_pipelines.snapshot import State
@@ -55,7 +55,7 @@ def to_entries(state: State, table: pa.Table) -> list[Entry]:
             return _timers(state, rows) if state.kind == StateKind.TIMER else _keyed(state, rows)
         case OperatorListState():
             return _list(state, rows)
-        case BroadcastState():
+        case OperatorBroadcastState():
             return _broadcast(state, rows)
     raise NotImplementedError(type(state).__name__)  # A new kind of state needs a case above.
 
@@ -133,7 +133,7 @@ def _list(state: OperatorListState, rows: list[Row]) -> list[Entry]:
     return [common | {"value": to_json(serializer, scalar(layout, row["value"]))} for row in rows]
 
 
-def _broadcast(state: BroadcastState, rows: list[Row]) -> list[Entry]:
+def _broadcast(state: OperatorBroadcastState, rows: list[Row]) -> list[Entry]:
     context = state.operator.snapshot.layout_context
     stored = (state.info.key_serializer, state.info.value_serializer)
     (key, keys), (value, values) = ((derive_layout(each, context), complete(each, context)) for each in stored)

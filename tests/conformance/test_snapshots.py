@@ -22,7 +22,7 @@ from state_pipelines.operations.dump import dump
 from state_pipelines.operations.inspect import inspect
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.operator_state import BroadcastState, OperatorListState
+from state_pipelines.snapshot.operator_state import OperatorBroadcastState, OperatorListState
 from state_pipelines.spark import register
 from state_pipelines.spark.types import from_spark
 from state_pipelines.storage import read_file
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import RecordContext
     from state_pipelines.snapshot import Snapshot, State
 
-DECODED = (KeyedState, OperatorListState, BroadcastState)
+DECODED = (KeyedState, OperatorListState, OperatorBroadcastState)
 
 
 SUITES: dict[str, type[SnapshotSuite]] = {}

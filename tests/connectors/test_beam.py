@@ -9,7 +9,7 @@ from state_pipelines.binary.java_stream import (
     JavaArray,
     JavaClassData,
     JavaClassDesc,
-    JavaField,
+    JavaFieldDesc,
     JavaObject,
     JavaString,
     write_stream,
@@ -65,9 +65,9 @@ SPLIT = "org.apache.beam.runners.flink.translation.wrappers.streaming.io.source.
 
 def split_stream(name: str = SPLIT) -> bytes:
     members = (
-        JavaField("I", "splitIndex"),
-        JavaField("L", "beamSplitSource", JavaString("Lorg/apache/beam/sdk/io/Source;")),
-        JavaField("[", "splitState", JavaString("[B")),
+        JavaFieldDesc("I", "splitIndex"),
+        JavaFieldDesc("L", "beamSplitSource", JavaString("Lorg/apache/beam/sdk/io/Source;")),
+        JavaFieldDesc("[", "splitState", JavaString("[B")),
     )
     desc = JavaClassDesc(name, 1, SERIALIZABLE, members)
     mark = JavaArray(JavaClassDesc("[B", 2, SERIALIZABLE), b"\1\2")

@@ -9,7 +9,7 @@ from state_pipelines.binary.java_stream import (
     JavaArray,
     JavaClassData,
     JavaClassDesc,
-    JavaField,
+    JavaFieldDesc,
     JavaObject,
     write_stream,
 )
@@ -20,7 +20,7 @@ from state_pipelines.errors import FormatError
 from tests.connectors.vectors import BYTES, element, i64, wrap
 from tests.serializers.literals import i32, utf
 
-LONG = JavaClassDesc("java.lang.Long", 1, SERIALIZABLE, (JavaField("J", "value"),))
+LONG = JavaClassDesc("java.lang.Long", 1, SERIALIZABLE, (JavaFieldDesc("J", "value"),))
 KEY = JavaArray(JavaClassDesc("[Ljava.lang.Object;", 2, SERIALIZABLE), (JavaObject(LONG, (JavaClassData((100,)),)),))
 NULL, START = "aced000570", write_stream(KEY).hex()
 OFFSET = '{"file":"mysql-bin.000003","pos":"154"}'

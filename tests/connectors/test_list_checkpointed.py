@@ -8,7 +8,7 @@ from state_pipelines.binary.java_stream import (
     SERIALIZABLE,
     JavaClassData,
     JavaClassDesc,
-    JavaField,
+    JavaFieldDesc,
     JavaObject,
     write_stream,
 )
@@ -20,12 +20,12 @@ SERIALIZER = basic("JavaObject")
 
 
 def number(of: str, typecode: str, value: object) -> JavaObject:
-    desc = JavaClassDesc(of, 4, SERIALIZABLE, (JavaField(typecode, "value"),))
+    desc = JavaClassDesc(of, 4, SERIALIZABLE, (JavaFieldDesc(typecode, "value"),))
     return JavaObject(desc, (JavaClassData((value,)),))  # type: ignore[arg-type]
 
 
 def split(index: int) -> JavaObject:
-    desc = JavaClassDesc("shop.Split", 5, SERIALIZABLE, (JavaField("I", "number"),))
+    desc = JavaClassDesc("shop.Split", 5, SERIALIZABLE, (JavaFieldDesc("I", "number"),))
     return JavaObject(desc, (JavaClassData((index,)),))
 
 

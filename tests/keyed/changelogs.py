@@ -12,7 +12,7 @@ from state_pipelines.keyed.changelog.changes import (
     METADATA_KEY_GROUP,
     DataChange,
     MetadataChange,
-    Operation,
+    StateChangeOperation,
     write_change_stream,
     write_data_change,
     write_metadata_change,
@@ -27,7 +27,7 @@ from state_pipelines.metadata.handles import (
     ChangelogStream,
     InMemoryChangelogStateHandle,
     KeyGroupRange,
-    StateChange,
+    LoggedChange,
     StreamStateHandle,
 )
 from state_pipelines.metadata.streams import StateStream
@@ -82,12 +82,12 @@ def window(start: int) -> bytes:
     return long(start) + long(start + 10)
 
 
-def metadata(info: StateMetaInfo, state_id: int) -> StateChange:
-    return StateChange(METADATA_KEY_GROUP, write_metadata_change(MetadataChange(info=info, state_id=state_id)))
+def metadata(info: StateMetaInfo, state_id: int) -> LoggedChange:
+    return LoggedChange(METADATA_KEY_GROUP, write_metadata_change(MetadataChange(info=info, state_id=state_id)))
 
 
-def change(key_group: int, operation: Operation, payload: bytes, state_id: int = 0) -> StateChange:
-    return StateChange(key_group, write_data_change(DataChange(operation, state_id, payload)))
+def change(key_group: int, operation: StateChangeOperation, payload: bytes, state_id: int = 0) -> LoggedChange:
+    return LoggedChange(key_group, write_data_change(DataChange(operation, state_id, payload)))
 
 
 def inline(handle: StreamStateHandle) -> StateStream:
@@ -95,18 +95,18 @@ def inline(handle: StreamStateHandle) -> StateStream:
     return StateStream(handle.handle_name, len(handle.data), data=handle.data)
 
 
-def in_memory(changes: Sequence[StateChange], key_groups: KeyGroupRange = ALL) -> InMemoryChangelogStateHandle:
+def in_memory(changes: Sequence[LoggedChange], key_groups: KeyGroupRange = ALL) -> InMemoryChangelogStateHandle:
     return InMemoryChangelogStateHandle(key_groups, 0, len(changes), tuple(changes), f"log {uuid4()}")
 
 
-def in_file(sets: Sequence[Sequence[StateChange]], *, compressed: bool) -> ChangelogStateHandleStream:
+def in_file(sets: Sequence[Sequence[LoggedChange]], *, compressed: bool) -> ChangelogStateHandleStream:
     data, offsets = write_change_stream(sets, compressed=compressed)
     streams = tuple(ChangelogStream(offset, ByteStreamStateHandle("dstl/file", data)) for offset in offsets)
     size = measure(sets)
     return ChangelogStateHandleStream(ALL, streams, size, size, "log", "filesystem")
 
 
-def measure(sets: Sequence[Sequence[StateChange]]) -> int:
+def measure(sets: Sequence[Sequence[LoggedChange]]) -> int:
     """Bytes of change sets as Flink counts them (`StateChangeSet.getSize`)."""
     return sum(len(each.change) for changes in sets for each in changes)
 
@@ -147,5 +147,5 @@ def read(file: KeyedFile, key_groups: KeyGroupRange | None = None, **options: in
     return found
 
 
-def replay_one(info: StateMetaInfo, changes: Sequence[StateChange], **options: Any) -> dict[tuple[int, bytes], bytes]:
+def replay_one(info: StateMetaInfo, changes: Sequence[LoggedChange], **options: Any) -> dict[tuple[int, bytes], bytes]:
     return read(open_log(in_memory([metadata(info, 0), *changes]), **options))[info.name]

@@ -16,7 +16,7 @@ from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.keyed.changelog.changes import (
     DataChange,
     MetadataChange,
-    Operation,
+    StateChangeOperation,
     read_change_set,
     read_data_change,
     read_metadata_change,
@@ -30,7 +30,7 @@ from state_pipelines.metadata.handles import (
     ChangelogStateHandleStream,
     ChangelogStream,
     KeyGroupRange,
-    StateChange,
+    LoggedChange,
 )
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.state_meta_info import KEYED_STATE_TYPE, keyed_state
@@ -100,42 +100,45 @@ class TestBytes:
     def test_a_change_of_data(self) -> None:
         raw = bytes.fromhex("01 0002 0000000000000003 00 0000000000000003")
         found = read_data_change(raw)
-        assert found == DataChange(Operation.SET, 2, raw[3:])
+        assert found == DataChange(StateChangeOperation.SET, 2, raw[3:])
         assert write_data_change(found) == raw
 
     def test_a_change_set_holds_changes_by_key_group(self) -> None:
         raw = bytes.fromhex("00000002 00000001ffffffff 00000001 aa 00000002 00000007 00000001 bb 00000000")
         changes = read_change_set(Reader(raw))
-        assert changes == (StateChange(-1, b"\xaa"), StateChange(7, b"\xbb"), StateChange(7, b""))
+        assert changes == (LoggedChange(-1, b"\xaa"), LoggedChange(7, b"\xbb"), LoggedChange(7, b""))
         writer = Writer()
         write_change_set(writer, changes)
         assert writer.getvalue() == raw
 
     def test_positions_of_change_sets_do_not_count_the_first_byte(self) -> None:
-        data, offsets = write_change_stream([[], [StateChange(1, b"abc")]])
+        data, offsets = write_change_stream([[], [LoggedChange(1, b"abc")]])
         assert data == b"\0" + i32(0) + i32(1) + i32(1) + i32(1) + i32(3) + b"abc"
         assert offsets == (0, 4)
 
     def test_the_first_byte_says_that_the_rest_is_compressed(self) -> None:
-        data, _ = write_change_stream([[StateChange(1, b"abc")]], compressed=True)
+        data, _ = write_change_stream([[LoggedChange(1, b"abc")]], compressed=True)
         assert data[:11] == b"\x01\xff\x06\x00\x00sNaPpY"
 
 
 class TestReplay:
     def test_the_last_value_of_a_key_stays(self) -> None:
         key = long(3) + b"\0"
-        changes = [change(5, Operation.SET, key + encode(STRING, text)) for text in ("a", "b", "c")]
+        changes = [change(5, StateChangeOperation.SET, key + encode(STRING, text)) for text in ("a", "b", "c")]
         assert replay_one(VALUE, changes) == {(5, key): encode(STRING, "c")}
 
     def test_a_cleared_value_is_gone(self) -> None:
         key = long(3) + b"\0"
-        changes = [change(5, Operation.SET, key + b"\2a"), change(5, Operation.CLEAR, key)]
+        changes = [change(5, StateChangeOperation.SET, key + b"\2a"), change(5, StateChangeOperation.CLEAR, key)]
         assert replay_one(VALUE, changes) == {}
 
     def test_values_of_the_base_that_have_no_changes_stay(self) -> None:
         keys = [long(each) + b"\0" for each in range(3)]
         base = make_base(VALUE, [(5, key, b"\2a") for key in keys])
-        changes = [change(5, Operation.CLEAR, keys[0]), change(5, Operation.SET, keys[1] + b"\2b")]
+        changes = [
+            change(5, StateChangeOperation.CLEAR, keys[0]),
+            change(5, StateChangeOperation.SET, keys[1] + b"\2b"),
+        ]
         assert replay_one(VALUE, changes, bases=[base]) == {(5, keys[1]): b"\2b", (5, keys[2]): b"\2a"}
 
     def test_states_without_changes_are_those_of_the_base(self) -> None:
@@ -146,37 +149,40 @@ class TestReplay:
         scope = long(1) + window(0)
         base = make_base(LIST, [(5, scope, i32(1) + b"," + i32(2))])
         changes = [
-            change(5, Operation.ADD_ELEMENT, scope + i32(3)),
-            change(5, Operation.ADD, scope + i32(2) + i32(4) + i32(5)),
+            change(5, StateChangeOperation.ADD_ELEMENT, scope + i32(3)),
+            change(5, StateChangeOperation.ADD, scope + i32(2) + i32(4) + i32(5)),
         ]
         expected = b",".join(i32(each) for each in range(1, 6))
         assert replay_one(LIST, changes, bases=[base]) == {(5, scope): expected}
 
-    @pytest.mark.parametrize("operation", [Operation.SET, Operation.SET_INTERNAL])
-    def test_a_whole_list_takes_the_place_of_the_old_one(self, operation: Operation) -> None:
+    @pytest.mark.parametrize("operation", [StateChangeOperation.SET, StateChangeOperation.SET_INTERNAL])
+    def test_a_whole_list_takes_the_place_of_the_old_one(self, operation: StateChangeOperation) -> None:
         scope = long(1) + window(0)
         changes = [
-            change(5, Operation.ADD_ELEMENT, scope + i32(3)),
+            change(5, StateChangeOperation.ADD_ELEMENT, scope + i32(3)),
             change(5, operation, scope + i32(2) + i32(7) + i32(8)),
         ]
         assert replay_one(LIST, changes) == {(5, scope): i32(7) + b"," + i32(8)}
 
     def test_an_empty_list_is_no_list(self) -> None:
         scope = long(1) + window(0)
-        changes = [change(5, Operation.ADD_ELEMENT, scope + i32(3)), change(5, Operation.SET, scope + i32(0))]
+        changes = [
+            change(5, StateChangeOperation.ADD_ELEMENT, scope + i32(3)),
+            change(5, StateChangeOperation.SET, scope + i32(0)),
+        ]
         assert replay_one(LIST, changes) == {}
 
     @pytest.mark.parametrize(
         ("operation", "payload", "left"),
         [
-            (Operation.ADD_ELEMENT, i32(3), i32(3)),
-            (Operation.ADD, i32(2) + i32(3) + i32(4), i32(3) + b"," + i32(4)),
-            (Operation.ADD, i32(0), None),
-            (Operation.CLEAR, b"", None),
+            (StateChangeOperation.ADD_ELEMENT, i32(3), i32(3)),
+            (StateChangeOperation.ADD, i32(2) + i32(3) + i32(4), i32(3) + b"," + i32(4)),
+            (StateChangeOperation.ADD, i32(0), None),
+            (StateChangeOperation.CLEAR, b"", None),
         ],
     )
     def test_an_empty_list_in_the_base_has_no_element(
-        self, operation: Operation, payload: bytes, left: bytes | None
+        self, operation: StateChangeOperation, payload: bytes, left: bytes | None
     ) -> None:
         scope = long(1) + window(0)
         base = make_base(LIST, [(5, scope, b"")])
@@ -189,7 +195,7 @@ class TestReplay:
     def test_empty_lists_are_merged_without_delimiters(self, target: bytes, source: bytes, left: bytes | None) -> None:
         key = long(1)
         base = make_base(LIST, [(5, key + window(0), target), (5, key + window(1), source)])
-        changes = [change(5, Operation.MERGE_NS, key + window(0) + window(0) + i32(1) + window(1))]
+        changes = [change(5, StateChangeOperation.MERGE_NS, key + window(0) + window(0) + i32(1) + window(1))]
         expected = {} if left is None else {(5, key + window(0)): left}
         assert replay_one(LIST, changes, bases=[base]) == expected
 
@@ -197,8 +203,8 @@ class TestReplay:
         key = long(1)
         base = make_base(LIST, [(5, key + window(0), i32(1)), (5, key + window(1), i32(2)), (5, key + window(3), b"")])
         changes = [
-            change(5, Operation.ADD_ELEMENT, key + window(2) + i32(3)),
-            change(5, Operation.MERGE_NS, key + window(0) + window(0) + i32(2) + window(2) + window(1)),
+            change(5, StateChangeOperation.ADD_ELEMENT, key + window(2) + i32(3)),
+            change(5, StateChangeOperation.MERGE_NS, key + window(0) + window(0) + i32(2) + window(2) + window(1)),
         ]
         expected = {(5, key + window(0)): i32(1) + b"," + i32(3) + b"," + i32(2), (5, key + window(3)): b""}
         assert replay_one(LIST, changes, bases=[base]) == expected
@@ -206,10 +212,10 @@ class TestReplay:
     def test_merged_values_that_are_set_afterwards_need_no_function(self) -> None:
         key = long(1)
         changes = [
-            change(5, Operation.SET_INTERNAL, key + window(0) + long(1)),
-            change(5, Operation.SET_INTERNAL, key + window(1) + long(2)),
-            change(5, Operation.MERGE_NS, key + window(0) + window(0) + i32(1) + window(1)),
-            change(5, Operation.SET_INTERNAL, key + window(0) + long(3)),
+            change(5, StateChangeOperation.SET_INTERNAL, key + window(0) + long(1)),
+            change(5, StateChangeOperation.SET_INTERNAL, key + window(1) + long(2)),
+            change(5, StateChangeOperation.MERGE_NS, key + window(0) + window(0) + i32(1) + window(1)),
+            change(5, StateChangeOperation.SET_INTERNAL, key + window(0) + long(3)),
         ]
         assert replay_one(SUM, changes) == {(5, key + window(0)): long(3)}
         with pytest.raises(UnsupportedError, match="takes the user's function") as error:
@@ -220,22 +226,22 @@ class TestReplay:
     def test_one_value_is_merged_by_moving_it(self) -> None:
         key = long(1)
         base = make_base(SUM, [(5, key + window(1), long(2))])
-        changes = [change(5, Operation.MERGE_NS, key + window(0) + window(0) + i32(1) + window(1))]
+        changes = [change(5, StateChangeOperation.MERGE_NS, key + window(0) + window(0) + i32(1) + window(1))]
         assert replay_one(SUM, changes, bases=[base]) == {(5, key + window(0)): long(2)}
 
     def test_a_merge_without_sources_changes_nothing(self) -> None:
         key = long(1)
         base = make_base(SUM, [(5, key + window(0), long(2))])
-        changes = [change(5, Operation.MERGE_NS, key + window(0) + window(0) + i32(0))]
+        changes = [change(5, StateChangeOperation.MERGE_NS, key + window(0) + window(0) + i32(0))]
         assert replay_one(SUM, changes, bases=[base]) == {(5, key + window(0)): long(2)}
 
     def test_entries_of_a_map_are_records_with_a_null_flag(self) -> None:
         scope = long(1) + b"\0"
         base = make_base(MAP, [(5, scope + b"\2a", b"\0" + long(1)), (5, scope + b"\2b", b"\0" + long(2))])
         changes = [
-            change(5, Operation.ADD_OR_UPDATE_ELEMENT, scope + b"\2a" + long(7)),
-            change(5, Operation.REMOVE_ELEMENT, scope + b"\2b"),
-            change(5, Operation.ADD, scope + i32(2) + b"\2c\0" + long(3) + b"\2d\1"),
+            change(5, StateChangeOperation.ADD_OR_UPDATE_ELEMENT, scope + b"\2a" + long(7)),
+            change(5, StateChangeOperation.REMOVE_ELEMENT, scope + b"\2b"),
+            change(5, StateChangeOperation.ADD, scope + i32(2) + b"\2c\0" + long(3) + b"\2d\1"),
         ]
         expected = {b"\2a": b"\0" + long(7), b"\2c": b"\0" + long(3), b"\2d": b"\1"}
         assert replay_one(MAP, changes, bases=[base]) == {(5, scope + key): value for key, value in expected.items()}
@@ -244,9 +250,9 @@ class TestReplay:
         scope, other = long(1) + b"\0", long(2) + b"\0"
         base = make_base(MAP, [(5, scope + b"\2a", b"\0" + long(1)), (5, other + b"\2a", b"\0" + long(2))])
         changes = [
-            change(5, Operation.ADD_OR_UPDATE_ELEMENT, scope + b"\2b" + long(3)),
-            change(5, Operation.CLEAR, scope),
-            change(5, Operation.ADD_OR_UPDATE_ELEMENT, scope + b"\2c" + long(4)),
+            change(5, StateChangeOperation.ADD_OR_UPDATE_ELEMENT, scope + b"\2b" + long(3)),
+            change(5, StateChangeOperation.CLEAR, scope),
+            change(5, StateChangeOperation.ADD_OR_UPDATE_ELEMENT, scope + b"\2c" + long(4)),
         ]
         expected = {(5, other + b"\2a"): b"\0" + long(2), (5, scope + b"\2c"): b"\0" + long(4)}
         assert replay_one(MAP, changes, bases=[base]) == expected
@@ -255,17 +261,17 @@ class TestReplay:
         timers = [bytes.fromhex("80") + bytes(7) + long(each) + b"\0" for each in range(4)]
         base = make_base(TIMERS, [(5, timers[0], b""), (5, timers[1], b"")])
         changes = [
-            change(5, Operation.REMOVE_ELEMENT, timers[0]),
-            change(5, Operation.ADD_ELEMENT, i32(2) + timers[2] + timers[3]),
-            change(5, Operation.REMOVE_ELEMENT, timers[3]),
-            change(5, Operation.REMOVE_ELEMENT, timers[2]),
-            change(5, Operation.ADD_ELEMENT, i32(1) + timers[2]),
+            change(5, StateChangeOperation.REMOVE_ELEMENT, timers[0]),
+            change(5, StateChangeOperation.ADD_ELEMENT, i32(2) + timers[2] + timers[3]),
+            change(5, StateChangeOperation.REMOVE_ELEMENT, timers[3]),
+            change(5, StateChangeOperation.REMOVE_ELEMENT, timers[2]),
+            change(5, StateChangeOperation.ADD_ELEMENT, i32(1) + timers[2]),
         ]
         assert replay_one(TIMERS, changes, bases=[base]) == {(5, timers[1]): b"", (5, timers[2]): b""}
 
     def test_ambiguous_keys_get_their_lengths(self) -> None:
         info = keyed_state("value", "VALUE", LONG, STRING)
-        changes = [change(5, Operation.SET, bytes.fromhex("046b6579 036e73") + long(1))]
+        changes = [change(5, StateChangeOperation.SET, bytes.fromhex("046b6579 036e73") + long(1))]
         expected = {(5, bytes.fromhex("046b6579 04 036e73 03")): long(1)}
         assert replay_one(info, changes, key=STRING) == expected
 
@@ -273,14 +279,17 @@ class TestReplay:
         key = long(1) + b"\0"
         other = keyed_state("other", "VALUE", STRING, VOID_NAMESPACE)
         logs = [
-            in_memory([metadata(VALUE, 0), change(5, Operation.SET, key + b"\2a")]),
-            in_memory([metadata(other, 0), change(5, Operation.SET, key + b"\2b")]),
+            in_memory([metadata(VALUE, 0), change(5, StateChangeOperation.SET, key + b"\2a")]),
+            in_memory([metadata(other, 0), change(5, StateChangeOperation.SET, key + b"\2b")]),
         ]
         assert read(open_log(*logs)) == {"value": {(5, key): b"\2a"}, "other": {(5, key): b"\2b"}}
 
     @pytest.mark.parametrize("compressed", [None, False, True])
     def test_a_change_set_counts_once_for_a_key_group(self, compressed: bool | None) -> None:
-        changes = [metadata(VALUE, 0), *(change(group, Operation.SET, long(group) + b"\0\2a") for group in (5, 70))]
+        changes = [
+            metadata(VALUE, 0),
+            *(change(group, StateChangeOperation.SET, long(group) + b"\0\2a") for group in (5, 70)),
+        ]
         log = in_memory(changes) if compressed is None else in_file([changes], compressed=compressed)
         twice = "a set of logged changes is listed twice for key groups 64-127"
         if compressed is None:
@@ -296,7 +305,7 @@ class TestReplay:
         assert found == {"value": {(group, long(group) + b"\0"): b"\2a" for group in (5, 70)}}
 
     def test_changes_of_other_key_groups_do_not_count(self) -> None:
-        changes = [change(group, Operation.SET, long(group) + b"\0\2a") for group in (3, 4, 5)]
+        changes = [change(group, StateChangeOperation.SET, long(group) + b"\0\2a") for group in (3, 4, 5)]
         found = replay_one(VALUE, changes, key_groups=KeyGroupRange(4, 1))
         assert found == {(4, long(4) + b"\0"): b"\2a"}
 
@@ -335,15 +344,15 @@ class TestBases:
 class TestErrors:
     def test_a_state_id_that_nothing_explains(self) -> None:
         with pytest.raises(FormatError, match="state id 9"):
-            replay_one(VALUE, [change(5, Operation.SET, long(1) + b"\0\2a", state_id=9)])
+            replay_one(VALUE, [change(5, StateChangeOperation.SET, long(1) + b"\0\2a", state_id=9)])
 
     def test_a_type_that_no_state_has(self) -> None:
         wrong = replace(VALUE, options=((KEYED_STATE_TYPE, "VALUe"),))
         with pytest.raises(FormatError, match="a state of type UNKNOWN"):
-            replay_one(wrong, [change(5, Operation.SET, long(1) + b"\0\2a")])
+            replay_one(wrong, [change(5, StateChangeOperation.SET, long(1) + b"\0\2a")])
 
     def test_an_operation_of_another_kind_of_state_names_the_place(self) -> None:
-        log = in_file([[metadata(VALUE, 0), change(5, Operation.ADD, long(1) + b"\0\2a")]], compressed=False)
+        log = in_file([[metadata(VALUE, 0), change(5, StateChangeOperation.ADD, long(1) + b"\0\2a")]], compressed=False)
         with pytest.raises(FormatError, match="operation 3 is none of a VALUE state") as error:
             read(open_log(log))
         assert error.value.where.file == "dstl/file"
@@ -352,11 +361,11 @@ class TestErrors:
 
     def test_a_change_that_is_cut_off(self) -> None:
         with pytest.raises(FormatError) as error:
-            replay_one(VALUE, [change(5, Operation.SET, long(1)[:5])])
+            replay_one(VALUE, [change(5, StateChangeOperation.SET, long(1)[:5])])
         assert error.value.where.state == "value"
 
     def test_a_change_set_that_is_cut_off(self) -> None:
-        log = in_file([[metadata(VALUE, 0), change(5, Operation.SET, long(1) + b"\0\2a")]], compressed=False)
+        log = in_file([[metadata(VALUE, 0), change(5, StateChangeOperation.SET, long(1) + b"\0\2a")]], compressed=False)
         (each,) = log.streams
         assert isinstance(each.handle, ByteStreamStateHandle)
         short = ChangelogStream(0, ByteStreamStateHandle("dstl/file", each.handle.data[:-1]))
@@ -370,12 +379,12 @@ class TestErrors:
 
     def test_timers_that_fired_in_flink_1_14(self) -> None:
         with pytest.raises(UnsupportedError, match="not which one"):
-            replay_one(TIMERS, [change(5, Operation.METADATA, b"")])
+            replay_one(TIMERS, [change(5, StateChangeOperation.METADATA, b"")])
 
     def test_a_state_whose_serializer_changed_since_the_base(self) -> None:
         base = make_base(keyed_state("value", "VALUE", LONG, VOID_NAMESPACE), [(5, long(1) + b"\0", long(1))])
         with pytest.raises(UnsupportedError, match="other serializers"):
-            replay_one(VALUE, [change(5, Operation.SET, long(2) + b"\0\2a")], bases=[base])
+            replay_one(VALUE, [change(5, StateChangeOperation.SET, long(2) + b"\0\2a")], bases=[base])
 
     def test_without_a_base_the_key_serializer_must_come_from_elsewhere(self) -> None:
         file = open_log(in_memory([metadata(VALUE, 0)]), key=None)
@@ -409,31 +418,33 @@ class TestAgainstADictionary:
         values: dict[tuple[int, bytes], bytes] = {}
         maps: dict[tuple[int, bytes], bytes] = {}
         lists: dict[tuple[int, bytes], list[bytes]] = {}
-        changes: list[StateChange] = []
+        changes: list[LoggedChange] = []
         for number, (name, key, text) in enumerate(operations):
             group, scope, raw = 10 * key, long(key) + b"\0", encode(STRING, text)
             list_scope = long(key) + window(0)
             match name:
                 case "set":
-                    changes.append(change(group, Operation.SET, scope + raw, 0))
+                    changes.append(change(group, StateChangeOperation.SET, scope + raw, 0))
                     values[group, scope] = raw
                 case "clear":
-                    changes.append(change(group, Operation.CLEAR, scope, 0))
+                    changes.append(change(group, StateChangeOperation.CLEAR, scope, 0))
                     values.pop((group, scope), None)
                 case "put":
-                    changes.append(change(group, Operation.ADD_OR_UPDATE_ELEMENT, scope + raw + long(number), 1))
+                    changes.append(
+                        change(group, StateChangeOperation.ADD_OR_UPDATE_ELEMENT, scope + raw + long(number), 1)
+                    )
                     maps[group, scope + raw] = b"\0" + long(number)
                 case "remove":
-                    changes.append(change(group, Operation.REMOVE_ELEMENT, scope + raw, 1))
+                    changes.append(change(group, StateChangeOperation.REMOVE_ELEMENT, scope + raw, 1))
                     maps.pop((group, scope + raw), None)
                 case "clear map":
-                    changes.append(change(group, Operation.CLEAR, scope, 1))
+                    changes.append(change(group, StateChangeOperation.CLEAR, scope, 1))
                     maps = {each: value for each, value in maps.items() if not each[1].startswith(scope)}
                 case "add":
-                    changes.append(change(group, Operation.ADD_ELEMENT, list_scope + i32(number), 2))
+                    changes.append(change(group, StateChangeOperation.ADD_ELEMENT, list_scope + i32(number), 2))
                     lists.setdefault((group, list_scope), []).append(i32(number))
                 case _:
-                    changes.append(change(group, Operation.CLEAR, list_scope, 2))
+                    changes.append(change(group, StateChangeOperation.CLEAR, list_scope, 2))
                     lists.pop((group, list_scope), None)
         sets = [changes[start : start + size] for start in range(0, len(changes), size)]
         sets = [[metadata(VALUE, 0), metadata(MAP, 1), metadata(LIST, 2)], *sets]
@@ -457,7 +468,7 @@ class TestAgainstADictionary:
 class TestParts:
     def make(self) -> ChangelogFile:
         base = make_base(VALUE, [(group, long(group) + b"\0", b"\2a") for group in range(0, 128, 2)])
-        changes = [change(group, Operation.SET, long(group) + b"\0\2b") for group in range(0, 128, 3)]
+        changes = [change(group, StateChangeOperation.SET, long(group) + b"\0\2b") for group in range(0, 128, 3)]
         return open_log(in_file([[metadata(VALUE, 0), *changes]], compressed=True), bases=[base])
 
     def test_parts_hold_what_the_file_holds(self) -> None:
@@ -486,7 +497,9 @@ class TestParts:
         assert list(open_log().split(100, CONTEXT)) == []
 
     def test_logs_of_a_changed_parallelism_have_the_size_of_their_files(self) -> None:
-        log = in_file([[metadata(VALUE, 0)], [change(5, Operation.SET, long(1) + b"\0\2b")]], compressed=False)
+        log = in_file(
+            [[metadata(VALUE, 0)], [change(5, StateChangeOperation.SET, long(1) + b"\0\2b")]], compressed=False
+        )
         data = log.streams[0].handle.data  # type: ignore[union-attr]
         assert open_log(replace(log, size=0)).log.size == len(data)
 

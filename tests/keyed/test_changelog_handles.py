@@ -10,7 +10,7 @@ import pytest
 
 from state_pipelines.errors import EDITED_METADATA, FormatError
 from state_pipelines.keyed.changelog.changes import (
-    Operation,
+    StateChangeOperation,
     check_changelog_handle,
     find_missing_base,
     find_missing_changes,
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 SETS = [
     [metadata(VALUE, 0)],
-    [change(3, Operation.SET, long(1) + b"\0\2a")],
-    [change(5, Operation.SET, long(2) + b"\0\2b")],
+    [change(3, StateChangeOperation.SET, long(1) + b"\0\2a")],
+    [change(5, StateChangeOperation.SET, long(2) + b"\0\2b")],
 ]
 CHANGES = [each for changes in SETS for each in changes]
 BASE = KeyGroupsSavepointStateHandle(ALL, (0,) * 128, ByteStreamStateHandle("base", b"base"))
@@ -67,7 +67,7 @@ def test_a_missing_set_of_changes_is_found_by_the_size(missing: int, compressed:
 
 
 def test_a_set_of_changes_of_another_subtask_is_found_by_the_size() -> None:
-    log = in_file([*SETS, [change(3, Operation.SET, long(1) + b"\0\4abc")]], compressed=False)
+    log = in_file([*SETS, [change(3, StateChangeOperation.SET, long(1) + b"\0\4abc")]], compressed=False)
     swapped = (*log.streams[:2], log.streams[3])
     with pytest.raises(FormatError, match="is not its own"):
         read(open_log(replace(log, streams=swapped, size=measure(SETS), persisted_size=0)))

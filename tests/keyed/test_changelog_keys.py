@@ -8,12 +8,12 @@ import pytest
 
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.keyed.changelog.changes import (
-    Operation,
+    StateChangeOperation,
 )
 from state_pipelines.keyed.changelog.reader import find_key_serializer, find_written_serializers
 from state_pipelines.keyed.key_groups import assign_key_group
 from state_pipelines.metadata.handles import (
-    StateChange,
+    LoggedChange,
 )
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, pojo, timer, tuple_of
 from state_pipelines.serializers.state_meta_info import keyed_state, priority_queue
@@ -50,7 +50,9 @@ def key_group_of(value: int | str) -> int:
 
 
 def keyed_log(key: Serializer, keys: Sequence[int | str]) -> ChangelogFile:
-    changes = [change(key_group_of(each), Operation.SET, encode(key, each) + b"\0" + long(1)) for each in keys]
+    changes = [
+        change(key_group_of(each), StateChangeOperation.SET, encode(key, each) + b"\0" + long(1)) for each in keys
+    ]
     info = keyed_state("count", "VALUE", LONG, VOID_NAMESPACE)
     return open_log(in_memory([metadata(info, 0), *changes]), key=None)
 
@@ -61,7 +63,9 @@ def pair_log(pairs: Sequence[tuple[str, int]]) -> ChangelogFile:
     changes = []
     for text, number in pairs:
         group = assign_key_group((31 * ord(text) + number) & 0xFFFFFFFF, 128)
-        changes.append(change(group, Operation.SET, encode(key, {"f0": text, "f1": number}) + b"\0" + long(1)))
+        changes.append(
+            change(group, StateChangeOperation.SET, encode(key, {"f0": text, "f1": number}) + b"\0" + long(1))
+        )
     info = keyed_state("count", "VALUE", LONG, VOID_NAMESPACE)
     return open_log(in_memory([metadata(info, 0), *changes]), key=None)
 
@@ -78,7 +82,7 @@ class TestKeySerializers:
         assert (found.keys, found.changes, found.hashed) == (20, 20, True)
 
     def test_an_operation_that_does_not_exist_is_an_error_of_the_file(self) -> None:
-        changes = [StateChange(key_group_of(7), b"\x0e\0\0" + long(7) + b"\0" + long(1))]
+        changes = [LoggedChange(key_group_of(7), b"\x0e\0\0" + long(7) + b"\0" + long(1))]
         info = keyed_state("count", "VALUE", LONG, VOID_NAMESPACE)
         with pytest.raises(FormatError, match="14 is not an operation on state"):
             find_key_serializer([open_log(in_memory([metadata(info, 0), *changes]), key=None)], CONTEXT)
@@ -106,7 +110,7 @@ class TestKeySerializers:
         assert found.serializer == double
 
     def test_a_type_whose_hashes_give_other_key_groups_does_not_fit(self) -> None:
-        changes = [change(7, Operation.SET, long(each) + b"\0" + long(1)) for each in range(20)]
+        changes = [change(7, StateChangeOperation.SET, long(each) + b"\0" + long(1)) for each in range(20)]
         info = keyed_state("count", "VALUE", LONG, VOID_NAMESPACE)
         file = open_log(in_memory([metadata(info, 0), *changes]), key=None)
         with pytest.raises(UnsupportedError, match="no type of keys that is known here"):
@@ -117,7 +121,7 @@ class TestKeySerializers:
         element = timer(key, VOID_NAMESPACE)
         raw = encode(key, {"f0": "a", "f1": 1})
         group = assign_key_group(31 * 97 + 1, 128)
-        changes = [change(group, Operation.ADD_ELEMENT, i32(1) + bytes(8) + raw + b"\0")]
+        changes = [change(group, StateChangeOperation.ADD_ELEMENT, i32(1) + bytes(8) + raw + b"\0")]
         log = in_memory([metadata(priority_queue("_timer_state/event_a", element), 0), *changes])
         file = open_log(log, key=None)
         found = find_key_serializer([file], CONTEXT)
@@ -139,7 +143,7 @@ class TestKeySerializers:
         key = pojo("com.acme.Key", {"id": LONG})
         raw = b"\2\0" + long(7) + b"\0"
         info = keyed_state("count", "VALUE", LONG, VOID_NAMESPACE)
-        file = open_log(in_memory([metadata(info, 0), change(5, Operation.SET, raw + long(1))]), key=None)
+        file = open_log(in_memory([metadata(info, 0), change(5, StateChangeOperation.SET, raw + long(1))]), key=None)
         found = find_key_serializer([file], CONTEXT, [STRING, key])
         assert (found.serializer, found.hashed) == (key, False)
         assert found.evidence.endswith("the hash of such keys is not known")

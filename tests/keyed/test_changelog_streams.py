@@ -18,7 +18,7 @@ from state_pipelines.keyed.changelog.changes import (
     AHEAD,
     DataChange,
     Lookahead,
-    Operation,
+    StateChangeOperation,
     write_change_stream,
     write_data_change,
 )
@@ -64,7 +64,7 @@ class TestStreams:
         texts = ["".join(chr(each & 0x7F) for each in noise.randbytes(20_000)) for _ in range(8)]
         values = [encode(STRING, text) for text in texts]
         sets = [
-            [change(group, Operation.SET, long(group) + b"\0" + value) for group, value in enumerate(values)]
+            [change(group, StateChangeOperation.SET, long(group) + b"\0" + value) for group, value in enumerate(values)]
             for _ in range(3)
         ]
         sets = [[metadata(VALUE, 0)], *sets]
@@ -132,7 +132,7 @@ class TestStreams:
     @pytest.mark.parametrize("compressed", [False, True])
     def test_changes_longer_than_what_is_read_at_once(self, compressed: bool) -> None:
         texts = [b"\2a", encode(STRING, "b" * (AHEAD + 5)), b"\2c"]
-        changes = [change(5, Operation.SET, long(each) + b"\0" + text) for each, text in enumerate(texts)]
+        changes = [change(5, StateChangeOperation.SET, long(each) + b"\0" + text) for each, text in enumerate(texts)]
         found = read(open_log(in_file([[metadata(VALUE, 0)], changes, changes], compressed=compressed)))["value"]
         assert found == {(5, long(each) + b"\0"): text for each, text in enumerate(texts)}
 
@@ -144,7 +144,7 @@ class TestStreams:
     def test_a_group_may_come_twice_in_a_change_set(self) -> None:
         key = long(1) + b"\0"
         texts = (b"\2a", b"\2b", b"\2c")
-        raw = [write_data_change(DataChange(Operation.SET, 0, key + text)) for text in texts]
+        raw = [write_data_change(DataChange(StateChangeOperation.SET, 0, key + text)) for text in texts]
         group = [
             i32(len(those)) + i32(5) + b"".join(i32(len(each)) + each for each in those) for those in (raw[:2], raw[2:])
         ]

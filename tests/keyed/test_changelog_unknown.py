@@ -7,7 +7,7 @@ import pytest
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed.changelog.changes import (
     MetadataChange,
-    Operation,
+    StateChangeOperation,
     read_metadata_change,
     write_metadata_change,
 )
@@ -63,22 +63,22 @@ def test_a_state_whose_snapshots_have_no_proven_end_keeps_name_and_id() -> None:
 
 
 def test_the_last_bytes_of_a_value_stay() -> None:
-    changes = [change(5, Operation.SET, KEY + text) for text in (b"old", b"new value")]
+    changes = [change(5, StateChangeOperation.SET, KEY + text) for text in (b"old", b"new value")]
     assert replay_one(VALUE, changes) == {(5, KEY): b"new value"}
 
 
 def test_values_of_the_base_stay_and_are_removed() -> None:
     other = long(4) + b"\0"
     base = make_base(VALUE, [(5, KEY, b"kept"), (5, other, b"removed")])
-    log = in_memory([metadata(VALUE, 0), change(5, Operation.CLEAR, other)])
+    log = in_memory([metadata(VALUE, 0), change(5, StateChangeOperation.CLEAR, other)])
     assert read(open_log(log, bases=[base]))["purse"] == {(5, KEY): b"kept"}
 
 
 def test_elements_are_appended() -> None:
     changes = [
-        change(5, Operation.SET, KEY + count(1) + b"one"),
-        change(5, Operation.ADD_ELEMENT, KEY + b"two"),
-        change(5, Operation.ADD, KEY + count(0)),
+        change(5, StateChangeOperation.SET, KEY + count(1) + b"one"),
+        change(5, StateChangeOperation.ADD_ELEMENT, KEY + b"two"),
+        change(5, StateChangeOperation.ADD, KEY + count(0)),
     ]
     assert replay_one(LIST, changes) == {(5, KEY): b"one,two"}
 
@@ -86,16 +86,16 @@ def test_elements_are_appended() -> None:
 def test_entries_of_a_map_are_put_and_removed() -> None:
     a, b = encode(STRING, "a"), encode(STRING, "b")
     changes = [
-        change(5, Operation.ADD_OR_UPDATE_ELEMENT, KEY + a + b"purse a"),
-        change(5, Operation.ADD, KEY + count(1) + b + b"\0purse b"),
-        change(5, Operation.REMOVE_ELEMENT, KEY + a),
+        change(5, StateChangeOperation.ADD_OR_UPDATE_ELEMENT, KEY + a + b"purse a"),
+        change(5, StateChangeOperation.ADD, KEY + count(1) + b + b"\0purse b"),
+        change(5, StateChangeOperation.REMOVE_ELEMENT, KEY + a),
     ]
     assert replay_one(MAP, changes) == {(5, KEY + b): b"\0purse b"}
 
 
 @pytest.mark.parametrize(("info", "first"), [(LIST, b""), (MAP, utf(""))], ids=lambda each: str(each))
 def test_several_values_in_one_change_have_no_known_ends(info: StateMetaInfo, first: bytes) -> None:
-    changes = [change(5, Operation.ADD, KEY + count(2) + first + b"\0one\0two")]
+    changes = [change(5, StateChangeOperation.ADD, KEY + count(2) + first + b"\0one\0two")]
     with pytest.raises(UnsupportedError, match="several values in one change") as caught:
         replay_one(info, changes)
     assert f"--serializer '{NAME}=LAYOUT'" in caught.value.hint

@@ -121,7 +121,7 @@ def golden_keys(name: str) -> tuple[Serializer, pa.Array, list[int]]:
     """Serializer, keys and what Java's hash codes are."""
     serializer = COMPOSITE.get(name) or basic(name)
     values, codes = golden(name)
-    if isinstance(serializer, tree.Row) and len(serializer.fields) == 1:
+    if isinstance(serializer, tree.PositionalRow) and len(serializer.fields) == 1:
         values = [[value] for value in values]
     return serializer, make_array(serializer, values), codes
 

@@ -10,7 +10,7 @@ import pytest
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.keyed import heap_entries
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.heap_entries import Entries, EntryCodec, find_block_end, make_entry_codecs
+from state_pipelines.keyed.heap_entries import EntryCodec, HeapEntries, find_block_end, make_entry_codecs
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import keyed_state
@@ -59,7 +59,7 @@ def test_a_search_is_given_up_after_a_bounded_number_of_bytes(monkeypatch: pytes
     tried = 0
     read = EntryCodec.read
 
-    def count(self: EntryCodec, *arguments: Any) -> tuple[Entries, int]:
+    def count(self: EntryCodec, *arguments: Any) -> tuple[HeapEntries, int]:
         nonlocal tried
         tried += 1
         return read(self, *arguments)

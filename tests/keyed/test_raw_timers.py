@@ -18,8 +18,8 @@ from state_pipelines.errors import FormatError, UnsupportedError, UsageError
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.raw_timers import (
     NEVER_STARTED,
+    InternalTimersSnapshot,
     NotTimersError,
-    TimerService,
     find_raw_sections,
     move_timestamps,
     open_raw_timers,
@@ -280,7 +280,7 @@ def test_timers_survive_writing_and_reading(timers: list[tuple[str, int]]) -> No
         np.frombuffer(b"".join(elements), np.uint8), np.cumsum([len(e) for e in elements], dtype=np.int64)
     )
     none = Encoded(np.zeros(0, np.uint8), np.zeros(0, np.int64))
-    services = (TimerService("t", basic("String"), VOID_NAMESPACE, encoded, none),)
+    services = (InternalTimersSnapshot("t", basic("String"), VOID_NAMESPACE, encoded, none),)
     (found,) = read_raw_timers(write_raw_timers(services), CONTEXT)
     assert found.event.data.tobytes() == encoded.data.tobytes()
     assert found.event.stops.tolist() == encoded.stops.tolist()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.backends.keyed_backend import TimeDomain, Timer, TimerQueue, timer_state_name
+from state_pipelines.backends.keyed_backend import InternalTimer, TimeDomain, TimerQueue, timer_state_name
 from state_pipelines.errors import UsageError, ValueRangeError
 from state_pipelines.serializers.build import TIME_WINDOW, VOID_NAMESPACE
 from tests.live.keyed_suite import KEYS, KeyedSuite, window
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from tests.live.keyed_jobs import KeyedJob
 
-EVENT = timer_state_name("user-timers", TimeDomain.EVENT)
-WINDOW = timer_state_name("window-timers", TimeDomain.PROCESSING)
+EVENT = timer_state_name("user-timers", TimeDomain.EVENT_TIME)
+WINDOW = timer_state_name("window-timers", TimeDomain.PROCESSING_TIME)
 
 
 def fire(job: KeyedJob, up_to: int, name: str = EVENT) -> list[tuple[int, str]]:
@@ -82,8 +82,8 @@ class TimerSuite(KeyedSuite):
             queue.add(7, "a")
             queue.remove(7, "a")
         queue.add(7, "a")
-        assert queue.peek() == Timer(7, "a", None)
-        assert list(queue.poll(7)) == [Timer(7, "a", None)]
+        assert queue.peek() == InternalTimer(7, "a", None)
+        assert list(queue.poll(7)) == [InternalTimer(7, "a", None)]
         assert queue.peek() is None
 
     def test_timers_added_while_others_fire(self, job: KeyedJob) -> None:
@@ -94,7 +94,7 @@ class TimerSuite(KeyedSuite):
             fired.append(timer.timestamp)
             queue.add(timer.timestamp + 1, "a")
         assert fired == [1, 2, 3]
-        assert queue.peek() == Timer(4, "a", None)
+        assert queue.peek() == InternalTimer(4, "a", None)
 
     def test_timers_have_namespaces(self, job: KeyedJob, reopen: Callable[[KeyedJob], KeyedJob]) -> None:
         (queue,) = open_queues(job, WINDOW)

@@ -28,6 +28,7 @@ from state_pipelines.metadata.handles import (
     KeyGroupRange,
     KeyGroupsSavepointStateHandle,
     KeyGroupsStateHandle,
+    LoggedChange,
     MergedChannelStateHandle,
     OperatorStateHandle,
     OperatorStateMetaInfo,
@@ -35,7 +36,6 @@ from state_pipelines.metadata.handles import (
     OperatorStreamStateHandle,
     RelativeFileStateHandle,
     SegmentFileStateHandle,
-    StateChange,
     StreamStateHandle,
     read_channel_handles,
     read_keyed_handle,
@@ -78,7 +78,7 @@ INCREMENTAL = IncrementalRemoteKeyedStateHandle(
     private_state=(),
 )
 SHARED_BYTES = f"00000001 0005 312e737374 {FILE_BYTES} 00000000"
-IN_MEMORY = InMemoryChangelogStateHandle(RANGE, 0, 2, (StateChange(-1, b"m"), StateChange(3, b"")), "i")
+IN_MEMORY = InMemoryChangelogStateHandle(RANGE, 0, 2, (LoggedChange(-1, b"m"), LoggedChange(3, b"")), "i")
 IN_MEMORY_BYTES = (
     f"09 {RANGE_BYTES} 0000000000000000 0000000000000002 00000002 ffffffff 00000001 6d 00000003 00000000 0001 69"
 )

@@ -475,7 +475,10 @@ def test_what_flink_migrates_itself_is_not_drafted() -> None:
     wider = replace(value, fields=tuple(sorted((*value.fields, MORE), key=lambda each: each.name)))
     new = replace_type(replace_type(old, "orders/order", wider), "orders/quantities", INT)
     report = check_jobs(old, new)
-    assert {each.outcome for each in report.checks} > {Outcome.AFTER_MIGRATION, Outcome.INCOMPATIBLE}
+    assert {each.outcome for each in report.checks} > {
+        Outcome.AFTER_MIGRATION,
+        Outcome.INCOMPATIBLE,
+    }
     drafted = draft_from_report(snapshot, new, report, "0001_draft")
     assert [each.state for each in drafted.migration.changes] == ["quantities"]
     assert len(draft_revision(snapshot, new, "0001").migration.changes) == 2

@@ -12,14 +12,14 @@ from state_pipelines.errors import UsageError
 from state_pipelines.operations.check.check import (
     Action,
     CheckReport,
+    CheckVerdict,
     StateCheck,
-    Verdict,
     check,
     check_jobs,
     check_migration,
     check_serializers,
 )
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject, describe_job
+from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject, describe_job
 from state_pipelines.operations.migration import load_migration
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome
@@ -57,11 +57,11 @@ OPERATOR = JobOperator(
 )
 
 
-def job(*operators: JobOperator) -> Job:
-    return Job("job", operators or (OPERATOR,))
+def job(*operators: JobOperator) -> JobDescription:
+    return JobDescription("job", operators or (OPERATOR,))
 
 
-def with_states(*states: JobState) -> Job:
+def with_states(*states: JobState) -> JobDescription:
     return job(replace(OPERATOR, states=states))
 
 
@@ -78,39 +78,39 @@ def test_releases_and_backends_are_known(target: str, backend: str | None) -> No
 
 def test_the_same_job_is_fully_compatible() -> None:
     report = check_jobs(job(), job())
-    assert report.verdict is Verdict.FULLY_COMPATIBLE
+    assert report.verdict is CheckVerdict.FULLY_COMPATIBLE
     assert report.ok
     assert [each.subject for each in report.checks] == [Subject.KEY, Subject.NAMESPACE, Subject.VALUE]
 
 
 def test_a_missing_operator_is_refused() -> None:
-    found = worst(report := check_jobs(job(), Job("new", ())))
-    assert report.verdict is Verdict.INCOMPATIBLE
+    found = worst(report := check_jobs(job(), JobDescription("new", ())))
+    assert report.verdict is CheckVerdict.INCOMPATIBLE
     assert found.action is Action.CHANGE_JOB
     assert f"Cannot map checkpoint/savepoint state for operator {OPERATOR.id} to the new program" in found.error
     assert "--allowNonRestoredState" in found.remedy
 
 
 def test_a_missing_operator_is_dropped_when_that_is_allowed() -> None:
-    found = worst(report := check_jobs(job(), Job("new", ()), allow_non_restored_state=True))
-    assert report.verdict is Verdict.PARTIALLY_COMPATIBLE
+    found = worst(report := check_jobs(job(), JobDescription("new", ()), allow_non_restored_state=True))
+    assert report.verdict is CheckVerdict.PARTIALLY_COMPATIBLE
     assert (found.partial, found.error) == (True, "")
 
 
 def test_a_missing_operator_without_state_is_skipped() -> None:
     stateless = replace(OPERATOR, states=(), has_state=False)
-    assert check_jobs(job(stateless), Job("new", ())).checks == ()
+    assert check_jobs(job(stateless), JobDescription("new", ())).checks == ()
 
 
 def test_a_new_operator_starts_empty() -> None:
-    found = worst(report := check_jobs(Job("old", ()), job()))
-    assert report.verdict is Verdict.PARTIALLY_COMPATIBLE
+    found = worst(report := check_jobs(JobDescription("old", ()), job()))
+    assert report.verdict is CheckVerdict.PARTIALLY_COMPATIBLE
     assert "starts empty" in found.reason
 
 
 def test_a_missing_state_is_carried_along() -> None:
     found = worst(report := check_jobs(with_states(state("s"), state("t")), with_states(state("s"))))
-    assert report.verdict is Verdict.PARTIALLY_COMPATIBLE
+    assert report.verdict is CheckVerdict.PARTIALLY_COMPATIBLE
     assert (found.state, found.subject) == ("t", Subject.STATE)
     assert "carries it along" in found.reason
 
@@ -122,7 +122,7 @@ def test_keyed_state_of_an_operator_without_keys_is_dropped() -> None:
 
 def test_a_new_state_starts_empty() -> None:
     found = worst(report := check_jobs(with_states(state("s")), with_states(state("s"), state("t"))))
-    assert report.verdict is Verdict.PARTIALLY_COMPATIBLE
+    assert report.verdict is CheckVerdict.PARTIALLY_COMPATIBLE
     assert (found.state, found.outcome) == ("t", Outcome.AS_IS)
 
 
@@ -144,7 +144,7 @@ def test_a_state_keeps_its_kind(old: str, new: str, error: str) -> None:
 
 def test_list_and_broadcast_states_of_one_name_are_two_states() -> None:
     report = check_jobs(with_states(state(kind="UNION")), with_states(state(kind="BROADCAST")))
-    assert report.verdict is Verdict.PARTIALLY_COMPATIBLE
+    assert report.verdict is CheckVerdict.PARTIALLY_COMPATIBLE
 
 
 @pytest.mark.parametrize(
@@ -180,46 +180,46 @@ def test_a_max_parallelism_that_the_job_sets_is_refused_in_flinks_words() -> Non
 def test_state_that_cannot_be_read_leaves_the_verdict_open() -> None:
     unread = replace(OPERATOR, states=(), key=None, unread="keyed state in a Foo is not covered yet")
     report = check_jobs(job(unread), job())
-    assert report.verdict is Verdict.TO_BE_DETERMINED
+    assert report.verdict is CheckVerdict.TO_BE_DETERMINED
     assert not report.ok
 
 
 def test_an_unknown_serializer_leaves_the_verdict_open() -> None:
     opaque = Opaque(snapshot_class="com.acme.S", unknown_class="com.acme.S", raw=b"1")
     sides = (with_states(state(value=each)) for each in (opaque, replace(opaque, raw=b"2")))
-    assert check_jobs(*sides).verdict is Verdict.TO_BE_DETERMINED
+    assert check_jobs(*sides).verdict is CheckVerdict.TO_BE_DETERMINED
 
 
 def test_incompatible_wins_over_an_open_verdict() -> None:
     unread = replace(OPERATOR, id="f" * 32, unread="why")
     report = check_jobs(job(OPERATOR, unread), job(replace(OPERATOR, states=(state(value="Double"),)), unread))
-    assert report.verdict is Verdict.INCOMPATIBLE
+    assert report.verdict is CheckVerdict.INCOMPATIBLE
 
 
 def test_values_that_are_lost_make_it_partial() -> None:
     report = check_jobs(with_states(state(value=ADDED)), with_states(state(value=PLAIN)))
-    assert report.verdict is Verdict.PARTIALLY_COMPATIBLE
+    assert report.verdict is CheckVerdict.PARTIALLY_COMPATIBLE
 
 
 def test_added_fields_leave_it_full() -> None:
     report = check_jobs(with_states(state(value=PLAIN)), with_states(state(value=ADDED)))
-    assert report.verdict is Verdict.FULLY_COMPATIBLE
+    assert report.verdict is CheckVerdict.FULLY_COMPATIBLE
 
 
 @pytest.mark.parametrize(
     ("version", "target", "expected"),
     [
-        (6, "2.2", Verdict.FULLY_COMPATIBLE),
-        (6, "1.20", Verdict.INCOMPATIBLE),
-        (4, "1.20", Verdict.FULLY_COMPATIBLE),
-        (4, "1.15", Verdict.INCOMPATIBLE),
-        (3, "2.2", Verdict.FULLY_COMPATIBLE),
-        (6, "2.3", Verdict.FULLY_COMPATIBLE),
-        (7, "2.3", Verdict.INCOMPATIBLE),
-        (7, "2.4", Verdict.FULLY_COMPATIBLE),
+        (6, "2.2", CheckVerdict.FULLY_COMPATIBLE),
+        (6, "1.20", CheckVerdict.INCOMPATIBLE),
+        (4, "1.20", CheckVerdict.FULLY_COMPATIBLE),
+        (4, "1.15", CheckVerdict.INCOMPATIBLE),
+        (3, "2.2", CheckVerdict.FULLY_COMPATIBLE),
+        (6, "2.3", CheckVerdict.FULLY_COMPATIBLE),
+        (7, "2.3", CheckVerdict.INCOMPATIBLE),
+        (7, "2.4", CheckVerdict.FULLY_COMPATIBLE),
     ],
 )
-def test_a_release_reads_metadata_up_to_its_own(version: int, target: str, expected: Verdict) -> None:
+def test_a_release_reads_metadata_up_to_its_own(version: int, target: str, expected: CheckVerdict) -> None:
     assert check_jobs(replace(job(), metadata_version=version), job(), target=target).verdict is expected
 
 
@@ -288,13 +288,13 @@ def orders(request: pytest.FixtureRequest) -> Snapshot:
 
 def test_a_snapshot_restores_in_its_own_job(orders: Snapshot) -> None:
     report = check(orders, orders, target="2.2" if orders.kryo_version == 5 else "1.20")
-    assert report.verdict is Verdict.FULLY_COMPATIBLE
+    assert report.verdict is CheckVerdict.FULLY_COMPATIBLE
     assert {each.operator for each in report.checks} >= {"orders", "pricing"}
 
 
 def test_the_old_orders_do_not_fit_the_new_class(orders: Snapshot) -> None:
     report = check_migration(orders, load_migration(EXAMPLE / "migrations" / "0001_amount_as_double.yaml"))
-    assert report.verdict is Verdict.INCOMPATIBLE
+    assert report.verdict is CheckVerdict.INCOMPATIBLE
     found = worst(report.unmigrated)
     assert (found.operator, found.state, found.subject) == ("orders", "order", Subject.VALUE)
     outcomes = {finding.path: (finding.old, finding.new, finding.outcome) for finding in found.findings}
@@ -311,7 +311,7 @@ def test_the_old_orders_do_not_fit_the_new_class(orders: Snapshot) -> None:
 def test_the_migrated_orders_fit_the_new_class(orders: Snapshot) -> None:
     report = check_migration(orders, load_migration(EXAMPLE / "migrations" / "0001_amount_as_double.yaml"))
     assert report.ok
-    assert report.migrated.verdict is Verdict.FULLY_COMPATIBLE
+    assert report.migrated.verdict is CheckVerdict.FULLY_COMPATIBLE
     assert "With the migration" in report.to_markdown()
     json.dumps(report.to_json())
 
@@ -331,5 +331,5 @@ def test_orders_of_flink_1_restore_in_flink_2() -> None:
         open_snapshot(str(next((EXAMPLE / "savepoints" / release).glob("savepoint-*"))))
         for release in ("flink-1.20", "flink-2.2")
     )
-    assert check(old, new).verdict is Verdict.FULLY_COMPATIBLE
-    assert check(new, old, target="1.20").verdict is Verdict.INCOMPATIBLE
+    assert check(old, new).verdict is CheckVerdict.FULLY_COMPATIBLE
+    assert check(new, old, target="1.20").verdict is CheckVerdict.INCOMPATIBLE

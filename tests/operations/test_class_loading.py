@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.operations.check.check import CheckReport, Verdict, check, check_jobs, parse_release
+from state_pipelines.operations.check.check import CheckReport, CheckVerdict, check, check_jobs, parse_release
 from state_pipelines.operations.check.check_report import Action
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject, describe_job
+from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject, describe_job
 from state_pipelines.operations.jobs.new_job import describe_upgraded_job
 from state_pipelines.serializers import build
 from state_pipelines.serializers.beam import BeamSerializer, Coder
@@ -32,13 +32,13 @@ def opaque(name: str) -> Opaque:
     return Opaque(snapshot_class=name, snapshot_version=1, unknown_class=name, raw=b"1")
 
 
-def job_of(value: Serializer, *, key: Serializer | None = None, kryo_version: int = 2) -> Job:
+def job_of(value: Serializer, *, key: Serializer | None = None, kryo_version: int = 2) -> JobDescription:
     state = JobState("s", StateKind.VALUE, {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: value})
     operator = JobOperator("0" * 32, "orders", 1, 128, key or build.basic("Long"), (state,))
-    return Job("old", (operator,), metadata_version=2, kryo_version=kryo_version)
+    return JobDescription("old", (operator,), metadata_version=2, kryo_version=kryo_version)
 
 
-def upgrade(old: Job, target: str) -> CheckReport:
+def upgrade(old: JobDescription, target: str) -> CheckReport:
     return check_jobs(old, describe_upgraded_job(old, parse_release(target)), target=target)
 
 
@@ -94,7 +94,7 @@ def test_serializers_are_found_by_their_ancestors() -> None:
 def test_a_class_that_flink_has_removed_fails_the_restore(target: str) -> None:
     report = upgrade(job_of(opaque(CONFIG)), target)
     (found,) = (each for each in report.checks if each.state)
-    assert report.verdict is Verdict.INCOMPATIBLE
+    assert report.verdict is CheckVerdict.INCOMPATIBLE
     assert (found.subject, found.action) == (Subject.SNAPSHOT_CLASS, Action.CHANGE_JOB)
     assert found.error.startswith(f"Could not find class '{CONFIG}' in classpath. TypeSerializerConfigSnapshot and")
     assert "Restore with Flink 1.16" in found.remedy
@@ -102,32 +102,32 @@ def test_a_class_that_flink_has_removed_fails_the_restore(target: str) -> None:
 
 def test_a_class_that_flink_has_added_fails_the_restore_in_an_older_one() -> None:
     bitmap = build.basic("Bitmap")
-    assert upgrade(job_of(bitmap, kryo_version=5), "2.3").verdict is Verdict.FULLY_COMPATIBLE
+    assert upgrade(job_of(bitmap, kryo_version=5), "2.3").verdict is CheckVerdict.FULLY_COMPATIBLE
     report = upgrade(job_of(bitmap, kryo_version=5), "2.2")
-    assert report.verdict is Verdict.INCOMPATIBLE
+    assert report.verdict is CheckVerdict.INCOMPATIBLE
     assert "Flink 2.3 has it" in report.checks[-1].reason
     assert report.checks[-1].remedy == "Restore with Flink 2.3 or newer"
     assert report.checks[-1].error.endswith("BitmapSerializerSnapshot' in classpath.")
 
 
 def test_the_class_may_be_that_of_keys_or_inside_of_another_serializer() -> None:
-    assert upgrade(job_of(build.basic("Long"), key=opaque(CONFIG)), "2.2").verdict is Verdict.INCOMPATIBLE
+    assert upgrade(job_of(build.basic("Long"), key=opaque(CONFIG)), "2.2").verdict is CheckVerdict.INCOMPATIBLE
     inside = build.list_of(build.tuple_of(build.basic("Long"), opaque(CONFIG)))
-    assert upgrade(job_of(inside), "1.20").verdict is Verdict.INCOMPATIBLE
+    assert upgrade(job_of(inside), "1.20").verdict is CheckVerdict.INCOMPATIBLE
 
 
 def test_flink_loads_the_classes_of_states_that_the_job_does_not_register() -> None:
     old = job_of(opaque(CONFIG))
     (operator,) = old.operators
-    new = Job("new", (JobOperator(operator.id, "orders", 1, 128, operator.key, ()),))
-    assert check_jobs(old, new, target="1.20").verdict is Verdict.INCOMPATIBLE
-    assert check_jobs(old, new, target="1.16").verdict is Verdict.PARTIALLY_COMPATIBLE
+    new = JobDescription("new", (JobOperator(operator.id, "orders", 1, 128, operator.key, ()),))
+    assert check_jobs(old, new, target="1.20").verdict is CheckVerdict.INCOMPATIBLE
+    assert check_jobs(old, new, target="1.16").verdict is CheckVerdict.PARTIALLY_COMPATIBLE
 
 
 @pytest.mark.parametrize("name", [MONEY, CONFIG])
 def test_a_class_that_nothing_reads_is_open(name: str) -> None:
     report = upgrade(job_of(opaque(name)), "1.16")
-    assert report.verdict is Verdict.TO_BE_DETERMINED
+    assert report.verdict is CheckVerdict.TO_BE_DETERMINED
     (finding,) = report.checks[-1].findings
     assert name in finding.reason
     assert "test run on Flink 1.16" in finding.remedy
@@ -135,29 +135,33 @@ def test_a_class_that_nothing_reads_is_open(name: str) -> None:
 
 def test_a_job_that_ran_on_the_target_has_the_class() -> None:
     old = job_of(opaque(MONEY))
-    assert check_jobs(old, job_of(opaque(MONEY)), target="1.20").verdict is Verdict.FULLY_COMPATIBLE
-    assert check_jobs(old, job_of(opaque(MONEY)), target="2.2").verdict is Verdict.TO_BE_DETERMINED
+    assert check_jobs(old, job_of(opaque(MONEY)), target="1.20").verdict is CheckVerdict.FULLY_COMPATIBLE
+    assert check_jobs(old, job_of(opaque(MONEY)), target="2.2").verdict is CheckVerdict.TO_BE_DETERMINED
 
 
 def test_a_class_of_a_library_is_open_where_the_major_release_changes() -> None:
     coder = "org.apache.beam.runners.flink.translation.types.CoderTypeSerializer$LegacySnapshot"
     schema = '{"type": "record", "name": "R", "fields": []}'
     for name, node, expected in (
-        (coder, BeamSerializer(snapshot_class=coder, coder=Coder("VoidCoder"), java=b""), Verdict.TO_BE_DETERMINED),
-        ("flink-avro", build.avro("org.apache.avro.generic.GenericRecord", schema), Verdict.FULLY_COMPATIBLE),
+        (
+            coder,
+            BeamSerializer(snapshot_class=coder, coder=Coder("VoidCoder"), java=b""),
+            CheckVerdict.TO_BE_DETERMINED,
+        ),
+        ("flink-avro", build.avro("org.apache.avro.generic.GenericRecord", schema), CheckVerdict.FULLY_COMPATIBLE),
     ):
-        assert upgrade(job_of(node), "1.20").verdict is Verdict.FULLY_COMPATIBLE, name
+        assert upgrade(job_of(node), "1.20").verdict is CheckVerdict.FULLY_COMPATIBLE, name
         assert upgrade(job_of(node), "2.2").verdict is expected, name
 
 
 def test_releases_without_known_classes() -> None:
     old = job_of(build.basic("Long"))
-    assert upgrade(old, "1.8").verdict is Verdict.TO_BE_DETERMINED
-    assert upgrade(old, "3.0").verdict is Verdict.TO_BE_DETERMINED
+    assert upgrade(old, "1.8").verdict is CheckVerdict.TO_BE_DETERMINED
+    assert upgrade(old, "3.0").verdict is CheckVerdict.TO_BE_DETERMINED
     newer = upgrade(old, "2.9")
-    assert newer.verdict is Verdict.FULLY_COMPATIBLE
+    assert newer.verdict is CheckVerdict.FULLY_COMPATIBLE
     assert any("The classes of Flink 2.9 are not known" in note for note in newer.notes)
-    assert upgrade(job_of(opaque(CONFIG)), "2.9").verdict is Verdict.INCOMPATIBLE
+    assert upgrade(job_of(opaque(CONFIG)), "2.9").verdict is CheckVerdict.INCOMPATIBLE
 
 
 @pytest.mark.parametrize("case", [*CASES[::7], *SQL], ids=str)
@@ -174,6 +178,6 @@ def test_savepoints_of_flink_1_7_do_not_restore_after_1_16(wild2: Path, target: 
     assert savepoints
     for path in savepoints:
         snapshot = open_snapshot(str(path))
-        assert upgrade(describe_job(snapshot), target).verdict is Verdict.INCOMPATIBLE
-        assert check(snapshot, snapshot, target=target).verdict is Verdict.INCOMPATIBLE
-        assert upgrade(describe_job(snapshot), "1.16").verdict is Verdict.TO_BE_DETERMINED
+        assert upgrade(describe_job(snapshot), target).verdict is CheckVerdict.INCOMPATIBLE
+        assert check(snapshot, snapshot, target=target).verdict is CheckVerdict.INCOMPATIBLE
+        assert upgrade(describe_job(snapshot), "1.16").verdict is CheckVerdict.TO_BE_DETERMINED

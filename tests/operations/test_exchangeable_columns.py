@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.operations.check.check import CheckReport, Verdict, check_jobs
+from state_pipelines.operations.check.check import CheckReport, CheckVerdict, check_jobs
 from state_pipelines.operations.check.check_report import Action
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject, describe_job
+from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject, describe_job
 from state_pipelines.serializers import build
-from state_pipelines.serializers.compatibility import Finding, Outcome
+from state_pipelines.serializers.compatibility import Outcome, SerializerDifference
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.tree import LogicalType, RowData, Serializer
 from state_pipelines.snapshot import open_snapshot
@@ -40,11 +40,11 @@ def value(node: Serializer, name: str = "accState", kind: StateKind = StateKind.
 
 def judge(*states: JobState, key: Serializer = KEY, **options: bool) -> CheckReport:
     operator = JobOperator("0" * 32, "3_group-aggregate", 1, 128, key, states)
-    old = Job("old", (operator,), metadata_version=6, kryo_version=5)
+    old = JobDescription("old", (operator,), metadata_version=6, kryo_version=5)
     return check_jobs(old, replace(old, name="new"), **options)  # type: ignore[arg-type]
 
 
-def warnings(report: CheckReport) -> list[Finding]:
+def warnings(report: CheckReport) -> list[SerializerDifference]:
     return [finding for check in report.checks for finding in check.findings]
 
 
@@ -53,7 +53,7 @@ def test_columns_of_one_type_are_named_by_position() -> None:
     (finding,) = warnings(report)
     assert "f0, f2 (BIGINT); f1, f3 (DOUBLE)" in finding.reason
     assert (finding.path, finding.outcome, finding.unnoticed) == ("value", Outcome.AS_IS, True)
-    assert report.verdict is Verdict.FULLY_COMPATIBLE
+    assert report.verdict is CheckVerdict.FULLY_COMPATIBLE
     assert report.checks[-1].action is Action.ADVICE
     assert any("`check` does not read queries" in note for note in report.notes)
     assert "f0, f2" in report.to_markdown()
@@ -103,7 +103,9 @@ def test_views_of_one_type_are_numbered() -> None:
 
 def test_the_same_queries_and_lists_of_rows_have_no_warning() -> None:
     assert warnings(judge(value(SUMS, "sink-results", StateKind.SPLIT_DISTRIBUTE))) == []
-    job = Job("old", (JobOperator("0" * 32, "op", 1, 128, KEY, (value(SUMS),)),), metadata_version=6, kryo_version=5)
+    job = JobDescription(
+        "old", (JobOperator("0" * 32, "op", 1, 128, KEY, (value(SUMS),)),), metadata_version=6, kryo_version=5
+    )
     assert warnings(check_jobs(job, job)) == []
     assert warnings(check_jobs(job, replace(job, name="new", metadata_version=None))) == []
 

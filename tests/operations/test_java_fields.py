@@ -10,7 +10,7 @@ from state_pipelines.javaclasses.classfile import JavaClass, JavaField
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, list_fields
 from state_pipelines.operations.check.class_checks import DataClasses, judge_nulls, look_up_fields
 from state_pipelines.serializers import build
-from state_pipelines.serializers.compatibility import Compatibility, Finding, Outcome, resolve
+from state_pipelines.serializers.compatibility import Compatibility, Outcome, SerializerDifference, resolve
 from state_pipelines.serializers.compatibility.objects import know_fields
 from state_pipelines.serializers.tree import Kryo, Serializer
 
@@ -112,7 +112,7 @@ NULLS = DataClasses(frozenset({"a.P"}), null_fields=frozenset({("a.P", "n")}))
 
 def judge(
     node: Serializer, data: DataClasses | None, old: FieldLists | None = None, new: FieldLists = PRIMITIVE
-) -> list[Finding]:
+) -> list[SerializerDifference]:
     return list(judge_nulls("value", node, old or load_classes("{}"), new, data))
 
 

@@ -14,9 +14,9 @@ from state_pipelines.codecs.kryo.values import ClassTable
 from state_pipelines.errors import NotFoundError, StateError, UsageError
 from state_pipelines.javaclasses.classfile import JavaClass
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
-from state_pipelines.operations.check.check import CheckReport, StateCheck, Verdict, check_jobs
+from state_pipelines.operations.check.check import CheckReport, CheckVerdict, StateCheck, check_jobs
 from state_pipelines.operations.jobs.job_files import load_job
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
+from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject
 from state_pipelines.operations.jobs.retyped_job import (
     extract_types,
     list_assumed,
@@ -81,7 +81,7 @@ COUNTER = JobOperator(
         JobState("prices", StateKind.BROADCAST, {Subject.MAP_KEY: parse("String"), Subject.MAP_VALUE: parse("Double")}),
     ),
 )
-OLD = Job("old", (ORDERS, COUNTER))
+OLD = JobDescription("old", (ORDERS, COUNTER))
 STATES = """
       order: "Pojo<com.acme.Order>(at: Instant, id: Long, place: Pojo<com.acme.Place>(zip: String))"
       history: {kind: LIST, element: String}
@@ -110,7 +110,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def load(folder: Path, text: str, release: tuple[int, int] = FLINK_2) -> Job:
+def load(folder: Path, text: str, release: tuple[int, int] = FLINK_2) -> JobDescription:
     file = folder / "job.yaml"
     file.write_text(text, encoding="utf-8")
     return load_job(file, OLD, release)
@@ -129,23 +129,23 @@ def orders(states: str, *lines: str) -> str:
 
 
 def test_the_whole_old_job_described_is_fully_compatible(folder: Path) -> None:
-    assert judge(folder, COMPLETE).verdict is Verdict.FULLY_COMPATIBLE
+    assert judge(folder, COMPLETE).verdict is CheckVerdict.FULLY_COMPATIBLE
 
 
 def test_a_description_of_nothing_is_the_old_job(folder: Path) -> None:
     report = judge(folder, "operators: {}")
-    assert report.verdict is Verdict.FULLY_COMPATIBLE
+    assert report.verdict is CheckVerdict.FULLY_COMPATIBLE
     assert any("does not name" in note for note in report.notes)
 
 
 def test_json_is_read_too(folder: Path) -> None:
-    assert judge(folder, json.dumps({"operators": {"orders": {"key": "Long"}}})).verdict is Verdict.INCOMPATIBLE
+    assert judge(folder, json.dumps({"operators": {"orders": {"key": "Long"}}})).verdict is CheckVerdict.INCOMPATIBLE
 
 
 def test_an_operator_that_a_complete_description_lacks(folder: Path) -> None:
     report = judge(folder, "complete: true\noperators: {orders: {}}")
     assert [each.operator for each in remarkable(report)] == ["counter"]
-    assert report.verdict is Verdict.INCOMPATIBLE
+    assert report.verdict is CheckVerdict.INCOMPATIBLE
 
 
 def test_a_state_that_a_complete_description_lacks(folder: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_state_that_a_complete_description_lacks(folder: Path) -> None:
 
 def test_a_new_state_and_a_new_operator_start_empty(folder: Path) -> None:
     report = judge(folder, "operators: {orders: {states: {fresh: Long}}, late: {key: Long, states: {first: Long}}}")
-    assert report.verdict is Verdict.PARTIALLY_COMPATIBLE
+    assert report.verdict is CheckVerdict.PARTIALLY_COMPATIBLE
     assert [(each.operator, each.state) for each in remarkable(report)] == [("orders", "fresh"), ("late", "first")]
 
 
@@ -180,7 +180,7 @@ def test_what_is_named_is_judged(folder: Path, states: str, state: str, outcome:
     "states", ["sum: Long", "history: String", "history: {element: String}", "quantities: {value: long}", "sum: long"]
 )
 def test_the_kind_is_that_of_the_snapshot_when_it_is_left_out(folder: Path, states: str) -> None:
-    assert judge(folder, orders(states)).verdict is Verdict.FULLY_COMPATIBLE
+    assert judge(folder, orders(states)).verdict is CheckVerdict.FULLY_COMPATIBLE
 
 
 def test_timers_follow_the_key(folder: Path) -> None:
@@ -189,18 +189,18 @@ def test_timers_follow_the_key(folder: Path) -> None:
 
 
 def test_the_operator_may_be_named_by_its_id(folder: Path) -> None:
-    assert judge(folder, f"operators: {{{ORDERS.id}: {{key: Long}}}}").verdict is Verdict.INCOMPATIBLE
+    assert judge(folder, f"operators: {{{ORDERS.id}: {{key: Long}}}}").verdict is CheckVerdict.INCOMPATIBLE
 
 
 @pytest.mark.parametrize("text", ["max_parallelism: 256", "operators: {counter: {max_parallelism: 256}}"])
 def test_a_max_parallelism_that_is_set(folder: Path, text: str) -> None:
     report = judge(folder, text)
-    assert report.verdict is Verdict.INCOMPATIBLE
+    assert report.verdict is CheckVerdict.INCOMPATIBLE
     assert all("Max parallelism mismatch" in each.error for each in remarkable(report))
 
 
 def test_a_parallelism_above_the_max_parallelism(folder: Path) -> None:
-    assert judge(folder, "parallelism: 129").verdict is Verdict.INCOMPATIBLE
+    assert judge(folder, "parallelism: 129").verdict is CheckVerdict.INCOMPATIBLE
 
 
 def test_declared_classes_are_extracted(folder: Path) -> None:
@@ -240,7 +240,7 @@ KRYO_CONFIG = f"""
 """
 
 
-def load_kryo(folder: Path, config: str, old: Job) -> tuple[Kryo, ...]:
+def load_kryo(folder: Path, config: str, old: JobDescription) -> tuple[Kryo, ...]:
     file = folder / "job.yaml"
     listed = "".join(f"  {line}\n" for line in config.strip().splitlines())
     text = f"serialization-config:\n{listed}operators: {{orders: {{states: {{fresh: java.util.UUID}}}}}}"
@@ -250,9 +250,9 @@ def load_kryo(folder: Path, config: str, old: Job) -> tuple[Kryo, ...]:
     return tuple(each for each in found if isinstance(each, Kryo))
 
 
-def with_kryo(payload: Kryo) -> Job:
+def with_kryo(payload: Kryo) -> JobDescription:
     money = JobState("money", StateKind.VALUE, {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: payload})
-    return Job("old", (replace(ORDERS, states=(money,)),))
+    return JobDescription("old", (replace(ORDERS, states=(money,)),))
 
 
 def test_the_configuration_registers_classes_of_kryo(folder: Path) -> None:
@@ -278,7 +278,7 @@ def test_state_of_a_snapshot_is_judged_by_the_registrations_of_the_configuration
     assert fresh.registrations[1:] == same.registrations[1:]
 
     report = check_jobs(with_kryo(same), load(folder, "operators: {}"), target="2.2")
-    assert report.verdict is not Verdict.INCOMPATIBLE
+    assert report.verdict is not CheckVerdict.INCOMPATIBLE
     swapped = config.replace("com.acme.MoneySerializer", "com.acme.OtherSerializer")
     file = folder / "job.yaml"
     file.write_text(f"serialization-config:\n{swapped}", encoding="utf-8")
@@ -308,7 +308,7 @@ def test_avro_on_the_class_path_is_that_of_the_snapshot(folder: Path) -> None:
 
 def test_a_class_that_nobody_describes_leaves_the_verdict_open(folder: Path) -> None:
     report = judge(folder, orders("order: com.acme.Unheard"))
-    assert report.verdict is Verdict.TO_BE_DETERMINED
+    assert report.verdict is CheckVerdict.TO_BE_DETERMINED
     (found,) = remarkable(report)
     assert "com.acme.Unheard is not among the given classes" in found.findings[0].reason
 
@@ -434,6 +434,6 @@ def test_classes_take_the_place_of_those_of_the_snapshot_and_others_stay() -> No
 
 
 def test_keys_are_replaced_too() -> None:
-    old = Job("old", (replace(ORDERS, key=parse("Enum<E>(A)"), states=()),))
+    old = JobDescription("old", (replace(ORDERS, key=parse("Enum<E>(A)"), states=()),))
     extraction = extract_types(old, open_class_path([], load_classes("enum E: [B]")), FLINK_2)
-    assert check_jobs(old, replace_classes(old, extraction)).verdict is Verdict.INCOMPATIBLE
+    assert check_jobs(old, replace_classes(old, extraction)).verdict is CheckVerdict.INCOMPATIBLE

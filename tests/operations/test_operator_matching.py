@@ -13,7 +13,7 @@ from state_pipelines.operations.check.check import (
     make_rename_request,
     match_operators,
 )
-from state_pipelines.operations.jobs.job_state import Job, JobOperator
+from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator
 from state_pipelines.operations.rescale import parse_request
 from state_pipelines.serializers.text import parse
 from tests.operations.test_check import state
@@ -27,7 +27,7 @@ def operator(number: int, label: str, *states: object, **changes: object) -> Job
 
 
 def match(old: list[JobOperator], new: list[JobOperator]) -> list[tuple[str, str | None, tuple[str, ...]]]:
-    found = match_operators(Job("old", tuple(old)), Job("new", tuple(new)))
+    found = match_operators(JobDescription("old", tuple(old)), JobDescription("new", tuple(new)))
     return [(each.old, each.new, each.candidates) for each in found]
 
 
@@ -39,8 +39,8 @@ def test_the_same_states_are_the_same_operator() -> None:
 
 def test_the_reason_says_what_they_share() -> None:
     (found,) = match_operators(
-        Job("old", (operator(1, "orders", COUNT, TOTAL),)),
-        Job("new", (operator(2, "new", COUNT, state("total", "VALUE", "Long")),)),
+        JobDescription("old", (operator(1, "orders", COUNT, TOTAL),)),
+        JobDescription("new", (operator(2, "new", COUNT, state("total", "VALUE", "Long")),)),
     )
     assert found.reason == "both have the states count, total, 1 of them of the same types"
 

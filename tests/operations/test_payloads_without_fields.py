@@ -9,7 +9,7 @@ import pytest
 from state_pipelines.connectors.registry import ConnectorStateKind
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.check.check import check_jobs
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
+from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject
 from state_pipelines.operations.migration import Direction, StateShape, parse_migration
 from state_pipelines.operations.migration import flows as fl
 from state_pipelines.operations.migration.migration_files import dump_migration
@@ -127,9 +127,9 @@ def test_the_hint_of_a_payload_without_fields_names_a_step_that_works(
 # Keys
 
 
-def job(key: tree.Serializer) -> Job:
+def job(key: tree.Serializer) -> JobDescription:
     states = (JobState("s", StateKind.VALUE, {Subject.NAMESPACE: VOID_NAMESPACE, Subject.VALUE: LONG}),)
-    return Job("job", (JobOperator("0" * 32, "o", 1, 128, key, states),))
+    return JobDescription("job", (JobOperator("0" * 32, "o", 1, 128, key, states),))
 
 
 def test_the_remedy_for_another_key_is_the_step_that_changes_it() -> None:

@@ -14,9 +14,9 @@ from state_pipelines.cli.display import make_console
 from state_pipelines.codecs.kryo.classes import JavaType
 from state_pipelines.javaclasses.classfile import JavaClass, JavaMethod, Nesting
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
-from state_pipelines.operations.check.check_report import CheckReport, Verdict
+from state_pipelines.operations.check.check_report import CheckReport, CheckVerdict
 from state_pipelines.operations.check.class_checks import judge_snapshot_classes
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
+from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.registered_states import StateKind
@@ -35,7 +35,7 @@ GOOD = JavaClass(NAME, methods=(NULLARY,))
 def judge(*classes: JavaClass, name: str = NAME, raw: bytes = b"") -> list[StateCheck]:
     node = Opaque(unknown_class=name, snapshot_class=name, snapshot_version=1, raw=raw)
     state = JobState("s", StateKind.VALUE, {Subject.NAMESPACE: VOID_NAMESPACE, Subject.VALUE: node})
-    job = Job("job", (JobOperator("0" * 32, "op", 1, 128, None, (state, replace(state, name="t"))),))
+    job = JobDescription("job", (JobOperator("0" * 32, "op", 1, 128, None, (state, replace(state, name="t"))),))
     return list(judge_snapshot_classes(job, ClassPath(tuple(map(GivenClass, classes)))))
 
 
@@ -121,7 +121,7 @@ def test_snapshot_classes_that_are_in_no_snapshot_are_looked_at(change: dict[str
 def test_advice_is_shown_in_every_form_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     (check,) = judge(replace(GOOD, references=frozenset({"java.io.ObjectOutputStream"})))
     report = CheckReport(old="old", new="new", target="2.2", backend=None, checks=(check,))
-    assert report.verdict is Verdict.FULLY_COMPATIBLE
+    assert report.verdict is CheckVerdict.FULLY_COMPATIBLE
     assert f"{NAME} writes Java objects" in report.to_markdown()
     show_check(report, make_console())
     shown = " ".join(capsys.readouterr().out.split())

@@ -10,8 +10,8 @@ from state_pipelines.codecs.kryo.classes import JavaType
 from state_pipelines.javaclasses import list_fields
 from state_pipelines.javaclasses.classfile import JavaClass, JavaField, JavaMethod
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass
-from state_pipelines.operations.check.check import CheckReport, Verdict, check_jobs
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
+from state_pipelines.operations.check.check import CheckReport, CheckVerdict, check_jobs
+from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject
 from state_pipelines.operations.jobs.new_job import NewCode
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome
@@ -26,15 +26,17 @@ ORDER = build.pojo("com.acme.Order", {"id": LONG})
 ORDER_CLASS = "com.acme.Order: [id: long]"
 
 
-def job_of(key: Serializer = LONG, **states: Serializer) -> Job:
+def job_of(key: Serializer = LONG, **states: Serializer) -> JobDescription:
     described = tuple(
         JobState(name, StateKind.VALUE, {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: each})
         for name, each in states.items()
     )
-    return Job("old", (JobOperator("0" * 32, "orders", 1, 128, key, described),), metadata_version=6, kryo_version=5)
+    return JobDescription(
+        "old", (JobOperator("0" * 32, "orders", 1, 128, key, described),), metadata_version=6, kryo_version=5
+    )
 
 
-def judge(old: Job, classes: str, folder: Path, *types: str) -> CheckReport:
+def judge(old: JobDescription, classes: str, folder: Path, *types: str) -> CheckReport:
     file = folder / "classes.yaml"
     file.write_text(classes)
     return check_jobs(old, NewCode((str(file),), types, ()).describe(old, (2, 2), None))
@@ -53,7 +55,7 @@ def test_every_state_has_a_status(tmp_path: Path) -> None:
         "other": "assumed unchanged",
         "count": "not described by class files",
     }
-    assert report.verdict is Verdict.TO_BE_DETERMINED
+    assert report.verdict is CheckVerdict.TO_BE_DETERMINED
     (unseen,) = (each for each in report.checks if each.outcome is Outcome.UNDETERMINED)
     assert (unseen.state, unseen.subject) == ("other", Subject.STATE)
     assert "com.acme.Color" in unseen.reason
@@ -69,7 +71,7 @@ def test_every_state_has_a_status(tmp_path: Path) -> None:
 
 def test_all_classes_found(tmp_path: Path) -> None:
     report = judge(job_of(order=ORDER), ORDER_CLASS, tmp_path)
-    assert report.verdict is Verdict.FULLY_COMPATIBLE
+    assert report.verdict is CheckVerdict.FULLY_COMPATIBLE
     assert any("come from code that `check` does not read" in note for note in report.notes)
 
 
@@ -85,9 +87,9 @@ def test_all_classes_found(tmp_path: Path) -> None:
         job_of(order=Kryo(type_class="com.acme.Thing")),
     ],
 )
-def test_a_class_that_is_not_given_is_open(old: Job, tmp_path: Path) -> None:
+def test_a_class_that_is_not_given_is_open(old: JobDescription, tmp_path: Path) -> None:
     report = judge(old, "com.acme.Basket: [order: com.acme.Order]", tmp_path)
-    assert report.verdict is Verdict.TO_BE_DETERMINED
+    assert report.verdict is CheckVerdict.TO_BE_DETERMINED
 
 
 def test_classes_of_libraries_need_not_be_given(tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_a_lost_pojo_is_explained_by_its_class() -> None:
     )
     classes = list_fields(ClassPath((GivenClass(private),)))
     new = job_of(order=Kryo(type_class="com.acme.Order"))
-    report = check_jobs(job_of(order=ORDER), Job("new", new.operators, classes=classes))
+    report = check_jobs(job_of(order=ORDER), JobDescription("new", new.operators, classes=classes))
     (finding,) = (each for check in report.checks for each in check.findings)
     assert finding.outcome is Outcome.INCOMPATIBLE
     assert "the field id is not public and has a getter but no public setter" in finding.reason

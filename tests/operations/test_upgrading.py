@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from state_pipelines.codecs.kryo import load_classes
-from state_pipelines.operations.check.check import Verdict, check_jobs
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject, describe_job
+from state_pipelines.operations.check.check import CheckVerdict, check_jobs
+from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject, describe_job
 from state_pipelines.operations.jobs.new_job import describe_upgraded_job
 from state_pipelines.operations.migration.drafting import draft_from_report, explain_missing
 from state_pipelines.operations.migration.migration_files import Change, Migration
 from state_pipelines.serializers import build
-from state_pipelines.serializers.compatibility import Finding, Outcome
+from state_pipelines.serializers.compatibility import Outcome, SerializerDifference
 from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Kryo, Serializer
@@ -25,9 +25,9 @@ POJO = build.pojo("a.Order", {"tags": Kryo(type_class="java.util.List"), "note":
 CLASSES = "a.Order: [tags: List<String>, note: a.Note]\na.Note: [text: String]"
 
 
-def job_of(*states: JobState, label: str = "orders", kryo_version: int | None = 2) -> Job:
+def job_of(*states: JobState, label: str = "orders", kryo_version: int | None = 2) -> JobDescription:
     operator = JobOperator("1" * 32, label, 2, 128, build.basic("String"), states)
-    return Job("old", (operator,), metadata_version=4, kryo_version=kryo_version)
+    return JobDescription("old", (operator,), metadata_version=4, kryo_version=kryo_version)
 
 
 def value(node: Serializer, name: str = "order") -> JobState:
@@ -55,14 +55,14 @@ def test_collections_of_pojos_get_their_serializers_and_kryo_classes_stay_kryo()
 def test_on_the_same_line_nothing_changes() -> None:
     old = replace(job_of(value(POJO)), classes=load_classes(CLASSES))
     report = check_jobs(old, describe_upgraded_job(old, (1, 20)), target="1.20")
-    assert report.verdict is Verdict.FULLY_COMPATIBLE
+    assert report.verdict is CheckVerdict.FULLY_COMPATIBLE
 
 
 def test_what_kryo_2_wrote_is_refused_on_flink_2() -> None:
     old = job_of(value(POJO))
     report = check_jobs(old, describe_upgraded_job(old, (2, 3)), target="2.3")
     paths = {finding.path for check in report.checks for finding in check.findings}
-    assert report.verdict is Verdict.INCOMPATIBLE
+    assert report.verdict is CheckVerdict.INCOMPATIBLE
     assert paths == {"value.tags", "value.note"}
 
 
@@ -85,7 +85,7 @@ def test_what_flink_2_no_longer_has(state: JobState, name: str) -> None:
     assert check.outcome is Outcome.INCOMPATIBLE
     assert name in check.reason
     same_line = check_jobs(old, describe_upgraded_job(old, (1, 20)), target="1.20")
-    assert same_line.verdict is Verdict.FULLY_COMPATIBLE
+    assert same_line.verdict is CheckVerdict.FULLY_COMPATIBLE
 
 
 def test_a_state_of_that_name_that_is_not_of_an_operator() -> None:
@@ -143,8 +143,13 @@ def test_fields_in_elements_of_lists_are_named_as_the_check_names_them() -> None
     )
     new = replace(old, operators=tuple(replace(each, states=(visits,)) for each in old.operators if each.states))
     report = check_jobs(old, new, target="2.3")
-    finding = Finding(
-        path="element.articles", old=None, new=None, outcome=Outcome.INCOMPATIBLE, reason="why", unnoticed=True
+    finding = SerializerDifference(
+        path="element.articles",
+        old=None,
+        new=None,
+        outcome=Outcome.INCOMPATIBLE,
+        reason="why",
+        unnoticed=True,
     )
     checks = tuple(
         replace(each, findings=(finding,)) if each.state == "visits" and each.subject is Subject.ELEMENT else each

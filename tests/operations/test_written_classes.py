@@ -11,7 +11,7 @@ from state_pipelines.javaclasses.classfile import JavaClass, JavaField
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, list_fields
 from state_pipelines.operations.check.class_checks import DataClasses, WrittenClasses
 from state_pipelines.serializers import build
-from state_pipelines.serializers.compatibility import Finding, Outcome
+from state_pipelines.serializers.compatibility import Outcome, SerializerDifference
 from state_pipelines.serializers.tree import Kryo, KryoRegistration, Serializer
 
 ITEM = "a.Item: [name: String, price: int]"
@@ -32,13 +32,13 @@ def judge(
     lists_subclasses: bool = True,
     changed: bool = False,
     same_code: bool = False,
-) -> list[Finding]:
+) -> list[SerializerDifference]:
     before, after = (each if isinstance(each, FieldLists) else load_classes(each or "{}") for each in (old, new))
     known = WrittenClasses(before, after, same_code=same_code)
     return list(known.judge("value", node, data, lists_subclasses=lists_subclasses, changed=changed))
 
 
-def outcomes(findings: list[Finding]) -> list[tuple[str, Outcome]]:
+def outcomes(findings: list[SerializerDifference]) -> list[tuple[str, Outcome]]:
     return [(each.path, each.outcome) for each in findings]
 
 

@@ -30,7 +30,7 @@ from state_pipelines.cli import main as run_command
 from state_pipelines.errors import StateError
 from state_pipelines.operations.auditing import Severity, audit_snapshot
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.retention.own_directory import AuditLog, Outcome
+from state_pipelines.operations.retention.own_directory import AuditLog, DeletionOutcome
 from state_pipelines.storage import resolve
 from tests.operations.retention.trees import NATIVE, SAVEPOINT, UUIDS, install_job, install_savepoint, put
 from tests.robustness.__main__ import write
@@ -261,13 +261,13 @@ class Attempt:
         """A path that is gone was intended to go, and one of which the log says that it is gone is not there."""
         if self.name == "move":
             return
-        last = {path: outcome for outcome, path in log if outcome != Outcome.INTENDED}
+        last = {path: outcome for outcome, path in log if outcome != DeletionOutcome.INTENDED}
         for path, outcome in last.items():
-            if outcome in (Outcome.DELETED, Outcome.QUARANTINED):
+            if outcome in (DeletionOutcome.DELETED, DeletionOutcome.QUARANTINED):
                 _require(
                     self.name == "restore" or not os.path.lexists(path), f"{path} is there, the log says {outcome}"
                 )
-            if outcome == Outcome.RESTORED:
+            if outcome == DeletionOutcome.RESTORED:
                 _require(os.path.lexists(path), f"{path} is not there, the log says {outcome}")
         known = {path for _, path in log}
         for name in self.tree.before:

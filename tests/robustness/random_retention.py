@@ -33,7 +33,7 @@ from state_pipelines.metadata.references import StreamRole
 from state_pipelines.operations.auditing import Depth, Severity, audit_snapshot
 from state_pipelines.operations.retention import (
     ApplyLimits,
-    Outcome,
+    DeletionOutcome,
     apply_plan,
     open_audit_log,
     plan_retention,
@@ -407,10 +407,10 @@ def _restore(tree: RandomTree, applied: list[tuple[list[Path], str]], tally: Tal
     complete = True
     for made in tree.snapshots:
         record = outcomes.get(str(made.metadata))
-        if record is None or record.outcome is Outcome.FAILED:
+        if record is None or record.outcome is DeletionOutcome.FAILED:
             continue
         missing = made.find_missing()
-        is_said = record.outcome is Outcome.INCOMPLETE
+        is_said = record.outcome is DeletionOutcome.INCOMPLETE
         complete &= not is_said
         if missing and not is_said:
             tally.findings.append(

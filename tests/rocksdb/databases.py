@@ -13,7 +13,7 @@ from rocksdict import AccessType, BlockBasedOptions, ChecksumType, Options, Rdic
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.rocksdb.blocks import masked_crc32c
 from state_pipelines.rocksdb.manifest import ColumnFamily, read_database
-from state_pipelines.rocksdb.scans import Entries, scan
+from state_pipelines.rocksdb.scans import SortedEntries, scan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,7 +95,7 @@ def read_directory(directory: Path, name: str = "default") -> Pairs:
     return read_with_rocksdb({key: stream.data for key, stream in list_streams(directory).items()}, names)[name]
 
 
-def to_pairs(entries: Entries) -> Pairs:
+def to_pairs(entries: SortedEntries) -> Pairs:
     data = entries.data.tobytes()
     spans = (entries.key_starts, entries.key_ends, entries.value_starts, entries.value_ends)
     columns = zip(*(span.tolist() for span in spans), strict=True)
@@ -108,12 +108,12 @@ def scan_pairs(
     return [pair for entries in scan(column_family, start, end, window=window) for pair in to_pairs(entries)]
 
 
-def to_entries(pairs: Pairs) -> Entries:
+def to_entries(pairs: Pairs) -> SortedEntries:
     sizes = [len(part) for pair in pairs for part in pair]
     ends = np.cumsum(sizes, dtype=np.int64)
     starts = ends - np.array(sizes, np.int64)
     data = np.frombuffer(b"".join(part for pair in pairs for part in pair), np.uint8)
-    return Entries(data, starts[::2], ends[::2], starts[1::2], ends[1::2])
+    return SortedEntries(data, starts[::2], ends[::2], starts[1::2], ends[1::2])
 
 
 def append_with_rocksdb(directory: Path, options: Options, records: Sequence[tuple[int, bytes, bytes]]) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.serializers.compatibility import (
     Compatibility,
-    Finding,
     Outcome,
+    SerializerDifference,
     compare_nested,
     register_successor,
     rule,
@@ -28,8 +28,8 @@ BOX = "compat.BoxSerializer$BoxSerializerSnapshot"
 OUTCOMES = (Outcome.AS_IS, Outcome.RECONFIGURED, Outcome.AFTER_MIGRATION)
 
 
-def differ(before: int, after: int, outcome: Outcome) -> Finding:
-    return Finding(path="", old=str(before), new=str(after), outcome=outcome, reason="the number changed")
+def differ(before: int, after: int, outcome: Outcome) -> SerializerDifference:
+    return SerializerDifference(path="", old=str(before), new=str(after), outcome=outcome, reason="the number changed")
 
 
 @dataclass(frozen=True, kw_only=True)

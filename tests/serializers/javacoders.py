@@ -7,10 +7,10 @@ import cramjam
 from state_pipelines.binary.java_stream import (
     SERIALIZABLE,
     JavaArray,
-    JavaClass,
     JavaClassData,
     JavaClassDesc,
-    JavaField,
+    JavaClassLiteral,
+    JavaFieldDesc,
     JavaObject,
     JavaString,
     JavaValue,
@@ -28,7 +28,7 @@ _OBJECT_ARRAY = JavaClassDesc("[Ljava.lang.Object;", 2, SERIALIZABLE)
 
 def java_object(name: str, above: JavaClassDesc | None = None, **fields: JavaValue) -> JavaObject:
     """An object with object fields; the class above has none."""
-    members = tuple(JavaField("L", each, JavaString("Ljava/lang/Object;")) for each in sorted(fields))
+    members = tuple(JavaFieldDesc("L", each, JavaString("Ljava/lang/Object;")) for each in sorted(fields))
     desc = JavaClassDesc(name, 3, SERIALIZABLE, members, above)
     own = JavaClassData(tuple(fields[each] for each in sorted(fields)))
     return JavaObject(desc, (JavaClassData(), own) if above else (own,))
@@ -49,8 +49,8 @@ def coder_map(entries: dict[int, JavaObject]) -> JavaObject:
     )
 
 
-def class_literal(name: str) -> JavaClass:
-    return JavaClass(JavaClassDesc(name, 0, 0))
+def class_literal(name: str) -> JavaClassLiteral:
+    return JavaClassLiteral(JavaClassDesc(name, 0, 0))
 
 
 def stream(of: JavaObject) -> bytes:

@@ -15,7 +15,13 @@ from state_pipelines.codecs.layout import (
     register_conversion,
     register_layout,
 )
-from state_pipelines.serializers.compatibility import Compatibility, Finding, Outcome, compare_nested, rule
+from state_pipelines.serializers.compatibility import (
+    Compatibility,
+    Outcome,
+    SerializerDifference,
+    compare_nested,
+    rule,
+)
 from state_pipelines.serializers.registry import register, register_composite_with_outer
 from state_pipelines.serializers.tree import Composite, Serializer
 
@@ -33,9 +39,9 @@ CRATE = "migrating.CrateSerializer$CrateSnapshot"
 _I32, _I64 = Primitive(PrimitiveKind.I32), Primitive(PrimitiveKind.I64)
 
 
-def grow(before: int, after: int) -> Finding:
+def grow(before: int, after: int) -> SerializerDifference:
     outcome = Outcome.AFTER_MIGRATION if before < after else Outcome.INCOMPATIBLE
-    return Finding(path="", old=str(before), new=str(after), outcome=outcome, reason="the number changed")
+    return SerializerDifference(path="", old=str(before), new=str(after), outcome=outcome, reason="the number changed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,5 +157,7 @@ def show_crate(node: Crate, value: Any) -> Json:
 def compare_crate(old: Crate, new: Crate) -> Compatibility:
     if old.label == new.label:
         return compare_nested(old, new)
-    finding = Finding(path="", old=old.label, new=new.label, outcome=Outcome.INCOMPATIBLE, reason="the label changed")
+    finding = SerializerDifference(
+        path="", old=old.label, new=new.label, outcome=Outcome.INCOMPATIBLE, reason="the label changed"
+    )
     return compare_nested(old, new, finding)

@@ -34,7 +34,11 @@ from state_pipelines.serializers.tree import (
     Variants,
 )
 
-AS_IS, RECONFIGURED, AFTER_MIGRATION = Outcome.AS_IS, Outcome.RECONFIGURED, Outcome.AFTER_MIGRATION
+AS_IS, RECONFIGURED, AFTER_MIGRATION = (
+    Outcome.AS_IS,
+    Outcome.RECONFIGURED,
+    Outcome.AFTER_MIGRATION,
+)
 INCOMPATIBLE, UNDETERMINED = Outcome.INCOMPATIBLE, Outcome.UNDETERMINED
 
 SCALA = "org.apache.flink.api.scala.typeutils."

@@ -19,7 +19,7 @@ from state_pipelines.serializers.tree import (
     Kryo,
     KryoRegistration,
     LinkedListOf,
-    Row,
+    PositionalRow,
     ScalaEnum,
     Serializer,
     TimestampData,
@@ -276,7 +276,7 @@ def test_table_windows_are_told_from_streaming_windows() -> None:
 )
 def test_row_kind_follows_the_outer_version(name: str, expected: bool) -> None:
     row = read(SNAPSHOTS[name][0])
-    assert isinstance(row, Row)
+    assert isinstance(row, PositionalRow)
     assert row.supports_row_kind is expected
 
 
@@ -307,7 +307,7 @@ def test_null_mask_follows_the_outer_version(name: str, expected: bool) -> None:
 
 def test_legacy_composites_have_the_snapshot_version_as_outer_version() -> None:
     row = read(SNAPSHOTS["row before 1.8"][0])
-    assert isinstance(row, Row)
+    assert isinstance(row, PositionalRow)
     assert (row.snapshot_version, row.outer_version) == (2, 2)
 
 

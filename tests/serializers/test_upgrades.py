@@ -20,7 +20,11 @@ from state_pipelines.serializers.tree import Kryo, KryoRegistration, Pojo, PojoF
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-AS_IS, RECONFIGURED, AFTER_MIGRATION = Outcome.AS_IS, Outcome.RECONFIGURED, Outcome.AFTER_MIGRATION
+AS_IS, RECONFIGURED, AFTER_MIGRATION = (
+    Outcome.AS_IS,
+    Outcome.RECONFIGURED,
+    Outcome.AFTER_MIGRATION,
+)
 INCOMPATIBLE = Outcome.INCOMPATIBLE
 LONG, STRING = build.basic("Long"), build.basic("String")
 

@@ -11,7 +11,7 @@ from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.state_meta_info import VALUE_SERIALIZER
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.operator_state import BroadcastState
+from state_pipelines.snapshot.operator_state import OperatorBroadcastState
 
 (ORDERS,) = (Path(__file__).parents[2] / "examples/orders/savepoints/flink-2.2").glob("savepoint-*")
 
@@ -35,11 +35,13 @@ def test_subtasks_that_hold_keyed_state_with_different_serializers_are_told() ->
 
 def test_broadcast_state_with_different_serializers_comes_as_bytes() -> None:
     state = open_snapshot(str(ORDERS)).operator("pricing").state("prices")
-    assert isinstance(state, BroadcastState)
+    assert isinstance(state, OperatorBroadcastState)
     first, second = state.subtask_states
     serializers = tuple(
         (key, basic("Long") if key == VALUE_SERIALIZER else each) for key, each in second.info.serializers
     )
-    mixed = BroadcastState(state.operator, (first, replace(second, info=replace(second.info, serializers=serializers))))
+    mixed = OperatorBroadcastState(
+        state.operator, (first, replace(second, info=replace(second.info, serializers=serializers)))
+    )
     assert mixed.undecoded == "the subtasks hold the state with different serializers"
     assert mixed.to_arrow().schema.names == ["subtask", "value_bytes", "reason"]

@@ -15,7 +15,7 @@ from state_pipelines.keyed.changelog.changes import (
     METADATA_KEY_GROUP,
     DataChange,
     MetadataChange,
-    Operation,
+    StateChangeOperation,
     write_data_change,
     write_metadata_change,
 )
@@ -24,7 +24,7 @@ from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.metadata.handles import (
     ChangelogStateBackendHandle,
     InMemoryChangelogStateHandle,
-    StateChange,
+    LoggedChange,
 )
 from state_pipelines.operations.convert import convert
 from state_pipelines.rocksdb import scans
@@ -62,7 +62,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def log_changes(base: Path, target: Path) -> None:
     """Make a snapshot the materialized base of a changelog checkpoint, which sets the first value of each state."""
     (operator,) = open_snapshot(str(base)).operators
-    changes: dict[int, list[StateChange]] = {}
+    changes: dict[int, list[LoggedChange]] = {}
     for state_id, state in enumerate(operator.keyed_states):
         subtask_state = state.subtask_states[0]
         records = next(subtask_state.records(state.context)).cut(0, 2)
@@ -73,9 +73,9 @@ def log_changes(base: Path, target: Path) -> None:
         )
         logged = changes.setdefault(subtask_state.subtask, [])
         description = write_metadata_change(MetadataChange(info=state.stored_info, state_id=state_id))
-        logged.append(StateChange(METADATA_KEY_GROUP, description))
-        change = write_data_change(DataChange(Operation.SET, state_id, key + value))
-        logged.append(StateChange(int(records.key_groups[0]), change))
+        logged.append(LoggedChange(METADATA_KEY_GROUP, description))
+        change = write_data_change(DataChange(StateChangeOperation.SET, state_id, key + value))
+        logged.append(LoggedChange(int(records.key_groups[0]), change))
     metadata = read_metadata((base / METADATA_FILE).read_bytes(), "")
     (stored,) = metadata.operator_states
     subtasks = []

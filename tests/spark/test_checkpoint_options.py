@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from state_pipelines.operations.inspect import KeyedFormat
+    from state_pipelines.operations.inspect import KeyedFormatReport
     from state_pipelines.spark import KeyedProcessResult
 
 CHECKPOINTING, RECOVERY = "execution.checkpointing.", "execution.state-recovery."
@@ -50,7 +50,7 @@ class Decline(CountClicks, CheckpointedFunction):
             raise OSError("no space left")
 
 
-def read_format(result: KeyedProcessResult) -> KeyedFormat:
+def read_format(result: KeyedProcessResult) -> KeyedFormatReport:
     assert result.snapshot is not None
     (operator,) = inspect(result.snapshot.path).operators
     (found,) = operator.keyed_formats

@@ -18,13 +18,13 @@ from state_pipelines.spark.analysis import EmptyReader
 from state_pipelines.spark.fieldwise import (
     FieldwiseFlow,
     FieldwiseRows,
-    Rows,
+    MigratedRows,
     field_column,
     find_fieldwise,
     run_on_rows,
     split_rows,
 )
-from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
+from state_pipelines.spark.flows import FlowRunner, StateFrames, to_rows
 from state_pipelines.spark.migration_run import plan_snapshot
 from state_pipelines.spark.proof import prove_plan
 from state_pipelines.spark.record_encoding import RecordSpillWriter, plan_encoding
@@ -238,7 +238,7 @@ STEPS = {
 class Collect:
     """The new rows."""
 
-    def run(self, rows: Iterator[Rows]) -> list[dict[str, Any]]:
+    def run(self, rows: Iterator[MigratedRows]) -> list[dict[str, Any]]:
         return [row for each in rows for row in each.new.to_pylist()]
 
 
@@ -261,7 +261,7 @@ def compare_with_spark(spark: SparkSession, snapshot: Snapshot, steps: list[Any]
     flow, layouts = found.changed["profile"], found.context.layouts
     fieldwise = find_fieldwise(spark, flow, layouts)
     assert fieldwise is not None
-    frame = to_rows(FlowRunner(StateReader(spark, operator), layouts).build(flow), flow.shape)
+    frame = to_rows(FlowRunner(StateFrames(spark, operator), layouts).build(flow), flow.shape)
     assert flow.shape.key is not None
     types = find_types(derive_keyed_layout(flow.shape.info, flow.shape.key, operator.max_parallelism, layouts))
     # As text, the schema says nothing of nulls.
@@ -355,7 +355,7 @@ def prove(spark: SparkSession, before: Snapshot, after: Snapshot, migration: Mig
     assert flow.shape.key is not None
     layout = derive_keyed_layout(flow.shape.info, flow.shape.key, operator.max_parallelism, layouts)
     writer = RecordSpillWriter(RecordEncoder(layout, "profile"), resolve(str(scratch)), operator.label)
-    meant = plan_encoding(StateReader(spark, operator), found, "profile", writer, prove=True).encode().expected
+    meant = plan_encoding(StateFrames(spark, operator), found, "profile", writer, prove=True).encode().expected
     assert meant is not None
     return prove_plan(spark, operator, after.operator("users"), found, {"profile": meant})
 

@@ -11,7 +11,7 @@ from state_pipelines.errors import IncompatibleError, StateError
 from state_pipelines.operations.migration import Direction, parse_migration
 from state_pipelines.spark import migrate
 from state_pipelines.spark.analysis import analyse_plans
-from state_pipelines.spark.flows import FlowRunner, StateReader
+from state_pipelines.spark.flows import FlowRunner, StateFrames
 from state_pipelines.spark.migration_run import plan_snapshot
 from tests.snapshot.savepoints import orders, types
 
@@ -43,7 +43,7 @@ def plan(spark: SparkSession, migration: Migration) -> None:
     """All that comes before rows are read."""
     snapshot = (types if migration.changes[0].operator == "ttl-states" else orders)().open()
     for operator, each in plan_snapshot(snapshot, [(migration, Direction.UPGRADE)]):
-        runner = FlowRunner(StateReader(spark, operator), each.context.layouts)
+        runner = FlowRunner(StateFrames(spark, operator), each.context.layouts)
         for flow in each.changed.values():
             runner.build(flow)
 

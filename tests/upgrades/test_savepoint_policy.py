@@ -30,7 +30,7 @@ from state_pipelines.upgrades.savepoint_policy import (
     take_due_savepoints,
     take_savepoint,
 )
-from state_pipelines.upgrades.upgrade_records import Outcome, UpgradeRecord, find_records
+from state_pipelines.upgrades.upgrade_records import UpgradeOutcome, UpgradeRecord, find_records
 from tests.upgrades.conftest import SNAPSHOT
 from tests.upgrades.memory_cluster import Fuse, Killed, MemoryCluster
 
@@ -159,7 +159,7 @@ def test_never_two_at_once_nor_during_an_upgrade(tmp_path: Path) -> None:
     with lease, pytest.raises(UsageError, match="a savepoint of shop is under way"):
         take(job, NOW)
     running.status = JobStatus.RESTARTING
-    upgrades.write(replace(record, outcome=Outcome.UPGRADED))
+    upgrades.write(replace(record, outcome=UpgradeOutcome.UPGRADED))
     with pytest.raises(ClusterError, match="is RESTARTING"):
         take(job, NOW)
     assert cluster.operations == {}

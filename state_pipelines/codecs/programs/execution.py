@@ -18,7 +18,7 @@ from state_pipelines.errors import FormatError, StateError, UnsupportedError, Us
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from state_pipelines.codecs.programs.program import Program
+    from state_pipelines.codecs.programs.program import LayoutProgram
 
 KEEPING = "Tables with the columns `reason` and `value_bytes` keep such rows as bytes"
 Bytes = npt.NDArray[np.uint8]
@@ -44,7 +44,7 @@ class Encoded:
 
 
 def decode_spans(
-    program: Program, data: Bytes, starts: Offsets, ends: Offsets, *, exact: bool = True, offset: int = 0
+    program: LayoutProgram, data: Bytes, starts: Offsets, ends: Offsets, *, exact: bool = True, offset: int = 0
 ) -> pa.Array:
     """Decode the records in `data[starts[i]:ends[i]]`.
 
@@ -68,7 +68,7 @@ def decode_spans(
 
 
 def decode_sequence(
-    program: Program, data: Bytes, start: int, end: int, count: int, *, offset: int = 0
+    program: LayoutProgram, data: Bytes, start: int, end: int, count: int, *, offset: int = 0
 ) -> tuple[pa.Array, Offsets]:
     """Decode `count` consecutive records of unknown sizes in `data[start:end]`.
 
@@ -85,7 +85,7 @@ def decode_sequence(
     return _finish(program, columns, starts, offset), stops
 
 
-def measure_sequence(program: Program, data: Bytes, start: int, end: int, count: int) -> Offsets:
+def measure_sequence(program: LayoutProgram, data: Bytes, start: int, end: int, count: int) -> Offsets:
     """Find the ends of at most `count` consecutive records in `data[start:end]`.
 
     Returns:
@@ -104,7 +104,7 @@ def measure_sequence(program: Program, data: Bytes, start: int, end: int, count:
 
 
 def fill_columns(
-    program: Program, data: Bytes, starts: Offsets, ends: Offsets, *, exact: bool = True, offset: int = 0
+    program: LayoutProgram, data: Bytes, starts: Offsets, ends: Offsets, *, exact: bool = True, offset: int = 0
 ) -> tuple[OutputColumns, Offsets]:
     """Decode as `decode_spans`, without building the array.
 
@@ -120,7 +120,7 @@ def fill_columns(
 
 
 def fill_sequences(
-    program: Program, data: Bytes, starts: Offsets, ends: Offsets, counts: Offsets, offsets: Offsets
+    program: LayoutProgram, data: Bytes, starts: Offsets, ends: Offsets, counts: Offsets, offsets: Offsets
 ) -> tuple[OutputColumns, Offsets]:
     """Decode several sequences, each of consecutive records of unknown sizes, without building the array.
 
@@ -170,7 +170,9 @@ def _measure_spans(data: Bytes, starts: Offsets, ends: Offsets) -> int:
     return int((ends - starts).sum())
 
 
-def _make_error(program: Program, status: int, record: int, position: int, where: int, *, offset: int) -> StateError:
+def _make_error(
+    program: LayoutProgram, status: int, record: int, position: int, where: int, *, offset: int
+) -> StateError:
     """The error of a status of the kernel, with its offset in the file and the path of the field."""
     if status in (op.BAD_SUBCLASS, op.BAD_KIND, op.HALF_TEXT):
         return UnsupportedError(
@@ -182,7 +184,7 @@ def _make_error(program: Program, status: int, record: int, position: int, where
     return FormatError(f"record {record}: {op.MESSAGES[status]}", where=found)
 
 
-def _finish(program: Program, columns: OutputColumns, starts: Offsets, offset: int) -> pa.Array:
+def _finish(program: LayoutProgram, columns: OutputColumns, starts: Offsets, offset: int) -> pa.Array:
     try:
         return program.builder.finish(columns)
     except StateError as error:
@@ -193,7 +195,7 @@ def _finish(program: Program, columns: OutputColumns, starts: Offsets, offset: i
 
 
 def _fill(
-    program: Program,
+    program: LayoutProgram,
     columns: OutputColumns,
     data: Bytes,
     starts: Offsets,
@@ -219,7 +221,7 @@ def _fill(
         columns.enlarge(found[3])
 
 
-def encode_array(program: Program, array: pa.Array) -> Encoded:
+def encode_array(program: LayoutProgram, array: pa.Array) -> Encoded:
     """Encode every value of `array` (anything that `conform` brings into `program.type`).
 
     Raises:

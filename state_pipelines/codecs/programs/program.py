@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.avro import BlockMapping, Blocks, FixedBytes, avro_layout
+from state_pipelines.codecs.avro import BlockArray, BlockMapping, FixedBytes, avro_layout
 from state_pipelines.codecs.kernels import opcodes as op
 from state_pipelines.codecs.kernels.buffers import ColumnKind
 from state_pipelines.codecs.layout import PrimitiveKind
@@ -80,11 +80,11 @@ def smallest_size(layout: lay.Layout) -> int:
             return 1 + min(smallest_size(left), smallest_size(right))
         case lay.Tagged(cases=cases, width=width):
             return width + min((smallest_size(child) for _, _, child in cases), default=0)
-        case lay.Optional() | lay.PojoObject() | lay.Text() | Blocks() | BlockMapping():
+        case lay.Optional() | lay.PojoObject() | lay.Text() | BlockArray() | BlockMapping():
             return 1
         case FixedBytes(size=size):
             return size
-        case lay.Opaque(inner=inner):
+        case lay.OpaqueBytes(inner=inner):
             return smallest_size(inner)
         case lay.Dynamic(serializer=serializer):
             return _smallest_dynamic(serializer)
@@ -468,7 +468,7 @@ class ColumnDeclarer(KernelColumns):
                 return ListBuilder(main, self.declare(element, nullable=False, nested=True, wanted=wanted))
             case lay.Mapping(key=key, value=value):
                 return MapBuilder(column(0), inside(key), inside(value))
-            case Blocks(element=element):
+            case BlockArray(element=element):
                 return ListBuilder(column(0), inside(element))
             case BlockMapping(key=key, value=value):
                 return MapBuilder(column(0), inside(key), inside(value))
@@ -669,7 +669,7 @@ class Compiler(ColumnDeclarer, InstructionList):
 
     def _emit_rare(self, layout: lay.Layout, builder: ArrayBuilder) -> None:
         match layout, builder:
-            case (Blocks() | BlockMapping(), ListBuilder() | MapBuilder()):
+            case (BlockArray() | BlockMapping(), ListBuilder() | MapBuilder()):
                 self._emit_blocks(layout, builder)
             case (FixedBytes(size=size), SizedBuilder()):
                 self.add(op.BYTES, builder.main, size)
@@ -698,11 +698,11 @@ class Compiler(ColumnDeclarer, InstructionList):
             case _:
                 raise UnsupportedError(f"no instructions for {layout}")
 
-    def _emit_blocks(self, layout: Blocks | BlockMapping, builder: ListBuilder | MapBuilder) -> None:
+    def _emit_blocks(self, layout: BlockArray | BlockMapping, builder: ListBuilder | MapBuilder) -> None:
         pairs: list[tuple[str, lay.Layout, ArrayBuilder]] = []
         if isinstance(layout, BlockMapping) and isinstance(builder, MapBuilder):
             pairs = [("{key}", layout.key, builder.key), ("{value}", layout.value, builder.value)]
-        elif isinstance(layout, Blocks) and isinstance(builder, ListBuilder):
+        elif isinstance(layout, BlockArray) and isinstance(builder, ListBuilder):
             pairs = [("[]", layout.element, builder.element)]
         smallest = sum(smallest_size(each) for _, each, _ in pairs)
         start = self.add(op.BLOCKS, builder.main, smallest)
@@ -805,7 +805,7 @@ class Compiler(ColumnDeclarer, InstructionList):
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class LayoutProgram:
     """A compiled layout.
 
     Attributes:
@@ -829,7 +829,7 @@ class Program:
 
 
 @lru_cache(maxsize=512)
-def compile_layout(layout: lay.Layout, wanted: Wanted = None) -> Program:
+def compile_layout(layout: lay.Layout, wanted: Wanted = None) -> LayoutProgram:
     """Compile `layout`; with `wanted`, all other fields are skipped (decoding only).
 
     Raises:
@@ -842,7 +842,7 @@ def compile_layout(layout: lay.Layout, wanted: Wanted = None) -> Program:
     builder = compiler.declare(layout, nullable=False, nested=False, wanted=wanted)
     compiler.emit(layout, builder)
     compiler.add(op.END)
-    return Program(
+    return LayoutProgram(
         instructions=np.array(compiler.rows, np.int32).reshape(-1, op.ARGUMENTS),
         pool=np.frombuffer(bytes(compiler.pool) + b"\0", np.uint8),
         kinds=tuple(compiler.kinds),

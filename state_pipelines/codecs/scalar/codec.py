@@ -508,14 +508,14 @@ def _(layout: lay.Span, reader: Reader, tail: bool) -> Value:
 
 
 @read.register
-def _(layout: lay.Opaque, reader: Reader, tail: bool) -> Value:
+def _(layout: lay.OpaqueBytes, reader: Reader, tail: bool) -> Value:
     start = reader.position
     read(layout.inner, reader, tail)
     return {lay.OPAQUE_FIELD: bytes(reader.data[start : reader.position])}
 
 
 @write.register
-def _(layout: lay.Opaque, writer: Writer, value: Value) -> None:
+def _(layout: lay.OpaqueBytes, writer: Writer, value: Value) -> None:
     fields = expect_fields(((lay.OPAQUE_FIELD, lay.Rest()),), value)
     writer.take(expect(fields[lay.OPAQUE_FIELD], bytes, "bytes"))
 

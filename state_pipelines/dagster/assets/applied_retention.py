@@ -18,7 +18,7 @@ from state_pipelines.operations.retention import (
     ApplyResult,
     AuditLog,
     AuditRecord,
-    Outcome,
+    DeletionOutcome,
     PathKind,
     apply_plan,
     open_audit_log,
@@ -147,8 +147,8 @@ def _purge(job: FlinkJob, roots: Sequence[str]) -> list[AuditRecord]:
 
 
 def _describe(result: ApplyResult, purged: Sequence[AuditRecord]) -> dict[str, Any]:
-    gone = [record for record in purged if record.outcome is Outcome.PURGED]
-    left = [*result.kept, *result.failed, *(record for record in purged if record.outcome is Outcome.FAILED)]
+    gone = [record for record in purged if record.outcome is DeletionOutcome.PURGED]
+    left = [*result.kept, *result.failed, *(record for record in purged if record.outcome is DeletionOutcome.FAILED)]
     metadata: dict[str, Any] = {
         "fingerprint": result.fingerprint,
         "finished": result.finished,

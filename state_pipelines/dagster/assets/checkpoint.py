@@ -229,7 +229,7 @@ def get_snapshot(result: "KeyedProcessResult") -> "Snapshot":
 SAVEPOINT = "savepoint"
 
 
-class SavepointConfig(dg.Config):
+class SavepointFormatConfig(dg.Config):
     """The format of the savepoint."""
 
     format: NewFormatName = Field(
@@ -254,7 +254,7 @@ def build_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
     )
     def savepoint(
         context: dg.AssetExecutionContext,
-        config: SavepointConfig,
+        config: SavepointFormatConfig,
         spark: SparkResource,
         expectations: ExpectationsResource,
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
@@ -265,7 +265,9 @@ def build_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
     return savepoint
 
 
-def write_savepoint(job: FlinkJob, config: SavepointConfig, spark: SparkResource, run_id: str) -> WrittenSavepoint:
+def write_savepoint(
+    job: FlinkJob, config: SavepointFormatConfig, spark: SparkResource, run_id: str
+) -> WrittenSavepoint:
     """Write a savepoint with the state of the newest checkpoint of the stream.
 
     Raises:

@@ -32,11 +32,11 @@ from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
 from state_pipelines.operations.balance import measure_balance
 from state_pipelines.operations.balance_charts import render_balance
-from state_pipelines.operations.check.check import MigrationCheckReport, Verdict, check_migration, parse_release
+from state_pipelines.operations.check.check import CheckVerdict, MigrationCheckReport, check_migration, parse_release
 from state_pipelines.operations.diff import ExampleKind, diff
-from state_pipelines.operations.diff.diff_report import StateChange, list_changes
+from state_pipelines.operations.diff.diff_report import ComparedState, list_changes
 from state_pipelines.operations.inventory import find_previous
-from state_pipelines.operations.jobs.job_state import Job
+from state_pipelines.operations.jobs.job_state import JobDescription
 from state_pipelines.operations.jobs.new_job import describe_new_job
 from state_pipelines.operations.local_processes import choose_processes, run_tasks
 from state_pipelines.operations.profiling import OperatorProfile, Profile, StateProfile, profile_snapshot
@@ -544,7 +544,7 @@ def _find_previous(job: FlinkJob, key: str) -> str | None:
     return None if found is None else found.key
 
 
-def _tabulate(changes: list[StateChange]) -> dg.TableMetadataValue:
+def _tabulate(changes: list[ComparedState]) -> dg.TableMetadataValue:
     first = sorted(changes, key=lambda each: not each.is_changed)[:MAX_ROWS]
     rows = []
     for each in first:
@@ -555,7 +555,7 @@ def _tabulate(changes: list[StateChange]) -> dg.TableMetadataValue:
     return make_table(_DIFF_COLUMNS, rows)
 
 
-def show_samples(changes: list[StateChange]) -> str:
+def show_samples(changes: list[ComparedState]) -> str:
     """Format samples as Markdown tables per state, limited to a size that the UI renders quickly."""
     lines: list[str] = []
     size = 0
@@ -888,9 +888,9 @@ def build_compatibility_report(job: FlinkJob) -> dg.AssetsDefinition:
             check_name="migrated_state_restores",
             passed=report.ok,
             # An undetermined verdict does not block: the proof of the migration decides.
-            severity=dg.AssetCheckSeverity.ERROR if after is Verdict.INCOMPATIBLE else dg.AssetCheckSeverity.WARN,
+            severity=dg.AssetCheckSeverity.ERROR if after is CheckVerdict.INCOMPATIBLE else dg.AssetCheckSeverity.WARN,
             metadata={
-                "expected": str(Verdict.FULLY_COMPATIBLE),
+                "expected": str(CheckVerdict.FULLY_COMPATIBLE),
                 "observed": str(after),
                 "sample": list_reasons(report),
             },
@@ -921,7 +921,7 @@ def list_reasons(report: MigrationCheckReport) -> list[str]:
     return [str(each.reason or each.error) for each in report.migrated.checks if each.error]
 
 
-def _find_new_job(job: FlinkJob) -> Callable[[Job], Job] | None:
+def _find_new_job(job: FlinkJob) -> Callable[[JobDescription], JobDescription] | None:
     """Return a function that describes the new job, or None if the migrations alone describe it.
 
     Without migrations and without a description, the new job is the old one on the target release.
@@ -930,7 +930,7 @@ def _find_new_job(job: FlinkJob) -> Callable[[Job], Job] | None:
         return None
     release = parse_release(job.target_release)
 
-    def describe(migrated: Job) -> Job:
+    def describe(migrated: JobDescription) -> JobDescription:
         return describe_new_job(migrated, job.new_code, release, new=job.new_job, open_other=job.storage.open)
 
     return describe

@@ -57,7 +57,7 @@ from state_pipelines.metadata.handles import (
     KeyGroupRange,
     KeyGroupsSavepointStateHandle,
     KeyGroupsStateHandle,
-    StateChange,
+    LoggedChange,
 )
 from state_pipelines.metadata.streams import KeptStreams, StateStream
 from state_pipelines.serializers.snapshot_classes import OpenBodyError, read_settled
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.snapshot_classes import DeclaredSerializer
 
 METADATA_KEY_GROUP = -1
-"""Key group under which metadata changes are logged (`StateChange.META_KEY_GROUP`)."""
+"""Key group under which metadata changes are logged (`LoggedChange.META_KEY_GROUP`)."""
 
 _PLAIN, _COMPRESSED = 0, 1
 _VERSIONS = (6, 7)
@@ -85,7 +85,7 @@ _TYPE_CODES = {BackendStateType.KEY_VALUE: 0, BackendStateType.PRIORITY_QUEUE: 3
 _TAIL = 3
 
 
-class Operation(IntEnum):
+class StateChangeOperation(IntEnum):
     """`StateChangeOperation`; the byte in front of a change."""
 
     CLEAR = 0
@@ -128,7 +128,7 @@ class DataChange:
         payload: key and namespace (not for timers), then the operands; only layouts separate them.
     """
 
-    operation: Operation
+    operation: StateChangeOperation
     state_id: int
     payload: bytes
 
@@ -164,8 +164,8 @@ def read_metadata_change(
 
 
 def _read_metadata_change(reader: Reader) -> MetadataChange:
-    if (operation := reader.u8()) != Operation.METADATA:
-        raise reader.error(f"a change of metadata begins with {Operation.METADATA}, not {operation}", 0)
+    if (operation := reader.u8()) != StateChangeOperation.METADATA:
+        raise reader.error(f"a change of metadata begins with {StateChangeOperation.METADATA}, not {operation}", 0)
     version = reader.i32()
     if version not in _VERSIONS:
         known = " and ".join(map(str, _VERSIONS))
@@ -199,7 +199,7 @@ def write_metadata_change(change: MetadataChange) -> bytes:
     if change.info.backend_type not in _TYPE_CODES:
         raise UsageError(f"{change.info.backend_type} state has no changes", where=Where(state=change.info.name))
     writer = Writer()
-    writer.u8(Operation.METADATA)
+    writer.u8(StateChangeOperation.METADATA)
     writer.i32(change.version)
     write_state_meta_info(writer, change.info)
     if change.info.backend_type is not BackendStateType.PRIORITY_QUEUE:
@@ -221,9 +221,9 @@ def read_data_change(change: bytes, name: str | None = None) -> DataChange:
     """
     reader = Reader(change, name)
     operation = reader.u8()
-    if operation >= Operation.METADATA:
+    if operation >= StateChangeOperation.METADATA:
         raise reader.error(f"{operation} is not an operation on state", 0)
-    return DataChange(Operation(operation), reader.u16(), reader.take(reader.remaining))
+    return DataChange(StateChangeOperation(operation), reader.u16(), reader.take(reader.remaining))
 
 
 def write_data_change(change: DataChange) -> bytes:
@@ -235,24 +235,24 @@ def write_data_change(change: DataChange) -> bytes:
     return writer.getvalue()
 
 
-def read_change_set(reader: Reader) -> tuple[StateChange, ...]:
+def read_change_set(reader: Reader) -> tuple[LoggedChange, ...]:
     """Read one change set; the reader ends after it.
 
     Raises:
         FormatError: a count or length does not fit, or a group is empty.
     """
-    changes: list[StateChange] = []
+    changes: list[LoggedChange] = []
     for _ in range(reader.count(8)):
         start, count, key_group = reader.position, reader.count(4), reader.i32()
         if count == 0 or key_group < METADATA_KEY_GROUP:
             raise reader.error(f"a change set has {count} changes of key group {key_group}", start)
-        changes.extend(StateChange(key_group, reader.bytes32()) for _ in range(count))
+        changes.extend(LoggedChange(key_group, reader.bytes32()) for _ in range(count))
     return tuple(changes)
 
 
-def write_change_set(writer: Writer, changes: Iterable[StateChange]) -> None:
+def write_change_set(writer: Writer, changes: Iterable[LoggedChange]) -> None:
     """Mirror of `read_change_set`: groups ascend, so metadata comes first; inside a group the order is kept."""
-    groups: dict[int, list[StateChange]] = {}
+    groups: dict[int, list[LoggedChange]] = {}
     for change in changes:
         groups.setdefault(change.key_group, []).append(change)
     writer.i32(len(groups))
@@ -277,7 +277,7 @@ def is_compressed(flag: bytes, name: str) -> bool:
 
 
 def write_change_stream(
-    change_sets: Sequence[Iterable[StateChange]], *, compressed: bool = False
+    change_sets: Sequence[Iterable[LoggedChange]], *, compressed: bool = False
 ) -> tuple[bytes, tuple[int, ...]]:
     """A stream of change sets, and the position of each for the handle.
 

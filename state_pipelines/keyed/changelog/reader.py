@@ -30,7 +30,7 @@ from state_pipelines.errors import FormatError, StateError, UnsupportedError, Us
 from state_pipelines.keyed.changelog.changes import (
     ChangeLog,
     Changes,
-    Operation,
+    StateChangeOperation,
     check_changelog_handle,
     locate,
     open_change_log,
@@ -159,7 +159,7 @@ class FoundKeySerializer:
         return text + (f"; so do {', '.join(self.others)}" if self.others else "")
 
 
-_OPERATIONS = np.array(list(Operation), np.uint8)
+_OPERATIONS = np.array(list(StateChangeOperation), np.uint8)
 
 
 @dataclass
@@ -324,7 +324,7 @@ def _try_state(trial: _Trial, state: ChangedState, changes: Changes, context: Re
 
 def _measure_changes(state: ChangedState, changes: Changes, operation: int) -> pa.Array:
     """The spans of the keys; every change must be consumed completely."""
-    payload = _payload(state, Operation(operation))
+    payload = _payload(state, StateChangeOperation(operation))
     starts = changes.starts + HEAD
     if payload is None:
         rows = 0
@@ -350,16 +350,16 @@ def _is_columnar(layout: lay.Layout) -> bool:
     return True
 
 
-def _payload(state: ChangedState, operation: Operation) -> lay.Layout | None:
+def _payload(state: ChangedState, operation: StateChangeOperation) -> lay.Layout | None:
     """Layout of an operation after key and namespace.
 
     None where the state has no such operation, or where nothing reads the keys of its map.
     """
     value, state_type = state.value, state.layout.state_type
     match operation:
-        case Operation.CLEAR:
+        case StateChangeOperation.CLEAR:
             return lay.Constant(b"")
-        case Operation.MERGE_NS:
+        case StateChangeOperation.MERGE_NS:
             namespace = state.bare[1][1]
             return lay.Struct((("target", namespace), ("sources", lay.Sequence(namespace))))
     if state_type == StateKind.MAP:
@@ -367,25 +367,25 @@ def _payload(state: ChangedState, operation: Operation) -> lay.Layout | None:
         match operation:
             case _ if user_key is None:
                 return None
-            case Operation.ADD:
+            case StateChangeOperation.ADD:
                 return lay.Mapping(user_key, lay.Optional(value))
-            case Operation.ADD_ELEMENT | Operation.ADD_OR_UPDATE_ELEMENT:
+            case StateChangeOperation.ADD_ELEMENT | StateChangeOperation.ADD_OR_UPDATE_ELEMENT:
                 return lay.Struct((("key", user_key), ("value", value)))
-            case Operation.REMOVE_ELEMENT:
+            case StateChangeOperation.REMOVE_ELEMENT:
                 return user_key
         return None
     if state_type == StateKind.LIST:
-        return value if operation == Operation.ADD_ELEMENT else lay.Sequence(value)
+        return value if operation == StateChangeOperation.ADD_ELEMENT else lay.Sequence(value)
     return value
 
 
 def _measure_timers(state: ChangedState, changes: Changes, operation: int) -> tuple[pa.Array, npt.NDArray[np.int32]]:
     """The spans of the keys of timers, and their key groups."""
     element = lay.Struct(tuple((name, lay.Span(each)) for name, each in state.layout.key.fields))
-    layout = lay.Sequence(element) if operation == Operation.ADD_ELEMENT else element
+    layout = lay.Sequence(element) if operation == StateChangeOperation.ADD_ELEMENT else element
     starts = changes.starts + HEAD
     array = Measure(layout).spans(changes.data, starts, changes.ends, offset=0, name=state.file)
-    if operation != Operation.ADD_ELEMENT:
+    if operation != StateChangeOperation.ADD_ELEMENT:
         return array.field("state_key"), changes.key_groups
     counts = pc.list_value_length(array).to_numpy(zero_copy_only=False)
     return array.flatten().field("state_key"), np.repeat(changes.key_groups, counts)

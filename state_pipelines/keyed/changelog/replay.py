@@ -24,7 +24,7 @@ from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import walk_layout
 from state_pipelines.codecs.scalar.codec import unknown_class, write_value
 from state_pipelines.errors import FormatError, UnsupportedError, Where
-from state_pipelines.keyed.changelog.changes import Operation
+from state_pipelines.keyed.changelog.changes import StateChangeOperation
 from state_pipelines.keyed.heap_entries import find_unread_class
 from state_pipelines.keyed.record_layout import KeyedRecords, Measure, concat_records, derive_keyed_layout, take_bytes
 from state_pipelines.serializers.build import basic, list_of, map_of
@@ -47,20 +47,26 @@ HEAD = 3
 """Bytes of operation and state id."""
 
 REST = lay.Span(lay.Rest())
-SETS = (Operation.SET, Operation.SET_INTERNAL)
+SETS = (StateChangeOperation.SET, StateChangeOperation.SET_INTERNAL)
 _VALUE_OPERATIONS = {
-    StateKind.VALUE: (Operation.CLEAR, Operation.SET),
-    StateKind.REDUCING: (Operation.CLEAR, *SETS, Operation.MERGE_NS),
-    StateKind.AGGREGATING: (Operation.CLEAR, *SETS, Operation.MERGE_NS),
-    StateKind.LIST: (Operation.CLEAR, *SETS, Operation.ADD, Operation.ADD_ELEMENT, Operation.MERGE_NS),
-    StateKind.MAP: (
-        Operation.CLEAR,
-        Operation.ADD,
-        Operation.ADD_ELEMENT,
-        Operation.ADD_OR_UPDATE_ELEMENT,
-        Operation.REMOVE_ELEMENT,
+    StateKind.VALUE: (StateChangeOperation.CLEAR, StateChangeOperation.SET),
+    StateKind.REDUCING: (StateChangeOperation.CLEAR, *SETS, StateChangeOperation.MERGE_NS),
+    StateKind.AGGREGATING: (StateChangeOperation.CLEAR, *SETS, StateChangeOperation.MERGE_NS),
+    StateKind.LIST: (
+        StateChangeOperation.CLEAR,
+        *SETS,
+        StateChangeOperation.ADD,
+        StateChangeOperation.ADD_ELEMENT,
+        StateChangeOperation.MERGE_NS,
     ),
-    StateKind.TIMER: (Operation.ADD_ELEMENT, Operation.REMOVE_ELEMENT),
+    StateKind.MAP: (
+        StateChangeOperation.CLEAR,
+        StateChangeOperation.ADD,
+        StateChangeOperation.ADD_ELEMENT,
+        StateChangeOperation.ADD_OR_UPDATE_ELEMENT,
+        StateChangeOperation.REMOVE_ELEMENT,
+    ),
+    StateKind.TIMER: (StateChangeOperation.ADD_ELEMENT, StateChangeOperation.REMOVE_ELEMENT),
 }
 
 
@@ -178,7 +184,7 @@ def check_operations(changes: Changes, state_type: StateKind) -> None:
             continue
         row = int(np.flatnonzero(operations_of(changes) == operation)[0])
         where = Where(offset=int(changes.starts[row]))
-        if operation == Operation.METADATA and state_type == StateKind.TIMER:
+        if operation == StateChangeOperation.METADATA and state_type == StateKind.TIMER:
             raise UnsupportedError(
                 "the log says that a timer fired, but not which one, as Flink 1.14 wrote it",
                 where=where,
@@ -329,17 +335,17 @@ def replay_in_order(
     for row, (operation, start) in enumerate(zip(operations.tolist(), starts.tolist(), strict=True)):
         key = keys[row]
         groups[key] = key_groups[row]
-        if operation == Operation.MERGE_NS:
+        if operation == StateChangeOperation.MERGE_NS:
             key, sources = merges[row]
             _merge(held, key, sources, is_list=is_list)
             groups[key] = key_groups[row]
-        elif operation == Operation.CLEAR:
+        elif operation == StateChangeOperation.CLEAR:
             held.pop(key, None)
         elif not is_list:
             held[key] = raw[start : ends[row]]
-        elif operation == Operation.ADD_ELEMENT:
+        elif operation == StateChangeOperation.ADD_ELEMENT:
             _append(held, key, [raw[start : ends[row]]])
-        elif operation == Operation.ADD:
+        elif operation == StateChangeOperation.ADD:
             _append(held, key, lists[row])
         else:
             held[key] = lists[row]
@@ -380,7 +386,7 @@ def _find_merges(
     state: ChangedState, changes: Changes, starts: npt.NDArray[np.int64]
 ) -> dict[int, tuple[bytes, list[bytes]]]:
     """Target and sources of each merge, by row."""
-    rows = np.flatnonzero(operations_of(changes) == Operation.MERGE_NS)
+    rows = np.flatnonzero(operations_of(changes) == StateChangeOperation.MERGE_NS)
     if not len(rows):
         return {}
     namespace = lay.Span(state.bare[1][1])
@@ -402,7 +408,7 @@ def _find_merges(
 
 def _find_lists(state: ChangedState, changes: Changes, starts: npt.NDArray[np.int64]) -> dict[int, list[bytes]]:
     """The elements of each change that holds a whole list, by row."""
-    rows = np.flatnonzero(np.isin(operations_of(changes), (*SETS, Operation.ADD)))
+    rows = np.flatnonzero(np.isin(operations_of(changes), (*SETS, StateChangeOperation.ADD)))
     if not len(rows):
         return {}
     require_ends(state, changes.select(rows), starts[rows])
@@ -459,7 +465,7 @@ def replay(state: ChangedState, base: KeyedRecords | None, changes: Changes) -> 
         kept, added = _replay_timers(state, base, changes)
     elif state_type == StateKind.MAP:
         kept, added = _replay_map(state, base, changes)
-    elif state_type == StateKind.LIST or (operations_of(changes) == Operation.MERGE_NS).any():
+    elif state_type == StateKind.LIST or (operations_of(changes) == StateChangeOperation.MERGE_NS).any():
         kept, added = replay_in_order(state, base, changes)
     else:
         kept, added = _replay_values(state, base, changes)
@@ -473,7 +479,9 @@ def _replay_values(
 ) -> tuple[KeyedRecords | None, KeyedRecords]:
     scopes, starts = find_scopes(state, changes)
     values = take_bytes(changes.data, starts, changes.ends)
-    values = pc.if_else(pa.array(operations_of(changes) != Operation.CLEAR), values, pa.scalar(None, pa.binary()))
+    values = pc.if_else(
+        pa.array(operations_of(changes) != StateChangeOperation.CLEAR), values, pa.scalar(None, pa.binary())
+    )
     rows, touched = _last(scopes)
     return keep(base, touched), make_records(state, scopes, values, changes.key_groups, rows)
 
@@ -481,7 +489,10 @@ def _replay_values(
 def _replay_timers(
     state: ChangedState, base: KeyedRecords | None, changes: Changes
 ) -> tuple[KeyedRecords | None, KeyedRecords]:
-    added, removed = (operations_of(changes) == each for each in (Operation.ADD_ELEMENT, Operation.REMOVE_ELEMENT))
+    added, removed = (
+        operations_of(changes) == each
+        for each in (StateChangeOperation.ADD_ELEMENT, StateChangeOperation.REMOVE_ELEMENT)
+    )
     element = lay.Span(state.layout.key)
     order, timers = [np.flatnonzero(removed)], [changes.select(removed)]
     spans = [(timers[0].starts + HEAD, timers[0].ends)]
@@ -505,12 +516,12 @@ def _replay_map(
 ) -> tuple[KeyedRecords | None, KeyedRecords]:
     operations = operations_of(changes)
     scopes, starts = find_scopes(state, changes)
-    cleared_rows = np.flatnonzero(operations == Operation.CLEAR)
+    cleared_rows = np.flatnonzero(operations == StateChangeOperation.CLEAR)
     user_key = lay.Span(dict(state.layout.key.fields)["map_key"])
     none = pa.array([], pa.binary())
     rows, keys, values = [], [none], [none]
 
-    puts = np.isin(operations, (Operation.ADD_ELEMENT, Operation.ADD_OR_UPDATE_ELEMENT))
+    puts = np.isin(operations, (StateChangeOperation.ADD_ELEMENT, StateChangeOperation.ADD_OR_UPDATE_ELEMENT))
     if puts.any():
         layout = lay.Struct((("key", user_key), ("value", REST)))
         array = measure(layout, changes.select(puts), starts[puts], state)
@@ -519,7 +530,7 @@ def _replay_map(
         # A change of one entry has no null flag, a record has one.
         bare = take_bytes(changes.data, *span(array.field("value")))
         values.append(pc.binary_join_element_wise(pa.scalar(b"\0"), bare, pa.scalar(b"")))
-    adds = operations == Operation.ADD
+    adds = operations == StateChangeOperation.ADD
     if adds.any():
         require_ends(state, changes.select(adds), starts[adds])
         layout = lay.Struct((("key", user_key), ("value", lay.Span(lay.Optional(state.value)))))
@@ -528,7 +539,7 @@ def _replay_map(
         entries = lists.flatten()
         keys.append(take_bytes(changes.data, *span(entries.field("key"))))
         values.append(take_bytes(changes.data, *span(entries.field("value"))))
-    removes = operations == Operation.REMOVE_ELEMENT
+    removes = operations == StateChangeOperation.REMOVE_ELEMENT
     if removes.any():
         rows.append(np.flatnonzero(removes))
         keys.append(take_bytes(changes.data, starts[removes], changes.ends[removes]))

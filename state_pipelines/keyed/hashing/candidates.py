@@ -18,13 +18,13 @@ from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.keyed.hashing.class_hashes import hash_name
 from state_pipelines.keyed.hashing.hash_expressions import (
     PATTERNS,
-    Call,
     Field,
     HashExpression,
     How,
+    JavaCall,
+    JavaOperation,
+    JavaOperator,
     Number,
-    Operation,
-    Operator,
     Term,
 )
 from state_pipelines.keyed.hashing.value_hashes import class_name, field_nodes
@@ -82,13 +82,13 @@ class HashScheme:
 
     def express(self, terms: Sequence[Field]) -> HashExpression:
         """The expression over fields in this order."""
-        if self.pattern in (Operator.ADD, Operator.XOR, _ALONE):
+        if self.pattern in (JavaOperator.ADD, JavaOperator.XOR, _ALONE):
             term: Term = terms[0]
             for each in terms[1:]:
-                term = Operation(Operator(self.pattern), term, each)
+                term = JavaOperation(JavaOperator(self.pattern), term, each)
             return HashExpression(term if len(terms) > 1 or terms[0].how else Field(terms[0].name, How.HASH))
         numbers = (Number(self.start), Number(self.multiplier)) if PATTERNS[self.pattern].start is None else ()
-        return HashExpression(Call(self.pattern, (*numbers, *terms)))
+        return HashExpression(JavaCall(self.pattern, (*numbers, *terms)))
 
 
 SCHEMES = (
@@ -104,8 +104,8 @@ SCHEMES = (
     HashScheme("immutables", start=5381, multiplier=33),
     HashScheme("scala212", SCALA, common=True),
     HashScheme("scala213", SCALA_NAMED, common=True),
-    HashScheme(Operator.ADD, SUM),
-    HashScheme(Operator.XOR, XOR),
+    HashScheme(JavaOperator.ADD, SUM),
+    HashScheme(JavaOperator.XOR, XOR),
     HashScheme("idechain", start=1),
     HashScheme("idechain", start=17),
     HashScheme("idechain", start=17, multiplier=37),
@@ -286,7 +286,7 @@ def _list_variants(
             and booleans <= _MOST_BOOLEANS
         ):
             choices.append((None, How.HASH if scheme.how is How.IDE else How.BOXED))
-        elif kind == BasicKind.LONG and scheme.pattern in (_ALONE, Operator.ADD, Operator.XOR, "ide"):
+        elif kind == BasicKind.LONG and scheme.pattern in (_ALONE, JavaOperator.ADD, JavaOperator.XOR, "ide"):
             choices.append((None, How.INT))
         elif kind == BasicKind.DOUBLE and scheme.how is How.IDE:
             choices.append((None, How.ZERO))

@@ -48,7 +48,7 @@ MAX_LENGTH = 4000
 _MAX_DEPTH = 40
 
 
-class Operator(StrEnum):
+class JavaOperator(StrEnum):
     """Operator of Java between two `int`s, or before one."""
 
     ADD = "+"
@@ -154,7 +154,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Call:
+class JavaCall:
     """A pattern."""
 
     pattern: str
@@ -162,15 +162,15 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Operation:
+class JavaOperation:
     """`left operator right`; `~` and unary `-` have no left side."""
 
-    operator: Operator
+    operator: JavaOperator
     left: Term | None
     right: Term
 
 
-Term = Field | Number | Call | Operation
+Term = Field | Number | JavaCall | JavaOperation
 
 
 @dataclass(frozen=True)
@@ -243,10 +243,12 @@ def _parse(node: ast.expr, text: str, depth: int) -> Term:
             inner = _parse(operand, text, depth - 1)
             if isinstance(operator, ast.USub) and isinstance(inner, Number):
                 return Number(_signed(-inner.value))
-            return Operation(Operator.SUBTRACT if isinstance(operator, ast.USub) else Operator.INVERT, None, inner)
+            return JavaOperation(
+                JavaOperator.SUBTRACT if isinstance(operator, ast.USub) else JavaOperator.INVERT, None, inner
+            )
         case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
             sides = (_parse(left, text, depth - 1), _parse(right, text, depth - 1))
-            return Operation(_OPERATORS[type(operator)], *sides)
+            return JavaOperation(_OPERATORS[type(operator)], *sides)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
             return _parse_call(name, [_parse(each, text, depth - 1) for each in arguments])
     raise UsageError(f"{ast.unparse(node)!r:.80} is not allowed in a hash expression", hint=_HINT)
@@ -262,7 +264,7 @@ def _parse_call(name: str, arguments: list[Term]) -> Term:
     if name == "ushr":
         if len(arguments) != 2:
             raise UsageError("ushr() takes a value and a number of bits", hint=_HINT)
-        return Operation(Operator.UNSIGNED_SHIFT_RIGHT, *arguments)
+        return JavaOperation(JavaOperator.UNSIGNED_SHIFT_RIGHT, *arguments)
     if name not in PATTERNS:
         raise UsageError(f"there is no {name}() in hash expressions", hint=_HINT)
     pattern = PATTERNS[name]
@@ -271,18 +273,18 @@ def _parse_call(name: str, arguments: list[Term]) -> Term:
     is_avro = pattern.kind is PatternKind.AVRO
     if is_avro != (not arguments) or (pattern.start is None and len(arguments) < 3):
         raise UsageError(f"{name}() takes {'no' if is_avro else 'at least one'} field", hint=_HINT)
-    return Call(name, tuple(arguments))
+    return JavaCall(name, tuple(arguments))
 
 
-_OPERATORS: dict[type[ast.operator], Operator] = {
-    ast.Add: Operator.ADD,
-    ast.Sub: Operator.SUBTRACT,
-    ast.Mult: Operator.MULTIPLY,
-    ast.BitXor: Operator.XOR,
-    ast.BitAnd: Operator.AND,
-    ast.BitOr: Operator.OR,
-    ast.LShift: Operator.SHIFT_LEFT,
-    ast.RShift: Operator.SHIFT_RIGHT,
+_OPERATORS: dict[type[ast.operator], JavaOperator] = {
+    ast.Add: JavaOperator.ADD,
+    ast.Sub: JavaOperator.SUBTRACT,
+    ast.Mult: JavaOperator.MULTIPLY,
+    ast.BitXor: JavaOperator.XOR,
+    ast.BitAnd: JavaOperator.AND,
+    ast.BitOr: JavaOperator.OR,
+    ast.LShift: JavaOperator.SHIFT_LEFT,
+    ast.RShift: JavaOperator.SHIFT_RIGHT,
 }
 _HINT = (
     f"Use {', '.join(f'{name}(…)' for name in PATTERNS)}, or + - * ^ & | << >> ushr(x, n) over hash(field) and numbers"
@@ -298,9 +300,9 @@ def _names(term: Term) -> list[str]:
     match term:
         case Field(name=name):
             return [name]
-        case Call(arguments=arguments):
+        case JavaCall(arguments=arguments):
             return [name for each in arguments for name in _names(each)]
-        case Operation(left=left, right=right):
+        case JavaOperation(left=left, right=right):
             return [*(_names(left) if left is not None else []), *_names(right)]
         case _:
             return []
@@ -314,13 +316,13 @@ def _write(term: Term) -> str:
             plain = name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
             written = name if plain else repr(name)
             return written if how is None else f"{how.value}({written})"
-        case Call(pattern=pattern, arguments=arguments):
+        case JavaCall(pattern=pattern, arguments=arguments):
             return f"{pattern}({', '.join(_write(each) for each in arguments)})"
-        case Operation(operator=Operator.UNSIGNED_SHIFT_RIGHT, left=left, right=right) if left is not None:
+        case JavaOperation(operator=JavaOperator.UNSIGNED_SHIFT_RIGHT, left=left, right=right) if left is not None:
             return f"ushr({_write(left)}, {_write(right)})"
-        case Operation(operator=operator, left=None, right=right):
+        case JavaOperation(operator=operator, left=None, right=right):
             return f"{operator}{_write_side(right)}"
-        case Operation(operator=operator, left=left, right=right):
+        case JavaOperation(operator=operator, left=left, right=right):
             assert left is not None
             return f"{_write_side(left)} {operator} {_write_side(right)}"
 
@@ -329,7 +331,7 @@ def _write_side(term: Term) -> str:
     written = _write(term)
     if isinstance(term, Field) and term.how is None:
         return f"hash({written})"
-    bare = not isinstance(term, Operation) or term.operator is Operator.UNSIGNED_SHIFT_RIGHT
+    bare = not isinstance(term, JavaOperation) or term.operator is JavaOperator.UNSIGNED_SHIFT_RIGHT
     return written if bare and not written.startswith("-") else f"({written})"
 
 
@@ -339,39 +341,39 @@ def _evaluate(term: Term, fields: FieldCodes, class_name: str, rows: int) -> Has
             return np.full(rows, value, np.int32)
         case Field(name=name, how=how):
             return fields(name, how or How.HASH)[0]
-        case Call():
+        case JavaCall():
             return _evaluate_call(term, fields, class_name, rows)
-        case Operation(operator=operator, left=left, right=right):
+        case JavaOperation(operator=operator, left=left, right=right):
             second = _evaluate(right, fields, class_name, rows)
             if left is None:
-                return ~second if operator is Operator.INVERT else -second
+                return ~second if operator is JavaOperator.INVERT else -second
             return _calculate(operator, _evaluate(left, fields, class_name, rows), second)
 
 
-def _calculate(operator: Operator, left: HashCodes, right: HashCodes) -> HashCodes:
+def _calculate(operator: JavaOperator, left: HashCodes, right: HashCodes) -> HashCodes:
     match operator:
-        case Operator.ADD:
+        case JavaOperator.ADD:
             return left + right
-        case Operator.SUBTRACT:
+        case JavaOperator.SUBTRACT:
             return left - right
-        case Operator.MULTIPLY:
+        case JavaOperator.MULTIPLY:
             return left * right
-        case Operator.XOR:
+        case JavaOperator.XOR:
             return left ^ right
-        case Operator.AND:
+        case JavaOperator.AND:
             return left & right
-        case Operator.OR:
+        case JavaOperator.OR:
             return left | right
     # Java takes the lowest five bits of the distance.
     distance = right & np.int32(31)
-    if operator is Operator.SHIFT_LEFT:
+    if operator is JavaOperator.SHIFT_LEFT:
         return left << distance
-    if operator is Operator.SHIFT_RIGHT:
+    if operator is JavaOperator.SHIFT_RIGHT:
         return left >> distance
     return (left.view(np.uint32) >> distance.view(np.uint32)).view(np.int32)
 
 
-def _evaluate_call(call: Call, fields: FieldCodes, class_name: str, rows: int) -> HashCodes:
+def _evaluate_call(call: JavaCall, fields: FieldCodes, class_name: str, rows: int) -> HashCodes:
     pattern, arguments = PATTERNS[call.pattern], call.arguments
     start, multiplier = pattern.start, pattern.multiplier
     if start is None:

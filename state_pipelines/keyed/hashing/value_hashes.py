@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.avro import parse_avro_schema
 from state_pipelines.codecs.beam import derive_coder
-from state_pipelines.codecs.columns import Columns, plan_columns
+from state_pipelines.codecs.columns import ColumnCodec, plan_columns
 from state_pipelines.codecs.kryo import read_kryo_class
 from state_pipelines.codecs.layout import ROW_KINDS
 from state_pipelines.codecs.logical_values import conform
@@ -276,7 +276,7 @@ class Hasher:
                 return self._hash(inner, array)
             case tree.Tuple(fields=fields):
                 return self._hash_tuple(node, fields, array)
-            case tree.Row(fields=fields):
+            case tree.PositionalRow(fields=fields):
                 return self._hash_row(fields, array)
             case tree.RowData() | tree.BinaryRow():
                 return _hash_binary_rows(node, array)
@@ -681,7 +681,7 @@ def _is_open(serializer: tree.Serializer) -> TypeGuard[tree.Kryo]:
 
 
 @lru_cache(maxsize=64)
-def _columns(serializer: tree.Serializer, layouts: LayoutContext) -> Columns:
+def _columns(serializer: tree.Serializer, layouts: LayoutContext) -> ColumnCodec:
     return plan_columns(derive_layout(serializer, layouts))
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
-from state_pipelines.codecs.columns import KernelColumns, plan_columns
+from state_pipelines.codecs.columns import KernelCodec, plan_columns
 from state_pipelines.codecs.logical_values import conform, to_plain
 from state_pipelines.errors import FormatError, StateError, UsageError, ValueRangeError, Where, at
 from state_pipelines.operations.bootstrap.encoding import EncodedElements, EncodedRows, deal_rows
@@ -339,7 +339,7 @@ class _EncodeKeyed:
     def threads(self) -> int:
         """See `local_processes.Work`: kernels and Arrow do the work, and leave the interpreter to other threads."""
         layout = self.encoding.shape.layout
-        by_kernels = all(isinstance(plan_columns(each), KernelColumns) for each in (layout.key, layout.value))
+        by_kernels = all(isinstance(plan_columns(each), KernelCodec) for each in (layout.key, layout.value))
         return KERNEL_THREADS if by_kernels else 1
 
     def run(self) -> EncodedRows:

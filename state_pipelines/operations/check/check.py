@@ -20,7 +20,13 @@ from state_pipelines.errors import UsageError
 from state_pipelines.javaclasses.classpath import ClassFieldLists
 from state_pipelines.keyed.key_groups import compute_default_max_parallelism
 from state_pipelines.metadata.checkpoint import is_operator_id
-from state_pipelines.operations.check.check_report import Action, CheckReport, MigrationCheckReport, StateCheck, Verdict
+from state_pipelines.operations.check.check_report import (
+    Action,
+    CheckReport,
+    CheckVerdict,
+    MigrationCheckReport,
+    StateCheck,
+)
 from state_pipelines.operations.check.class_checks import (
     WrittenClasses,
     judge_loading,
@@ -32,7 +38,7 @@ from state_pipelines.operations.check.restore_rules import Restore, judge_subjec
 from state_pipelines.operations.jobs.flink_config import FLINK_2, StateBackend, parse_release
 from state_pipelines.operations.jobs.job_state import (
     ClassStatus,
-    Job,
+    JobDescription,
     JobOperator,
     JobState,
     StateGroup,
@@ -54,16 +60,16 @@ if TYPE_CHECKING:
     from state_pipelines.operations.check.class_checks import DataClasses
     from state_pipelines.operations.jobs.job_state import StateClasses
     from state_pipelines.operations.migration.migration_planner import Chain
-    from state_pipelines.serializers.compatibility import Finding
+    from state_pipelines.serializers.compatibility import SerializerDifference
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Snapshot
 
 __all__ = [
     "Action",
     "CheckReport",
+    "CheckVerdict",
     "MigrationCheckReport",
     "StateCheck",
-    "Verdict",
     "check",
     "check_jobs",
     "check_migration",
@@ -118,7 +124,7 @@ class OperatorMatch:
         }
 
 
-def match_operators(old: Job, new: Job) -> tuple[OperatorMatch, ...]:
+def match_operators(old: JobDescription, new: JobDescription) -> tuple[OperatorMatch, ...]:
     """Operators with state that the new job lacks, each with the operators that could take it.
 
     Two operators match when at least half of their states have the same name and kind, their keys have the same
@@ -283,7 +289,7 @@ _METADATA_VERSIONS = {(1, 3): 2, (1, 11): 3, (1, 16): 4, (2, 0): 5, (2, 2): 6, (
 
 def check(
     old: Snapshot | str,
-    new: Snapshot | Job | str,
+    new: Snapshot | JobDescription | str,
     *,
     target: str = "2.2",
     backend: str | None = None,
@@ -308,7 +314,7 @@ def check(
         UsageError: no such release or backend.
         StateError: a snapshot is corrupt. Unsupported state leads to the verdict `to be determined` instead.
     """
-    if isinstance(new, Job):
+    if isinstance(new, JobDescription):
         old, described = ensure_open(old), new
     else:
         old, test_run = open_together(old, new)
@@ -330,7 +336,7 @@ def check_migration(
     *,
     target: str = "2.2",
     backend: str | None = None,
-    new: Callable[[Job], Job] | None = None,
+    new: Callable[[JobDescription], JobDescription] | None = None,
 ) -> MigrationCheckReport:
     """Check a snapshot against the job that migrations are for: as it is, and with them applied.
 
@@ -356,8 +362,8 @@ def check_migration(
 
 
 def check_jobs(
-    old: Job,
-    new: Job,
+    old: JobDescription,
+    new: JobDescription,
     *,
     target: str = "2.2",
     backend: str | None = None,
@@ -466,7 +472,7 @@ def _plan_restore(target: str, backend: str | None, kryo_version: int | None) ->
     return Restore(release, None if backend is None else StateBackend(backend), kryo_version)
 
 
-def _know_classes(old: Job, new: Job, restore: Restore) -> WrittenClasses:
+def _know_classes(old: JobDescription, new: JobDescription, restore: Restore) -> WrittenClasses:
     return WrittenClasses(
         old.classes or FieldLists(),
         new.classes or FieldLists(),
@@ -475,7 +481,7 @@ def _know_classes(old: Job, new: Job, restore: Restore) -> WrittenClasses:
     )
 
 
-def _check_metadata(old: Job, restore: Restore) -> Iterator[StateCheck]:
+def _check_metadata(old: JobDescription, restore: Restore) -> Iterator[StateCheck]:
     newest = max((version for since, version in _METADATA_VERSIONS.items() if since <= restore.release), default=0)
     if old.metadata_version is None or old.metadata_version <= newest:
         return
@@ -491,7 +497,7 @@ def _check_metadata(old: Job, restore: Restore) -> Iterator[StateCheck]:
     )
 
 
-def _list_notes(old: Job, new: Job, restore: Restore) -> Iterator[str]:
+def _list_notes(old: JobDescription, new: JobDescription, restore: Restore) -> Iterator[str]:
     yield from new.notes
     if new.state_classes:
         yield (
@@ -509,7 +515,7 @@ def _list_notes(old: Job, new: Job, restore: Restore) -> Iterator[str]:
 
 
 def _check_operator(
-    old: JobOperator, new: JobOperator, job: Job, restore: Restore, *, is_observed: bool
+    old: JobOperator, new: JobOperator, job: JobDescription, restore: Restore, *, is_observed: bool
 ) -> Iterator[StateCheck]:
     yield from _check_max_parallelism(old, new, job)
     for side, operator in (("old", old), ("new", new)):
@@ -546,7 +552,7 @@ def _check_operator(
         yield from (_exchangeable(old, names) for names in find_exchangeable_views(whole))
 
 
-def _check_max_parallelism(old: JobOperator, new: JobOperator, job: Job) -> Iterator[StateCheck]:
+def _check_max_parallelism(old: JobOperator, new: JobOperator, job: JobDescription) -> Iterator[StateCheck]:
     before, after = old.max_parallelism, new.max_parallelism
     if before == after and new.parallelism <= before:
         return
@@ -588,7 +594,7 @@ def _unread(old: JobOperator, reason: str) -> StateCheck:
     )
 
 
-def _exchangeable(operator: JobOperator, finding: Finding) -> StateCheck:
+def _exchangeable(operator: JobOperator, finding: SerializerDifference) -> StateCheck:
     return StateCheck(
         operator=operator.label,
         state=None,
@@ -600,7 +606,7 @@ def _exchangeable(operator: JobOperator, finding: Finding) -> StateCheck:
     )
 
 
-def _assumed(state: StateClasses, job: Job) -> StateCheck:
+def _assumed(state: StateClasses, job: JobDescription) -> StateCheck:
     kinds = {each.name: str(each.kind) for each in job.find(state.operator).states}
     names = [name for name, _ in state.assumed]
     moved = [f"{name} may be {' or '.join(others)} now" for name, others in state.assumed if others]
@@ -617,7 +623,7 @@ def _assumed(state: StateClasses, job: Job) -> StateCheck:
     )
 
 
-def _missing_operator(old: JobOperator, job: Job, *, allowed: bool) -> StateCheck:
+def _missing_operator(old: JobOperator, job: JobDescription, *, allowed: bool) -> StateCheck:
     reason = "the new job has no such operator: Flink refuses the restore without `--allowNonRestoredState`"
     if allowed:
         reason = "the new job has no such operator: its state is dropped, as non-restored state is allowed"

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 from state_pipelines.operations.jobs.job_state import ClassStatus, StateClasses, Subject
-from state_pipelines.serializers.compatibility import Finding, Outcome
+from state_pipelines.serializers.compatibility import Outcome, SerializerDifference
 from state_pipelines.snapshot.representation import escape_html, escape_markdown, quote_markdown
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """Verdict on a state as a whole."""
 
     FULLY_COMPATIBLE = "fully compatible"
@@ -67,7 +67,7 @@ class StateCheck:
     subject: Subject
     outcome: Outcome
     reason: str = ""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[SerializerDifference, ...] = ()
     remedy: str = ""
     error: str = ""
     partial: bool = False
@@ -122,8 +122,8 @@ class CheckGroup:
     """
 
     checks: tuple[StateCheck, ...]
-    findings: tuple[Finding, ...]
-    repeated: tuple[tuple[Finding, str], ...]
+    findings: tuple[SerializerDifference, ...]
+    repeated: tuple[tuple[SerializerDifference, str], ...]
     remedies: tuple[str, ...]
 
     @property
@@ -155,7 +155,7 @@ def group_checks(checks: Iterable[StateCheck]) -> list[CheckGroup]:
     return groups
 
 
-def _identify(finding: Finding) -> object:
+def _identify(finding: SerializerDifference) -> object:
     """Return the contents of a finding without its path; equal findings of several states are printed once."""
     return finding.old, finding.new, finding.outcome, finding.reason
 
@@ -183,21 +183,21 @@ class CheckReport:
     classes: tuple[StateClasses, ...] = field(default=())
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CheckVerdict:
         """The verdict for the whole: the worst entry decides."""
         outcomes = {check.outcome for check in self.checks}
         if Outcome.INCOMPATIBLE in outcomes:
-            return Verdict.INCOMPATIBLE
+            return CheckVerdict.INCOMPATIBLE
         if Outcome.UNDETERMINED in outcomes:
-            return Verdict.TO_BE_DETERMINED
+            return CheckVerdict.TO_BE_DETERMINED
         if any(check.partial for check in self.checks):
-            return Verdict.PARTIALLY_COMPATIBLE
-        return Verdict.FULLY_COMPATIBLE
+            return CheckVerdict.PARTIALLY_COMPATIBLE
+        return CheckVerdict.FULLY_COMPATIBLE
 
     @property
     def ok(self) -> bool:
         """Whether the restore succeeds; state may be dropped or start empty."""
-        return self.verdict in (Verdict.FULLY_COMPATIBLE, Verdict.PARTIALLY_COMPATIBLE)
+        return self.verdict in (CheckVerdict.FULLY_COMPATIBLE, CheckVerdict.PARTIALLY_COMPATIBLE)
 
     def to_json(self) -> dict[str, object]:
         """The report as an object for `json.dumps`."""
@@ -261,7 +261,7 @@ class MigrationCheckReport:
     migrated: CheckReport
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CheckVerdict:
         """The verdict without the migration; see `migrated` for the other one."""
         return self.unmigrated.verdict
 
@@ -323,7 +323,7 @@ def _fold(summary: str, lines: list[str]) -> list[str]:
     return ["<details>", f"<summary>{escape_html(summary)}</summary>", "", *lines, "", "</details>"]
 
 
-def _bullet(finding: Finding) -> str:
+def _bullet(finding: SerializerDifference) -> str:
     sides = " → ".join(quote_markdown(side) for side in (finding.old, finding.new) if side is not None)
     if finding.old is finding.new is None:
         sides = ""

@@ -40,9 +40,9 @@ from state_pipelines.javaclasses.classfile import RECORD_NAME, Nesting
 from state_pipelines.javaclasses.classpath import ClassFieldLists
 from state_pipelines.operations.check.check_report import StateCheck
 from state_pipelines.operations.dump import dump_state
-from state_pipelines.operations.jobs.job_state import Job, Subject
+from state_pipelines.operations.jobs.job_state import JobDescription, Subject
 from state_pipelines.operations.jobs.type_extraction import UnresolvedType
-from state_pipelines.serializers.compatibility import Finding, Outcome
+from state_pipelines.serializers.compatibility import Outcome, SerializerDifference
 from state_pipelines.serializers.compatibility.rules import list_paths, list_steps
 from state_pipelines.serializers.snapshot_classes import JAVA_STREAM, find_releases, is_flinks, list_releases
 from state_pipelines.serializers.text import quote
@@ -83,7 +83,9 @@ def judge_loading(operator: JobOperator, state: JobState, release: Release) -> S
     return None
 
 
-def find_unknown_classes(old: Serializer, path: str, release: Release, *, crosses: bool) -> Iterator[Finding]:
+def find_unknown_classes(
+    old: Serializer, path: str, release: Release, *, crosses: bool
+) -> Iterator[SerializerDifference]:
     """Yield the serializers of which nothing says whether they load in a release and read their old data.
 
     Args:
@@ -156,8 +158,8 @@ def explain_missing_class(name: str, release: Release) -> str:
     return f"{error} {_OLD_SNAPSHOTS}" if "SerializerConfig" in name and release >= _NO_OLD_SNAPSHOTS else error
 
 
-def _leave_open(path: str, reason: str, release: Release) -> Finding:
-    return Finding(
+def _leave_open(path: str, reason: str, release: Release) -> SerializerDifference:
+    return SerializerDifference(
         path=path,
         old=None,
         new=None,
@@ -294,7 +296,7 @@ def _find_owner(classes: FieldLists, owner: str, name: str) -> str | None:
 
 def judge_nulls(
     path: str, serializer: Serializer, old: FieldLists, new: FieldLists, data: DataClasses | None
-) -> Iterator[Finding]:
+) -> Iterator[SerializerDifference]:
     """Yield the fields of POJOs that are primitive in the new job, as far as the data hold nulls in them or may do so.
 
     Args:
@@ -354,9 +356,9 @@ def _list_bases(classes: FieldLists, name: str) -> Iterator[str]:
         declared = classes.classes.get(declared.base)
 
 
-def _leave_field_open(path: str, name: str, fields: list[str], reason: str) -> Finding:
+def _leave_field_open(path: str, name: str, fields: list[str], reason: str) -> SerializerDifference:
     several = len(fields) > 1
-    return Finding(
+    return SerializerDifference(
         path=path,
         old=None,
         new=None,
@@ -367,8 +369,8 @@ def _leave_field_open(path: str, name: str, fields: list[str], reason: str) -> F
     )
 
 
-def _refuse_field(path: str, name: str, field: str) -> Finding:
-    return Finding(
+def _refuse_field(path: str, name: str, field: str) -> SerializerDifference:
+    return SerializerDifference(
         path=path,
         old=None,
         new=None,
@@ -388,7 +390,7 @@ _STATIC = (
 )
 
 
-def judge_snapshot_classes(job: Job, classes: ClassPath) -> Iterator[StateCheck]:
+def judge_snapshot_classes(job: JobDescription, classes: ClassPath) -> Iterator[StateCheck]:
     """Yield problems of the serializer snapshot classes of a job, and of the others among its class files."""
     stored = _list_snapshot_classes(job)
     for name in sorted({*stored, *_find_snapshot_classes(classes)}):
@@ -484,7 +486,7 @@ def _find_snapshot_classes(classes: ClassPath) -> set[str]:
     return found
 
 
-def _list_snapshot_classes(job: Job) -> set[str]:
+def _list_snapshot_classes(job: JobDescription) -> set[str]:
     return {
         node.snapshot_class
         for node in _walk_serializers(job)
@@ -492,12 +494,12 @@ def _list_snapshot_classes(job: Job) -> set[str]:
     }
 
 
-def _list_java_streams(job: Job) -> set[str]:
+def _list_java_streams(job: JobDescription) -> set[str]:
     opaque = (node for node in _walk_serializers(job) if isinstance(node, Opaque))
     return {node.unknown_class for node in opaque if node.raw is not None and node.raw.startswith(JAVA_STREAM)}
 
 
-def _walk_serializers(job: Job) -> Iterator[Serializer]:
+def _walk_serializers(job: JobDescription) -> Iterator[Serializer]:
     pending = [each.key for each in job.operators if each.key is not None]
     pending += [node for each in job.operators for state in each.states for node in state.serializers.values()]
     while pending:
@@ -546,7 +548,7 @@ class WrittenClasses:
 
     def judge(
         self, path: str, old: Serializer, data: DataClasses | None, *, lists_subclasses: bool, changed: bool
-    ) -> Iterator[Finding]:
+    ) -> Iterator[SerializerDifference]:
         """The findings about classes that the serializer of a state writes and its snapshot does not describe.
 
         Args:
@@ -586,7 +588,7 @@ class WrittenClasses:
                 _undetermined(where, f"not all data can be decoded: {each}", _GIVE_BOTH) for each in data.undecoded
             )
 
-    def _judge_found(self, name: str, where: str, *, is_pojo: bool, changed: bool) -> Iterator[Finding]:
+    def _judge_found(self, name: str, where: str, *, is_pojo: bool, changed: bool) -> Iterator[SerializerDifference]:
         if self.same_code:
             yield _undetermined(
                 where, f"the data hold objects of {name}, which the snapshot does not list", "Register the class"
@@ -596,7 +598,7 @@ class WrittenClasses:
         yield from findings
         bases = self._list_bases(name)
         if not findings and changed and is_pojo and bases:
-            yield Finding(
+            yield SerializerDifference(
                 path=where,
                 old=name,
                 new=name,
@@ -611,7 +613,7 @@ class WrittenClasses:
         declared = self.old.classes.get(name)
         return [declared.base] if declared is not None and declared.base else []
 
-    def _compare(self, name: str, where: str) -> Iterator[Finding]:
+    def _compare(self, name: str, where: str) -> Iterator[SerializerDifference]:
         """Yield findings about one class; nothing when its fields are known and the same."""
         before, after = self.old.find(name), self.new.find(name)
         if before is None or after is None:
@@ -626,7 +628,7 @@ class WrittenClasses:
                 _GIVE_BOTH,
             )
         elif (difference := _find_difference(before, after)) is not None:
-            yield Finding(
+            yield SerializerDifference(
                 path=where,
                 old=_describe(before),
                 new=_describe(after),
@@ -647,7 +649,7 @@ class _Walk:
         self.openings: list[tuple[str, str]] = []
         self.listed: set[str] = set()
         self.pojos: set[str] = set()
-        self.java_serializers: list[Finding] = []
+        self.java_serializers: list[SerializerDifference] = []
 
     def serializer(self, node: Serializer, declared: JavaType | None, path: str, *, lists_subclasses: bool) -> None:
         """Walk over a serializer; `declared` is the Java type of its values, as far as known."""
@@ -778,8 +780,8 @@ def _read_name(value: bytes | None) -> str:
     return "" if value is None else Reader(value, "Kryo serializer class").utf()
 
 
-def _refuse_java_serializer(name: str, path: str) -> Finding:
-    return Finding(
+def _refuse_java_serializer(name: str, path: str) -> SerializerDifference:
+    return SerializerDifference(
         path=path,
         old=None,
         new=None,
@@ -790,8 +792,10 @@ def _refuse_java_serializer(name: str, path: str) -> Finding:
     )
 
 
-def _undetermined(path: str, reason: str, remedy: str) -> Finding:
-    return Finding(path=path, old=None, new=None, outcome=Outcome.UNDETERMINED, reason=reason, remedy=remedy)
+def _undetermined(path: str, reason: str, remedy: str) -> SerializerDifference:
+    return SerializerDifference(
+        path=path, old=None, new=None, outcome=Outcome.UNDETERMINED, reason=reason, remedy=remedy
+    )
 
 
 def _find_difference(before: ClassDeclaration, after: ClassDeclaration) -> str | None:

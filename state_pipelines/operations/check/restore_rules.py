@@ -18,7 +18,13 @@ from state_pipelines.operations.check.class_checks import find_unknown_classes, 
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.jobs.job_state import JobOperator, JobState, StateGroup, Subject
 from state_pipelines.operations.jobs.type_extraction import TypeExtraction, UnresolvedType
-from state_pipelines.serializers.compatibility import Compatibility, Outcome, combine, resolve, wrap_ttl_aware
+from state_pipelines.serializers.compatibility import (
+    Compatibility,
+    Outcome,
+    combine,
+    resolve,
+    wrap_ttl_aware,
+)
 from state_pipelines.serializers.compatibility.composites import (
     find_exchangeable_columns,
     find_named_rows,
@@ -297,7 +303,10 @@ def _fix_map_keys(pairs: list[_Pair]) -> list[_Pair]:
     """RocksDB rewrites the values of map state only if nothing at all is to be done to its keys."""
     outcomes = {pair.subject: pair.compatibility.outcome for pair in pairs}
     migrates = Outcome.AFTER_MIGRATION in (outcomes.get(Subject.MAP_KEY), outcomes.get(Subject.MAP_VALUE))
-    if not migrates or outcomes[Subject.MAP_KEY] not in (Outcome.AFTER_MIGRATION, Outcome.RECONFIGURED):
+    if not migrates or outcomes[Subject.MAP_KEY] not in (
+        Outcome.AFTER_MIGRATION,
+        Outcome.RECONFIGURED,
+    ):
         return pairs
     return [
         replace(pair, compatibility=replace(pair.compatibility, outcome=Outcome.INCOMPATIBLE))

@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from state_pipelines.operations.diff.diff import LIMIT, diff
 from state_pipelines.operations.diff.diff_report import (
+    ComparedProperty,
     ContentsDiff,
     Example,
     ExampleKind,
     OperatorDiff,
     Presence,
-    Property,
     SnapshotDiff,
     StateDiff,
 )
 
 __all__ = [
     "LIMIT",
+    "ComparedProperty",
     "ContentsDiff",
     "Example",
     "ExampleKind",
     "OperatorDiff",
     "Presence",
-    "Property",
     "SnapshotDiff",
     "StateDiff",
     "diff",

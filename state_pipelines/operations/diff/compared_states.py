@@ -42,7 +42,7 @@ from state_pipelines.keyed.digests import (
 )
 from state_pipelines.keyed.state_table import KeyedTable, TableOptions
 from state_pipelines.metadata.handles import MAX_PARALLELISM, KeyGroupRange
-from state_pipelines.operations.diff.diff_report import ContentsDiff, Example, ExampleKind, Property
+from state_pipelines.operations.diff.diff_report import ComparedProperty, ContentsDiff, Example, ExampleKind
 from state_pipelines.operations.inspect import find_keyed_formats
 from state_pipelines.operations.local_processes import KERNEL_THREADS, count_kernel_threads
 from state_pipelines.operations.state_rows import to_rows
@@ -51,7 +51,7 @@ from state_pipelines.serializers.state_meta_info import join_infos, join_seriali
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Ttl, TtlAware
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.operator_state import BroadcastState, BytesState, NonKeyedState, OperatorListState
+from state_pipelines.snapshot.operator_state import BytesState, NonKeyedState, OperatorBroadcastState, OperatorListState
 from state_pipelines.snapshot.snapshot import is_unreadable
 from state_pipelines.snapshot.snapshot_files import count_scans
 
@@ -80,7 +80,7 @@ def find_obstacle(one: State, other: State) -> str:
     """
     if type(one) is not type(other):
         return "not compared: the kind differs"
-    if not isinstance(one, KeyedState | OperatorListState | BroadcastState):
+    if not isinstance(one, KeyedState | OperatorListState | OperatorBroadcastState):
         return ""
     layouts = _find_layouts(one), _find_layouts(other)
     if None not in layouts and layouts[0] == layouts[1]:
@@ -197,7 +197,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Differences:
+class RecordDifferences:
     """Records that only one of two snapshots has.
 
     Attributes:
@@ -225,7 +225,7 @@ def concat_hashes(batches: Iterable[Hashes]) -> Hashes:
     )
 
 
-def sum_differences(found: Sequence[Differences], limit: int) -> Differences:
+def sum_differences(found: Sequence[RecordDifferences], limit: int) -> RecordDifferences:
     """Combine findings of several tasks, with at most `limit` candidates, taken from each kind in turn."""
     sorts = [
         [candidate for each in found for candidate in each.candidates if candidate.kind is kind] for kind in ExampleKind
@@ -233,7 +233,7 @@ def sum_differences(found: Sequence[Differences], limit: int) -> Differences:
     chosen: list[Candidate] = []
     while len(chosen) < limit and any(sorts):
         chosen += [each.pop(0) for each in sorts if each]
-    return Differences(
+    return RecordDifferences(
         sum(each.only_in_one for each in found),
         sum(each.only_in_other for each in found),
         sum(each.changed for each in found),
@@ -241,7 +241,7 @@ def sum_differences(found: Sequence[Differences], limit: int) -> Differences:
     )
 
 
-def join_hashes(one: Hashes, other: Hashes, limit: int) -> Differences:
+def join_hashes(one: Hashes, other: Hashes, limit: int) -> RecordDifferences:
     """Compare two sides; records of one key may be several, and are counted as often as they are there.
 
     Args:
@@ -251,7 +251,7 @@ def join_hashes(one: Hashes, other: Hashes, limit: int) -> Differences:
     """
     keys = np.concatenate([one.keys, other.keys])
     if not len(keys):
-        return Differences()
+        return RecordDifferences()
     records = np.concatenate([one.records, other.records])
     order = np.lexsort((records, keys))
     keys, records = keys[order], records[order]
@@ -262,7 +262,7 @@ def join_hashes(one: Hashes, other: Hashes, limit: int) -> Differences:
     net = np.add.reduceat(signs, starts)
     left = np.flatnonzero(net)
     if not len(left):
-        return Differences()
+        return RecordDifferences()
     keys, records, groups, net = keys[starts][left], records[starts][left], groups[starts][left], net[left]
     firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     ones = np.add.reduceat(np.maximum(net, 0), firsts)
@@ -292,7 +292,7 @@ def join_hashes(one: Hashes, other: Hashes, limit: int) -> Differences:
             for row in found
         )
     total = int(changed.sum())
-    return Differences(int(ones.sum()) - total, int(others.sum()) - total, total, tuple(candidates))
+    return RecordDifferences(int(ones.sum()) - total, int(others.sum()) - total, total, tuple(candidates))
 
 
 @njit(cache=True, nogil=True)
@@ -523,7 +523,7 @@ class CompareGroups:
         """As `Work` says."""
         return count_kernel_threads([each.file for side in (self.one, self.other) for each in side.subtask_states])
 
-    def run(self) -> Differences:
+    def run(self) -> RecordDifferences:
         """Compare them."""
         return join_hashes(self._hash(self.one), self._hash(self.other), self.limit)
 
@@ -782,7 +782,7 @@ def _load(state: State | None, *, raw: bool) -> tuple[RecordDigest | None, Hashe
     """Digest and hashes of a state; no hashes where the subtasks have different copies of a broadcast state."""
     if state is None:
         return None, None
-    if not isinstance(state, BroadcastState):
+    if not isinstance(state, OperatorBroadcastState):
         tasks = []
         total = RecordDigest()
         for records in _read(state, raw=raw):
@@ -814,10 +814,10 @@ def _read(state: State, *, raw: bool) -> Iterator[UnkeyedRecords]:
     options = TableOptions()
     columns: tuple[str, ...] = ()
     match state:
-        case OperatorListState() | BroadcastState():
+        case OperatorListState() | OperatorBroadcastState():
             # Asked for by name, the columns of connectors are not looked for.
             decoded = not raw and not state.undecoded
-            if decoded and isinstance(state, BroadcastState):
+            if decoded and isinstance(state, OperatorBroadcastState):
                 layouts["map_key"] = derive_layout(state.info.key_serializer, context)
                 layouts["map_value"] = derive_layout(state.info.value_serializer, context)
             elif decoded:
@@ -881,7 +881,7 @@ class _Spans:
 Values = dict[str, object]
 
 
-def compare_snapshots(one: Snapshot, other: Snapshot, *, counts: bool) -> tuple[Property, ...]:
+def compare_snapshots(one: Snapshot, other: Snapshot, *, counts: bool) -> tuple[ComparedProperty, ...]:
     """Properties of two snapshots.
 
     Args:
@@ -894,13 +894,13 @@ def compare_snapshots(one: Snapshot, other: Snapshot, *, counts: bool) -> tuple[
     return _pair(_describe_snapshot(one), _describe_snapshot(other), uncounted, counts=counts)
 
 
-def compare_operators(one: Operator | None, other: Operator | None, *, counts: bool) -> tuple[Property, ...]:
+def compare_operators(one: Operator | None, other: Operator | None, *, counts: bool) -> tuple[ComparedProperty, ...]:
     """Properties of an operator; see `compare_snapshots`."""
     first, second = ({} if each is None else _describe_operator(each) for each in (one, other))
     return _pair(first, second, ("uid", "name", "keyed formats"), counts=counts and None not in (one, other))
 
 
-def compare_states(one: State | None, other: State | None) -> tuple[Property, ...]:
+def compare_states(one: State | None, other: State | None) -> tuple[ComparedProperty, ...]:
     """Properties of a state; one that a snapshot does not have has none.
 
     Serializers that differ only in the subclasses of POJOs that each has met are shown and do not count: records name
@@ -918,9 +918,11 @@ def compare_states(one: State | None, other: State | None) -> tuple[Property, ..
     return _pair(first, second, tuple(joined), counts=True)
 
 
-def _pair(one: Values, other: Values, uncounted: tuple[str, ...], *, counts: bool) -> tuple[Property, ...]:
+def _pair(one: Values, other: Values, uncounted: tuple[str, ...], *, counts: bool) -> tuple[ComparedProperty, ...]:
     names = dict.fromkeys((*one, *other))
-    return tuple(Property(name, one.get(name), other.get(name), counts and name not in uncounted) for name in names)
+    return tuple(
+        ComparedProperty(name, one.get(name), other.get(name), counts and name not in uncounted) for name in names
+    )
 
 
 def _describe_snapshot(snapshot: Snapshot) -> Values:
@@ -979,7 +981,7 @@ def _list_serializers(state: State) -> dict[str, Serializer]:
         case KeyedState():
             namespace = state.info.namespace_serializer
             return {"key": state.key_serializer, "namespace": namespace, "value": state.serializer}
-        case BroadcastState():
+        case OperatorBroadcastState():
             return {"key": state.info.key_serializer, "value": state.serializer}
         case BytesState():
             return {}

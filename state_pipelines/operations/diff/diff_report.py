@@ -30,7 +30,7 @@ class ExampleKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Property:
+class ComparedProperty:
     """A property that both snapshots, operators or states have.
 
     Attributes:
@@ -113,7 +113,7 @@ class StateDiff:
 
     name: str
     presence: Presence
-    properties: tuple[Property, ...]
+    properties: tuple[ComparedProperty, ...]
     contents: ContentsDiff | None = None
 
     @property
@@ -156,7 +156,7 @@ class OperatorDiff:
     id: str
     label: str
     presence: Presence
-    properties: tuple[Property, ...]
+    properties: tuple[ComparedProperty, ...]
     states: tuple[StateDiff, ...]
     error: str = ""
     damage: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ class SnapshotDiff:
     one: str
     other: str
     metadata_only: bool
-    properties: tuple[Property, ...]
+    properties: tuple[ComparedProperty, ...]
     operators: tuple[OperatorDiff, ...]
 
     @property
@@ -293,7 +293,7 @@ def _judge(state: StateDiff) -> str:
     return "not compared" if state.contents is not None and state.contents.same is None else "different"
 
 
-def _properties_to_json(properties: tuple[Property, ...]) -> list[dict[str, object]]:
+def _properties_to_json(properties: tuple[ComparedProperty, ...]) -> list[dict[str, object]]:
     return [{**asdict(each), "differs": each.differs} for each in properties]
 
 
@@ -325,7 +325,7 @@ def _digest_to_json(digest: RecordDigest | None) -> dict[str, object] | None:
 
 
 @dataclass(frozen=True)
-class StateChange:
+class ComparedState:
     """One state in an older and a newer snapshot.
 
     Attributes:
@@ -362,20 +362,20 @@ class StateChange:
         return [each for each in self.samples if each.kind is kind]
 
 
-def list_changes(diff: SnapshotDiff) -> list[StateChange]:
+def list_changes(diff: SnapshotDiff) -> list[ComparedState]:
     """The states of a comparison of an older (`one`) and a newer snapshot (`other`)."""
     return list(_iter_changes(diff))
 
 
-def _iter_changes(diff: SnapshotDiff) -> Iterator[StateChange]:
+def _iter_changes(diff: SnapshotDiff) -> Iterator[ComparedState]:
     for operator in diff.operators:
         if operator.error:
-            yield StateChange(operator.label, "", "", None, None, None, None, None, operator.error)
+            yield ComparedState(operator.label, "", "", None, None, None, None, None, operator.error)
         for state in operator.states:
             yield _describe(operator.label, state)
 
 
-def _describe(operator: str, state: StateDiff) -> StateChange:
+def _describe(operator: str, state: StateDiff) -> ComparedState:
     contents = state.contents
     one, other = (None, None) if contents is None else (contents.one, contents.other)
     before, after = (None if each is None else each.records for each in (one, other))
@@ -392,7 +392,7 @@ def _describe(operator: str, state: StateDiff) -> StateChange:
     elif contents is not None:
         added, removed, changed = contents.only_in_other, contents.only_in_one, contents.changed
         notes += [contents.note] if contents.note else []
-    return StateChange(
+    return ComparedState(
         operator,
         state.name,
         str(state.kind),

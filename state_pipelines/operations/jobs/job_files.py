@@ -41,7 +41,7 @@ from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.javaclasses.classpath import ClassPath, open_class_path
 from state_pipelines.metadata.checkpoint import compute_operator_id, format_operator_id
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
+from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject
 from state_pipelines.operations.jobs.retyped_job import (
     GENERIC_RECORD,
     configure_kryo,
@@ -78,7 +78,9 @@ _OFF = ("", "false", "no", "off", "0", "null", "none")
 DEFAULT_MAX_PARALLELISM = 128
 
 
-def load_job(path: str | Path, old: Job, release: tuple[int, int], classes: ClassPath | None = None) -> Job:
+def load_job(
+    path: str | Path, old: JobDescription, release: tuple[int, int], classes: ClassPath | None = None
+) -> JobDescription:
     """The job that a file describes.
 
     Args:
@@ -105,7 +107,12 @@ def load_job(path: str | Path, old: Job, release: tuple[int, int], classes: Clas
 
 class _Description:
     def __init__(
-        self, content: Mapping[str, Any], path: Path, old: Job, release: tuple[int, int], classes: ClassPath | None
+        self,
+        content: Mapping[str, Any],
+        path: Path,
+        old: JobDescription,
+        release: tuple[int, int],
+        classes: ClassPath | None,
     ) -> None:
         self.content = content
         self.path = path
@@ -128,7 +135,7 @@ class _Description:
             raise UsageError("`classes` is neither a field list nor a list of paths")
         return open_class_path(self.path.parent / each for each in paths)
 
-    def job(self) -> Job:
+    def job(self) -> JobDescription:
         described = _check_names(self.content.get("operators") or {}, None, "`operators`")
         carried = replace_classes(self.old, self.extraction)
         known = {each.id: each for each in carried.operators}
@@ -142,7 +149,7 @@ class _Description:
         notes = list(list_assumed(self.extraction))
         if not self.is_complete:
             notes.append("States that the description does not name are taken from the snapshot")
-        job = Job(str(self.path), (*named.values(), *unnamed), notes=tuple(notes))
+        job = JobDescription(str(self.path), (*named.values(), *unnamed), notes=tuple(notes))
         return configure_kryo(job, self.extraction)
 
     def _operator(self, name: str, identity: str, body: object, old: JobOperator | None) -> JobOperator:
@@ -230,7 +237,7 @@ class _Description:
     def _replace_avro(self, old: JobState, file: str, where: Where) -> JobState:
         """The state as it was, with another schema of the records inside its value."""
         operator = JobOperator("", "-", 1, 1, None, (old,))
-        changed = replace_avro(Job("", (operator,)), f"-/{old.name}", self._schema(file))
+        changed = replace_avro(JobDescription("", (operator,)), f"-/{old.name}", self._schema(file))
         return changed.operators[0].states[0]
 
     def _schema(self, file: str) -> str:

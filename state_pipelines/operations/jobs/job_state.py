@@ -113,7 +113,7 @@ class JobOperator:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobDescription:
     """A job.
 
     Attributes:
@@ -149,13 +149,13 @@ class Job:
         raise NotFoundError(f"there is no operator {name!r}", hint=f"The operators are {known}")
 
 
-def describe_job(snapshot: Snapshot) -> Job:
+def describe_job(snapshot: Snapshot) -> JobDescription:
     """The job that took a snapshot; reads the headers of its files, no state.
 
     Raises:
         StateError: a file is missing or corrupt. Formats that are not covered leave the operator `unread`.
     """
-    return Job(
+    return JobDescription(
         name=snapshot.path,
         operators=tuple(_describe_operator(each) for each in snapshot.operators),
         metadata_version=snapshot.metadata.version,

@@ -17,7 +17,7 @@ from state_pipelines.operations.check.check_report import StateCheck
 from state_pipelines.operations.jobs.flink_config import FLINK_2
 from state_pipelines.operations.jobs.job_files import load_job
 from state_pipelines.operations.jobs.job_state import (
-    Job,
+    JobDescription,
     JobOperator,
     JobState,
     StateGroup,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
 
 
-def migrate_job(job: Job, snapshot: Snapshot, chain: Chain) -> Job:
+def migrate_job(job: JobDescription, snapshot: Snapshot, chain: Chain) -> JobDescription:
     """The job with its states as migrations make them.
 
     Args:
@@ -122,7 +122,7 @@ _REMOVED_STATES = {
 _KAFKA_PACKAGE = "org.apache.flink.streaming.connectors.kafka."
 
 
-def describe_upgraded_job(old: Job, release: tuple[int, int]) -> Job:
+def describe_upgraded_job(old: JobDescription, release: tuple[int, int]) -> JobDescription:
     """The job with the same classes on another release of Flink.
 
     Without class files or field lists of the snapshot (`old.classes`) serializers stay as they are. With them the type
@@ -136,7 +136,7 @@ def describe_upgraded_job(old: Job, release: tuple[int, int]) -> Job:
     return replace(job, name=name, metadata_version=None, kryo_version=None, keeps_classes=True, notes=tuple(notes))
 
 
-def _choose_classes(old: Job) -> ClassPath:
+def _choose_classes(old: JobDescription) -> ClassPath:
     """Choose the classes of the snapshot; without classes that Kryo writes, where only field lists describe them."""
     if isinstance(old.classes, ClassFieldLists):
         return old.classes.class_path
@@ -147,7 +147,7 @@ def _choose_classes(old: Job) -> ClassPath:
     return open_class_path([], FieldLists(declared)) if declared else ClassPath()
 
 
-def _explain_missing_classes(old: Job, release: tuple[int, int]) -> Iterator[str]:
+def _explain_missing_classes(old: JobDescription, release: tuple[int, int]) -> Iterator[str]:
     if old.kryo_version == 2 and release >= FLINK_2 and any(isinstance(node, Kryo) for node in _list_nodes(old)):
         yield (
             "Without the classes of the job (--classes JAR) the element types of collections are not known, so what "
@@ -184,7 +184,7 @@ def _find_removed(state: JobState) -> tuple[str, str] | None:
     return None
 
 
-def list_unnamed_operators(job: Job) -> Iterator[str]:
+def list_unnamed_operators(job: JobDescription) -> Iterator[str]:
     """A note about operators with state whose uid is not known, since the job may not set one."""
     unnamed = [each.id for each in job.operators if each.has_state and each.label == each.id]
     if unnamed:
@@ -195,7 +195,7 @@ def list_unnamed_operators(job: Job) -> Iterator[str]:
         )
 
 
-def _list_nodes(job: Job) -> Iterator[Serializer]:
+def _list_nodes(job: JobDescription) -> Iterator[Serializer]:
     for operator in job.operators:
         yield from operator.list_serializers()
 
@@ -229,7 +229,7 @@ class NewCode:
         """Whether they say anything."""
         return any((self.classes, self.types, self.schemas))
 
-    def describe(self, old: Job, release: tuple[int, int], file: str | None) -> Job:
+    def describe(self, old: JobDescription, release: tuple[int, int], file: str | None) -> JobDescription:
         """The new job: as the file describes it, or the old one with the new code's types."""
         classes = open_class_path(self.classes)
         extraction = extract_types(old, classes, release)
@@ -261,13 +261,13 @@ def is_description(path: str) -> bool:
 
 
 def describe_new_job(
-    old: Job,
+    old: JobDescription,
     code: NewCode,
     release: tuple[int, int],
     *,
     new: str | None,
     open_other: Callable[[str], Snapshot],
-) -> Job:
+) -> JobDescription:
     """The new job: that of a snapshot, of a description, or the old one with new code or on a newer Flink.
 
     Args:

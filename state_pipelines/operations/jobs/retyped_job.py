@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.codecs.kryo.classes import JavaType, parse_type
 from state_pipelines.errors import NotFoundError, UsageError, Where
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, StateClasses, Subject
+from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, StateClasses, Subject
 from state_pipelines.operations.jobs.type_extraction import TypeExtraction, UnresolvedType, carry_over
 from state_pipelines.operations.migration.step_entries import JAVA_TYPES
 from state_pipelines.serializers import basic as basics
@@ -63,7 +63,7 @@ Node = TypeVar("Node")
 
 
 def extract_types(
-    old: Job,
+    old: JobDescription,
     classes: ClassPath,
     release: tuple[int, int],
     *,
@@ -85,7 +85,7 @@ def extract_types(
     return TypeExtraction(classes, release, carried, subclasses, registered, factories, kryo)
 
 
-def configure_kryo(job: Job, extraction: TypeExtraction) -> Job:
+def configure_kryo(job: JobDescription, extraction: TypeExtraction) -> JobDescription:
     """The job with the Kryo registrations of its configuration; as it is where the configuration is not known."""
     if extraction.kryo is None:
         return job
@@ -96,7 +96,7 @@ def configure_kryo(job: Job, extraction: TypeExtraction) -> Job:
     return replace(job, operators=tuple(_map_operator(each, change) for each in job.operators))
 
 
-def replace_classes(job: Job, extraction: TypeExtraction) -> Job:
+def replace_classes(job: JobDescription, extraction: TypeExtraction) -> JobDescription:
     """The job with every class that can be looked up as its class file has it now; the others stay as they are."""
 
     def change(node: Serializer) -> Serializer | None:
@@ -108,7 +108,7 @@ def replace_classes(job: Job, extraction: TypeExtraction) -> Job:
     return replace(job, operators=tuple(_map_operator(each, change) for each in job.operators))
 
 
-def replace_type(job: Job, subject: str, serializer: Serializer) -> Job:
+def replace_type(job: JobDescription, subject: str, serializer: Serializer) -> JobDescription:
     """The job with another type in one state.
 
     Args:
@@ -123,7 +123,7 @@ def replace_type(job: Job, subject: str, serializer: Serializer) -> Job:
     return _change_state(job, subject, lambda state: replace_state_type(state, serializer))
 
 
-def declare_type(job: Job, subject: str, text: str, extraction: TypeExtraction) -> Job:
+def declare_type(job: JobDescription, subject: str, text: str, extraction: TypeExtraction) -> JobDescription:
     """The job with another type in one state, as text; of a state of a Python function a type of PyFlink.
 
     Raises:
@@ -161,7 +161,7 @@ def _type_bytes(node: Serializer, of: PythonType) -> PythonValue:
     return PythonValue(snapshot_class=stored.snapshot_class, stored=stored, type=of, kind=kind)
 
 
-def replace_avro(job: Job, subject: str, schema_json: str) -> Job:
+def replace_avro(job: JobDescription, subject: str, schema_json: str) -> JobDescription:
     """The job with another Avro schema in one state: in its value, or in the one record of that name inside.
 
     Raises:
@@ -240,7 +240,7 @@ def list_assumed(extraction: TypeExtraction) -> Iterator[str]:
 
 
 def find_state_classes(
-    job: Job,
+    job: JobDescription,
     classes: ClassPath,
     *,
     given: Collection[str],
@@ -292,7 +292,7 @@ def _find_namesakes(name: str, classes: ClassPath) -> Iterator[str]:
         yield from (each for each in below if each.rpartition(".")[2] == simple)
 
 
-def _list_serializers(job: Job) -> list[Serializer]:
+def _list_serializers(job: JobDescription) -> list[Serializer]:
     trees = [operator.key for operator in job.operators if operator.key is not None]
     for operator in job.operators:
         for state in operator.states:
@@ -351,7 +351,7 @@ def _map_member(member: Any, change: Callable[[Serializer], Serializer | None]) 
     return _map_members(member, change) if is_dataclass(member) and not isinstance(member, type) else member
 
 
-def _change_state(job: Job, subject: str, change: Callable[[JobState], JobState]) -> Job:
+def _change_state(job: JobDescription, subject: str, change: Callable[[JobState], JobState]) -> JobDescription:
     name, slash, state_name = subject.partition("/")
     if not slash or not name or not state_name:
         raise UsageError(f"{subject!r} does not name a state", hint="Write OPERATOR/STATE")

@@ -15,7 +15,7 @@ import yaml
 
 from state_pipelines.errors import MigrationError, StateError, UnsupportedError, Where
 from state_pipelines.operations.check.check_report import Action
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, StateGroup, Subject
+from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, StateGroup, Subject
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.migration_files import (
     Change,
@@ -71,7 +71,9 @@ def _says_todo(value: object) -> bool:
     return False
 
 
-def explain_missing(report: CheckReport, new: Job, drafted: Migration, remarks: Iterable[str]) -> Iterator[str]:
+def explain_missing(
+    report: CheckReport, new: JobDescription, drafted: Migration, remarks: Iterable[str]
+) -> Iterator[str]:
     """Remarks on findings of a check that a draft does not resolve, each with reason and remedy.
 
     Args:
@@ -137,7 +139,7 @@ class Draft:
 
 def draft_revision(
     snapshot: Snapshot,
-    new: Job,
+    new: JobDescription,
     revision: str,
     *,
     before: Chain = (),
@@ -190,7 +192,7 @@ def draft_revision(
     return Draft(migration, tuple(remarks), any(has_todo((*each.upgrade, *each.downgrade)) for each in changes))
 
 
-def draft_from_report(snapshot: Snapshot, new: Job, report: CheckReport, revision: str) -> Draft:
+def draft_from_report(snapshot: Snapshot, new: JobDescription, report: CheckReport, revision: str) -> Draft:
     """A revision for the states that a check finds refused, lost or gone; others are left to Flink.
 
     What cannot be drafted is a remark, with the reason and the remedy of the check.

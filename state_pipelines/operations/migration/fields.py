@@ -22,10 +22,10 @@ from state_pipelines.operations.migration.structs import (
     AvroType,
     Columns,
     Node,
+    PayloadStruct,
     PlanContext,
     Slot,
     SqlColumn,
-    Struct,
     enclose,
     find_bare,
     find_root,
@@ -57,7 +57,7 @@ _PRIMITIVES = {
 """Primitive type and its class, by kind of the serializer."""
 
 
-def refuse_null(struct: Struct, slot: Slot, sql: str, context: PlanContext, *, old: str | None = None) -> str:
+def refuse_null(struct: PayloadStruct, slot: Slot, sql: str, context: PlanContext, *, old: str | None = None) -> str:
     """New values of a field, without null where Flink cannot or may not restore it.
 
     Args:
@@ -97,7 +97,7 @@ def refuse_null(struct: Struct, slot: Slot, sql: str, context: PlanContext, *, o
     return where_owned(struct, slot, refused) if old is None else refused
 
 
-def where_owned(struct: Struct, slot: Slot, sql: str) -> str:
+def where_owned(struct: PayloadStruct, slot: Slot, sql: str) -> str:
     """Return null for values of classes that lack the field, to which the expression does not apply."""
     owners = {struct.class_names[index] for index, _ in slot.owners} if struct.class_names else set()
     if owners == set(struct.class_names):
@@ -118,7 +118,7 @@ def refuse_nulls_inside(sql: str, of: SlotType, context: PlanContext) -> str:
 def find_null_check(payload: tree.Serializer, context: PlanContext) -> Project | Replace | None:
     """The stage after one that makes payloads as a whole: the same payloads, without such nulls; None without any."""
     inner = payload.inner if isinstance(payload, tree.Nullable) else payload
-    if isinstance(inner, tree.Pojo | tree.Row | tree.Tuple):
+    if isinstance(inner, tree.Pojo | tree.PositionalRow | tree.Tuple):
         columns = _check_fields(inner, "", context, 0)
         return None if columns is None else Project(columns)
     root = quote_name(RAW) if contains_opaque(payload, context.layouts) else "value"
@@ -145,7 +145,7 @@ def _check(node: tree.Serializer, sql: str, context: PlanContext, depth: int) ->
     match node:
         case tree.Nullable(inner=inner):
             return _check(inner, sql, context, depth)
-        case tree.Pojo() | tree.Row() | tree.Tuple():
+        case tree.Pojo() | tree.PositionalRow() | tree.Tuple():
             columns = _check_fields(node, f"{sql}.", context, depth)
             return sql if columns is None else f"CASE WHEN {sql} IS NOT NULL THEN {make_struct(columns)} END"
         case tree.ListOf(element=value) | tree.SetOf(element=value) | tree.GenericArray(element=value):
@@ -295,11 +295,11 @@ def _apply(node: Node, step: _FieldStep, base: str, context: PlanContext) -> tup
     return struct.rebuild(slots)
 
 
-def _replace(struct: Struct, slot: Slot) -> tuple[Slot, ...]:
+def _replace(struct: PayloadStruct, slot: Slot) -> tuple[Slot, ...]:
     return tuple(slot if each.name == slot.name else each for each in struct.slots)
 
 
-def _reorder(struct: Struct, names: tuple[str, ...]) -> tuple[Slot, ...]:
+def _reorder(struct: PayloadStruct, names: tuple[str, ...]) -> tuple[Slot, ...]:
     if not struct.ordered:
         raise MigrationError("the fields of a POJO have no order of their own", hint="Leave the step out")
     if sorted(names) != sorted(slot.name for slot in struct.slots):
@@ -308,7 +308,7 @@ def _reorder(struct: Struct, names: tuple[str, ...]) -> tuple[Slot, ...]:
     return tuple(struct.find(name) for name in names)
 
 
-def _rename(struct: Struct, names: tuple[tuple[str, str], ...], context: PlanContext) -> tuple[Slot, ...]:
+def _rename(struct: PayloadStruct, names: tuple[tuple[str, str], ...], context: PlanContext) -> tuple[Slot, ...]:
     here: dict[str, str] = {}
     inside: dict[str, list[tuple[str, str]]] = {}
     for old, new in names:
@@ -339,7 +339,7 @@ def _rename(struct: Struct, names: tuple[tuple[str, str], ...], context: PlanCon
     return renamed
 
 
-def _take_collections(struct: Struct, step: TakeCollections, context: PlanContext) -> tuple[Slot, ...]:
+def _take_collections(struct: PayloadStruct, step: TakeCollections, context: PlanContext) -> tuple[Slot, ...]:
     if not struct.class_names:
         raise MigrationError("`collections` needs a POJO", hint="`convert` takes values of any family")
     changed: dict[str, Slot] = {}
@@ -361,7 +361,7 @@ def _take_collections(struct: Struct, step: TakeCollections, context: PlanContex
     return tuple(changed.get(slot.name, slot) for slot in struct.slots)
 
 
-def _descend(struct: Struct, path: str, step: FieldStep, context: PlanContext) -> tuple[Slot, ...]:
+def _descend(struct: PayloadStruct, path: str, step: FieldStep, context: PlanContext) -> tuple[Slot, ...]:
     head, _, rest = path.partition(".")
     name = head.rstrip("[]")
     if isinstance(step, Reorder):

@@ -1,8 +1,8 @@
 """The plan of a migration as a data flow: one per new state, with no engine in it.
 
-A flow starts at states of the snapshot (`Read`); every `Apply` does one thing to the rows; `Merge` joins states by key.
-Each node knows the shape of its output. SQL sees the fields of the payload, `value` (the whole payload), `state_key`,
-`state_namespace`, `map_key`, `list_index` and `ttl_last_access`; a field hides what has its name.
+A flow starts at states of the snapshot (`Read`); every `Apply` does one thing to the rows; `StateMerge` joins states by
+key. Each node knows the shape of its output. SQL sees the fields of the payload, `value` (the whole payload),
+`state_key`, `state_namespace`, `map_key`, `list_index` and `ttl_last_access`; a field hides what has its name.
 
 The plan of an operator has its flows and the way back: the old states that a proof compares with downgraded new ones.
 The lineage of a new column is the old columns that it is computed from.
@@ -189,7 +189,7 @@ class SetSplit:
 
 
 @dataclass(frozen=True)
-class Fill:
+class TableFill:
     """A field of the payload gets the values of a table, see `steps.Fill`."""
 
     field: str
@@ -198,7 +198,9 @@ class Fill:
     value: str
 
 
-Stage = Fill | Project | Replace | Reserialize | Keep | KeepKeys | Stamp | Regroup | Rekey | Follow | Call | SetSplit
+Stage = (
+    TableFill | Project | Replace | Reserialize | Keep | KeepKeys | Stamp | Regroup | Rekey | Follow | Call | SetSplit
+)
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,7 @@ class Apply:
 
 
 @dataclass(frozen=True)
-class Merge:
+class StateMerge:
     """States joined by key and namespace (and user key); `sql` is over columns named like `inputs`."""
 
     inputs: tuple[tuple[str, Flow], ...]
@@ -238,7 +240,7 @@ class Merge:
     step: str = field(default="", compare=False)
 
 
-Flow = Read | Apply | Merge
+Flow = Read | Apply | StateMerge
 
 
 def walk_flow(flow: Flow, *, beside: bool = False) -> Iterator[Flow]:
@@ -248,7 +250,7 @@ def walk_flow(flow: Flow, *, beside: bool = False) -> Iterator[Flow]:
         case Apply(input=inner, stage=stage):
             for each in (inner, *(list_beside(stage) if beside else ())):
                 yield from walk_flow(each, beside=beside)
-        case Merge(inputs=inputs):
+        case StateMerge(inputs=inputs):
             for _, inner in inputs:
                 yield from walk_flow(inner, beside=beside)
 
@@ -282,7 +284,7 @@ def find_reads(flow: Flow) -> tuple[str, ...]:
 
 def is_aligned(flow: Flow) -> bool:
     """Whether every row of the flow comes from one row of one state, under the same key."""
-    aligned = (Fill, Project, Replace, Reserialize, Stamp, Keep, KeepKeys, SetSplit)
+    aligned = (TableFill, Project, Replace, Reserialize, Stamp, Keep, KeepKeys, SetSplit)
     nodes = walk_flow(flow)
     return all(
         isinstance(each, Read) or (isinstance(each, Apply) and isinstance(each.stage, aligned)) for each in nodes
@@ -324,12 +326,12 @@ def names_column(flow: Flow, name: str) -> bool:
 
 def list_sqls(flow: Flow) -> Iterator[str]:
     """The SQL of one node."""
-    if isinstance(flow, Merge):
+    if isinstance(flow, StateMerge):
         yield flow.sql
     if not isinstance(flow, Apply):
         return
     match flow.stage:
-        case Fill(keys=keys):
+        case TableFill(keys=keys):
             yield from (field if "." in field else f"state_key.{field}" for field, _ in keys)
         case Project(columns=columns):
             yield from (sql for _, sql in columns)
@@ -540,7 +542,7 @@ def _trace(flow: Flow, context: PlanContext) -> _Lineage:
     match flow:
         case Read(state=state, shape=shape):
             return {name: frozenset({(state, _name(shape, name))}) for name in names}
-        case Merge(inputs=inputs):
+        case StateMerge(inputs=inputs):
             every = [old for _, each in inputs for old in _trace(each, context).values()]
             return dict.fromkeys(names, frozenset().union(*every))
         case Apply(input=inner, stage=Project(columns=columns)):

@@ -24,7 +24,7 @@ from state_pipelines.operations.migration.fields import (
     set_column,
     take_collections,
 )
-from state_pipelines.operations.migration.flows import Apply, Flow, Merge, OperatorPlan, Read, Stage
+from state_pipelines.operations.migration.flows import Apply, Flow, OperatorPlan, Read, Stage, StateMerge
 from state_pipelines.operations.migration.migration_files import Change, Migration, RowExpectation
 from state_pipelines.operations.migration.payload_conversion import (
     convert_by_name,
@@ -361,7 +361,7 @@ class _Planner:
                 return Apply(flow, flows.Replace(made, False, step.nondeterministic), shape)
             case st.Fill():
                 open_struct(shape.payload, "", context).find(step.field)
-                return Apply(flow, flows.Fill(step.field, step.table, step.keys, step.value), shape)
+                return Apply(flow, flows.TableFill(step.field, step.table, step.keys, step.value), shape)
             case st.Columns():
                 payload, stage = plan_columns(shape.payload, step, context)
                 return Apply(flow, stage, self._with_payload(shape, payload))
@@ -501,7 +501,7 @@ class _Planner:
         shape = shape.with_ttl(enabled=any(each.shape.ttl for each in flows.values()))
         # SQL names the states as the migration does.
         named = tuple((python_name(each.shape.info) or name, each) for name, each in flows.items())
-        merged = Merge(named, step.expression, shape, step.nondeterministic)
+        merged = StateMerge(named, step.expression, shape, step.nondeterministic)
         self._put(list(flows), {into: merged})
         return into
 

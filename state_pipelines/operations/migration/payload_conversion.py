@@ -310,14 +310,18 @@ def _translate(sql: str, old: tree.Serializer, new: tree.Serializer, contexts: _
             key, value = f"k{depth}", f"v{depth}"
             inner = _translate(value, old.value, new.value, contexts, depth + 1)
             return sql if inner == value else f"transform_values({sql}, ({key}, {value}) -> {inner})"
-        case ((tree.Row() | tree.Tuple()), (tree.Row() | tree.Tuple())):
+        case ((tree.PositionalRow() | tree.Tuple()), (tree.PositionalRow() | tree.Tuple())):
             members = [
                 (f"f{n}", _translate(f"{sql}.`f{n}`", before, after, contexts, depth))
                 for n, (before, after) in enumerate(zip(old.fields, new.fields, strict=True))
             ]
             if all(inner == f"{sql}.`{name}`" for name, inner in members):
                 return sql
-            kind = [("row_kind", f"{sql}.`row_kind`")] if isinstance(old, tree.Row) and old.supports_row_kind else []
+            kind = (
+                [("row_kind", f"{sql}.`row_kind`")]
+                if isinstance(old, tree.PositionalRow) and old.supports_row_kind
+                else []
+            )
             return f"CASE WHEN {sql} IS NOT NULL THEN {make_struct([*members, *kind])} END"
     return sql
 

@@ -35,11 +35,11 @@ from state_pipelines.operations.migration.steps import TODO
 from state_pipelines.operations.migration.structs import (
     AvroType,
     Node,
+    PayloadStruct,
     PlanContext,
     Slot,
     SlotType,
     SqlColumn,
-    Struct,
     expand_schema,
     find_record,
     make_avro_type,
@@ -62,7 +62,7 @@ _MOST = 6
 
 
 @dataclass(frozen=True)
-class Reading:
+class FieldMatching:
     """A way in which the fields of a struct may have become those of another.
 
     Attributes:
@@ -90,7 +90,9 @@ class Reading:
         return ", ".join((*said, *(f"f{position} is gone" for position in self.gone)))
 
 
-def list_readings(olds: Sequence[Any], news: Sequence[Any], is_same: Callable[[Any, Any], bool]) -> tuple[Reading, ...]:
+def list_readings(
+    olds: Sequence[Any], news: Sequence[Any], is_same: Callable[[Any, Any], bool]
+) -> tuple[FieldMatching, ...]:
     """The readings of a changed struct, at most six; one if the fields cannot have shifted.
 
     A reading keeps the order of the fields and carries as many as possible with their types, keeps every position, or
@@ -103,7 +105,7 @@ def list_readings(olds: Sequence[Any], news: Sequence[Any], is_same: Callable[[A
         is_same: whether a field of the first type may be one of the second.
     """
     if len(olds) == len(news) and all(map(is_same, olds, news)):
-        return (Reading(tuple(range(len(olds))), len(olds)),)
+        return (FieldMatching(tuple(range(len(olds))), len(olds)),)
     found: dict[tuple[int | None, ...], None] = {}
     for carried in _align(olds, news, is_same):
         found.setdefault(_pair_between(carried, len(olds), len(news)))
@@ -112,7 +114,7 @@ def list_readings(olds: Sequence[Any], news: Sequence[Any], is_same: Callable[[A
     if (exchanged := _exchange(olds, news, is_same)) is not None:
         found.setdefault(exchanged)
     found.setdefault(tuple(position if position < len(olds) else None for position in range(len(news))))
-    return tuple(Reading(origins, len(olds)) for origins in [*found][:_MOST])
+    return tuple(FieldMatching(origins, len(olds)) for origins in [*found][:_MOST])
 
 
 def _align(
@@ -177,7 +179,7 @@ def _exchange(
 
 
 def make_steps(
-    reading: Reading,
+    reading: FieldMatching,
     path: str,
     names: Sequence[str],
     add: Callable[[int, str], st.Step],
@@ -243,7 +245,7 @@ def _is_alike(one: pa.DataType, other: pa.DataType) -> bool:
     return bool(one == other) or (pa.types.is_struct(one) and pa.types.is_struct(other))
 
 
-def explain_readings(readings: Sequence[Reading]) -> str:
+def explain_readings(readings: Sequence[FieldMatching]) -> str:
     """The readings in words."""
     more = ", or others" if len(readings) == _MOST else ""
     return "; or ".join(each.text for each in readings) + more
@@ -403,7 +405,7 @@ def _default(of: object, *, strict: bool) -> str:
 
 
 _SIMILAR = 0.6
-_STRUCTS = (tree.Pojo, tree.Row, tree.Tuple, tree.RowData, tree.Avro, AvroType)
+_STRUCTS = (tree.Pojo, tree.PositionalRow, tree.Tuple, tree.RowData, tree.Avro, AvroType)
 
 Renames = Mapping[str, str]
 """New names by old ones, both as dotted paths."""
@@ -688,13 +690,15 @@ def _name_alike(old: tree.RowData, new: tree.RowData) -> tree.RowData:
     return replace(new, names=(*old.names[: len(new.types)], *(f"f{index}" for index in added)))
 
 
-def _list_slots(of: Struct, other: Struct) -> dict[str, Slot]:
+def _list_slots(of: PayloadStruct, other: PayloadStruct) -> dict[str, Slot]:
     """The slots of the class itself, and of those subclasses that both sides have met."""
     common = {0, *(index for index, name in enumerate(of.class_names) if name in other.class_names)}
     return {slot.name: slot for slot in of.slots if any(index in common for index, _ in slot.owners)}
 
 
-def _reorder(before: Struct, after: Struct, renamed: Renames, gone: list[str], path: str, found: Differences) -> None:
+def _reorder(
+    before: PayloadStruct, after: PayloadStruct, renamed: Renames, gone: list[str], path: str, found: Differences
+) -> None:
     if not (before.ordered and before.named):
         return
     kept = [renamed.get(slot.name, slot.name) for slot in before.slots if slot.name not in gone]
@@ -832,7 +836,10 @@ def _renamed_classes(old: object, new: object) -> Iterator[tuple[str, str]]:
         case tree.MapOf(), tree.MapOf():
             yield from pairs(old.key, new.key)
             yield from pairs(old.value, new.value)
-        case (tree.Row(fields=olds), tree.Row(fields=news)) | (tree.Tuple(fields=olds), tree.Tuple(fields=news)):
+        case (tree.PositionalRow(fields=olds), tree.PositionalRow(fields=news)) | (
+            tree.Tuple(fields=olds),
+            tree.Tuple(fields=news),
+        ):
             if len(list_readings(olds, news, _is_one_class)) > 1:
                 return
             for before, after in zip(olds, news, strict=False):

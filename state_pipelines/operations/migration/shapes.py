@@ -278,7 +278,7 @@ def make_java_name(name: str, like: StateShape) -> str:
 def wrap_python_key(key: tree.Serializer, sql: str, shapes: Mapping[str, StateShape]) -> tuple[tree.Serializer, str]:
     """A key and its SQL as PyFlink has them: the only field of a Row (`KeyByKeySelector`)."""
     is_python = any(python_name(shape.info) for shape in shapes.values())
-    if not is_python or (isinstance(key, tree.Row) and len(key.fields) == 1):
+    if not is_python or (isinstance(key, tree.PositionalRow) and len(key.fields) == 1):
         return key, sql
     return row(key), f"named_struct('row_kind', '+I', 'f0', {sql})"
 

@@ -369,7 +369,7 @@ def _walk(node: tree.Serializer, path: str) -> Iterator[tuple[str, tree.Serializ
                 # Its objects have the path of an object of the base class.
                 if subclass.serializer is not None:
                     yield from _walk(subclass.serializer, path)
-        case tree.Tuple(fields=members) | tree.Row(fields=members):
+        case tree.Tuple(fields=members) | tree.PositionalRow(fields=members):
             for index, each in enumerate(members):
                 yield from _walk(each, f"{prefix}f{index}")
         case tree.ListOf() | tree.SetOf() | tree.GenericArray() | tree.MapOf() | tree.SortedMapOf():

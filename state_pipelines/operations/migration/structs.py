@@ -269,7 +269,7 @@ class Slot:
     owners: tuple[tuple[int, str | None], ...] = ((0, None),)
 
 
-class Struct(ABC):
+class PayloadStruct(ABC):
     """A struct of one family.
 
     Attributes:
@@ -386,7 +386,7 @@ def known_sql_types(serializers: Iterable[tree.Serializer]) -> dict[str, SqlColu
     return found
 
 
-def open_struct(node: Node, base: str, context: PlanContext) -> Struct:
+def open_struct(node: Node, base: str, context: PlanContext) -> PayloadStruct:
     """The slots of a struct.
 
     Args:
@@ -400,7 +400,7 @@ def open_struct(node: Node, base: str, context: PlanContext) -> Struct:
     match node:
         case tree.Pojo():
             return _Pojo(node, base, context)
-        case tree.Row() | tree.Tuple():
+        case tree.PositionalRow() | tree.Tuple():
             return _Positional(node, base)
         case tree.RowData():
             return _RowData(node, base, context)
@@ -425,10 +425,10 @@ def _describe(node: Node) -> str:
     return describe(node) if isinstance(node, tree.Serializer) else "an Avro type without fields"
 
 
-class _Wrapped(Struct):
+class _Wrapped(PayloadStruct):
     """A struct after a null flag."""
 
-    def __init__(self, node: tree.Nullable, inner: Struct) -> None:
+    def __init__(self, node: tree.Nullable, inner: PayloadStruct) -> None:
         self._node, self._inner = node, inner
         self.slots, self.extra, self.class_names = inner.slots, inner.extra, inner.class_names
         self.ordered, self.named = inner.ordered, inner.named
@@ -448,7 +448,7 @@ class _Wrapped(Struct):
         return replace(self._node, inner=inner), columns
 
 
-class _Pojo(Struct):
+class _Pojo(PayloadStruct):
     """A POJO: its fields, and those of the subclasses that its serializer or the rest of the snapshot lists."""
 
     ordered = False
@@ -569,15 +569,15 @@ def _sort(fields: list[tree.PojoField]) -> tuple[tree.PojoField, ...]:
     return tuple(sorted(fields, key=lambda each: java_order(each.name)))
 
 
-class _Positional(Struct):
+class _Positional(PayloadStruct):
     """Row and Tuple."""
 
     named = False
 
-    def __init__(self, node: tree.Row | tree.Tuple, base: str) -> None:
+    def __init__(self, node: tree.PositionalRow | tree.Tuple, base: str) -> None:
         self._node = node
         self.slots = _positional(node.fields, base)
-        if isinstance(node, tree.Row) and node.supports_row_kind:
+        if isinstance(node, tree.PositionalRow) and node.supports_row_kind:
             self.extra = (("row_kind", f"{base}`row_kind`"),)
 
     @override
@@ -586,7 +586,7 @@ class _Positional(Struct):
         fields = tuple(slot.type for slot in slots if isinstance(slot.type, tree.Serializer))
         columns = (*((f"f{index}", slot.sql) for index, slot in enumerate(slots)), *self.extra)
         node = self._node
-        if isinstance(node, tree.Row):
+        if isinstance(node, tree.PositionalRow):
             return replace(node, fields=fields), columns
         if len(fields) == len(node.fields):
             return replace(node, fields=fields), columns
@@ -599,7 +599,7 @@ class _Positional(Struct):
         return replace(node, tuple_class=tuple_class, fields=fields), columns
 
 
-class PythonStruct(Struct):
+class PythonStruct(PayloadStruct):
     """ROW and TUPLE of PyFlink."""
 
     def __init__(self, node: PythonValue | PythonType, base: str) -> None:
@@ -629,7 +629,7 @@ def _positional(types: Iterable[SlotType], base: str) -> tuple[Slot, ...]:
     return tuple(Slot(f"f{n}", of, f"{base}`f{n}`", f"f{n}") for n, of in enumerate(types))
 
 
-class _RowData(Struct):
+class _RowData(PayloadStruct):
     """Rows of the table runtime; their fields have the names that the snapshot holds, else `f0`, `f1` and so on."""
 
     def __init__(self, node: tree.RowData, base: str, context: PlanContext) -> None:
@@ -671,7 +671,7 @@ class _RowData(Struct):
         return node, (*columns, *self.extra)
 
 
-class _AvroRecord(Struct):
+class _AvroRecord(PayloadStruct):
     """A record inside an Avro schema."""
 
     def __init__(self, node: AvroType, base: str) -> None:
@@ -705,7 +705,7 @@ class _AvroRecord(Struct):
         )
 
 
-class _Avro(Struct):
+class _Avro(PayloadStruct):
     """The record that an Avro serializer writes."""
 
     def __init__(self, node: tree.Avro, base: str) -> None:

@@ -410,7 +410,7 @@ class NeedsRecords:
 
 
 @dataclass(frozen=True)
-class SectionFile:
+class SectionStream:
     """An old stream with a section per key group.
 
     Attributes:
@@ -521,11 +521,11 @@ def _explain(handles: Sequence[KeyedStateHandle]) -> str:
     return "the state is a base and a log of its changes (changelog)"
 
 
-def _open(handle: _SectionHandle, reader: HandleReader, *, raw: bool) -> SectionFile:
+def _open(handle: _SectionHandle, reader: HandleReader, *, raw: bool) -> SectionStream:
     stream = reader.open_stream(handle.delegate)
     if raw:
         found = find_raw_sections(stream, handle.key_groups, handle.offsets)
-        return SectionFile(handle, stream, 0, {each.key_group: each for each in found})
+        return SectionStream(handle, stream, 0, {each.key_group: each for each in found})
     known = [NEVER_STARTED if offset == NO_SECTION else offset for offset in handle.offsets]
     sections = find_raw_sections(stream, handle.key_groups, known)
     first = sections[0].start if sections else stream.size
@@ -538,11 +538,11 @@ def _open(handle: _SectionHandle, reader: HandleReader, *, raw: bool) -> Section
         # All that stands in front of the sections is copied then; no more than the header, unless a rescaling before
         # has left it out.
         end = first
-    return SectionFile(handle, stream, end, {each.key_group: each for each in sections}, beginning[:end])
+    return SectionStream(handle, stream, end, {each.key_group: each for each in sections}, beginning[:end])
 
 
 def _assemble(
-    files: Sequence[SectionFile], own: KeyGroupRange, assembler: Assembler, *, raw: bool, narrow: bool
+    files: Sequence[SectionStream], own: KeyGroupRange, assembler: Assembler, *, raw: bool, narrow: bool
 ) -> KeyedStateHandle | NeedsRecords | None:
     files = sorted(files, key=lambda file: file.handle.key_groups.start)
     intersections = [file.handle.key_groups.intersect(own) for file in files]
@@ -576,14 +576,14 @@ def _assemble(
     return _make_handle(first.handle, own, tuple(offsets.values()), assembler.make_handle(ranges))
 
 
-def _find_header(file: SectionFile) -> StreamRange:
+def _find_header(file: SectionStream) -> StreamRange:
     """The header of an old file beside sections that are copied: bytes that planning has read are not read again."""
     if len(file.beginning) < file.header_end:
         return StreamRange(file.stream, 0, file.header_end)
     return StreamRange(StateStream(file.stream.name, file.header_end, data=file.header), 0, file.header_end)
 
 
-def _share(files: Sequence[SectionFile], sections: Sequence[Section]) -> StreamStateHandle | None:
+def _share(files: Sequence[SectionStream], sections: Sequence[Section]) -> StreamStateHandle | None:
     """The one old file of some sections, up to the last of them; None when they do not lie side by side in one file."""
     ordered = sorted(sections, key=lambda each: each.start)
     end = ordered[-1].end if ordered else files[0].header_end
@@ -681,7 +681,7 @@ _GROWTH = 8
 
 
 @dataclass(frozen=True)
-class ElementFile:
+class ElementStream:
     """An old stream of operator state, and all that handles name of it.
 
     Attributes:
@@ -809,7 +809,7 @@ def assemble_operator(
     for handle in full.values():
         states.setdefault(handle.delegate, []).extend(handle.states)
     opened = {
-        each: ElementFile(reader.open_stream(each), raw, tuple(found), reader.kept) for each, found in states.items()
+        each: ElementStream(reader.open_stream(each), raw, tuple(found), reader.kept) for each, found in states.items()
     }
     files = {index: opened[each.delegate] for index, each in full.items()}
     changed = {index for index, file in files.items() if not dropped.isdisjoint(file.ranks)} if dropped else set()
@@ -861,7 +861,7 @@ def assemble_operator(
 def _keep(
     shares: Sequence[Share],
     handles: Mapping[int, OperatorStateHandle],
-    files: Mapping[int, ElementFile],
+    files: Mapping[int, ElementStream],
     *,
     narrow: bool,
 ) -> OperatorStateHandle | None:
@@ -881,7 +881,7 @@ def _keep(
     return replace(first, states=tuple(OperatorStateMetaInfo(*state) for state in states))
 
 
-def _can_share(file: ElementFile, delegate: StreamStateHandle, whole: Set[StreamStateHandle]) -> bool:
+def _can_share(file: ElementStream, delegate: StreamStateHandle, whole: Set[StreamStateHandle]) -> bool:
     """Whether copies of broadcast state may stay in a file: its list elements have a handle, or there are none."""
     return delegate in whole or not _select_lists(_name_states(file.states))
 
@@ -911,7 +911,7 @@ def _list_states(shares: Sequence[Share]) -> list[_State]:
 
 
 def _assemble_elements(
-    shares: Sequence[Share], files: Mapping[int, ElementFile], assembler: Assembler, dropped: Set[str]
+    shares: Sequence[Share], files: Mapping[int, ElementStream], assembler: Assembler, dropped: Set[str]
 ) -> OperatorStateHandle:
     used = list({id(files[share.subtask]): files[share.subtask] for share in shares}.values())
     header, ranks = _join_headers(used, dropped)
@@ -938,7 +938,7 @@ def _assemble_elements(
     return OperatorStreamStateHandle(states, assembler.make_handle(ranges))
 
 
-def _join_headers(files: Sequence[ElementFile], dropped: Set[str]) -> tuple[bytes, Mapping[str, int]]:
+def _join_headers(files: Sequence[ElementStream], dropped: Set[str]) -> tuple[bytes, Mapping[str, int]]:
     """Header bytes that fit the elements of all files, without dropped states, and the order of states in them."""
     if len({file.header for file in files}) == 1 and all(dropped.isdisjoint(file.ranks) for file in files):
         names = dict.fromkeys(name for file in files for name in file.ranks)

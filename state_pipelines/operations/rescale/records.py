@@ -84,7 +84,6 @@ if TYPE_CHECKING:
         OperatorRequest,
         RescaleRequest,
     )
-    from state_pipelines.operations.rescale.snapshot_merge import KeyHashes
     from state_pipelines.operations.write.publication import FileMode
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.snapshot import Operator
@@ -119,7 +118,7 @@ class Shuffle:
     context: RecordContext
     max_parallelism: int
     target: Location
-    hasher: KeyHashes | None
+    hasher: KeyHasher | None
     key_filter: KeyFilter | None = None
     key_groups: KeyGroupRange | None = None
     digests: bool = False
@@ -177,7 +176,7 @@ class Shuffle:
         states = {infos[old].name: spill.states.get(new, RecordDigest()) for old, new in self.states}
         return Spill(self.target, self.max_parallelism, spill.blocks, states, dropped, found)
 
-    def _hash(self, state: int, records: KeyedRecords, hasher: KeyHashes) -> npt.NDArray[np.int32]:
+    def _hash(self, state: int, records: KeyedRecords, hasher: KeyHasher) -> npt.NDArray[np.int32]:
         """Hash codes that agree with the key groups in which the records lie."""
         header = self.source.header
         with at(state=header.states[state].name, file=records.file):
@@ -212,7 +211,7 @@ class Gather:
     context: RecordContext
     target: Location
     rule: MergeRule = MergeRule.ERROR
-    hasher: KeyHashes | None = None
+    hasher: KeyHasher | None = None
     verify: bool = True
     batch: int = BATCH
 
@@ -558,7 +557,7 @@ class RecordsPlan:
 
 
 @dataclass(frozen=True)
-class OperatorPlan:
+class OperatorTasks:
     """Tasks for one operator.
 
     Attributes:
@@ -620,7 +619,7 @@ class RescalePlan:
     edited: EditedSnapshot
     request: RescaleRequest
     target: Location
-    operators: tuple[OperatorPlan, ...]
+    operators: tuple[OperatorTasks, ...]
     files: FileMode
     verify: bool
     notes: tuple[str, ...]

@@ -13,7 +13,7 @@ from state_pipelines.operations.key_search import search_keys
 from state_pipelines.operations.local_processes import choose_runner, run_tasks
 from state_pipelines.operations.rescale.records import (
     MovedRecords,
-    OperatorPlan,
+    OperatorTasks,
     RescalePlan,
     Way,
     check_chosen_keys,
@@ -154,7 +154,7 @@ def plan_rescale(
     return plan
 
 
-def _note_conflicts(plans: Sequence[OperatorPlan]) -> list[str]:
+def _note_conflicts(plans: Sequence[OperatorTasks]) -> list[str]:
     """Note a limit that Flink does not report, for operators that may be chained: those of one parallelism."""
     found: dict[int, dict[int, list[str]]] = {}
     for change in (plan.change for plan in plans if plan.change.keyed is not Way.NONE):
@@ -169,7 +169,7 @@ def _note_conflicts(plans: Sequence[OperatorPlan]) -> list[str]:
     ]
 
 
-def _note_max_parallelism(plans: Sequence[OperatorPlan]) -> list[str]:
+def _note_max_parallelism(plans: Sequence[OperatorTasks]) -> list[str]:
     """Reminder that the job decides what it restores with."""
     changed: dict[int, list[str]] = {}
     for plan in plans:
@@ -274,7 +274,7 @@ def rehearse(plan: RescalePlan, run: Runner | None = None) -> None:
         check_chosen_keys(chosen, move_records(chosen, target, target, run))
 
 
-def _plan_rehearsal(plan: OperatorPlan) -> Iterator[CountKeyed]:
+def _plan_rehearsal(plan: OperatorTasks) -> Iterator[CountKeyed]:
     if plan.records is None:
         return
     for operator in (plan.edited.operator, *plan.edited.merged):
@@ -360,7 +360,7 @@ def _require_gone(plan: RescalePlan, result: Snapshot, run: Runner) -> None:
             )
 
 
-def _find_written(plan: OperatorPlan, result: Snapshot) -> Operator:
+def _find_written(plan: OperatorTasks, result: Snapshot) -> Operator:
     """The operator in the new snapshot."""
     found = [each for each in result.operators if each.metadata.operator_id == plan.state.operator_id]
     if not found:
@@ -372,7 +372,7 @@ def _find_written(plan: OperatorPlan, result: Snapshot) -> Operator:
     return found[0]
 
 
-def _find_read(plan: OperatorPlan, own: MovedRecords) -> Mapping[str, RecordDigest] | None:
+def _find_read(plan: OperatorTasks, own: MovedRecords) -> Mapping[str, RecordDigest] | None:
     """Digests of all keyed state of the old operator, where it was read whole to be moved; else it is read again."""
     edited = plan.edited
     if not own.found or edited.merged or plan.dropped or edited.request.keys is not None:

@@ -30,7 +30,7 @@ from state_pipelines.operations.rescale.assembly import (
 from state_pipelines.operations.rescale.records import (
     KeyedHandles,
     OperatorChange,
-    OperatorPlan,
+    OperatorTasks,
     RecordMove,
     RecordsPlan,
     Way,
@@ -43,8 +43,8 @@ from state_pipelines.snapshot.checks import check_database_keys, check_elements
 from state_pipelines.snapshot.operator_state import (
     RAW_KEYED_NAME,
     RAW_OPERATOR_NAME,
-    BroadcastState,
     Detected,
+    OperatorBroadcastState,
     OperatorListState,
     narrow_enumerator,
 )
@@ -144,7 +144,7 @@ def _is_left(row: Mapping[str, Any]) -> bool:
 
 def plan_operator(
     edited: EditedOperator, request: RescaleRequest, target: Location, *, files: FileMode, verify: bool
-) -> OperatorPlan:
+) -> OperatorTasks:
     """Decide how one operator gets its new form.
 
     Args:
@@ -211,7 +211,7 @@ class _Planner:
     def _sources(self) -> tuple[Operator, ...]:
         return (self.operator, *self.edited.merged)
 
-    def plan(self) -> OperatorPlan:
+    def plan(self) -> OperatorTasks:
         """Choose the way."""
         compute_key_group_range(0, self.parallelism, self.max_parallelism)
         self._check_states()
@@ -315,7 +315,7 @@ class _Planner:
         records: RecordsPlan | None,
         reason: str,
         hashes: tuple[str, ...],
-    ) -> OperatorPlan:
+    ) -> OperatorTasks:
         """The operator with its keyed state, as far as it is reused, and the operator state of all sources."""
         self._check_operator_states()
         self._check_broadcasts()
@@ -412,7 +412,7 @@ class _Planner:
         found: dict[str, set[RecordDigest]] = {}
         for operator in self._sources:
             for state in operator.operator_states:
-                if isinstance(state, BroadcastState) and state.name not in self.dropped:
+                if isinstance(state, OperatorBroadcastState) and state.name not in self.dropped:
                     found.setdefault(state.name, set()).update(digest_pairs(state))
         for name, copies in found.items():
             if len(copies) > 1:
@@ -506,7 +506,7 @@ class _Planner:
         assemblies: tuple[FileAssembly, ...] = (),
         records: RecordsPlan | None = None,
         hashes: tuple[str, ...] = (),
-    ) -> OperatorPlan:
+    ) -> OperatorTasks:
         change = OperatorChange(
             former=self.edited.former,
             label=self.operator.label,
@@ -518,4 +518,4 @@ class _Planner:
             hashes=hashes,
             moved=self._find_moved(state),
         )
-        return OperatorPlan(self.edited, change, state, assemblies, records, self.dropped, tuple(self.notes))
+        return OperatorTasks(self.edited, change, state, assemblies, records, self.dropped, tuple(self.notes))

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.rescale.rescale_request import EditedSnapshot
     from state_pipelines.snapshot import Operator
     from state_pipelines.snapshot.handle_readers import RawKeyedSubtaskState
-    from state_pipelines.snapshot.operator_state import BroadcastState
+    from state_pipelines.snapshot.operator_state import OperatorBroadcastState
 
 StateDescription = StateMetaInfo | bytes
 """Description of a state in the header, or the bytes of a header that cannot be read."""
@@ -256,7 +256,7 @@ def digest_lists(operator: Operator) -> dict[str, RecordDigest]:
     return found
 
 
-def digest_pairs(state: BroadcastState) -> set[RecordDigest]:
+def digest_pairs(state: OperatorBroadcastState) -> set[RecordDigest]:
     """Digest the copies of a broadcast state, independent of the order of their entries.
 
     Copies whose entries have no known ends count as one entry each.
@@ -299,7 +299,7 @@ SPLIT_SIZE = 32 << 20
 
 
 @dataclass(frozen=True)
-class Counted:
+class ProofCounts:
     """Findings of one task, by name of the state.
 
     Attributes:
@@ -346,7 +346,7 @@ class CountKeyed:
         """As `Work` says."""
         return count_threads(self.hasher, [self.file])
 
-    def run(self) -> Counted:
+    def run(self) -> ProofCounts:
         """Read the file.
 
         Raises:
@@ -358,7 +358,7 @@ class CountKeyed:
         except UnsupportedError as error:
             if sections is None:
                 raise
-            return Counted({}, self._count_misplaced(), sections=sections, unread=str(error))
+            return ProofCounts({}, self._count_misplaced(), sections=sections, unread=str(error))
 
     def _count_misplaced(self) -> dict[str, int]:
         if self.key_groups is None:
@@ -367,7 +367,7 @@ class CountKeyed:
             return {KEYED_STATE: sum(each.key_group not in self.key_groups for each in sections)}
         return {KEYED_STATE: self.file.key_groups.number - self.file.key_groups.intersect(self.key_groups).number}
 
-    def _read(self) -> Counted:
+    def _read(self) -> ProofCounts:
         digests: dict[str, RecordDigest] = {}
         misplaced: dict[str, int] = {}
         misfiled: dict[str, int] = {}
@@ -385,7 +385,7 @@ class CountKeyed:
                     wrong = assign_key_groups(codes, self.context.max_parallelism) != records.key_groups
                     misfiled[info.name] = misfiled.get(info.name, 0) + int(wrong.sum())
             infos = {info.name: frozenset([info]) for info in states}
-        return Counted(digests, misplaced, misfiled, infos=infos)
+        return ProofCounts(digests, misplaced, misfiled, infos=infos)
 
 
 @dataclass(frozen=True)
@@ -406,7 +406,7 @@ class CountOperatorState:
     # It is little beside keyed state, for which processes need not be started then.
     threads: ClassVar[int] = KERNEL_THREADS
 
-    def run(self) -> Counted:
+    def run(self) -> ProofCounts:
         """Read them."""
         digests: dict[str, RecordDigest] = {}
         copies: dict[str, dict[int, RecordDigest]] = {}
@@ -424,7 +424,7 @@ class CountOperatorState:
                 digests[RAW_KEYED_NAME] = sum(
                     (digest_sections(each.stream, each.sections) for each in self.sections), RecordDigest()
                 )
-        return Counted(digests, copies=copies, infos={name: frozenset(each) for name, each in infos.items()})
+        return ProofCounts(digests, copies=copies, infos={name: frozenset(each) for name, each in infos.items()})
 
 
 def compare_sides(sides: Sequence[ProofSide], run: Runner) -> tuple[StateProof, ...]:
@@ -525,18 +525,18 @@ def _plan_counts(operator: Operator, side: ProofSide, *, is_after: bool) -> Iter
 
 def _take_found(
     operator: Operator, found: Mapping[str, RecordDigest]
-) -> Iterator[tuple[bool, CountKeyed | CountOperatorState, Counted]]:
+) -> Iterator[tuple[bool, CountKeyed | CountOperatorState, ProofCounts]]:
     """Results of the old keyed state that is not read again."""
     files = operator.stored_files
     digests = {name: digest.without_key_groups for name, digest in found.items()}
     for file in files[:1]:
         infos = {info for each in files for info in each.header.states}
         named = {name: frozenset[StateDescription](info for info in infos if info.name == name) for name in digests}
-        yield False, CountKeyed(operator.label, file, operator.record_context), Counted(digests, infos=named)
+        yield False, CountKeyed(operator.label, file, operator.record_context), ProofCounts(digests, infos=named)
 
 
 def _compare(
-    side: ProofSide, counted: Iterable[tuple[bool, CountKeyed | CountOperatorState, Counted]]
+    side: ProofSide, counted: Iterable[tuple[bool, CountKeyed | CountOperatorState, ProofCounts]]
 ) -> Iterator[StateProof]:
     results = list(_by_sections(side, list(counted)))
     keyed_names = {name for _, task, result in results if isinstance(task, CountKeyed) for name in result.digests}
@@ -603,8 +603,8 @@ def _find_modes(operators: Iterable[Operator]) -> dict[str, set[OperatorStateMod
 
 
 def _by_sections(
-    side: ProofSide, results: list[tuple[bool, CountKeyed | CountOperatorState, Counted]]
-) -> list[tuple[bool, CountKeyed | CountOperatorState, Counted]]:
+    side: ProofSide, results: list[tuple[bool, CountKeyed | CountOperatorState, ProofCounts]]
+) -> list[tuple[bool, CountKeyed | CountOperatorState, ProofCounts]]:
     """Results with key groups of heap native and changelog state as a whole, where records of some cannot be found.
 
     That proves as much where the key groups were copied as bytes: each is compared with its number.
@@ -624,13 +624,15 @@ def _by_sections(
             task,
             result
             if result.sections is None
-            else Counted({KEYED_STATE: result.sections}, {KEYED_STATE: sum(result.misplaced.values())}, infos=infos),
+            else ProofCounts(
+                {KEYED_STATE: result.sections}, {KEYED_STATE: sum(result.misplaced.values())}, infos=infos
+            ),
         )
         for is_after, task, result in results
     ]
 
 
-def _is_reformed(name: str, before: Iterable[Counted], after: Iterable[Counted]) -> bool:
+def _is_reformed(name: str, before: Iterable[ProofCounts], after: Iterable[ProofCounts]) -> bool:
     """Whether what is there has another form than what was there; subclasses of POJOs may be listed together."""
     old, new = ({info for each in found for info in each.infos.get(name, ())} for found in (before, after))
     if new <= old:

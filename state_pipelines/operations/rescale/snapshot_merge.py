@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -407,18 +407,7 @@ def split_records(addresses, sizes, counts, maps, prefix, starts, lengths, key_e
     return found
 
 
-class KeyHashes(Protocol):
-    """Knows the hash codes of keys; can be sent to other processes and shared by threads."""
-
-    @property
-    def has_kernel(self) -> bool:
-        """Whether keys are hashed by a kernel, where they lie."""
-
-    def hash_keys(self, records: KeyedRecords) -> npt.NDArray[np.int32]:
-        """`hashCode()` of each key, i32[n]; a key begins at `key_starts`, and more may follow it up to `key_ends`."""
-
-
-def count_threads(hasher: KeyHashes | None, files: Sequence[KeyedFile] = ()) -> int:
+def count_threads(hasher: KeyHasher | None, files: Sequence[KeyedFile] = ()) -> int:
     """Number of threads that can find the records of files, and hash their keys, at a time; see `Work`.
 
     Hashing of keys that no kernel knows is Python's.
@@ -426,7 +415,7 @@ def count_threads(hasher: KeyHashes | None, files: Sequence[KeyedFile] = ()) -> 
     return count_kernel_threads(files) if hasher is None or hasher.has_kernel else 1
 
 
-def hash_keys(hasher: KeyHashes, records: KeyedRecords, *, timers: bool) -> npt.NDArray[np.int32]:
+def hash_keys(hasher: KeyHasher, records: KeyedRecords, *, timers: bool) -> npt.NDArray[np.int32]:
     """`hashCode()` of the key of each record, i32[n]; the key of a timer follows its timestamp."""
     return hasher.hash_keys(replace(records, key_starts=records.key_starts + TIMESTAMP) if timers else records)
 

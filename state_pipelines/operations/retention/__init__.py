@@ -6,7 +6,7 @@ from state_pipelines.operations.retention.application import ApplyLimits, ApplyR
 from state_pipelines.operations.retention.own_directory import (
     AuditLog,
     AuditRecord,
-    Outcome,
+    DeletionOutcome,
     Pin,
     open_audit_log,
     pin_snapshot,
@@ -37,8 +37,8 @@ __all__ = [
     "ApplyResult",
     "AuditLog",
     "AuditRecord",
+    "DeletionOutcome",
     "KeepRule",
-    "Outcome",
     "PathKind",
     "Pin",
     "PlannedPath",

@@ -31,7 +31,7 @@ from state_pipelines.operations.retention.own_directory import (
     AuditLog,
     AuditRecord,
     AuditRun,
-    Outcome,
+    DeletionOutcome,
     find_leftovers,
     is_fingerprint,
     open_audit_log,
@@ -203,12 +203,12 @@ class DeletionBatches:
         dropped = [record for record in left if record.path not in planned]
         states = self._stat(dropped)
         records = [
-            record.with_outcome(Outcome.MISSING, now)
+            record.with_outcome(DeletionOutcome.MISSING, now)
             if state is None
-            else record.with_outcome(Outcome.KEPT, now, "the plan of now keeps it")
+            else record.with_outcome(DeletionOutcome.KEPT, now, "the plan of now keeps it")
             for record, state in zip(dropped, states, strict=True)
         ]
-        self.kept += [record for record in records if record.outcome is Outcome.KEPT]
+        self.kept += [record for record in records if record.outcome is DeletionOutcome.KEPT]
         self._run.append(records)
 
     def delete(self, todo: list[PlannedPath]) -> None:
@@ -298,7 +298,7 @@ class DeletionBatches:
             self._keep([each], reason)
             if each.kind is PathKind.METADATA:
                 self.stopped = "a _metadata file is not as planned, and what it references must stay"
-        self._log(missing, Outcome.MISSING)
+        self._log(missing, DeletionOutcome.MISSING)
         self._fail(failed)
         if any(each.kind is PathKind.METADATA for each, _ in failed):
             self.stopped = "a _metadata file could not be checked, and what it references must stay"
@@ -322,16 +322,16 @@ class DeletionBatches:
         results = list(zip(files, locations, errors, strict=True))
         context.watch.forget(location for _, location, error in results if error is None)
         gone = [each for each, _, error in results if error is None]
-        self._log(gone, Outcome.QUARANTINED if context.quarantine else Outcome.DELETED)
+        self._log(gone, DeletionOutcome.QUARANTINED if context.quarantine else DeletionOutcome.DELETED)
         self._fail([(each, str(error)) for each, _, error in results if error is not None])
         return len(gone) == len(files)
 
     def _remove_directory(self, directory: PlannedPath) -> None:
         root, location = self._locate(directory.path)
         if remove_empty_directory(location, root.location):
-            self._log([directory], Outcome.DELETED)
+            self._log([directory], DeletionOutcome.DELETED)
         elif not exists(location):
-            self._log([directory], Outcome.MISSING)
+            self._log([directory], DeletionOutcome.MISSING)
         elif any(each.path.startswith(f"{directory.path}/") for each in self.failed):
             self._fail([(directory, "files of it could not be deleted")])
         else:
@@ -339,7 +339,7 @@ class DeletionBatches:
 
     def _keep(self, files: Sequence[PlannedPath], reason: str) -> None:
         now = self._context.clock()
-        records = [to_record(each, self._run.name, now, Outcome.KEPT, reason) for each in files]
+        records = [to_record(each, self._run.name, now, DeletionOutcome.KEPT, reason) for each in files]
         self.kept += records
         self._handled += len(records)
         self._run.append(records)
@@ -347,12 +347,12 @@ class DeletionBatches:
     def _fail(self, files: Sequence[tuple[PlannedPath, str]]) -> None:
         """Log paths that are still there, each with the reason: the next run of the plan tries them again."""
         now = self._context.clock()
-        records = [to_record(each, self._run.name, now, Outcome.FAILED, reason) for each, reason in files]
+        records = [to_record(each, self._run.name, now, DeletionOutcome.FAILED, reason) for each, reason in files]
         self.failed += records
         self._handled += len(records)
         self._run.append(records)
 
-    def _log(self, files: Sequence[PlannedPath], outcome: Outcome) -> None:
+    def _log(self, files: Sequence[PlannedPath], outcome: DeletionOutcome) -> None:
         now = self._context.clock()
         for each in files:
             self.numbers[each.kind.value] += 1
@@ -376,7 +376,9 @@ class DeletionBatches:
         return root, join(root.location, path[len(root.path) + 1 :])
 
 
-def to_record(each: PlannedPath, fingerprint: str, now: datetime, outcome: Outcome, detail: str = "") -> AuditRecord:
+def to_record(
+    each: PlannedPath, fingerprint: str, now: datetime, outcome: DeletionOutcome, detail: str = ""
+) -> AuditRecord:
     """The line of the audit log for a path of a plan."""
     return AuditRecord(
         each.path, each.bytes, each.kind.value, each.reason, each.modified, fingerprint, outcome, now, detail
@@ -598,7 +600,7 @@ class Application(ApplyContext):
         require_restorable(plan, self.open_snapshot)
         _require_outside(self.log, plan, self.roots, self.key)
         now = self.clock()
-        records = [to_record(each, fingerprint, now, Outcome.INTENDED) for each in plan.delete]
+        records = [to_record(each, fingerprint, now, DeletionOutcome.INTENDED) for each in plan.delete]
         new = self.log.start_run(
             fingerprint, records, time=now, roots=list(plan.roots), quarantine=self.quarantine, bytes=plan.bytes
         )

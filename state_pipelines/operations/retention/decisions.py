@@ -110,7 +110,7 @@ _COPY_SECONDS = 60
 
 
 @dataclass
-class Job:
+class JobFiles:
     """A Flink job as far as its files show it.
 
     Attributes:
@@ -149,19 +149,19 @@ class JobIndex:
 
     def __init__(self, found: Survey, now: datetime, min_age: timedelta) -> None:
         self._names: dict[str, str] = {}
-        self.jobs: dict[str, Job] = {}
-        self.snapshot_jobs: dict[str, Job] = {}
+        self.jobs: dict[str, JobFiles] = {}
+        self.snapshot_jobs: dict[str, JobFiles] = {}
         self._collect_names(found)
         self._collect_snapshots(found)
         self._collect_activity(found, now, min_age)
 
-    def job_of(self, directory_key: str) -> Job | None:
+    def job_of(self, directory_key: str) -> JobFiles | None:
         """The job to whose checkpoints a directory belongs: `chk-N`, `shared` and the like; None for others."""
         name = self._names.get(directory_key)
         return None if name is None else self._job(name)
 
-    def _job(self, name: str) -> Job:
-        return self.jobs.setdefault(name, Job(name))
+    def _job(self, name: str) -> JobFiles:
+        return self.jobs.setdefault(name, JobFiles(name))
 
     def _collect_names(self, found: Survey) -> None:
         directories = {file.directory_key for file in found.files.values()} | set(found.directories)
@@ -316,7 +316,7 @@ def kind_of(snapshot: FoundSnapshot) -> SnapshotKind:
 
 
 def _protect(
-    job: Job,
+    job: JobFiles,
     restorable: Mapping[str, bool | None],
     policy: RetentionPolicy,
     now: datetime,
@@ -347,7 +347,7 @@ def _protect(
     return reasons
 
 
-def _newest_restorable(job: Job, restorable: Mapping[str, bool | None]) -> list[FoundSnapshot]:
+def _newest_restorable(job: JobFiles, restorable: Mapping[str, bool | None]) -> list[FoundSnapshot]:
     """The newest restorable snapshot, and a newer one for which this is not known.
 
     The same of the checkpoints alone, because a savepoint may have been taken by another job of the same first digits.
@@ -368,7 +368,7 @@ class _Outcome:
 
 
 def _apply_rules(
-    job: Job,
+    job: JobFiles,
     restorable: Mapping[str, bool | None],
     policy: RetentionPolicy,
     protected: Mapping[str, Collection[str]],
@@ -404,7 +404,7 @@ def _apply_rules(
     return outcomes
 
 
-def _find_rule(snapshot: FoundSnapshot, job: Job, rules: Sequence[PolicyRule]) -> int | None:
+def _find_rule(snapshot: FoundSnapshot, job: JobFiles, rules: Sequence[PolicyRule]) -> int | None:
     reading = snapshot.reading
     formats = reading.formats if isinstance(reading, SnapshotReferences) else frozenset()
     kind = kind_of(snapshot)
@@ -520,7 +520,7 @@ class _Directory:
     """
 
     kind: PathKind
-    job: Job | None
+    job: JobFiles | None
     number: int | None = None
     newest: datetime | None = None
     everything: bool = False
@@ -758,7 +758,7 @@ class FileJudge:
             others = {key for key in others if key not in self._found.files}
         return f"a snapshot references a file of this name at {min(others)}; this may be its copy" if others else None
 
-    def _has_ended(self, job: Job | None) -> bool:
+    def _has_ended(self, job: JobFiles | None) -> bool:
         """Whether a job has changed nothing for so long that no lower `min_age` counts."""
         newest = None if job is None else job.newest_change
         return job is not None and not job.may_run and newest is not None and self._now - newest >= MIN_AGE

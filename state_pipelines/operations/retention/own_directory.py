@@ -282,7 +282,7 @@ def pin_restored(
     """
     keys = keys or PathKeys()
     suffix = f"/{METADATA_FILE}"
-    back = [each.path for each in records if each.outcome in (Outcome.RESTORED, Outcome.INCOMPLETE)]
+    back = [each.path for each in records if each.outcome in (DeletionOutcome.RESTORED, DeletionOutcome.INCOMPLETE)]
     snapshots = [each.removesuffix(suffix) for each in back if each.endswith(suffix)]
     for path in snapshots:
         root = next((each for each in roots if find_pinnable(each, path, keys) is not None), roots[0])
@@ -347,7 +347,7 @@ _LONG_REASON = 300
 _KINDS = frozenset({QUARANTINED, *PathKind})
 
 
-class Outcome(StrEnum):
+class DeletionOutcome(StrEnum):
     """Record of an action on a path."""
 
     INTENDED = "intended"
@@ -390,11 +390,11 @@ class AuditRecord:
     reason: str
     modified: datetime | None
     fingerprint: str
-    outcome: Outcome
+    outcome: DeletionOutcome
     time: datetime
     detail: str = ""
 
-    def with_outcome(self, outcome: Outcome, time: datetime, detail: str = "") -> AuditRecord:
+    def with_outcome(self, outcome: DeletionOutcome, time: datetime, detail: str = "") -> AuditRecord:
         """The record of a later time."""
         return replace(self, outcome=outcome, time=time, detail=detail)
 
@@ -486,7 +486,7 @@ class AuditRun:
         """The deletions without an outcome or with a failure, by path."""
         left: dict[str, AuditRecord] = {}
         for record in self.read():
-            if record.outcome in (Outcome.INTENDED, Outcome.FAILED):
+            if record.outcome in (DeletionOutcome.INTENDED, DeletionOutcome.FAILED):
                 left[record.path] = record
             else:
                 left.pop(record.path, None)
@@ -634,7 +634,7 @@ def _parse_line(line: str, location: Location, number: int) -> AuditRecord | Non
             reason=fields["reason"],
             modified=None if modified is None else datetime.fromisoformat(modified),
             fingerprint=fields["fingerprint"],
-            outcome=Outcome(fields["outcome"]),
+            outcome=DeletionOutcome(fields["outcome"]),
             time=datetime.fromisoformat(fields["time"]),
             detail=str(fields.get("detail", "")),
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from state_pipelines.errors import StateError, Where
 from state_pipelines.operations.retention.decisions import YOUNG, YOUNG_SNAPSHOT, FileJudge, JobIndex, decide, kind_of
 from state_pipelines.operations.retention.own_directory import (
-    Outcome,
+    DeletionOutcome,
     find_leftovers,
     is_fingerprint,
     locate_pins,
@@ -203,7 +203,8 @@ class _Planner:
             self.reader.keys.key(record.path).rpartition("/")[0]
             for log in logs.values()
             for record in log.read_about(names)
-            if record.kind == PathKind.METADATA and record.outcome in (Outcome.DELETED, Outcome.QUARANTINED)
+            if record.kind == PathKind.METADATA
+            and record.outcome in (DeletionOutcome.DELETED, DeletionOutcome.QUARANTINED)
         }
         explained = [each for each in tagged if any(map(each.covers, removed))]
         notes = [

@@ -19,7 +19,7 @@ from state_pipelines.operations.retention.own_directory import (
     QUARANTINED,
     AuditLog,
     AuditRecord,
-    Outcome,
+    DeletionOutcome,
     find_above,
     is_own_above,
     locate_own,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _DIRECTORY = "quarantine"
 _RESTORE = "restore"
-_BACK = (Outcome.RESTORED, Outcome.INCOMPLETE)
+_BACK = (DeletionOutcome.RESTORED, DeletionOutcome.INCOMPLETE)
 _SHOWN = 3
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 _NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-([0-9a-f]+)")
@@ -169,12 +169,12 @@ def restore_quarantined(
         if any(each.outcome in _BACK for run in restores for each in run.read()):
             hint = "It was restored before, as the audit log says"
         raise NotFoundError(f"nothing of {what} is in quarantine", where=Where(file=str(roots[0])), hint=hint)
-    planned = [_to_record(file, Outcome.INTENDED, now, "to be restored") for file in chosen]
+    planned = [_to_record(file, DeletionOutcome.INTENDED, now, "to be restored") for file in chosen]
     run = log.start_run(_RESTORE, planned, time=now, what=what)
     records = []
     blocked: set[str] = set()
     for file in chosen:
-        record = _to_record(file, Outcome.RESTORED, now)
+        record = _to_record(file, DeletionOutcome.RESTORED, now)
         try:
             if _is_metadata(file) and blocked:
                 raise StateError("kept in quarantine, because a file before it could not be restored")
@@ -183,15 +183,17 @@ def restore_quarantined(
             move_file(file.location, file.original, file.root)
         except StateError as error:
             blocked.add(file.original.path)
-            record = record.with_outcome(Outcome.FAILED, now, str(error))
+            record = record.with_outcome(DeletionOutcome.FAILED, now, str(error))
         records.append(record)
     run.append(records)
     # Snapshots that were there before, to which files have come back.
     located = {str(each): each for each in present} | {str(file.original): file.original for file in chosen}
-    before = [replace(_to_record(chosen[0], Outcome.RESTORED, now), path=str(each), bytes=0) for each in present]
+    before = [
+        replace(_to_record(chosen[0], DeletionOutcome.RESTORED, now), path=str(each), bytes=0) for each in present
+    ]
     verified = _verify([*finished, *records], located, roots, mapping, now)
     verified += [each for each in _verify(before, located, roots, mapping, now) if each.detail]
-    run.append(each for each in verified if each.outcome is Outcome.INCOMPLETE)
+    run.append(each for each in verified if each.outcome is DeletionOutcome.INCOMPLETE)
     if not blocked:
         run.finish(now, restored=len(records))
     _remove_emptied(chosen)
@@ -210,10 +212,10 @@ def _verify(
     verified = []
     for record in records:
         location = known.get(record.path) or _locate(record.path, roots)
-        if record.outcome is Outcome.RESTORED and location is not None and location.name == METADATA_FILE:
+        if record.outcome is DeletionOutcome.RESTORED and location is not None and location.name == METADATA_FILE:
             errors, doubts = _find_missing(location, mapping, listings)
             if errors or doubts:
-                outcome = Outcome.INCOMPLETE if errors else Outcome.RESTORED
+                outcome = DeletionOutcome.INCOMPLETE if errors else DeletionOutcome.RESTORED
                 record = record.with_outcome(outcome, now, _join(errors or doubts))
         verified.append(record)
     return verified
@@ -271,10 +273,10 @@ def _finish_restore(
     moved = []
     for record in run.unfinished_records().values():
         location = _locate(record.path, roots)
-        if record.outcome is Outcome.INTENDED and record.path not in kept and location is not None:
+        if record.outcome is DeletionOutcome.INTENDED and record.path not in kept and location is not None:
             (found,) = stat_files([location], [root for root in roots if is_below(location.path, root.path)][:1])
             if isinstance(found, FileEntry) and found.size == record.bytes:
-                moved.append(record.with_outcome(Outcome.RESTORED, now))
+                moved.append(record.with_outcome(DeletionOutcome.RESTORED, now))
     run.append(moved)
     run.finish(now, restored=len(moved))
     return moved
@@ -292,16 +294,16 @@ def purge_quarantine(
     due = [file for file in list_quarantine(roots) if now - file.since >= keep]
     if not due:
         return []
-    run = log.start_run("purge", [_to_record(file, Outcome.INTENDED, now) for file in due], time=now)
+    run = log.start_run("purge", [_to_record(file, DeletionOutcome.INTENDED, now) for file in due], time=now)
     records = []
     for metadata in (True, False):
         group = [file for file in due if _is_metadata(file) is metadata]
         errors = delete_files([file.location for file in group], [file.root for file in group])
         for file, error in zip(group, errors, strict=True):
-            outcome = Outcome.PURGED if error is None else Outcome.FAILED
+            outcome = DeletionOutcome.PURGED if error is None else DeletionOutcome.FAILED
             records.append(_to_record(file, outcome, now, "" if error is None else str(error)))
     run.append(records)
-    if all(record.outcome is Outcome.PURGED for record in records):
+    if all(record.outcome is DeletionOutcome.PURGED for record in records):
         run.finish(now, purged=len(records))
     _remove_emptied(due)
     return records
@@ -365,7 +367,7 @@ def _is_metadata(file: QuarantinedFile) -> bool:
     return file.original.name == METADATA_FILE
 
 
-def _to_record(file: QuarantinedFile, outcome: Outcome, now: datetime, detail: str = "") -> AuditRecord:
+def _to_record(file: QuarantinedFile, outcome: DeletionOutcome, now: datetime, detail: str = "") -> AuditRecord:
     return AuditRecord(
         path=str(file.original),
         bytes=file.bytes,

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from state_pipelines.keyed.record_layout import KeyedRecords
-    from state_pipelines.keyed.row_encoding import EncodedRows, RecordEncoder
+    from state_pipelines.keyed.row_encoding import EncodedRecords, RecordEncoder
 
 _DIRECTORY_ROW = 16
 _BLOCK_ROW = 24
@@ -530,7 +530,7 @@ class StateSpillWriter:
     first: int = 0
     last: int = -1
 
-    def add(self, rows: EncodedRows) -> None:
+    def add(self, rows: EncodedRecords) -> None:
         """Take encoded rows, at least one."""
         self.spill.add(0, join_sides(rows.key_groups, rows.keys, rows.values))
         lowest, highest = int(rows.key_groups.min()), int(rows.key_groups.max())

@@ -12,8 +12,8 @@ from state_pipelines.serializers.compatibility import composites, objects
 from state_pipelines.serializers.compatibility.composites import compare_class
 from state_pipelines.serializers.compatibility.rules import (
     Compatibility,
-    Finding,
     Outcome,
+    SerializerDifference,
     combine,
     compare_nested,
     register_successor,
@@ -25,8 +25,8 @@ from state_pipelines.serializers.compatibility.rules import (
 
 __all__ = [
     "Compatibility",
-    "Finding",
     "Outcome",
+    "SerializerDifference",
     "combine",
     "compare_class",
     "compare_nested",

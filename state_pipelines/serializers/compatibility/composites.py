@@ -25,8 +25,8 @@ from state_pipelines.serializers.beam import BeamSerializer
 from state_pipelines.serializers.compatibility.rules import (
     SAME,
     Compatibility,
-    Finding,
     Outcome,
+    SerializerDifference,
     combine,
     compare_nested,
     differ,
@@ -53,12 +53,12 @@ from state_pipelines.serializers.tree import (
     MapData,
     Mapped,
     Nullable,
+    PositionalRow,
     Protobuf,
     PythonArray,
     PythonDecimal,
     PythonMap,
     PythonRow,
-    Row,
     RowData,
     RowDataKey,
     ScalaCollection,
@@ -144,8 +144,8 @@ def _enum(old: Enum, new: Enum) -> Compatibility:
     )
 
 
-def _removed_constant(enum_class: str, constant: str) -> Finding:
-    return Finding(
+def _removed_constant(enum_class: str, constant: str) -> SerializerDifference:
+    return SerializerDifference(
         path="",
         old=constant,
         new=None,
@@ -165,7 +165,7 @@ def _scala_enum(old: ScalaEnum, new: ScalaEnum) -> Compatibility:
     moved = [(name, number) for name, number in old.constants if now.get(name) != number]
     return combine(
         single(
-            Finding(
+            SerializerDifference(
                 path="",
                 old=f"{name} = {number}",
                 new=f"{name} = {now[name]}" if name in now else None,
@@ -211,7 +211,7 @@ def _generic_array(old: GenericArray, new: GenericArray) -> Compatibility:
 def _nullable(old: Nullable, new: Nullable) -> Compatibility:
     if old.padding == new.padding:
         return compare_nested(old, new)
-    padding = Finding(
+    padding = SerializerDifference(
         path="",
         old=f"padding {old.padding}",
         new=f"padding {new.padding}",
@@ -222,8 +222,8 @@ def _nullable(old: Nullable, new: Nullable) -> Compatibility:
     return compare_nested(old, new, padding)
 
 
-@rule.register(Row)
-def _row(old: Row, new: Row) -> Compatibility:
+@rule.register(PositionalRow)
+def _row(old: PositionalRow, new: PositionalRow) -> Compatibility:
     if old.supports_row_kind == new.supports_row_kind:
         return compare_nested(old, new)
     return compare_nested(old, new, _flag_differs("the row kind is stored", old.supports_row_kind))
@@ -246,7 +246,7 @@ def _tuple(old: Tuple, new: Tuple) -> Compatibility:
 @rule.register(Variants)
 def _variants(old: Variants, new: Variants) -> Compatibility:
     if old.text != new.text:
-        builder = Finding(
+        builder = SerializerDifference(
             path="",
             old=old.text,
             new=new.text,
@@ -276,7 +276,7 @@ def _coproduct(old: Coproduct, new: Coproduct) -> Compatibility:
     if kept:
         # Subtypes that are added at the end change no index.
         return _unnoticed(compare_nested(old, replace(new, serializers=new.serializers[: len(old.classes)])))
-    order = Finding(
+    order = SerializerDifference(
         path="",
         old=", ".join(old.classes),
         new=", ".join(new.classes),
@@ -322,8 +322,8 @@ def _unnoticed(compatibility: Compatibility) -> Compatibility:
 _FIRST_COMPARED_COPRODUCT = 3
 
 
-def _flag_differs(what: str, before: bool) -> Finding:
-    return Finding(
+def _flag_differs(what: str, before: bool) -> SerializerDifference:
+    return SerializerDifference(
         path="",
         old=f"{what}: {_yes_or_no(before)}",
         new=f"{what}: {_yes_or_no(not before)}",
@@ -336,8 +336,8 @@ def _yes_or_no(flag: bool) -> str:
     return "yes" if flag else "no"
 
 
-def _class_differs(before: str, after: str, word: str) -> Finding:
-    return Finding(
+def _class_differs(before: str, after: str, word: str) -> SerializerDifference:
+    return SerializerDifference(
         path="",
         old=before,
         new=after,
@@ -365,7 +365,7 @@ def _row_data(old: RowData | PythonRow, new: RowData | PythonRow) -> Compatibili
     return combine(single(_type_differs(f".f{index}", *pair)) for index, pair in pairs if pair[0] != pair[1])
 
 
-def find_renamed_fields(old: Serializer, new: Serializer, path: str) -> Iterator[Finding]:
+def find_renamed_fields(old: Serializer, new: Serializer, path: str) -> Iterator[SerializerDifference]:
     """Yield the fields of SQL rows that have another name at the same position, which Flink does not notice.
 
     Args:
@@ -376,7 +376,7 @@ def find_renamed_fields(old: Serializer, new: Serializer, path: str) -> Iterator
     if isinstance(old, RowData) and isinstance(new, RowData) and old.names is not None and new.names is not None:
         for index, (before, after) in enumerate(zip(old.names, new.names, strict=False)):
             if before != after:
-                yield Finding(
+                yield SerializerDifference(
                     path=f"{path}.f{index}",
                     old=before,
                     new=after,
@@ -390,7 +390,7 @@ def find_renamed_fields(old: Serializer, new: Serializer, path: str) -> Iterator
             yield from find_renamed_fields(nested_old, nested_new, path + step)
 
 
-def find_exchangeable_columns(node: Serializer, path: str, *, compares_names: bool) -> Iterator[Finding]:
+def find_exchangeable_columns(node: Serializer, path: str, *, compares_names: bool) -> Iterator[SerializerDifference]:
     """Yield the SQL rows in which several columns have one type, so that only their positions tell them apart.
 
     Args:
@@ -409,7 +409,7 @@ def find_exchangeable_columns(node: Serializer, path: str, *, compares_names: bo
             yield _exchangeable(where, f"columns of one type apart: {'; '.join(groups)}")
 
 
-def find_exchangeable_views(states: Mapping[str, Serializer]) -> Iterator[Finding]:
+def find_exchangeable_views(states: Mapping[str, Serializer]) -> Iterator[SerializerDifference]:
     """Yield the views of the aggregates of an operator that have one type, so that only numbers tell them apart.
 
     Args:
@@ -424,8 +424,8 @@ def find_exchangeable_views(states: Mapping[str, Serializer]) -> Iterator[Findin
             yield _exchangeable(names[0], f"views of aggregates of one type apart: {', '.join(names)}")
 
 
-def _exchangeable(path: str, what: str) -> Finding:
-    return Finding(
+def _exchangeable(path: str, what: str) -> SerializerDifference:
+    return SerializerDifference(
         path=path,
         old=None,
         new=None,
@@ -437,10 +437,10 @@ def _exchangeable(path: str, what: str) -> Finding:
     )
 
 
-def find_named_rows(node: Serializer, path: str) -> Iterator[Finding]:
+def find_named_rows(node: Serializer, path: str) -> Iterator[SerializerDifference]:
     """Yield the SQL rows whose snapshot has version 4, whose last bytes Flink up to 2.3 reads as the next snapshot."""
     if isinstance(node, RowData) and node.snapshot_version >= ROW_VERSION_WITH_NAMES:
-        yield Finding(
+        yield SerializerDifference(
             path=path,
             old=describe(node),
             new=None,
@@ -526,11 +526,11 @@ def _compare_parameters(
     )
 
 
-def _type_differs(path: str, before: LogicalType | None, after: LogicalType | None) -> Finding:
+def _type_differs(path: str, before: LogicalType | None, after: LogicalType | None) -> SerializerDifference:
     reason = "SQL types do not evolve, nullability included"
     if before is None or after is None:
         reason = "rows of SQL state gain and lose no fields"
-    return Finding(
+    return SerializerDifference(
         path=path,
         old=None if before is None else describe_type(before),
         new=None if after is None else describe_type(after),

@@ -5,7 +5,7 @@ restore succeeds without its values. Kryo compares the class, and registrations,
 Whether the *data* of Kryo can be read is a separate question: between Flink 1.x and 2.x they cannot, and no snapshot
 stores it (`find_kryo`). Avro resolves the new schema as reader with the old one as writer.
 Source: `PojoSerializerSnapshot.resolveSchemaCompatibility`, `PojoFieldUtils`, `KryoSerializerSnapshot`,
-`LinkedOptionalMap.mergeRightIntoLeft`, `AvroSerializerSnapshot`, and Avro's `SchemaCompatibility`, which looks at the
+`LinkedOptionalMap.mergeRightIntoLeft`, `AvroSerializerSnapshot`, and Avro's `Outcome`, which looks at the
 simple names of records, enums and fixed types, at aliases, defaults, promotions and branches of unions, and at no
 logical type.
 """
@@ -27,8 +27,8 @@ from state_pipelines.serializers.compatibility.composites import compare_class
 from state_pipelines.serializers.compatibility.rules import (
     SAME,
     Compatibility,
-    Finding,
     Outcome,
+    SerializerDifference,
     combine,
     list_paths,
     resolve_nested,
@@ -267,9 +267,9 @@ def _show(schema: object) -> str | None:
     return _kind(schema)
 
 
-def _after_migration(path: str, old: object, new: object, reason: str, *, loss: bool = False) -> Finding:
+def _after_migration(path: str, old: object, new: object, reason: str, *, loss: bool = False) -> SerializerDifference:
     remedy = "Nothing to do if the values may go; if the field has another name now, add an alias"
-    return Finding(
+    return SerializerDifference(
         path=path,
         old=_show(old),
         new=_show(new),
@@ -280,18 +280,23 @@ def _after_migration(path: str, old: object, new: object, reason: str, *, loss: 
     )
 
 
-def _mismatch(old: object, new: object, reason: str, path: str = "") -> Finding:
-    return Finding(
-        path=path, old=_show(old), new=_show(new), outcome=Outcome.INCOMPATIBLE, reason=reason, remedy=_REMEDY
+def _mismatch(old: object, new: object, reason: str, path: str = "") -> SerializerDifference:
+    return SerializerDifference(
+        path=path,
+        old=_show(old),
+        new=_show(new),
+        outcome=Outcome.INCOMPATIBLE,
+        reason=reason,
+        remedy=_REMEDY,
     )
 
 
-def _renamed(writer: dict[str, object], reader: dict[str, object]) -> Finding:
+def _renamed(writer: dict[str, object], reader: dict[str, object]) -> SerializerDifference:
     return _mismatch(writer, reader, f"{_show(writer)} became {_show(reader)} without an alias")
 
 
-def _class_renamed(old: Avro, new: Avro) -> Finding:
-    return Finding(
+def _class_renamed(old: Avro, new: Avro) -> SerializerDifference:
+    return SerializerDifference(
         path="",
         old=describe(old),
         new=describe(new),
@@ -307,8 +312,8 @@ def _needs_class(old: Avro, new: Avro) -> bool:
     return old.runtime_class != new.runtime_class and old.runtime_class != GENERIC_RECORD
 
 
-def _class_needed(old: Avro, new: Avro) -> Finding:
-    return Finding(
+def _class_needed(old: Avro, new: Avro) -> SerializerDifference:
+    return SerializerDifference(
         path="",
         old=old.runtime_class,
         new=new.runtime_class,
@@ -318,8 +323,8 @@ def _class_needed(old: Avro, new: Avro) -> Finding:
     )
 
 
-def _unreadable(old: Avro, new: Avro, error: Exception) -> Finding:
-    return Finding(
+def _unreadable(old: Avro, new: Avro, error: Exception) -> SerializerDifference:
+    return SerializerDifference(
         path="",
         old=describe(old),
         new=describe(new),
@@ -362,7 +367,7 @@ def _compare_registrations(
     before, names = [each.class_name for each in old], [*now]
     if before != names[: len(before)]:
         yield single(
-            Finding(
+            SerializerDifference(
                 path="",
                 old=", ".join(before),
                 new=", ".join(names) or None,
@@ -383,8 +388,8 @@ def _is_present(registration: KryoRegistration) -> bool:
     return registration.resolved and registration.value is not None
 
 
-def _missing(registration: KryoRegistration, word: str) -> Finding:
-    return Finding(
+def _missing(registration: KryoRegistration, word: str) -> SerializerDifference:
+    return SerializerDifference(
         path="",
         old=registration.class_name,
         new=None,
@@ -395,8 +400,8 @@ def _missing(registration: KryoRegistration, word: str) -> Finding:
     )
 
 
-def _replaced(registration: KryoRegistration, word: str) -> Finding:
-    return Finding(
+def _replaced(registration: KryoRegistration, word: str) -> SerializerDifference:
+    return SerializerDifference(
         path="",
         old=None,
         new=registration.class_name,
@@ -408,8 +413,8 @@ def _replaced(registration: KryoRegistration, word: str) -> Finding:
     )
 
 
-def _changed(registration: KryoRegistration, word: str) -> Finding:
-    return Finding(
+def _changed(registration: KryoRegistration, word: str) -> SerializerDifference:
+    return SerializerDifference(
         path="",
         old=registration.class_name,
         new=registration.class_name,
@@ -425,9 +430,9 @@ def find_kryo(serializer: Serializer, path: str = "value") -> Iterator[tuple[str
     return ((where, node) for where, node in list_paths(serializer, path) if isinstance(node, Kryo))
 
 
-def refuse_other_kryo(path: str, node: Kryo, written_by: int, read_by: int) -> Finding:
+def refuse_other_kryo(path: str, node: Kryo, written_by: int, read_by: int) -> SerializerDifference:
     """Make the finding for Kryo data that another major version of Kryo reads."""
-    return Finding(
+    return SerializerDifference(
         path=path,
         old=f"{describe(node)} written by Kryo {written_by}",
         new=f"read by Kryo {read_by}",
@@ -550,8 +555,8 @@ def _is_resolved(field: PojoField) -> bool:
     return field.declaring_class is not None and field.serializer is not None
 
 
-def _unreadable_pojo(field: PojoField) -> Finding:
-    return Finding(
+def _unreadable_pojo(field: PojoField) -> SerializerDifference:
+    return SerializerDifference(
         path=f".{quote(field.name)}",
         old=None,
         new=None,
@@ -573,7 +578,7 @@ def _is_gone(field: PojoField, old: Pojo, new: Pojo) -> bool:
     return owner in (None, old.pojo_class) or any(each.declaring_class == owner for each in new.fields)
 
 
-def _orphaned(field: PojoField, removed: Finding) -> Finding:
+def _orphaned(field: PojoField, removed: SerializerDifference) -> SerializerDifference:
     owner = field.declaring_class
     return replace(
         removed,
@@ -584,7 +589,7 @@ def _orphaned(field: PojoField, removed: Finding) -> Finding:
     )
 
 
-def _left_out(field: PojoField, owner: str, removed: Finding) -> Finding:
+def _left_out(field: PojoField, owner: str, removed: SerializerDifference) -> SerializerDifference:
     name = quote(field.name)
     return replace(
         removed,
@@ -599,7 +604,7 @@ def _left_out(field: PojoField, owner: str, removed: Finding) -> Finding:
 
 def _removed(
     field: PojoField, successor: PojoField | None, added: list[PojoField], *, is_known: bool = False
-) -> Finding:
+) -> SerializerDifference:
     name = quote(field.name)
     reason = f"the field {name} is gone: Flink drops its values without a word"
     reason += "" if is_known else ", or fails if it is transient now"
@@ -616,7 +621,7 @@ def _removed(
         remedy += f"; if it is called {' or '.join(twins)} now, migrate with a rename step, or its values are lost"
     else:
         remedy += "; if it has another name now, migrate with a rename step, or its values are lost"
-    return Finding(
+    return SerializerDifference(
         path=f".{name}",
         old=_describe(field.serializer),
         new=None,
@@ -627,9 +632,9 @@ def _removed(
     )
 
 
-def _moved(field: PojoField, successor: PojoField) -> Finding:
+def _moved(field: PojoField, successor: PojoField) -> SerializerDifference:
     name = quote(field.name)
-    return Finding(
+    return SerializerDifference(
         path=f".{name}",
         old=f"{field.declaring_class}#{name}",
         new=f"{successor.declaring_class}#{name}",
@@ -641,9 +646,9 @@ def _moved(field: PojoField, successor: PojoField) -> Finding:
     )
 
 
-def _added(field: PojoField) -> Finding:
+def _added(field: PojoField) -> SerializerDifference:
     name = quote(field.name)
-    return Finding(
+    return SerializerDifference(
         path=f".{name}",
         old=None,
         new=_describe(field.serializer),
@@ -682,8 +687,8 @@ def _compare_subclasses(old: Pojo, new: Pojo) -> list[Compatibility]:
     return results
 
 
-def _reconfigured(before: list[str], after: list[str], reason: str) -> Finding:
-    return Finding(
+def _reconfigured(before: list[str], after: list[str], reason: str) -> SerializerDifference:
+    return SerializerDifference(
         path="",
         old=", ".join(before) or None,
         new=", ".join(after) or None,
@@ -696,8 +701,8 @@ def _is_unresolved(subclass: PojoSubclass) -> bool:
     return not subclass.resolved or subclass.serializer is None
 
 
-def _unresolved_subclass(subclass: PojoSubclass) -> Finding:
-    return Finding(
+def _unresolved_subclass(subclass: PojoSubclass) -> SerializerDifference:
+    return SerializerDifference(
         path=f"({subclass.class_name})",
         old=_describe(subclass.serializer),
         new=None,

@@ -32,7 +32,7 @@ from state_pipelines.serializers.tree import (
     Nullable,
     Opaque,
     Pojo,
-    Row,
+    PositionalRow,
     ScalaCollection,
     ScalaMap,
     Serializer,
@@ -66,7 +66,7 @@ _PRECEDENCE = {outcome: rank for rank, outcome in enumerate(Outcome)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class SerializerDifference:
     """One difference.
 
     Attributes:
@@ -97,7 +97,7 @@ class Compatibility:
     """The outcome for one pair of serializers, and its findings; without findings it is as-is."""
 
     outcome: Outcome
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[SerializerDifference, ...] = ()
 
     def within(self, step: str) -> Compatibility:
         """Return the findings with `step` prepended to their paths."""
@@ -123,7 +123,7 @@ def combine(compatibilities: Iterable[Compatibility]) -> Compatibility:
     )
 
 
-def single(finding: Finding) -> Compatibility:
+def single(finding: SerializerDifference) -> Compatibility:
     """Return a comparison with one finding."""
     return Compatibility(finding.outcome, (finding,))
 
@@ -138,9 +138,9 @@ def differ(
     unnoticed: bool = False,
     error: str = "",
 ) -> Compatibility:
-    """Return a comparison with one finding about two serializers as a whole; arguments as of `Finding`."""
+    """Return a comparison with one finding about two serializers as a whole; arguments as of `SerializerDifference`."""
     return single(
-        Finding(
+        SerializerDifference(
             path="",
             old=describe(old),
             new=describe(new),
@@ -235,7 +235,7 @@ def rule(old: Serializer, new: Serializer) -> Compatibility:
     )
 
 
-def _compare_outer(old: Serializer, new: Serializer) -> Iterator[Finding]:
+def _compare_outer(old: Serializer, new: Serializer) -> Iterator[SerializerDifference]:
     """Yield the outer data that differ: all fields of the node but versions and nested serializers."""
     if is_flinks(old.snapshot_class):
         return
@@ -243,7 +243,7 @@ def _compare_outer(old: Serializer, new: Serializer) -> Iterator[Finding]:
         before, after = getattr(old, each.name), getattr(new, each.name)
         if before == after or each.name in ("snapshot_version", "outer_version") or _holds_serializers(before):
             continue
-        yield Finding(
+        yield SerializerDifference(
             path="",
             old=f"{each.name}: {before}",
             new=f"{each.name}: {after}",
@@ -257,7 +257,7 @@ def _holds_serializers(value: object) -> bool:
     return isinstance(value, Serializer) or (isinstance(value, tuple) and any(map(_holds_serializers, value)))
 
 
-def compare_nested(old: Serializer, new: Serializer, *outer: Finding) -> Compatibility:
+def compare_nested(old: Serializer, new: Serializer, *outer: SerializerDifference) -> Compatibility:
     """Return the rule of composites: the number of nested serializers, then each of them.
 
     Args:
@@ -314,7 +314,7 @@ def list_steps(node: Serializer) -> tuple[str, ...]:
             return ("",)
         case Variants(kind=VariantKind.TRAVERSABLE):
             return ("[]",)
-        case _ if len(node.nested) == 1 and not isinstance(node, Tuple | Row):
+        case _ if len(node.nested) == 1 and not isinstance(node, Tuple | PositionalRow):
             return ("",)
         case _:
             return _FIELD_STEPS.get(type(node).__name__) or tuple(f".f{index}" for index in range(len(node.nested)))
@@ -386,7 +386,7 @@ def _explain(old: Serializer, new: Serializer) -> tuple[str, str]:
             return f"{names}, which reads other bytes", "Change the serializer family in a migration"
 
 
-_COMPARES_OUTER = (GenericArray, Nullable, Row, LinkedListOf)
+_COMPARES_OUTER = (GenericArray, Nullable, PositionalRow, LinkedListOf)
 
 
 def _is_unnoticed(old: Serializer, new: Serializer) -> bool:
@@ -447,12 +447,16 @@ def _value(node: TtlAware) -> Serializer:
     return node.inner.inner if isinstance(node.inner, Ttl) else node.inner
 
 
-def _switched(old: TtlAware, new: TtlAware) -> Finding:
+def _switched(old: TtlAware, new: TtlAware) -> SerializerDifference:
     reason = "TTL was switched on: every entry counts as accessed at the time of the restore"
     if old.ttl_enabled:
         reason = "TTL was switched off: the times of the last access are dropped"
-    return Finding(
-        path="", old=describe(old.inner), new=describe(new.inner), outcome=Outcome.AFTER_MIGRATION, reason=reason
+    return SerializerDifference(
+        path="",
+        old=describe(old.inner),
+        new=describe(new.inner),
+        outcome=Outcome.AFTER_MIGRATION,
+        reason=reason,
     )
 
 

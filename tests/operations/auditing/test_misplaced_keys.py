@@ -14,7 +14,7 @@ from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.errors import FormatError
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.key_groups import assign_key_groups
-from state_pipelines.keyed.raw_timers import TimerService, write_raw_timers
+from state_pipelines.keyed.raw_timers import InternalTimersSnapshot, write_raw_timers
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupRange, KeyGroupsSavepointStateHandle
@@ -65,7 +65,7 @@ def write_timer() -> bytes:
     data = writer.getvalue()
     event = Encoded(np.frombuffer(data, np.uint8), np.array([len(data)], np.int64))
     nothing = Encoded(np.empty(0, np.uint8), np.empty(0, np.int64))
-    return write_raw_timers((TimerService("timers", basic("Long"), VOID_NAMESPACE, event, nothing),))
+    return write_raw_timers((InternalTimersSnapshot("timers", basic("Long"), VOID_NAMESPACE, event, nothing),))
 
 
 @pytest.mark.parametrize("depth", [Depth.SAMPLE, Depth.WHOLE])

@@ -6,14 +6,14 @@ import pytest
 
 import state_pipelines as sp
 from state_pipelines.operations.diff import ExampleKind, diff
-from state_pipelines.operations.diff.diff_report import StateChange, list_changes
+from state_pipelines.operations.diff.diff_report import ComparedState, list_changes
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def changes(one: str, other: str) -> dict[tuple[str, str], StateChange]:
+def changes(one: str, other: str) -> dict[tuple[str, str], ComparedState]:
     found = diff(sp.open_snapshot(one), sp.open_snapshot(other), limit=30)
     return {(each.operator, each.state): each for each in list_changes(found)}
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from state_pipelines.keyed.digests import digest_run
 from state_pipelines.operations.diff.compared_states import (
     CompareGroups,
-    Differences,
     Hashes,
     KeyedSide,
+    RecordDifferences,
     add_up,
     concat_hashes,
     join_hashes,
@@ -56,7 +56,7 @@ def test_records_are_joined_as_they_are_counted(
 
 
 def test_nothing_differs_from_nothing() -> None:
-    assert join_hashes(concat_hashes([]), concat_hashes([]), 5) == Differences()
+    assert join_hashes(concat_hashes([]), concat_hashes([]), 5) == RecordDifferences()
 
 
 def find(name: str) -> KeyedState:
@@ -83,7 +83,7 @@ def test_digests_are_those_that_conversions_are_verified_with(name: str) -> None
     assert total == sum(runs[1:], runs[0])
 
 
-def compare(side: KeyedSide, budget: int, sums: np.ndarray) -> tuple[list[CompareGroups], Differences]:
+def compare(side: KeyedSide, budget: int, sums: np.ndarray) -> tuple[list[CompareGroups], RecordDifferences]:
     # The other side has no files: every record of the one is missing there.
     nothing = KeyedSide(side.operator, side.name, (), side.context, side.layout, side.reason)
     pieces = plan_comparison(side, nothing, (sums, np.zeros_like(sums)), 3, budget=budget)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
@@ -11,6 +11,7 @@ from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.keyed.canonical import CanonicalFile, open_canonical
 from state_pipelines.keyed.hashing import hash_codes
+from state_pipelines.keyed.hashing.value_hashes import KeyHasher
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.key_groups import assign_key_group
 from state_pipelines.keyed.keyed_file import RecordContext
@@ -55,16 +56,21 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Hasher:
-    """Knows the keys of one serializer."""
+class Hasher(KeyHasher):
+    """Knows the keys of one serializer, without its kernel."""
 
-    serializer: Serializer = STRING
-    has_kernel: ClassVar[bool] = False
+    key_serializer: Serializer = STRING
+    layouts: LayoutContext = field(default_factory=LayoutContext)
 
-    def hash_keys(self, records: KeyedRecords) -> npt.NDArray[np.int32]:
-        columns = plan_columns(derive_layout(self.serializer, LayoutContext()))
+    @property
+    def has_kernel(self) -> bool:
+        return False
+
+    def hash_keys(self, records: KeyedRecords, *, skip: int = 0) -> npt.NDArray[np.int32]:
+        assert not skip
+        columns = plan_columns(derive_layout(self.key_serializer, self.layouts))
         keys = columns.decode(records.data, records.key_starts, records.key_ends, exact=False).array
-        return hash_codes(self.serializer, keys)
+        return hash_codes(self.key_serializer, keys)
 
 
 def text(value: str) -> bytes:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import NotFoundError, UsageError
 from state_pipelines.keyed.hashing import hash_codes
+from state_pipelines.keyed.hashing.value_hashes import KeyHasher
 from state_pipelines.keyed.key_groups import assign_key_groups, compute_operator_index
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.handles import KeyGroupRange
@@ -23,6 +25,7 @@ from state_pipelines.operations.balance import (
 )
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot.keyed_state import KeyedState
+from tests.operations.rescaling.keyed_files import STRING
 from tests.snapshot.built import build_snapshot, operator, write_raw_keyed
 from tests.snapshot.savepoints import orders, types
 from tests.snapshots import select
@@ -83,12 +86,12 @@ def test_a_divisor_needs_no_hash_and_no_reading() -> None:
 
 
 def test_a_hash_that_does_not_explain_the_key_groups_predicts_nothing() -> None:
-    class Wrong:
-        def hash_keys(self, records: KeyedRecords) -> npt.NDArray[np.int32]:
+    class Wrong(KeyHasher):
+        def hash_keys(self, records: KeyedRecords, *, skip: int = 0) -> npt.NDArray[np.int32]:
             return np.zeros(len(records), np.int32)
 
     snapshot = orders().open()
-    hashers = {snapshot.operator("orders").metadata.operator_id: Wrong()}
+    hashers = {snapshot.operator("orders").metadata.operator_id: Wrong(STRING, LayoutContext())}
     (balance,) = measure_balance(snapshot, operators=["orders"], max_parallelism=100, hashers=hashers).operators
     assert balance.predicted is None
     assert "the hash does not give the key groups of" in balance.unpredicted

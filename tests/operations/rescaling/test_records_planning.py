@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from state_pipelines.operations.rescale.records import OperatorPlan, Shuffle
+    from state_pipelines.operations.rescale.records import OperatorTasks, Shuffle
 
 FIRST_TO_MERGE = (MOST_BLOCKS + 1) * BLOCK
 
 
-def plan_operators(target: Path) -> list[OperatorPlan]:
+def plan_operators(target: Path) -> list[OperatorTasks]:
     plan = plan_rescale(types(variant="heap").open(), resolve(str(target)), parse_request({"max_parallelism": 1024}))
     return [each for each in plan.operators if each.records is not None]
 
 
-def list_shuffles(plans: list[OperatorPlan]) -> list[Shuffle]:
+def list_shuffles(plans: list[OperatorTasks]) -> list[Shuffle]:
     return [piece for each in plans if each.records is not None for source in each.records.shuffles for piece in source]
 
 

@@ -326,7 +326,7 @@ def test_what_an_attempt_that_died_has_left_is_replaced(merges: bool, place: Loc
 class Failing(Hasher):
     """Gives up when some keys are hashed."""
 
-    def hash_keys(self, records: KeyedRecords) -> npt.NDArray[np.int32]:
+    def hash_keys(self, records: KeyedRecords, *, skip: int = 0) -> npt.NDArray[np.int32]:
         raise FormatError("no more")
 
 

@@ -17,7 +17,7 @@ from state_pipelines.operations.retention import (
     survey,
 )
 from state_pipelines.operations.retention.application import ApplyLimits, ApplyResult, apply_plan
-from state_pipelines.operations.retention.own_directory import AuditLog, Outcome
+from state_pipelines.operations.retention.own_directory import AuditLog, DeletionOutcome
 from state_pipelines.operations.retention.quarantine import list_quarantine, restore_quarantined
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve
@@ -121,15 +121,15 @@ def test_intent_of_every_path_is_logged_before_anything_is_deleted(tree: Tree) -
     apply(tree, POLICY)
     (run,) = read_log(tree).find_runs()
     records = list(run.read())
-    intents = [record.path for record in records if record.outcome is Outcome.INTENDED]
+    intents = [record.path for record in records if record.outcome is DeletionOutcome.INTENDED]
     assert intents == [each.path for each in planned.delete]
-    assert [record.outcome for record in records[: len(intents)]] == [Outcome.INTENDED] * len(intents)
+    assert [record.outcome for record in records[: len(intents)]] == [DeletionOutcome.INTENDED] * len(intents)
 
 
 def test_outcome_of_every_path_is_logged(tree: Tree) -> None:
     planned = plan(tree, POLICY)
     apply(tree, POLICY)
-    deleted = {record.path: record for record in read_log(tree).read() if record.outcome is Outcome.DELETED}
+    deleted = {record.path: record for record in read_log(tree).read() if record.outcome is DeletionOutcome.DELETED}
     assert set(deleted) == {each.path for each in planned.delete}
     assert sum(record.bytes for record in deleted.values()) == planned.bytes
     assert {record.fingerprint for record in deleted.values()} == {planned.fingerprint}
@@ -143,7 +143,7 @@ def test_result_counts_by_kind(tree: Tree) -> None:
 
 def test_metadata_goes_before_the_files_it_references(tree: Tree) -> None:
     apply(tree, POLICY, limits=ApplyLimits(paths_per_second=1e9, batch=7))
-    order = [record.path for record in read_log(tree).read() if record.outcome is Outcome.DELETED]
+    order = [record.path for record in read_log(tree).read() if record.outcome is DeletionOutcome.DELETED]
     for snapshot in tree.snapshots:
         metadata = str(snapshot.path / "_metadata")
         if metadata in order:
@@ -294,7 +294,9 @@ class TestChangesMeanwhile:
         victim = max(tree.orphans)
         result = self.apply(tree, victim.unlink)
         assert result.finished
-        assert Outcome.MISSING in {record.outcome for record in read_log(tree).read() if record.path == str(victim)}
+        assert DeletionOutcome.MISSING in {
+            record.outcome for record in read_log(tree).read() if record.path == str(victim)
+        }
 
     def test_a_file_that_a_new_snapshot_references_stays(self, tree: Tree) -> None:
         planned = plan(tree, POLICY)

@@ -8,7 +8,13 @@ import pytest
 
 from state_pipelines.errors import FormatError, TargetExistsError, UsageError
 from state_pipelines.operations.retention import own_directory
-from state_pipelines.operations.retention.own_directory import AuditLog, AuditRecord, AuditRun, Outcome, find_leftovers
+from state_pipelines.operations.retention.own_directory import (
+    AuditLog,
+    AuditRecord,
+    AuditRun,
+    DeletionOutcome,
+    find_leftovers,
+)
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
@@ -18,7 +24,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 FINGERPRINT = "0123456789abcdef"
 
 
-def make_record(path: str, outcome: Outcome = Outcome.INTENDED, detail: str = "") -> AuditRecord:
+def make_record(path: str, outcome: DeletionOutcome = DeletionOutcome.INTENDED, detail: str = "") -> AuditRecord:
     return AuditRecord(path, 7, "shared", "no snapshot references it", NOW, FINGERPRINT, outcome, NOW, detail)
 
 
@@ -32,7 +38,7 @@ def start(log: AuditLog, *paths: str) -> AuditRun:
 
 
 def test_every_path_is_a_json_line_with_all_that_is_known_of_it(log: AuditLog, tmp_path: Path) -> None:
-    start(log, "/data/a").append([make_record("/data/a", Outcome.KEPT, "it has changed")])
+    start(log, "/data/a").append([make_record("/data/a", DeletionOutcome.KEPT, "it has changed")])
     lines = [json.loads(line) for file in sorted(tmp_path.rglob("*.jsonl")) for line in file.read_text().splitlines()]
     assert lines[0] == {"time": NOW.isoformat(), "event": "started", "name": FINGERPRINT, "roots": ["/data"]}
     common = {"bytes": 7, "kind": "shared", "reason": "no snapshot references it", "fingerprint": FINGERPRINT}
@@ -42,8 +48,11 @@ def test_every_path_is_a_json_line_with_all_that_is_known_of_it(log: AuditLog, t
 
 def test_records_are_read_back(log: AuditLog) -> None:
     run = start(log, "/data/a", "/data/ü\n")
-    run.append([make_record("/data/a", Outcome.DELETED)])
-    assert list(log.read()) == [*map(make_record, ("/data/a", "/data/ü\n")), make_record("/data/a", Outcome.DELETED)]
+    run.append([make_record("/data/a", DeletionOutcome.DELETED)])
+    assert list(log.read()) == [
+        *map(make_record, ("/data/a", "/data/ü\n")),
+        make_record("/data/a", DeletionOutcome.DELETED),
+    ]
 
 
 def test_no_log_is_an_empty_one(log: AuditLog) -> None:
@@ -59,9 +68,9 @@ def test_run_is_unfinished_until_it_says_otherwise(log: AuditLog) -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "left"),
-    [(each, each in (Outcome.INTENDED, Outcome.FAILED)) for each in Outcome],
+    [(each, each in (DeletionOutcome.INTENDED, DeletionOutcome.FAILED)) for each in DeletionOutcome],
 )
-def test_intended_and_failed_paths_are_left_to_do(log: AuditLog, outcome: Outcome, *, left: bool) -> None:
+def test_intended_and_failed_paths_are_left_to_do(log: AuditLog, outcome: DeletionOutcome, *, left: bool) -> None:
     start(log, "/data/a", "/data/b").append([make_record("/data/a", outcome)])
     (run,) = log.find_unfinished_runs()
     assert ("/data/a" in run.unfinished_records()) is left
@@ -71,15 +80,15 @@ def test_intended_and_failed_paths_are_left_to_do(log: AuditLog, outcome: Outcom
 def test_two_processes_cannot_continue_one_run(log: AuditLog) -> None:
     start(log, "/data/a")
     (first,), (second,) = log.find_runs(), log.find_runs()
-    first.append([make_record("/data/a", Outcome.DELETED)])
+    first.append([make_record("/data/a", DeletionOutcome.DELETED)])
     with pytest.raises(TargetExistsError):
-        second.append([make_record("/data/a", Outcome.DELETED)])
+        second.append([make_record("/data/a", DeletionOutcome.DELETED)])
 
 
 def test_files_of_the_log_are_never_changed(log: AuditLog, tmp_path: Path) -> None:
     run = start(log, "/data/a")
     before = {file: file.read_bytes() for file in tmp_path.rglob("*.jsonl")}
-    run.append([make_record("/data/a", Outcome.DELETED)])
+    run.append([make_record("/data/a", DeletionOutcome.DELETED)])
     run.finish(NOW)
     assert {file: file.read_bytes() for file in before} == before
 
@@ -165,7 +174,7 @@ def test_files_that_are_too_large_are_neither_read_nor_written(log: AuditLog, mo
     with pytest.raises(FormatError, match="more than 100 bytes"):
         run.read_header()
     with pytest.raises(UsageError, match="fewer roots"):
-        run.append([make_record("/data/a", Outcome.DELETED)])
+        run.append([make_record("/data/a", DeletionOutcome.DELETED)])
 
 
 @pytest.mark.parametrize("name", ["a\u2028b", "a\x0bb", "a\x85b", "a\x1cb", "a\rb", "a\nb", "a\udcffb"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.operations.retention import apply_plan, plan_retention
-from state_pipelines.operations.retention.own_directory import AuditLog, Outcome, open_audit_log
+from state_pipelines.operations.retention.own_directory import AuditLog, DeletionOutcome, open_audit_log
 from state_pipelines.operations.retention.quarantine import purge_quarantine, restore_quarantined
 from state_pipelines.storage import resolve
 from tests.operations.retention.trees import UUIDS, install_job, put
@@ -77,7 +77,7 @@ def test_nothing_outside_of_the_quarantine_is_purged(
     put(kept / UUIDS[0])
     exchange(kept, outside)
     (record,) = purge_quarantine([resolve(str(root))], timedelta(days=1), open_audit_log(resolve(str(root))))
-    assert record.outcome is Outcome.FAILED
+    assert record.outcome is DeletionOutcome.FAILED
     assert (outside / UUIDS[0]).exists()
 
 
@@ -90,5 +90,5 @@ def test_nothing_is_restored_from_or_to_a_directory_outside(
     (root / "x").mkdir()
     exchange(kept if side == "from" else root / "x", outside)
     (record,) = restore_quarantined([resolve(str(root))], "aaaa", open_audit_log(resolve(str(root))))
-    assert record.outcome is Outcome.FAILED
+    assert record.outcome is DeletionOutcome.FAILED
     assert [(each.name, each.read_bytes()) for each in outside.iterdir()] == [(UUIDS[0], b"vital")]

@@ -10,7 +10,7 @@ import pytest
 
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.retention import (
-    Outcome,
+    DeletionOutcome,
     apply_plan,
     pin_snapshot,
     plan_retention,
@@ -161,7 +161,7 @@ def test_a_root_may_be_a_link_itself(root: Path, tmp_path: Path) -> None:
     assert apply_plan(str(tmp_path / "link"), fingerprint=plan.fingerprint, quarantine=True).finished
     log = open_audit_log(to_location(tmp_path / "link"))
     (record,) = restore_quarantined([to_location(tmp_path / "link")], plan.fingerprint, log)
-    assert record.outcome is Outcome.RESTORED
+    assert record.outcome is DeletionOutcome.RESTORED
 
 
 def test_nothing_is_restored_behind_a_link_out_of_the_root(root: Path, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_nothing_is_restored_behind_a_link_out_of_the_root(root: Path, tmp_path:
     shutil.rmtree(shared)
     shared.symlink_to(tmp_path / "elsewhere")
     (record,) = restore_quarantined([to_location(root)], plan.fingerprint, open_audit_log(to_location(root)))
-    assert (record.outcome, "is a symbolic link" in record.detail) == (Outcome.FAILED, True)
+    assert (record.outcome, "is a symbolic link" in record.detail) == (DeletionOutcome.FAILED, True)
     assert not (tmp_path / "elsewhere" / UUIDS[0]).exists()
 
 

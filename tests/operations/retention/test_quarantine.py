@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from state_pipelines.errors import NotFoundError
-from state_pipelines.operations.retention.own_directory import AuditLog, AuditRecord, Outcome
+from state_pipelines.operations.retention.own_directory import AuditLog, AuditRecord, DeletionOutcome
 from state_pipelines.operations.retention.policy import PathKind
 from state_pipelines.operations.retention.quarantine import (
     list_quarantine,
@@ -99,7 +99,7 @@ def test_a_file_that_exists_again_is_not_replaced_and_metadata_stays_behind(root
     quarantine(root, metadata, data)
     write(root, "job/chk-1/a", "new")
     records = restore_quarantined([root], PLAN, log, now=NOW)
-    assert {record.outcome for record in records} == {Outcome.FAILED}
+    assert {record.outcome for record in records} == {DeletionOutcome.FAILED}
     assert (data.read_text(), metadata.exists()) == ("new", False)
     assert len(list_quarantine([root])) == 2
 
@@ -115,7 +115,7 @@ def test_only_what_is_due_is_purged(root: Location, log: AuditLog) -> None:
     quarantine(root, old, since=NOW - timedelta(days=8))
     quarantine(root, young, since=NOW - timedelta(days=6), fingerprint=LATER_PLAN)
     records = purge_quarantine([root], timedelta(days=7), log, now=NOW)
-    assert [(record.path, record.outcome) for record in records] == [(str(old), Outcome.PURGED)]
+    assert [(record.path, record.outcome) for record in records] == [(str(old), DeletionOutcome.PURGED)]
     assert [file.original.path for file in list_quarantine([root])] == [str(young)]
 
 
@@ -131,10 +131,10 @@ def test_restore_and_purge_are_in_the_audit_log(root: Location, log: AuditLog) -
     purge_quarantine([root], timedelta(0), log, now=NOW)
     outcomes = {(Path(record.path).name, record.outcome) for record in log.read()}
     assert outcomes == {
-        ("a", Outcome.INTENDED),
-        ("a", Outcome.RESTORED),
-        ("b", Outcome.INTENDED),
-        ("b", Outcome.PURGED),
+        ("a", DeletionOutcome.INTENDED),
+        ("a", DeletionOutcome.RESTORED),
+        ("b", DeletionOutcome.INTENDED),
+        ("b", DeletionOutcome.PURGED),
     }
 
 
@@ -153,7 +153,7 @@ def test_a_restore_that_was_killed_after_its_moves_is_finished_by_the_next_one(
     quarantine(root, file)
     kill_restore(root, log, monkeypatch, "append")
     (record,) = restore_quarantined([root], PLAN, log)
-    assert (record.path, record.outcome) == (str(file), Outcome.RESTORED)
+    assert (record.path, record.outcome) == (str(file), DeletionOutcome.RESTORED)
     assert not log.find_unfinished_runs()
     with pytest.raises(NotFoundError, match="It was restored before"):
         restore_quarantined([root], PLAN, log)
@@ -188,7 +188,7 @@ def test_a_restore_that_was_killed_between_two_moves_is_logged_as_a_whole(
             restore_quarantined([root], PLAN, log)
     records = restore_quarantined([root], PLAN, log)
     assert sorted(record.path for record in records) == [str(first), str(second)]
-    assert {record.outcome for record in records} == {Outcome.RESTORED}
+    assert {record.outcome for record in records} == {DeletionOutcome.RESTORED}
     assert not log.find_unfinished_runs()
 
 
@@ -199,11 +199,11 @@ def test_a_file_that_is_not_the_restored_one_is_not_logged_as_restored(
     quarantine(root, file)
     write(root, "job/shared/a", "another")
     (failed,) = restore_quarantined([root], PLAN, log)
-    assert failed.outcome is Outcome.FAILED
+    assert failed.outcome is DeletionOutcome.FAILED
     purge_quarantine([root], timedelta(0), log)
     with pytest.raises(NotFoundError, match="The quarantines of the roots are empty"):
         restore_quarantined([root], PLAN, log)
-    assert all(record.outcome is not Outcome.RESTORED for record in log.read())
+    assert all(record.outcome is not DeletionOutcome.RESTORED for record in log.read())
 
 
 def test_paths_outside_of_the_roots_in_an_unfinished_restore_are_not_looked_for(
@@ -252,7 +252,7 @@ def test_spellings_of_the_path_of_a_snapshot(root: Location, log: AuditLog, tmp_
         restore_quarantined([root], "job/chk-10", log)
 
 
-def outcomes(records: list[AuditRecord]) -> dict[str, tuple[Outcome, str]]:
+def outcomes(records: list[AuditRecord]) -> dict[str, tuple[DeletionOutcome, str]]:
     return {Path(each.path).name: (each.outcome, each.detail) for each in records if each.path.endswith("_metadata")}
 
 
@@ -275,14 +275,14 @@ def test_a_restored_snapshot_is_verified(root: Location, log: AuditLog) -> None:
     Path(file.location.path).unlink()
     records = restore_quarantined([root], PLAN, log)
     outcome, detail = outcomes(records)["_metadata"]
-    assert (outcome, lost.name in detail, "does not exist" in detail) == (Outcome.INCOMPLETE, True, True)
+    assert (outcome, lost.name in detail, "does not exist" in detail) == (DeletionOutcome.INCOMPLETE, True, True)
     assert all(each.exists() for each in shared if each != lost)
-    assert any(each.outcome is Outcome.INCOMPLETE for each in log.read())
+    assert any(each.outcome is DeletionOutcome.INCOMPLETE for each in log.read())
 
 
 def test_a_whole_snapshot_is_restored_without_a_remark(root: Location, log: AuditLog) -> None:
     snapshot, _ = quarantine_snapshot(root, install_job(Path(root.path)))
-    assert outcomes(restore_quarantined([root], str(snapshot), log)) == {"_metadata": (Outcome.RESTORED, "")}
+    assert outcomes(restore_quarantined([root], str(snapshot), log)) == {"_metadata": (DeletionOutcome.RESTORED, "")}
 
 
 def test_a_moved_snapshot_comes_back_whole_and_is_judged_with_a_mapping(root: Location, log: AuditLog) -> None:
@@ -297,10 +297,10 @@ def test_a_moved_snapshot_comes_back_whole_and_is_judged_with_a_mapping(root: Lo
     # Without the mapping the names of the files tell, but the snapshot does not say where they are.
     assert all(each.exists() for each in files)
     outcome, detail = outcomes(records)["_metadata"]
-    assert (outcome is not Outcome.FAILED, "elsewhere" in detail) == (True, True)
+    assert (outcome is not DeletionOutcome.FAILED, "elsewhere" in detail) == (True, True)
     quarantine(root, *files)
     records = restore_quarantined([root], PLAN, log, path_mapping=parse_path_mapping(mapping))
-    assert outcomes(records) == {"_metadata": (Outcome.RESTORED, "")}
+    assert outcomes(records) == {"_metadata": (DeletionOutcome.RESTORED, "")}
 
 
 def test_a_snapshot_that_is_back_gets_the_files_that_it_lacks(root: Location, log: AuditLog) -> None:
@@ -314,7 +314,7 @@ def test_a_snapshot_that_is_back_gets_the_files_that_it_lacks(root: Location, lo
     lost = list_quarantine([root])[0]
     Path(lost.location.path).unlink()
     records = restore_quarantined([root], str(snapshot), log)
-    assert outcomes(records)["_metadata"][0] is Outcome.INCOMPLETE
+    assert outcomes(records)["_metadata"][0] is DeletionOutcome.INCOMPLETE
 
 
 def test_the_quarantine_of_a_directory_above_is_searched(tmp_path: Path, log: AuditLog) -> None:
@@ -329,5 +329,5 @@ def test_the_quarantine_of_a_directory_above_is_searched(tmp_path: Path, log: Au
     (tmp_path / "link").symlink_to(team.path)
     records = restore_quarantined([resolve(str(tmp_path / "link"))], PLAN, log)
     assert len(records) == len(moved)
-    assert outcomes(records) == {"_metadata": (Outcome.RESTORED, "")}
+    assert outcomes(records) == {"_metadata": (DeletionOutcome.RESTORED, "")}
     assert not other.exists()
