@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.upgrades.down_time import measure_down_time
-from state_pipelines.upgrades.upgrade_records import Outcome, Step
+from state_pipelines.upgrades.upgrade_records import Step, UpgradeOutcome
 from state_pipelines.upgrades.upgrade_request import Need
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def report_record(request: UpgradeRequest, record: UpgradeRecord, plan: UpgradeP
     commands = list_commands(request, record)
     name, reason = record.job, record.reason
     match record.outcome:
-        case Outcome.UPGRADED:
+        case UpgradeOutcome.UPGRADED:
             watch = record.get(Step.WATCH)
             lines = [f"restored from {changed}", f"savepoint of the old program: {savepoint}"]
             if down := measure_down_time(record):
@@ -138,14 +138,14 @@ def report_record(request: UpgradeRequest, record: UpgradeRecord, plan: UpgradeP
             return UpgradeReport(
                 Result.UPGRADED, f"{name} runs the new program, job {job}", tuple(lines), (), plan, record
             )
-        case Outcome.WENT_BACK:
+        case UpgradeOutcome.WENT_BACK:
             job = record.make_id("old")
             headline = f"{name} runs the old program again, job {job} at {endpoint}, from its savepoint {savepoint}"
             failed = record.get(Step.BACK).get("failed", "upgrade")
             return UpgradeReport(
                 Result.WENT_BACK, headline, (f"the {failed} step failed: {reason}",), commands, plan, record
             )
-        case Outcome.NOT_STOPPED:
+        case UpgradeOutcome.NOT_STOPPED:
             headline = f"{name} runs the old program, job {record.old_job} at {endpoint}; it was not stopped"
             return UpgradeReport(Result.NOT_STOPPED, headline, (reason,), (), plan, record)
         case _:
@@ -181,7 +181,7 @@ def list_commands(request: UpgradeRequest, record: UpgradeRecord) -> tuple[tuple
     savepoint, changed = describe_savepoints(record)
     old, new = request.settings.old, request.settings.new
     found = []
-    if not savepoint and record.outcome is Outcome.NOTHING_RUNS and (seen := find_checked(record)):
+    if not savepoint and record.outcome is UpgradeOutcome.NOTHING_RUNS and (seen := find_checked(record)):
         # The job has ended without a savepoint of the upgrade.
         savepoint = seen
         changed = "" if (record.plan.get("change") or {}).get("needs") != [Need.COMPATIBLE] else seen

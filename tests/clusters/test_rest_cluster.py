@@ -6,9 +6,9 @@ import pytest
 
 from state_pipelines.errors import ClusterError, NotFoundError, UnsupportedError, UsageError
 from state_pipelines.flink.cluster import (
-    ClaimMode,
     JobStart,
     JobStatus,
+    RestoreMode,
     SavepointFormat,
     SavepointRequest,
     Submission,
@@ -131,7 +131,7 @@ def test_a_start_says_everything(server: Server, cluster: RestCluster, jar: Path
         parallelism=4,
         savepoint="s3://bucket/savepoint-1",
         allow_non_restored_state=True,
-        claim_mode=ClaimMode.CLAIM,
+        claim_mode=RestoreMode.CLAIM,
         job_id=JOB,
         configuration={"pipeline.max-parallelism": "256"},
     )
