@@ -10,11 +10,14 @@ without an error. Here a file is named by what it was compiled for, and says so 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import inspect
+import os
 import pickle
 import sys
 import threading
+import time
 import uuid
 from functools import cache, update_wrapper
 from pathlib import Path
@@ -26,6 +29,12 @@ if TYPE_CHECKING:
 
 _FORMAT = "kernel 2"
 """Form of the files; others count as absent."""
+
+_PATIENCE = 60.0
+"""Seconds to wait for a process that compiles the same; more than any function takes."""
+
+_PAUSE = 0.02
+"""Seconds between two looks."""
 
 
 class KernelFiles:
@@ -46,6 +55,7 @@ class KernelFiles:
 
         # Of one length, so that a file is compared with it before anything of it is unpickled.
         self._identity = hashlib.sha256(f"{_FORMAT} {numba.__version__} {stamp}".encode()).digest()
+        self._locks: dict[Path, int] = {}
 
     def flush(self) -> None:
         """Nothing: there is no index; a file of other sources counts as absent, and is replaced."""
@@ -62,9 +72,23 @@ class KernelFiles:
         except BaseException:
             pending.unlink(missing_ok=True)
             raise
+        finally:
+            self._unlock(target)
 
     def load(self, key: Any) -> Any:
-        """Machine code for `key` of the same sources by the same Numba; None where there is nothing."""
+        """Machine code for `key` of the same sources by the same Numba; None where there is nothing.
+
+        After None the caller compiles, and saves. Processes that start together need the same functions: one compiles
+        each, the others wait for it.
+        """
+        found = self._read(key)
+        if found is None and self._lock(self.locate(key)):
+            found = self._read(key)
+            if found is not None:
+                self._unlock(self.locate(key))
+        return found
+
+    def _read(self, key: Any) -> Any:
         try:
             content = self.locate(key).read_bytes()
         except OSError:
@@ -76,6 +100,37 @@ class KernelFiles:
         except (EOFError, ValueError, pickle.UnpicklingError):
             return None
         return data if found == key else None
+
+    def _lock(self, target: Path) -> bool:
+        """Become the one process that compiles `target`, or wait for it; False where files cannot be locked.
+
+        A lock of POSIX belongs to the process, so that one that is forked meanwhile does not keep it.
+        """
+        if target in self._locks:
+            return True
+        try:
+            descriptor = os.open(target.with_name(f"{target.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError:
+            return False
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                time.sleep(_PAUSE)
+            except OSError:
+                break
+            else:
+                self._locks[target] = descriptor
+                return True
+        os.close(descriptor)
+        return False
+
+    def _unlock(self, target: Path) -> None:
+        descriptor = self._locks.pop(target, None)
+        if descriptor is not None:
+            target.with_name(f"{target.name}.lock").unlink(missing_ok=True)
+            os.close(descriptor)
 
     def locate(self, key: Any) -> Path:
         """The file of `key`."""

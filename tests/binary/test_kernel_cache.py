@@ -86,6 +86,42 @@ def test_processes_that_compile_at_the_same_time_keep_what_belongs_to_each_type(
     assert (files.load("contiguous"), files.load("strided")) == ("code for contiguous", "code for strided")
 
 
+HOLDING = """
+import sys
+from state_pipelines.binary.compiled import KernelFiles
+files = KernelFiles(sys.argv[1], "total", "stamp")
+assert files.load("types") is None
+print("compiles", flush=True)
+if sys.stdin.readline() == "save":
+    files.save("types", "code of the other")
+"""
+
+
+@pytest.mark.parametrize(("answer", "expected"), [("save", "code of the other"), ("", None)])
+def test_one_process_compiles_and_others_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, expected: str | None
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDING, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout and other.stdout.readline() == "compiles\n"
+
+        def finish(_: float) -> None:
+            monkeypatch.undo()
+            other.communicate(answer)
+
+        monkeypatch.setattr("state_pipelines.binary.compiled.time.sleep", finish)
+        files = KernelFiles(str(tmp_path), "total", "stamp")
+        assert files.load("types") == expected
+    assert other.returncode == 0
+    files.save("types", "code")
+    assert [each.suffix for each in tmp_path.iterdir()] == [".nbc"]
+
+
+def test_where_nothing_can_be_written_each_compiles(tmp_path: Path) -> None:
+    assert KernelFiles(str(tmp_path / "absent"), "total", "stamp").load("types") is None
+
+
 def test_what_a_file_was_compiled_for_decides_not_its_name(tmp_path: Path) -> None:
     files = KernelFiles(str(tmp_path), "total", "stamp")
     files.save("contiguous", "code")
