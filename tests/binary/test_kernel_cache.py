@@ -104,7 +104,8 @@ def test_one_process_compiles_and_others_wait_for_it(
     with subprocess.Popen(
         [sys.executable, "-c", HOLDING, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
-        assert other.stdout and other.stdout.readline() == "compiles\n"
+        assert other.stdout
+        assert other.stdout.readline() == "compiles\n"
 
         def finish(_: float) -> None:
             monkeypatch.undo()
