@@ -1,4 +1,7 @@
-"""Runs of `migrate_snapshot`: which a snapshot had, and which failed ones are requested again."""
+"""Runs of `migrate_snapshot`: which a snapshot had, and which failed ones are requested again.
+
+They migrate by the revisions of a Flink job, or to its new query.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,16 @@ import dagster as dg
 
 from state_pipelines.dagster.assets import savepoints, snapshots
 from state_pipelines.dagster.failures import ERROR_TAG
-from state_pipelines.dagster.jobs import MIGRATE
+from state_pipelines.dagster.jobs import MIGRATE, SQL_REPORT
 from state_pipelines.dagster.run_outcomes import read_outcome
+from state_pipelines.dagster.sql_queries import QUERIES, are_queries_equal, identify_queries
 from state_pipelines.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from state_pipelines.dagster.job import FlinkJob
+    from state_pipelines.snapshot import Snapshot
 
 PARTITION_TAG = "dagster/partition"
 RUN_KEY_TAG = "dagster/run_key"
@@ -44,7 +49,7 @@ class FailedRun:
     Attributes:
         key: partition key of the snapshot.
         run: the run.
-        attempt: its number among the runs of this snapshot by the same revisions, from 1.
+        attempt: its number among the runs of this snapshot by the same revisions or queries, from 1.
         next_attempt: number of the next run; None if there is none.
     """
 
@@ -68,12 +73,28 @@ class MigrationRuns:
 
     @cached_property
     def _version(self) -> str:
-        """The version of the revisions, which are read only when it is needed."""
-        return self._job.revisions.version
+        """The version of the revisions or of both queries, which are read only when it is needed."""
+        return self._job.revisions.version if self._job.new_query is None else identify_queries(self._job)
+
+    def explain_target(self, snapshot: Snapshot) -> str:
+        """Return why there is nothing to migrate in a snapshot; empty where a run has to be requested.
+
+        With a new query, the run decides: it compiles both queries, which takes longer than a tick has.
+
+        Raises:
+            StateError: the revisions or queries cannot be read, or the revision of the snapshot cannot be derived.
+        """
+        if self._job.new_query is not None:
+            return "new_query is the query that runs, nothing to do" if are_queries_equal(self._job) else ""
+        if self._job.revisions.plan(snapshot):
+            return ""
+        return f"already at {self._job.revisions.name_target()}, nothing to do"
 
     def make_request(self, key: str, attempt: int) -> dg.RunRequest:
         """Return the request of a run without tables, which automation writes later."""
-        assets = [self._job.key(each) for each in (snapshots.COMPATIBILITY_REPORT, savepoints.MIGRATED_SAVEPOINT)]
+        names = [snapshots.COMPATIBILITY_REPORT, savepoints.MIGRATED_SAVEPOINT]
+        names += [] if self._job.new_query is None else [SQL_REPORT]
+        assets = [self._job.key(each) for each in names]
         return dg.RunRequest(run_key=self._name(key, attempt), partition_key=key, asset_selection=assets)
 
     def decide(self, key: str) -> tuple[int | None, str]:
@@ -97,13 +118,17 @@ class MigrationRuns:
         return max(attempts) + 1, ""
 
     def _describe_migrated(self, key: str) -> str:
-        """Return which run has materialised the migrated savepoint by the same revisions, or an empty text."""
+        """Return which run has materialised the migrated savepoint in the same way, or an empty text."""
         asset = self._job.key(savepoints.MIGRATED_SAVEPOINT)
         records = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[key])
         found = self._instance.fetch_materializations(records, limit=_MOST_MATERIALIZATIONS).records
         target = self._job.revisions.name_target()
         for each in found:
             event = each.asset_materialization
+            if event is not None and self._job.new_query is not None:
+                if QUERIES in event.metadata and event.metadata[QUERIES].value == self._version:
+                    return self._explain_migrated(key, each.run_id)
+                continue
             if event is None or (event.tags or {}).get(_CODE_VERSION_TAG) != self._version:
                 continue
             # The configuration of a run may have another target.
@@ -113,9 +138,12 @@ class MigrationRuns:
 
     def _explain_migrated(self, key: str, run_id: str) -> str:
         return (
-            f"{key}: run {run_id[:8]} has migrated it by the same revisions: for another run launch "
+            f"{key}: run {run_id[:8]} has migrated it {self._describe_way()}: for another run launch "
             f"{self._job.prefix(MIGRATE)} for its partition"
         )
+
+    def _describe_way(self) -> str:
+        return "by the same revisions" if self._job.new_query is None else "for the same queries"
 
     def list_failures(self, since: float | None) -> tuple[float, Sequence[FailedRun]]:
         """Return the time of the newest failed run, and the failures that call for a decision.

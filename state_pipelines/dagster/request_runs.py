@@ -10,7 +10,15 @@ from state_pipelines.dagster.assets import (
     savepoints,
     snapshots,
 )
-from state_pipelines.dagster.jobs import APPLY_RETENTION, AUDIT, CONVERT, MIGRATE, PLAN_RETENTION, RESCALE
+from state_pipelines.dagster.jobs import (
+    APPLY_RETENTION,
+    AUDIT,
+    CONVERT,
+    MIGRATE,
+    PLAN_RETENTION,
+    RESCALE,
+    SQL_REPORT,
+)
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.auditing.report import Depth
 from state_pipelines.operations.requests import Operation
@@ -52,10 +60,26 @@ def plan_run(job: FlinkJob, request: Request) -> Plan:
 
 
 def _plan_migration(job: FlinkJob, request: Request) -> Plan:
-    if job.migrations is None:
-        raise UsageError("the job has no migrations", hint="Set the field migrations in the YAML of the job")
-    names = (snapshots.COMPATIBILITY_REPORT, savepoints.MIGRATED_SAVEPOINT)
-    return MIGRATE, {"ops": {job.op(name): {"config": dict(request.options)} for name in names}}
+    if job.migrations is None and job.new_query is None:
+        hint = "Set the field migrations in the YAML of the job, or new_query for a query of SQL"
+        raise UsageError("the job has no migrations", hint=hint)
+    known, other = (_REVISION_FIELDS, "new_query") if job.new_query is None else (_QUERY_FIELDS, "migrations")
+    if wrong := sorted(request.options.keys() - known):
+        raise UsageError(
+            f"{', '.join(wrong)} is a field for jobs with {other}, and this one has none",
+            hint=f"A request to migrate this job knows {', '.join(known)}",
+        )
+    if job.new_query is None:
+        names = (snapshots.COMPATIBILITY_REPORT, savepoints.MIGRATED_SAVEPOINT)
+        return MIGRATE, {"ops": {job.op(name): {"config": dict(request.options)} for name in names}}
+    match = {"match": request.options["match"]} if "match" in request.options else {}
+    configs = {SQL_REPORT: match, savepoints.MIGRATED_SAVEPOINT: dict(request.options)}
+    return MIGRATE, {"ops": {job.op(name): {"config": config} for name, config in configs.items()}}
+
+
+_REVISION_FIELDS = ("to", "from_revision")
+_QUERY_FIELDS = ("match", "backfill")
+"""Fields of requests to migrate, for a job with revisions and for one with a new query."""
 
 
 def _plan_rescaling(job: FlinkJob, request: Request) -> Plan:

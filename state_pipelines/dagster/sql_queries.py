@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 
 NEW_QUERY = "new_query"
 
+QUERIES = "queries"
+"""Metadata of results: the digest of both queries."""
+
 INTERVAL = 60
 """Seconds between two ticks of the sensor."""
 
@@ -96,10 +99,21 @@ def identify_queries(job: FlinkJob) -> str:
     Raises:
         StateError: a file cannot be read.
     """
-    digest = hashlib.sha256()
-    for path in find_queries(job):
-        digest.update(hashlib.sha256(read_file(resolve(path), most=_MOST)).digest())
-    return digest.hexdigest()[:16]
+    return hashlib.sha256(b"".join(_digest_queries(job))).hexdigest()[:16]
+
+
+def are_queries_equal(job: FlinkJob) -> bool:
+    """Return whether the files of both queries have the same content.
+
+    Raises:
+        StateError: a file cannot be read.
+    """
+    old, new = _digest_queries(job)
+    return old == new
+
+
+def _digest_queries(job: FlinkJob) -> list[bytes]:
+    return [hashlib.sha256(read_file(resolve(path), most=_MOST)).digest() for path in find_queries(job)]
 
 
 def _find_version(job: FlinkJob) -> str:
@@ -139,7 +153,7 @@ def build_sql_compatibility_report(job: FlinkJob) -> dg.AssetsDefinition:
                 "exact": report.exact,
                 "restores as it is": report.restores_as_it_is,
                 "silent swaps": list_texts(report.swaps),
-                "queries": identify_queries(job),
+                QUERIES: identify_queries(job),
                 "result": dg.MetadataValue.json(report.to_json()),
                 "snapshot": dg.MetadataValue.path(snapshot.path),
             },
@@ -237,7 +251,7 @@ def _describe(job: FlinkJob, result: "SqlMigration") -> dict[str, Any]:
         "revision": dg.MetadataValue.path(f"{directory}/{REVISION_FILE}"),
         "verdict": str(result.comparison.verdict),
         "exact": result.comparison.exact,
-        "queries": identify_queries(job),
+        QUERIES: identify_queries(job),
         "proof": dg.MetadataValue.md(result.proof.to_markdown() if result.proof else ""),
         "bytes": result.snapshot.file_size,
         "seconds": round_seconds(result.seconds),

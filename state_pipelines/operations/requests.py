@@ -80,7 +80,7 @@ class RequestStatus(StrEnum):
 
 # The fields of each operation with their type, besides `operation` and `snapshot`.
 _FIELDS: Mapping[Operation, Mapping[str, type]] = {
-    Operation.MIGRATE: {"to": str, "from_revision": str},
+    Operation.MIGRATE: {"to": str, "from_revision": str, "match": dict, "backfill": dict},
     Operation.COPY: {"target": str, "files": str},
     Operation.PIN: {"reason": str},
     Operation.UNPIN: {},
@@ -98,7 +98,9 @@ _WITHOUT_SNAPSHOT: Mapping[Operation, str] = {
 """Operations that concern no snapshot, but this."""
 _TYPES = {bool: "true or false", dict: "a mapping", str: "text"}
 # Fields with paths, or with mappings and lists of paths.
-_PATHS = ("snapshot", "target", "take", "merge")
+_PATHS = ("snapshot", "target", "take", "merge", "backfill")
+# Fields with texts by name.
+_MAPPINGS = ("match", "backfill")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "files": tuple(each.value for each in FileMode),
 }
@@ -288,6 +290,10 @@ def _check_fields(operation: Operation, options: Mapping[str, Any]) -> None:
             _check_text(name, value)
         elif not isinstance(value, known[name]):
             raise UsageError(f"{name} is {_show(value)}, not {_TYPES[known[name]]}")
+        elif name in _MAPPINGS and isinstance(value, dict):
+            for key, text in value.items():
+                _check_text(f"a name in {name}", key)
+                _check_text(f"{name}.{key}", text)
         _check_choice(name, value)
 
 

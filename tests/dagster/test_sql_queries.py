@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from state_pipelines.dagster import FlinkJob
+from state_pipelines.dagster.request_runs import plan_run
+from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
 from state_pipelines.dagster.sql_queries import build_new_query, identify_queries
+from state_pipelines.errors import UsageError
+from state_pipelines.operations.requests import parse_request
 from state_pipelines.snapshot import open_snapshot
-from tests.dagster.conftest import ROOT, Deployment
+from tests.dagster.conftest import ROOT, Deployment, build
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EXAMPLE = ROOT / "examples/totals"
+OPERATOR = "3_group-aggregate"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +43,9 @@ def totals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         results=str(root / "results"),
         plans=(str(root / "totals.json"),),
         new_query=str(root / "counted.json"),
+        requests=str(root / "requests"),
     )
+    (root / "requests").mkdir()
     with dg.DagsterInstance.ephemeral() as instance:
         yield Deployment(root, instance, job)
 
@@ -53,8 +62,92 @@ class Run:
 
 @pytest.fixture(scope="module")
 def run(totals: Deployment, spark: SparkSession) -> Run:
+    """The run that a request file asks for, with the result of the request beside it."""
     key = totals.add_copy(EXAMPLE / "savepoint", "first")
-    return Run(key, totals.run("migrate_snapshot", key))
+    tables = pa.table({"customer": list(range(50)), "orders": [each + 100 for each in range(50)]})
+    pq.write_table(tables, totals.root / "orders.parquet")
+    text = {"operation": "migrate", "snapshot": "latest", "backfill": {"orders": str(totals.root / "orders.parquet")}}
+    text["match"] = {OPERATOR: OPERATOR}
+    (totals.root / "requests/counted.yaml").write_text(json.dumps(text))
+    ((request,), cursor) = tick_requests(totals, None)
+    assert (request.job_name, request.partition_key) == ("totals_migrate_snapshot", key)
+    job = build(totals.job).resolve_job_def("totals_migrate_snapshot")
+    result = job.execute_in_process(
+        instance=totals.instance,
+        partition_key=key,
+        run_config=request.run_config,
+        tags=dict(request.tags),
+        raise_on_error=False,
+    )
+    tick_requests(totals, cursor)
+    return Run(key, result)
+
+
+def tick_requests(deployment: Deployment, cursor: str | None) -> tuple[list[dg.RunRequest], str | None]:
+    sensor = next(each for each in build(deployment.job).sensors or () if each.name == "totals_requests")
+    with dg.build_sensor_context(instance=deployment.instance, cursor=cursor) as context:
+        result = sensor(context)
+    assert isinstance(result, dg.SensorResult)
+    return list(result.run_requests or ()), result.cursor
+
+
+def test_a_request_migrates_to_the_new_query(run: Run, totals: Deployment) -> None:
+    result = json.loads((totals.root / "requests/counted.yaml.result.json").read_text())
+    assert (result["status"], result["snapshot"]) == ("succeeded", run.key)
+    assert result["results"]["totals/migrated_savepoint"]["path"] == run.metadata("migrated_savepoint")["path"]
+
+
+def plan(job: FlinkJob, **fields: object) -> dict[str, Any]:
+    name, config = plan_run(job, parse_request({"operation": "migrate", "snapshot": "latest", **fields}))
+    assert name == "migrate_snapshot"
+    return {op: each["config"] for op, each in config["ops"].items()}
+
+
+def test_fields_of_requests_are_those_of_the_job(totals: Deployment) -> None:
+    job, tables = totals.job, {"orders": "/tables/orders.parquet"}
+    assert plan(job, match={"1": "2"}, backfill=tables) == {
+        "totals__sql_compatibility_report": {"match": {"1": "2"}},
+        "totals__migrated_savepoint": {"match": {"1": "2"}, "backfill": tables},
+    }
+    with pytest.raises(UsageError, match="to is a field for jobs with migrations, and this one has none"):
+        plan(job, to="head")
+    revised = job.model_copy(update={"new_query": None, "migrations": "/revisions"})
+    with pytest.raises(UsageError, match="backfill is a field for jobs with new_query, and this one has none"):
+        plan(revised, backfill=tables)
+    with pytest.raises(UsageError, match="the job has no migrations") as error:
+        plan(job.model_copy(update={"new_query": None}))
+    assert "new_query" in error.value.hint
+
+
+def watch(deployment: Deployment) -> tuple[list[dg.RunRequest], str]:
+    """Let the sensor for new snapshots look at all snapshots."""
+    with dg.build_sensor_context(instance=deployment.instance) as context:
+        result = build_new_snapshots(deployment.job)(context)
+    assert isinstance(result, dg.SensorResult)
+    reason = str(result.skip_reason.skip_message) if result.skip_reason else ""
+    return list(result.run_requests or ()), reason
+
+
+def test_a_new_snapshot_is_migrated_to_the_new_query_once(run: Run, totals: Deployment) -> None:
+    runs, reason = watch(totals)
+    assert runs == []
+    assert f"run {run.result.run_id[:8]} has migrated it for the same queries" in reason
+    other = totals.change(new_query=str(totals.root / "swapped.json"))
+    (request,), _ = watch(other)
+    assert request.partition_key == run.key
+    assert request.run_key == f"{run.key}-{identify_queries(other.job)}"
+    names = ("compatibility_report", "sql_compatibility_report", "migrated_savepoint")
+    assert request.asset_selection is not None
+    assert {each.path[-1] for each in request.asset_selection} == set(names)
+
+
+def test_a_query_that_runs_already_is_no_new_one(run: Run, totals: Deployment) -> None:
+    runs, reason = watch(totals.change(new_query=str(totals.root / "totals.json")))
+    assert runs == []
+    assert "new_query is the query that runs, nothing to do" in reason
+    runs, reason = watch(totals.change(new_query=str(totals.root / "none.json")))
+    assert runs == []
+    assert "none.json" in reason
 
 
 def test_the_report_says_what_the_new_query_keeps(run: Run) -> None:
@@ -72,11 +165,11 @@ def test_the_savepoint_is_that_of_the_new_plan(run: Run, totals: Deployment) -> 
     assert found["queries"] == identify_queries(totals.job)
     assert "accState, COUNT(\\*): starts empty" in found["notes"]
     assert "count:" in Path(found["revision"]).read_text()
-    operator = open_snapshot(found["path"], uids=["3_group-aggregate"]).operator("3_group-aggregate")
-    rows = operator.state("accState").to_arrow()
-    values = rows.column("value").to_pylist()
-    assert {each["f2"] for each in values} == {0}
-    assert found["dagster/row_count"] == len(values)
+    operator = open_snapshot(found["path"], uids=[OPERATOR]).operator(OPERATOR)
+    rows = operator.state("accState").to_arrow().to_pylist()
+    # The table of the request has the values.
+    assert {each["value"]["f2"] - each["state_key"]["f0"] for each in rows} == {100}
+    assert found["dagster/row_count"] == len(rows)
 
 
 def test_the_checks_are_those_of_the_query_and_of_the_proof(run: Run) -> None:

@@ -25,6 +25,7 @@ def write(directory: Path, name: str, text: str) -> Path:
     [
         "{operation: migrate, snapshot: latest, to: head}",
         "{operation: migrate, snapshot: chk-7, from_revision: '0003'}",
+        "{operation: migrate, snapshot: latest, match: {3_join: 8_join}, backfill: {total: s3://tables/total.parquet}}",
         "{operation: rescale, snapshot: latest, parallelism: 6, files: link}",
         "{operation: convert, snapshot: latest, format: rocksdb, compress: true, in_flight: drop}",
         "{operation: copy, snapshot: latest, target: /backup/one}",
@@ -62,6 +63,14 @@ def test_without_an_operation_a_rescaling_is_asked_for() -> None:
         ({"operation": "convert", "snapshot": "a", "compress": "yes"}, "compress is true or false, not 'yes'"),
         ({"operation": "migrate", "snapshot": "a", "to": True}, "to is True, not text"),
         ({"operation": "migrate", "snapshot": "a", "from_revision": 3}, 'is 3, not text.*quotes: from_revision: "'),
+        ({"operation": "migrate", "snapshot": "a", "match": ["3=8"]}, "match is a list, not a mapping"),
+        ({"operation": "migrate", "snapshot": "a", "match": {3: "8_join"}}, "a name in match is 3, not text"),
+        ({"operation": "migrate", "snapshot": "a", "match": {"3": 8}}, "match.3 is 8, not text"),
+        ({"operation": "migrate", "snapshot": "a", "backfill": {"total": None}}, "backfill.total is empty, not text"),
+        (
+            {"operation": "migrate", "snapshot": "a", "backfill": {"total": "s3://user:secret@tables/total"}},
+            "backfill has a user, a password or a query",
+        ),
         ({"operation": "pin", "snapshot": "a", "reason": 5}, "reason is 5, not text"),
         ({"operation": "retain", "apply": 1234567}, "apply is 1234567, not text"),
         ({"operation": "convert", "snapshot": "a", "fromat": "heap"}, "a request to convert does not know 'fromat'"),

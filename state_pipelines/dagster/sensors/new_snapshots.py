@@ -53,7 +53,7 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
         default_status=job.sensor_status,
     )
     def new_snapshots(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Adds a partition for each new snapshot, and requests one run for each that has pending revisions.
+        """Adds a partition for each new snapshot, and requests one run for each with pending revisions or a new query.
 
         A directory is a snapshot as soon as it has `_metadata`, which Flink writes last. The newest snapshots come
         first; when the time of a tick is over, the others wait for the next tick. The cursor holds a mark of each known
@@ -262,22 +262,20 @@ class _Tick:
             if stranger := find_stranger(self.job.uids, snapshot):
                 self.reasons.append(f"{key}: {stranger}")
                 return True
-            chain = self.job.revisions.plan(snapshot)
+            reason = self.migrations.explain_target(snapshot)
         except StorageError as error:
             self.context.log.warning("%s cannot be opened now; the next tick tries again: %s", key, error)
             return False
         except StateError as error:
             self.context.log.warning("Not migrated: %s: %s", key, error)
-            self.reasons.append(f"{key}: {error}")
-            chain = []
-        else:
-            if not chain:
-                self.reasons.append(f"{key}: already at {self.job.revisions.name_target()}, nothing to do")
+            reason = str(error)
         self._add(summary)
-        if chain:
-            attempt, reason = self.migrations.decide(key)
+        if reason:
+            self.reasons.append(f"{key}: {reason}")
+        else:
+            attempt, text = self.migrations.decide(key)
             if attempt is None:
-                self.reasons.append(reason)
+                self.reasons.append(text)
             else:
                 self.runs.append(self.migrations.make_request(key, attempt))
         return True
