@@ -117,3 +117,61 @@ def test_a_query_takes_the_state_of_another_one(
         assert len(sums) == 20
         assert all(shipping < amount for shipping, amount in sums.values())
         assert all(sums[key][0] >= before[key][0] and sums[key][1] >= before[key][1] for key in before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("old", "new"), [(VERSIONS[0], VERSIONS[1]), (VERSIONS[1], VERSIONS[2])])
+def test_a_query_moves_to_a_cluster_of_a_later_release(
+    old: str, new: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "flink"
+    home.mkdir()
+    for jar in install_libraries(new).jars:
+        (home / jar.name).symlink_to(jar)
+    monkeypatch.setenv("FLINK_HOME", str(home))
+    with (
+        running_cluster(old, tmp_path / "old", tables=True) as before,
+        running_gateway(before) as (_, old_address),
+        running_cluster(new, tmp_path / "new", tables=True) as after,
+        running_gateway(after) as (gateway, new_address),
+    ):
+        settings = [
+            {"rest": before.url, "sql_gateway": old_address},
+            {"rest": after.url, "sql_gateway": new_address},
+        ]
+        left, right = map(connect, settings)
+        text = (TOTALS / "totals.sql").read_text()
+        left.start(Submission(script=text, configuration={**OPTIONS, "pipeline.name": "totals"}))
+        first = await_job(left)
+        upgrading = {
+            "savepoints": (before.directory / "savepoints").as_uri(),
+            "old": {"plan": str(TOTALS / "totals.sql"), "configuration": OPTIONS},
+            "new": {"plan": str(TOTALS / "swapped.sql"), "configuration": OPTIONS},
+            "cluster": settings[1],
+            "automatic": ["compatible", "migrated", "partial"],
+        }
+        job = {
+            "name": "totals",
+            "cluster": settings[0],
+            "results": str(tmp_path / "results"),
+            "target_release": new.rpartition(".")[0],
+            "upgrade": upgrading,
+        }
+        (tmp_path / "JOB.json").write_text(json.dumps(job))
+        report = upgrade(str(tmp_path / "JOB.json"))
+        expect(report, Result.UPGRADED)
+        assert left.read_status(first) is JobStatus.FINISHED
+        second = await_job(right)
+        assert second in report.headline
+        assert gateway.statements[-1].startswith("EXECUTE PLAN '")
+        restored = right.read_checkpoints(second).restored_path
+        assert restored.rstrip("/").endswith("-migrate")
+
+        stop = SavepointRequest((after.directory / "savepoints").as_uri(), stop=True, trigger_id="1" * 32)
+        right.trigger_savepoint(second, stop)
+        sums = read_sums(wait_for_savepoint(right, second, "1" * 32, timeout_seconds=SECONDS).path)
+        carried = read_sums(restored)
+        # Shipping comes first now; no sum has begun again.
+        assert len(sums) == 20
+        assert all(shipping < amount for shipping, amount in sums.values())
+        assert all(sums[key][0] >= carried[key][0] and sums[key][1] >= carried[key][1] for key in carried)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
-from typing import TYPE_CHECKING, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from click.testing import CliRunner
 
 from state_pipelines.checkpoints.coordinator import FailureReason
+from state_pipelines.cli.commands import CommandGroup
 from state_pipelines.errors import ClusterError, NotFoundError
 from state_pipelines.flink.checkpoint_failures import explain_message, find_failure_reason, find_root_cause
 from state_pipelines.flink.cluster import (
@@ -26,7 +30,10 @@ from state_pipelines.flink.http_client import HttpClient
 from state_pipelines.flink.local_cluster import SLOTS
 from state_pipelines.flink.rest_cluster import RestCluster
 from state_pipelines.flink.status import status
+from state_pipelines.operations.retention import read_pins
 from state_pipelines.snapshot import open_snapshot
+from state_pipelines.storage import resolve
+from state_pipelines.upgrades.savepoint_policy import open_savepoint_job, take_due_savepoints
 from tests.flink.clusters import RunningCluster, make_jar, running_cluster
 from tests.flink.harness import VERSIONS
 
@@ -143,6 +150,45 @@ def test_a_job_runs_stops_and_goes_on_from_its_savepoint(
     cluster.cancel(again)
     wait_for_status(cluster, again, lambda status: status is JobStatus.CANCELED, timeout_seconds=SECONDS)
     cluster.cancel(again)
+
+
+def test_a_policy_takes_the_savepoints_that_are_due(running: RunningCluster, cluster: RestCluster, jar: Path) -> None:
+    job_id = cluster.start(submit(jar, "kept", "execution.checkpointing.interval=1h"))
+    await_running(cluster, job_id)
+    root = running.directory / "kept"
+    file = running.directory / "kept.json"
+    described = {
+        "name": "kept",
+        "cluster": {"rest": running.url},
+        "results": str(running.directory / "results"),
+        "roots": [str(root)],
+        "savepoints": {"directory": root.as_uri(), "canonical": "monthly", "native": {"every": "monthly", "keep": 1}},
+        "thresholds": {"max_hours_without_savepoint": 1},
+    }
+    file.write_text(json.dumps(described))
+
+    def run(*command: str) -> Any:
+        done = CliRunner().invoke(CommandGroup("state-pipelines"), [*command, "--json"], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    formats = {each["format"]: each["path"] for each in run("savepoint", str(file), "--due")}
+    assert set(formats) == {"CANONICAL", "NATIVE"}
+    for each in formats.values():
+        assert open_snapshot(each).operator("counts").states
+    pinned = {each.path for each in read_pins(resolve(str(root)))}
+    assert pinned == {each.rpartition("/")[2] for each in formats.values()}
+    # Nothing is due any more, and the job runs on.
+    assert run("savepoint", str(file), "--due") == []
+    assert cluster.read_status(job_id) is JobStatus.RUNNING
+    history = cluster.read_checkpoints(job_id).history
+    assert sorted(each.path.rpartition("/")[2] for each in history if each.is_savepoint) == sorted(pinned)
+    checks = {each["name"]: each["passed"] for each in run("status", str(file))["checks"]}
+    assert checks["recent_savepoint"] is True
+    # Next month both are due again, and the native one before is kept no longer.
+    later = take_due_savepoints(open_savepoint_job(str(file)), now=datetime.now(UTC) + timedelta(days=32))
+    kept = {*(each.path for each in later), formats["CANONICAL"]}
+    assert {each.path for each in read_pins(resolve(str(root)))} == {each.rpartition("/")[2] for each in kept}
 
 
 def find_failed(cluster: RestCluster, job_id: str) -> Checkpoint | None:
