@@ -1,10 +1,11 @@
-"""Down time of an upgrade with a migration on one machine: measured, predicted, and taken apart.
+"""Down time of upgrades on one machine: measured, predicted, and taken apart.
 
     python -m benchmarks.down_time --release 2.2.1
 
-A job with one POJO for each of 1,000,000 keys runs on a session cluster of real Flink. It is rehearsed, and upgraded to
-a class with other fields, by commands, each in a process of its own. Printed are the prediction of the plan, the
-measured down time, and a bound: the savepoint, 1.3 times the migration alone, and the restart.
+A job with one POJO for each of 1,000,000 keys runs on a session cluster of real Flink. It is upgraded to a class with
+other fields, and then to the same program with another option, by commands, each in a process of its own. Predictions:
+before anything was measured; after a rehearsal that restores the result on the same cluster; and of the second upgrade
+from the start of the running job alone. A bound is the savepoint, 1.3 times the migration alone, and the restart.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from state_pipelines.flink.cluster import Submission
 from state_pipelines.flink.connections import connect
@@ -58,54 +59,67 @@ def measure(release: str, directory: Path) -> dict[str, object]:
     (directory / "migrations" / "0001_double.yaml").write_text(MIGRATION)
     with running_cluster(release, directory / "cluster") as running:
         cluster = connect({"rest": running.url})
-        program = {"arguments": ARGUMENTS, "parallelism": 2}
         cluster.start(Submission(str(jars["v1"]), arguments=ARGUMENTS, parallelism=2))
         _await_keys(cluster)
-        upgrade_settings = {
-            "savepoints": (running.directory / "savepoints").as_uri(),
-            "old": {**program, "jar": str(jars["v1"])},
-            "new": {**program, "jar": str(jars["v2"])},
-        }
+        old, new = ({"arguments": ARGUMENTS, "parallelism": 2, "jar": str(jars[name])} for name in ("v1", "v2"))
         job = directory / "JOB.json"
-        job.write_text(
-            json.dumps(
-                {
-                    "name": "totals",
-                    "cluster": {"rest": running.url},
-                    "results": str(directory / "results"),
-                    "migrations": str(directory / "migrations"),
-                    "target_release": release.rpartition(".")[0],
-                    "uids": UIDS,
-                    "upgrade": upgrade_settings,
-                }
-            )
-        )
-        for command in ("rehearse", "upgrade"):
-            subprocess.run([sys.executable, "-m", "state_pipelines", command, str(job)], check=True, stdout=sys.stderr)
-        record = find_records(str(directory / "results"), "totals").find_last()
-        assert record is not None
-        savepoint = open_snapshot(str(record.get(Step.STOP)["savepoint"]), uids=UIDS)
+
+        def describe(results: str, old: dict[str, object], new: dict[str, object], **more: object) -> None:
+            settings = {"savepoints": (running.directory / "savepoints").as_uri(), "old": old, "new": new, **more}
+            described = {
+                "name": "totals",
+                "cluster": {"rest": running.url},
+                "results": str(directory / results),
+                "migrations": str(directory / "migrations"),
+                "target_release": release.rpartition(".")[0],
+                "uids": UIDS,
+                "upgrade": settings,
+            }
+            job.write_text(json.dumps(described))
+
+        describe("results", old, new, rehearsal={"cluster": {"rest": running.url}})
+        assumed = _run("upgrade", str(job), "--plan", "--json")["plan"]["down_time"]
+        _run("rehearse", str(job), "--json")
+        first = _run("upgrade", str(job), "--json")["record"]
+        describe("others", new, {**new, "arguments": (*ARGUMENTS[:2], "execution.checkpointing.interval=2s")})
+        second = _run("upgrade", str(job), "--json")["record"]
+        savepoint = open_snapshot(first["steps"]["stop"]["savepoint"], uids=UIDS)
         revisions = RevisionDirectory(str(directory / "migrations"))
         started = time.monotonic()
         migrate(savepoint, revisions.between("base", HEAD), str(directory / "alone"))
         alone = time.monotonic() - started
-        restart = float(record.get(Step.WATCH)["start_seconds"])
-        stop = float(record.get(Step.STOP)["seconds"])
-        measured = measure_down_time(record)
-        assert measured is not None
-        predicted = float(record.plan["down_time"]["seconds"])
+        steps = first["steps"]
         return {
             "release": release,
             "load": round(os.getloadavg()[0], 1),
-            "measured": round(measured, 1),
-            "predicted": predicted,
-            "ratio": round(measured / predicted, 2),
-            "savepoint": stop,
-            "change": {name: round(each, 1) for name, each in record.get(Step.CHANGE)["seconds"].items()},
-            "restart": restart,
+            "first": _compare(first, directory / "results"),
+            "assumed before": assumed,
             "migration alone": round(alone, 1),
-            "bound": round(stop + 1.3 * alone + restart, 1),
+            "bound": round(steps["stop"]["seconds"] + 1.3 * alone + steps["watch"]["start_seconds"], 1),
+            "second": _compare(second, directory / "others"),
         }
+
+
+def _run(*command: str) -> dict[str, Any]:
+    done = subprocess.run([sys.executable, "-m", "state_pipelines", *command], check=True, stdout=subprocess.PIPE)
+    return dict(json.loads(done.stdout))
+
+
+def _compare(found: dict[str, Any], results: Path) -> dict[str, object]:
+    """The down time of an upgrade beside its prediction."""
+    record = find_records(str(results), "totals").read(found["id"])
+    assert record is not None
+    measured, predicted = measure_down_time(record), record.plan["down_time"]
+    assert measured is not None
+    return {
+        "savepoint": record.get(Step.STOP)["seconds"],
+        "check": record.get(Step.CHECK)["seconds"],
+        "change": record.get(Step.CHANGE)["elapsed"],
+        "restart": record.get(Step.WATCH)["start_seconds"],
+        "measured": round(measured, 1),
+        "predicted": predicted,
+        "ratio": round(measured / predicted["seconds"], 2),
+    }
 
 
 def _await_keys(cluster: FlinkCluster) -> None:
