@@ -8,7 +8,7 @@ COUNT(*), then one view for each set of distinct arguments. Source: `AggregateUt
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -84,12 +84,14 @@ class PlannedColumn:
         type: SQL type; `UNRESOLVED` where the plan does not say it.
         meaning: what it holds, in columns of tables.
         buffer: of which aggregate call it is a buffer; None of other columns, and of functions that are not known.
+        call: position of the aggregate call among those of its node; None of other columns.
     """
 
     name: str
     type: LogicalType
     meaning: str
     buffer: Buffer | None = None
+    call: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -146,8 +148,8 @@ def derive_accumulator(
         count_rows: whether the number of rows is kept.
     """
     columns: list[PlannedColumn] = []
-    for call, retracts in zip(calls, retractions, strict=True):
-        columns += _derive_buffers(call, base, types, retracts=retracts)
+    for index, (call, retracts) in enumerate(zip(calls, retractions, strict=True)):
+        columns += (replace(each, call=index) for each in _derive_buffers(call, base, types, retracts=retracts))
     if count_rows and not any(map(_is_count_star, calls)):
         columns.append(PlannedColumn("count", BIGINT, "COUNT(*)", COUNT_ROWS))
     groups: dict[tuple[int, ...], list[Mapping[str, Any]]] = {}

@@ -1,7 +1,8 @@
 """Template of a compiled plan: the savepoint of a run without input, in a cluster inside a Java process.
 
 It has the operators, uids, states and serializers that Flink itself gives the plan. Sources read an empty directory and
-sinks drop their rows, so that no connector is needed; functions of the user need their jar.
+sinks drop their rows, so that no connector is needed; a lookup join, which keeps no keyed state, becomes a projection
+that has NULL for the columns of its table. Functions of the user need their jar.
 """
 
 from __future__ import annotations
@@ -42,18 +43,26 @@ _TIMES = {"TIMESTAMP_WITHOUT_TIME_ZONE": "", "TIMESTAMP_WITH_LOCAL_TIME_ZONE": "
 def stub_tables(plan: str, directory: str, formats: Sequence[str]) -> str:
     """Return a plan whose sources read an empty directory and whose sinks drop their rows; numbers and uids stay.
 
+    Nodes of lookup joins become projections, with the numbers and columns that they had.
+
     Args:
         plan: the JSON of the plan.
         directory: URL of an empty directory.
         formats: names of formats of which a jar is there.
 
     Raises:
-        UnsupportedError: a column of a source is of a type that has no text, or there is no format.
+        UnsupportedError: a column of a source is of a type that has no text, a lookup join keeps state, or there is no
+            format.
     """
     if not formats:
         raise UnsupportedError("the Flink has no jar of a format (flink-json, flink-csv)", hint="Take a whole Flink")
     content = json.loads(plan)
+    by_id = {each["id"]: each for each in content["nodes"]}
+    inputs = {each["target"]: by_id[each["source"]] for each in content["edges"]}
     for node in content["nodes"]:
+        if node["type"].startswith("stream-exec-lookup-join"):
+            node.update(_project(node, inputs[node["id"]]))
+            node.pop("temporalTable", None)
         if "scanTableSource" in node:
             options = {"connector": "filesystem", "path": directory, "format": formats[0]}
             options["source.monitor-interval"] = "1 h"
@@ -67,6 +76,37 @@ def stub_tables(plan: str, directory: str, formats: Sequence[str]) -> str:
             sink["table"]["resolvedTable"] |= {"options": {"connector": "blackhole"}, "partitionKeys": []}
             node["dynamicTableSink"] = sink
     return json.dumps(content)
+
+
+def _project(node: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a projection with the columns of a lookup join: those of its input, and NULL.
+
+    Source: `CommonExecCalc`, `StreamExecLookupJoin`.
+
+    Raises:
+        UnsupportedError: the join keeps the rows that it found.
+    """
+    if node.get("upsertMaterialize"):
+        raise UnsupportedError(
+            f"node {node['id']}, a lookup join, keeps the rows that it found (its input takes back rows), for which "
+            "there is no stub"
+        )
+    found = []
+    kept = len(_list_types(source["outputType"]))
+    for index, of in enumerate(_list_types(node["outputType"])):
+        if index < kept:
+            found.append({"kind": "INPUT_REF", "inputIndex": index, "type": of})
+        else:
+            nullable = of.removesuffix(" NOT NULL") if isinstance(of, str) else {**of, "nullable": True}
+            found.append({"kind": "LITERAL", "value": None, "type": nullable})
+    return {"type": "stream-exec-calc_1", "projection": found, "condition": None}
+
+
+def _list_types(row: Any) -> list[Any]:
+    """Return the types of the columns of a row as the plan has them: texts, or mappings."""
+    if isinstance(row, dict):
+        return [each["fieldType"] for each in row["fields"]]
+    return [of for _, of in _split_row(str(row))]
 
 
 def _list_columns(row: object) -> list[dict[str, str]]:
@@ -128,7 +168,8 @@ def _take(java: Any, plan: str, directory: Path, formats: Sequence[str]) -> str:
     try:
         client = _start(java, stubbed, _SETTINGS)
     except Py4JJavaError as error:
-        raise UsageError(f"Flink does not run the plan: {_explain(error)}", hint=_HINT) from None
+        text = _explain(error)
+        raise UsageError(f"Flink does not run the plan: {text}", hint=_find_hint(text)) from None
     canonical = java.org.apache.flink.core.execution.SavepointFormatType.CANONICAL
     end, refusal = time.monotonic() + _SECONDS, ""
     while time.monotonic() < end:
@@ -146,7 +187,15 @@ def _take(java: Any, plan: str, directory: Path, formats: Sequence[str]) -> str:
 
 
 _HINT = "Give the jars of functions (--jars), or leave out --template"
+_CLASSES = (
+    "The plan has no classes of functions: compile it with SET 'table.plan.compile.catalog-objects' = 'ALL', or leave "
+    "out --template"
+)
 _MOST_MESSAGE = 400
+
+
+def _find_hint(text: str) -> str:
+    return _CLASSES if "Cannot resolve function" in text else _HINT
 
 
 def _start(java: Any, plan: str, settings: Mapping[str, str]) -> Any:
@@ -165,4 +214,5 @@ def _explain(error: Any) -> str:
     while cause.getCause() is not None:
         cause = cause.getCause()
     text = " ".join(str(cause.getMessage() or "").split())
-    return f"{cause.getClass().getSimpleName()} {text}"[:_MOST_MESSAGE]
+    text = f"{cause.getClass().getSimpleName()} {text}"
+    return text if len(text) <= _MOST_MESSAGE else f"{text[:_MOST_MESSAGE].rpartition('. ')[0] or text[:_MOST_MESSAGE]}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.sql.planner import start_java
-from tests.flink.harness import install_formats
+from tests.flink.harness import compile_folders, install_formats
 from tests.flink.planned_states import SETTINGS
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ TABLES = {
     "ts TIMESTAMP(3), p AS PROCTIME(), WATERMARK FOR ts AS ts",
     "c": "cid BIGINT, name STRING, city STRING, zone INT",
 }
+FUNCTIONS = {"fee": "Fee", "words": "Words", "weighted": "WeightedAverage", "seen": "Seen"}
+"""Functions of `java/sqlfunctions` by the name that queries have for them."""
+
 KEYS = 20
 _DEADLINE = 90.0
 _LINE = re.compile(r"(?:\d+> )?([+-][IUD])\[(.*)\]")
@@ -48,6 +51,7 @@ class Pair:
         window: whether the last column is the end of a window, which decides when a row is emitted.
         plain: whether the old job runs from SQL text, without uids.
         untouched: whether nothing but names and serializers changes.
+        ordered: whether the result depends on the order of rows, which several subtasks do not keep.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Pair:
     window: bool = False
     plain: bool = False
     untouched: bool = False
+    ordered: bool = False
 
 
 def group(select: str, rest: str = "FROM o GROUP BY cid") -> str:
@@ -79,6 +84,7 @@ _KEYED = "(SELECT * FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY {} ORDER BY 
 _LAST = "FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY p DESC) AS r FROM o) WHERE r = 1"
 _FIRST = "FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY ts) AS r FROM o) WHERE r = 1"
 _TOP = "FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY amount DESC) AS r FROM o) WHERE r <= {}"
+_WORDS = "FROM o, LATERAL TABLE(words(note)) AS w(word) GROUP BY cid"
 _WINDOW = "FROM TABLE(TUMBLE(TABLE o, DESCRIPTOR(ts), INTERVAL '10' MINUTE)) GROUP BY cid, window_start, window_end"
 
 PAIRS = (
@@ -97,8 +103,8 @@ PAIRS = (
     Pair("add-decimal", group("COUNT(*)"), group("COUNT(*), SUM(price), MIN(price)"), (2, 3)),
     Pair("add-distinct", group("COUNT(*)"), group("COUNT(*), COUNT(DISTINCT amount)"), (2,)),
     Pair("add-second-distinct", group("COUNT(DISTINCT k)"), group("COUNT(DISTINCT amount), COUNT(DISTINCT k)"), (1,)),
-    Pair("add-listagg", group("COUNT(*)"), group("COUNT(*), LISTAGG(note)"), (2,)),
-    Pair("add-first-value", group("COUNT(*)"), group("COUNT(*), LAST_VALUE(note)"), (2,)),
+    Pair("add-listagg", group("COUNT(*)"), group("COUNT(*), LISTAGG(note)"), (2,), ordered=True),
+    Pair("add-first-value", group("COUNT(*)"), group("COUNT(*), LAST_VALUE(note)"), (2,), ordered=True),
     Pair("drop", group("COUNT(*), SUM(amount), MAX(note)"), group("SUM(amount)")),
     Pair("drop-distinct", group("COUNT(DISTINCT k), COUNT(DISTINCT amount)"), group("COUNT(DISTINCT amount)")),
     Pair("drop-and-swap", group("SUM(amount), MAX(qty), SUM(k)"), group("SUM(k), SUM(amount)")),
@@ -156,10 +162,10 @@ PAIRS = (
         f"SELECT a.cid, a.amount, b.city, b.name FROM {_KEYED.format('cid', 'o')} a JOIN "
         f"(SELECT cid, MAX(city) AS city, MAX(name) AS name FROM c GROUP BY cid) b ON a.cid = b.cid",
     ),
-    Pair("dedup-swap", f"SELECT cid, amount, id {_LAST}", f"SELECT cid, id, amount {_LAST}"),
-    Pair("dedup-add", f"SELECT cid, amount {_LAST}", f"SELECT cid, amount, note {_LAST}", (2,)),
-    Pair("dedup-drop", f"SELECT cid, amount, note {_LAST}", f"SELECT cid, note {_LAST}"),
-    Pair("dedup-rowtime-swap", f"SELECT cid, amount, id {_FIRST}", f"SELECT cid, id, amount {_FIRST}"),
+    Pair("dedup-swap", f"SELECT cid, amount, id {_LAST}", f"SELECT cid, id, amount {_LAST}", ordered=True),
+    Pair("dedup-add", f"SELECT cid, amount {_LAST}", f"SELECT cid, amount, note {_LAST}", (2,), ordered=True),
+    Pair("dedup-drop", f"SELECT cid, amount, note {_LAST}", f"SELECT cid, note {_LAST}", ordered=True),
+    Pair("dedup-rowtime-swap", f"SELECT cid, amount, id {_FIRST}", f"SELECT cid, id, amount {_FIRST}", ordered=True),
     Pair("top-swap", f"SELECT cid, amount, id, k {_TOP.format(3)}", f"SELECT cid, k, amount, id {_TOP.format(3)}"),
     Pair("top-drop", f"SELECT cid, amount, id, k {_TOP.format(3)}", f"SELECT cid, amount, id {_TOP.format(3)}"),
     Pair(
@@ -179,10 +185,37 @@ PAIRS = (
         "SELECT n, SUM(s), MAX(s) FROM (SELECT cid, COUNT(*) AS n, SUM(amount) AS s FROM o GROUP BY cid) GROUP BY n",
         "SELECT n, MAX(s), SUM(s) FROM (SELECT cid, SUM(amount) AS s, COUNT(*) AS n FROM o GROUP BY cid) GROUP BY n",
     ),
+    Pair("function-add", group("SUM(fee(amount))"), group("COUNT(*), SUM(fee(amount))"), (1,)),
+    Pair("function-table-swap", group("SUM(id), COUNT(word)", _WORDS), group("COUNT(word), SUM(id)", _WORDS)),
+    Pair("function-swap", group("weighted(amount, qty), SUM(amount)"), group("SUM(amount), weighted(amount, qty)")),
+    Pair("function-beside", group("weighted(amount, qty)"), group("COUNT(*), weighted(amount, qty)"), (1,)),
+    Pair(
+        "function-drop",
+        group("weighted(amount, qty), SUM(k), seen(CAST(qty AS STRING))"),
+        group("SUM(k), seen(CAST(qty AS STRING))"),
+    ),
+    Pair(
+        "function-view",
+        group("seen(CAST(qty AS STRING)), AVG(amount)"),
+        group("AVG(amount), seen(CAST(qty AS STRING))"),
+    ),
     Pair(
         "ttl-swap", group("SUM(amount), SUM(k)"), group("SUM(k), SUM(amount)"), settings={"table.exec.state.ttl": "1 d"}
     ),
 )
+
+
+_ROCKSDB = {"state.backend.type": "rocksdb"}
+# One file is read by one subtask, and the others do not hold back the watermark.
+_WIDE = {"parallelism.default": "3", "table.exec.source.idle-timeout": "100 ms"}
+VARIANTS: tuple[Mapping[str, str], ...] = ({}, {**_ROCKSDB, **_WIDE}, _WIDE, _ROCKSDB)
+"""Options of jobs: heap or RocksDB, one subtask or three."""
+
+
+def choose_options(pair: Pair, number: int) -> dict[str, str]:
+    """Options of the jobs of a pair: successive numbers give all variants; ordered rows have one subtask."""
+    options = dict(VARIANTS[number % len(VARIANTS)])
+    return {key: value for key, value in options.items() if key not in _WIDE} if pair.ordered else options
 
 
 def make_orders(start: int, stop: int) -> str:
@@ -245,6 +278,8 @@ class Flink:
             options = f"'connector' = 'filesystem', 'path' = '{directory}/{table}', 'format' = 'csv', "
             options += "'csv.null-literal' = '', 'source.monitor-interval' = '50 ms'"
             environment.executeSql(f"CREATE TABLE {table} ({columns}) WITH ({options})")
+        for name, of in FUNCTIONS.items():
+            environment.executeSql(f"CREATE FUNCTION {name} AS 'com.acme.functions.{of}'")
         schema = environment.sqlQuery(query).getResolvedSchema()
         names = [f"r{index}" for index in range(schema.getColumnCount())]
         types = [each.getDataType().getLogicalType().copy(True).asSerializableString() for each in schema.getColumns()]
@@ -333,7 +368,9 @@ class Job:
 def open_flink(version: str, directory: Path) -> Iterator[Flink]:
     """Start a Java process with a Flink."""
     directory.mkdir(parents=True, exist_ok=True)
-    with start_java(install_formats(version).jars) as java:
+    home = install_formats(version)
+    classes = compile_folders(home, ["tests/flink/java/sqlfunctions"])
+    with start_java([*home.jars, classes]) as java:
         yield Flink(java, directory)
 
 

@@ -6,6 +6,7 @@ no step does.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ from state_pipelines.sql.verdict import Verdict, is_unchanged
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator, Snapshot
@@ -41,6 +42,9 @@ _FOLDS = (
     Derivation.FOLD_MIN,
     Derivation.FOLD_MAX,
 )
+_VIEW = re.compile(r"agg(\d+)\$(\w+)")
+"""Name of a view of an aggregate function: position of the call, and field of the accumulator."""
+
 _EMPTY_WAY = "start that query from empty, build its state with `bootstrap`, or keep the old operator"
 
 
@@ -229,7 +233,13 @@ class _OperatorDraft:
                 if each.new.name != name:
                     renames[name] = each.new.name
         if states or renames or not all(map(is_unchanged, self.verdict.states)):
-            self._require_known()
+            views = self._find_views()
+            self._require_known(views)
+            for view, new_name in views.items():
+                if new_name is None:
+                    states.append(self._change(view, [st.DropState("the new query does not call the function")]))
+                elif new_name != view:
+                    renames[view] = new_name
         yield from self.folded
         # Dropped states may have names that others get.
         yield from sorted(states, key=lambda each: isinstance(each.upgrade[0], st.DropState))
@@ -237,9 +247,47 @@ class _OperatorDraft:
             yield self._change(None, [st.RenameStates(tuple(renames.items()))])
         yield from self._change_key()
 
-    def _require_known(self) -> None:
-        """Refuse rows in states that no plan lists, whose columns might have to follow those of the others."""
-        names = {each.name for each in self.old.states}
+    def _find_views(self) -> dict[str, str | None]:
+        """Return the states of views of functions of the user with their new names; None of those that go.
+
+        Their names begin with the position of the call, which the verdicts on the columns of the accumulator follow.
+        Source: `AggregateUtil`, `DataViewUtils.createDataViews`.
+
+        Raises:
+            IncompatibleError: the columns do not say where the call goes.
+        """
+        known = {each.name for each in self.old.states}
+        found: dict[str, str | None] = {}
+        for name in self.stored:
+            match = _VIEW.fullmatch(name)
+            if match is None or name in known:
+                continue
+            old_call, calls, is_dropped = int(match[1]), set[int | None](), False
+            for state, verdict in ((each, column) for each in self.verdict.states for column in each.columns):
+                before = None if state.old is None else _find_call(state.old, verdict.row, verdict.old)
+                if before == old_call:
+                    after = None if state.new is None else _find_call(state.new, verdict.row, verdict.new)
+                    calls |= {after} - {None}
+                    is_dropped |= verdict.verdict is Verdict.DROPPED
+            if len(calls) == 1:
+                found[name] = f"agg{calls.pop()}${match[2]}"
+            elif is_dropped and not calls:
+                found[name] = None
+            else:
+                raise IncompatibleError(
+                    f"state {name} is of the function that is call {old_call + 1} of the old query, and the plans do "
+                    "not say which call of the new one takes it",
+                    hint=_EMPTY_WAY,
+                )
+        return found
+
+    def _require_known(self, views: Collection[str]) -> None:
+        """Refuse rows in states that no plan lists, whose columns might have to follow those of the others.
+
+        Args:
+            views: states of functions of the user, which stay as they are.
+        """
+        names = {each.name for each in self.old.states} | {*views}
         for name, shape in self.stored.items():
             if name not in names and any(isinstance(each, RowData) for each in walk(shape.payload)):
                 raise IncompatibleError(
@@ -416,6 +464,13 @@ class _OperatorDraft:
             if old is not None
         ]
         yield st.Set("value", f"CAST({' | '.join(bits) or '0'} AS BIGINT)")
+
+
+def _find_call(state: PlannedState, row: int, index: int | None) -> int | None:
+    """Return the position of the aggregate call of a column; None of other columns."""
+    if index is None or row >= len(state.rows) or index >= len(state.rows[row].columns):
+        return None
+    return state.rows[row].columns[index].call
 
 
 def _leave_out_matches(old: PlannedState, new: PlannedState) -> st.Step | None:
