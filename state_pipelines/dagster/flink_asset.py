@@ -442,8 +442,9 @@ def make_graph_job(
     """
     config: Any = None if launchpad is None else {"ops": launchpad}
 
-    @dg.graph(name=job.prefix(name))
+    # In a code location, no graph has the name of an op: the job `rehearse` has an op of that name.
+    @dg.graph(name=f"{job.prefix(name)}_graph")
     def run() -> None:
         compose()
 
-    return _OpJob(graph_def=run, description=description, tags=job.tags, config=config)
+    return _OpJob(graph_def=run, name=job.prefix(name), description=description, tags=job.tags, config=config)

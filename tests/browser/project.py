@@ -78,6 +78,9 @@ _SWITCH = """mutation Switch($selector: SensorSelector!) { startSensor(sensorSel
     __typename ... on PythonError { message } } }"""
 _TICKS = """query Ticks($selector: SensorSelector!) { sensorOrError(sensorSelector: $selector) {
     ... on Sensor { sensorState { ticks(limit: 10) { status skipReason } } } } }"""
+_ENDED = ("SUCCESS", "FAILURE", "CANCELED")
+_RUNS_OF_JOB = """query Runs($job: String!) { runsOrError(filter: {pipelineName: $job}) {
+    ... on Runs { results { runId status } } } }"""
 _CANCEL = """mutation Cancel($run: String!) {
     terminateRun(runId: $run, terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY) { __typename } }"""
 _LAUNCH = """mutation Launch($parameters: ExecutionParams!) { launchRun(executionParams: $parameters) {
@@ -180,15 +183,8 @@ def make_project(root: Path, flink: str) -> Project:
         root: directory of the project.
         flink: address of the cluster of `PAYMENTS`.
     """
-    project = Project(root)
-    project.home.mkdir(parents=True)
+    project = begin_project(root)
     shutil.copy(ROOT / "dagster.yaml", project.home)
-    documented = (ROOT / "docs" / "dagster.md").read_text(encoding="utf-8")
-    # With a `definitions.py`, which has the executor: a process for each step would take most of the time of runs.
-    described = re.sub("^code_location_target_module.*\n", "", _find_block(documented, "toml"), flags=re.MULTILINE)
-    (root / "pyproject.toml").write_text(described, encoding="utf-8")
-    (root / "shop" / "defs").mkdir(parents=True)
-    (root / "shop" / "definitions.py").write_text(_find_block(documented, "python"), encoding="utf-8")
     project.call("dg", "scaffold", "defs", "state_pipelines.dagster.FlinkJobComponent", "orders")
     assert (root / "shop" / "defs" / "orders" / "defs.yaml").exists()
     for name in JOBS:
@@ -203,6 +199,19 @@ def make_project(root: Path, flink: str) -> Project:
     project.write_job(CLICKS, project.describe_clicks())
     for file in OWN_FILES:
         shutil.copy(file, root / "shop" / "defs")
+    return project
+
+
+def begin_project(root: Path) -> Project:
+    """Write the `pyproject.toml` and the `definitions.py` of docs/dagster.md: a project without jobs."""
+    project = Project(root)
+    project.home.mkdir(parents=True)
+    documented = (ROOT / "docs" / "dagster.md").read_text(encoding="utf-8")
+    # With a `definitions.py`, which has the executor: a process for each step would take most of the time of runs.
+    described = re.sub("^code_location_target_module.*\n", "", _find_block(documented, "toml"), flags=re.MULTILINE)
+    (root / "pyproject.toml").write_text(described, encoding="utf-8")
+    (root / "shop" / "defs").mkdir(parents=True)
+    (root / "shop" / "definitions.py").write_text(_find_block(documented, "python"), encoding="utf-8")
     return project
 
 
@@ -337,9 +346,20 @@ class Deployment:
     ) -> tuple[str, str]:
         """Launch a job as `submit` does; return the id of the run, and its final status."""
         run = self.submit(job, ops, key=key, asset=asset)
-        ended = {"SUCCESS", "FAILURE", "CANCELED"}
-        wait_for(lambda: self.list_runs()[run] in ended, f"the run {run} of {job}", seconds=_RUN_SECONDS)
+        wait_for(lambda: self.list_runs()[run] in _ENDED, f"the run {run} of {job}", seconds=_RUN_SECONDS)
         return run, self.list_runs()[run]
+
+    def wait_for_runs(self, job: str, number: int) -> tuple[str, str]:
+        """Wait until a job has a number of runs that have all ended; return id and status of the newest one."""
+        found: list[dict[str, str]] = []
+
+        def have_ended() -> bool:
+            found[:] = self.query(_RUNS_OF_JOB, job=job)["runsOrError"]["results"]
+            return len(found) >= number and all(each["status"] in _ENDED for each in found)
+
+        wait_for(have_ended, f"{number} runs of {job}", seconds=_RUN_SECONDS)
+        assert len(found) == number, found
+        return found[0]["runId"], found[0]["status"]
 
     def cancel(self, run: str) -> None:
         """Cancel a run, wherever it is."""
