@@ -276,10 +276,11 @@ def _wait_for_approval(
         job,
         f"an upgrade waits for an approval ({needs}); nothing was stopped",
         {
-            "runs now": report.headline,
+            # The UI cuts off what comes after the first lines.
             "waits for the approval of": needs,
             **({"to approve": dg.MetadataValue.url(link)} if link else {}),
             **_describe_plan(plan),
+            "runs now": report.headline,
         },
     )
 
@@ -326,12 +327,13 @@ def _observe(job: FlinkJob, text: str, metadata: Metadata) -> dg.AssetObservatio
 
 
 def _describe_report(report: UpgradeReport) -> Metadata:
-    metadata: Metadata = {"runs now": report.headline, "result": str(report.result)}
+    metadata: Metadata = {"runs now": report.headline}
     if report.record is not None:
-        metadata |= _describe_savepoints(report.record)
         if report.result is Result.UPGRADED and (down := measure_down_time(report.record)) is not None:
             metadata[MEASURED] = round_seconds(down)
         metadata |= _describe_prediction(report.record.plan.get("down_time"))
+        metadata |= _describe_savepoints(report.record)
+    metadata["result"] = str(report.result)
     if report.lines:
         metadata["report"] = list_texts(report.lines)
     return metadata | _list_commands(report)
@@ -339,10 +341,10 @@ def _describe_report(report: UpgradeReport) -> Metadata:
 
 def _describe_plan(plan: UpgradePlan) -> Metadata:
     metadata: Metadata = {}
-    if plan.change is not None:
-        metadata |= {"verdict": str(plan.change.verdict), "needs": ", ".join(plan.change.needs)}
     if plan.down_time is not None:
         metadata |= _describe_prediction(plan.down_time.to_json())
+    if plan.change is not None:
+        metadata |= {"verdict": str(plan.change.verdict), "needs": ", ".join(plan.change.needs)}
     return {**metadata, "fingerprint": plan.fingerprint, "plan": list_texts(describe_plan(plan))}
 
 
