@@ -33,7 +33,7 @@ from state_pipelines.upgrades.leases import hold_lease
 from state_pipelines.upgrades.rehearsal import RehearsalReport
 from state_pipelines.upgrades.rehearsal import rehearse as rehearse_upgrade
 from state_pipelines.upgrades.upgrade_plan import UpgradePlan, plan_upgrade
-from state_pipelines.upgrades.upgrade_records import Outcome, RecordDirectory, Step, UpgradeRecord, find_records
+from state_pipelines.upgrades.upgrade_records import RecordDirectory, Step, UpgradeOutcome, UpgradeRecord, find_records
 from state_pipelines.upgrades.upgrade_reports import (
     Result,
     UpgradeReport,
@@ -362,7 +362,7 @@ def _describe_step(record: UpgradeRecord, step: Step) -> Metadata:
     """Describe the outcome of a step."""
     taken = record.get(step)
     back = record.get(Step.BACK)
-    if record.outcome is Outcome.NOT_STOPPED or record.outcome is Outcome.NOTHING_RUNS:
+    if record.outcome is UpgradeOutcome.NOT_STOPPED or record.outcome is UpgradeOutcome.NOTHING_RUNS:
         return {"outcome": str(record.outcome), "why": record.reason}
     if back.get("failed") == step:
         return {"outcome": "failed, the old program comes back", "why": str(back.get("reason", ""))}
