@@ -28,6 +28,7 @@ from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.errors import NotFoundError, StateError, UsageError, Where
 from state_pipelines.operations.migration.history import RevisionDirectory
 from state_pipelines.upgrades.cluster_connections import connect_clusters
+from state_pipelines.upgrades.down_time import measure_down_time
 from state_pipelines.upgrades.job_upgrade import begin_record, find_done, refuse_plan, require_same_programs
 from state_pipelines.upgrades.leases import hold_lease
 from state_pipelines.upgrades.rehearsal import RehearsalReport
@@ -39,7 +40,6 @@ from state_pipelines.upgrades.upgrade_reports import (
     UpgradeReport,
     describe_plan,
     describe_savepoints,
-    measure_down_time,
     report_record,
     report_undecided,
 )
