@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from state_pipelines.operations.retention import (
     apply_plan,
     load_policy,
     open_audit_log,
+    parse_policy,
     pin_snapshot,
     plan_retention,
     purge_quarantine,
@@ -34,7 +34,6 @@ from state_pipelines.operations.retention.policy import (
     PathKeys,
     parse_duration,
     parse_equalities,
-    parse_price,
     parse_size,
     read_planned_paths,
 )
@@ -156,7 +155,7 @@ class _Duration(click.ParamType[timedelta]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
         """Parse a duration."""
-        return value if isinstance(value, timedelta) else parse_duration(value, param.opts[0] if param else "")
+        return parse_duration(value, param.opts[0] if param else "")
 
 
 _OF_APPLY = ("--plan", "--quarantine", "--max-paths", "--max-bytes", "--rate")
@@ -268,15 +267,15 @@ def command(
     deleted or restored, or a restored snapshot is not complete. Exit code 3: whether it is complete cannot be seen.
     """
     policy = load_policy(policy_path) if policy_path is not None else RetentionPolicy()
-    policy = replace(
-        policy,
-        min_age=policy.min_age if min_age is None else min_age,
-        grace=policy.grace if grace is None else grace,
-        price=policy.price if price is None else parse_price(price, "--price"),
-        currency=currency or policy.currency,
-        equal_schemes=(*policy.equal_schemes, *parse_equalities(equal_schemes)),
-        equal_authorities=(*policy.equal_authorities, *parse_equalities(equal_authorities)),
-    )
+    given = {
+        "min_age": min_age,
+        "grace": grace,
+        "price": None if price is None else parse_policy({"price": price}).price,
+        "currency": currency or None,
+        "equal_schemes": (*policy.equal_schemes, *parse_equalities(equal_schemes)),
+        "equal_authorities": (*policy.equal_authorities, *parse_equalities(equal_authorities)),
+    }
+    policy = policy.model_copy(update={name: each for name, each in given.items() if each is not None})
     if pin is not None and pin == unpin:
         raise UsageError(f"--pin and --unpin name the same snapshot {pin}", hint="Leave one of them out")
     if currency is not None and policy.price is None:

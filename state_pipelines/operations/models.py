@@ -17,7 +17,7 @@ from state_pipelines.errors import UsageError
 from state_pipelines.redaction import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
@@ -86,6 +86,26 @@ class OperationModel(BaseModel):
             raise _explain(error.errors(include_url=False)[0], cls, subject) from None
 
 
+class _Refusal(ValueError):
+    """A value that a parser refuses, with its error."""
+
+    def __init__(self, error: UsageError) -> None:
+        super().__init__(error.what)
+        self.error = error
+
+
+def parsed(parse: Callable[[Any], object]) -> BeforeValidator:
+    """Return a validator that makes a value with a parser, which refuses others with a `UsageError`."""
+
+    def read(value: object) -> object:
+        try:
+            return parse(value)
+        except UsageError as error:
+            raise _Refusal(error) from None
+
+    return BeforeValidator(read)
+
+
 def _to_texts(value: object) -> object:
     if isinstance(value, str):
         return (value,)
@@ -99,7 +119,10 @@ def _to_text(value: object) -> object:
 Text = Annotated[str, BeforeValidator(_to_text)]
 """A text, which may be a number in YAML."""
 
-Texts = Annotated[tuple[Text, ...], BeforeValidator(_to_texts)]
+Items = BeforeValidator(_to_texts)
+"""Validator of lists, where a single text stands for a list of it."""
+
+Texts = Annotated[tuple[Text, ...], Items]
 """A list of texts, or a single one."""
 
 Subjects = BeforeValidator(
@@ -195,10 +218,12 @@ def _find_option(field: FieldInfo) -> Option:
 
 def _explain(error: ErrorDetails, model: type[BaseModel], subject: str) -> UsageError:
     """Return the error of a field, which names it as the request does, and shows no secrets."""
-    *parents, name = map(str, error["loc"]) if error["loc"] else ("",)
-    where = ".".join(parents) or subject
-    path = ".".join((*parents, name)) or subject
+    *parents, last = error["loc"] or ("",)
+    name, where = str(last), _join(parents) or subject
+    path = _join((*parents, last)) or subject
+    named = f"{name} of {where}" if isinstance(last, str) else path
     shown = redact(repr(error["input"]))[:_MOST_SHOWN]
+    context = error.get("ctx", {})
     match error["type"]:
         case "extra_forbidden":
             known = list_names(_find_model(model, parents))
@@ -209,28 +234,40 @@ def _explain(error: ErrorDetails, model: type[BaseModel], subject: str) -> Usage
         case "model_type" | "model_attributes_type" | "dict_type":
             return UsageError(f"{path} is not a mapping but {shown}")
         case "tuple_type" | "list_type":
-            return UsageError(f"{name} of {where} is not a list but {shown}")
-        case "int_type":
-            return UsageError(f"{name} of {where} is not a whole number but {shown}")
+            return UsageError(f"{named} is not a list but {shown}")
+        case "int_type" | "float_type" | "finite_number":
+            number = "a whole number" if error["type"] == "int_type" else "a number"
+            return UsageError(f"{named} is not {number} but {shown}")
+        case "greater_than_equal":
+            return UsageError(f"{named} is {shown}, not a number from {context['ge']:g} on")
+        case "too_short" | "string_too_short":
+            least = context["min_length"]
+            return UsageError(f"{named} is {shown}, with less than {least} {'entries' if least > 1 else 'character'}")
         case "bool_type":
             return UsageError(f"{path} is true or false, not {shown}")
         case "string_type":
-            return UsageError(f"{name} of {where} is not text but {shown}")
-        case "enum":
-            choices = str(error["ctx"]["expected"]).replace("'", "").replace(" or ", ", ")
-            return UsageError(f"{name} of {where} is {shown}", hint=f"Choose from {choices}")
+            return UsageError(f"{named} is not text but {shown}")
+        case "enum" | "literal_error":
+            choices = str(context["expected"]).replace("'", "").replace(" or ", ", ")
+            return UsageError(f"{named} is {shown}", hint=f"Choose from {choices}")
+        case _ if isinstance(refusal := context.get("error"), _Refusal):
+            return UsageError(f"{path}: {refusal.error.what}", hint=refusal.error.hint)
         case _:
             return UsageError(f"{path} {error['msg'].removeprefix('Value error, ')}")
 
 
-def _find_model(model: type[BaseModel], path: list[str]) -> type[BaseModel]:
+def _join(names: Sequence[int | str]) -> str:
+    return "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in names).lstrip(".")
+
+
+def _find_model(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel]:
     """Return the model in a model to which the names of a location lead."""
     names = iter(path)
     for name in names:
-        kind, arguments = find_kind(_find_field(model, name))
-        if kind is dict:
+        kind, arguments = find_kind(_find_field(model, str(name)))
+        if kind in (dict, tuple):
             next(names, None)
-            kind = arguments[1]
+            kind = arguments[0 if kind is tuple else 1]
         model = kind
     return model
 

@@ -374,43 +374,44 @@ def _apply_rules(
     protected: Mapping[str, Collection[str]],
     found: Survey,
 ) -> dict[str, _Outcome]:
-    groups: defaultdict[int, list[FoundSnapshot]] = defaultdict(list)
+    groups: defaultdict[str, list[FoundSnapshot]] = defaultdict(list)
     outcomes: dict[str, _Outcome] = {}
+    rules = policy.ordered_rules
     for snapshot in job.snapshots:
-        number = _find_rule(snapshot, job, policy.rules)
-        if number is None:
-            text = "no rule of the policy is for it" if policy.rules else "no policy: only orphans are deleted"
+        name = _find_rule(snapshot, job, rules)
+        if name is None:
+            text = "no rule of the policy is for it" if rules else "no policy: only orphans are deleted"
             outcomes[snapshot.key] = _Outcome(kept=(text,))
         else:
-            groups[number].append(snapshot)
-    for number, snapshots in groups.items():
-        rule = policy.rules[number]
+            groups[name].append(snapshot)
+    for name, snapshots in groups.items():
+        rule = rules[name]
         reasons = _keep(rule, snapshots, found.time)
         # A snapshot that misses files does not take the place of one that can be restored.
         whole = [snapshot for snapshot in snapshots if restorable[snapshot.key] is not False]
         for key, texts in _keep(rule, whole, found.time).items():
             reasons[key] = list(dict.fromkeys((*reasons.get(key, ()), *texts)))
         over_budget = _exceeds_budget(rule, snapshots, reasons, protected, found)
-        words = ", ".join(f"{name} {value}" for name, value in rule.keep.to_json().items())
+        words = ", ".join(f"{option} {value}" for option, value in rule.keep.to_json().items())
         for snapshot in snapshots:
             if snapshot.key in over_budget:
-                text = f"{rule.name}: over max_size {rule.keep.max_size:,} bytes of job {job.name}"
+                text = f"{name}: over max_size {rule.keep.max_size:,} bytes of job {job.name}"
                 outcomes[snapshot.key] = _Outcome(dropped=(text,))
             elif snapshot.key in reasons:
-                outcomes[snapshot.key] = _Outcome(kept=tuple(f"{rule.name}: {text}" for text in reasons[snapshot.key]))
+                outcomes[snapshot.key] = _Outcome(kept=tuple(f"{name}: {text}" for text in reasons[snapshot.key]))
             else:
-                text = f"{rule.name} ({words}) keeps other snapshots of job {job.name}"
+                text = f"{name} ({words}) keeps other snapshots of job {job.name}"
                 outcomes[snapshot.key] = _Outcome(dropped=(text,))
     return outcomes
 
 
-def _find_rule(snapshot: FoundSnapshot, job: JobFiles, rules: Sequence[PolicyRule]) -> int | None:
+def _find_rule(snapshot: FoundSnapshot, job: JobFiles, rules: Mapping[str, PolicyRule]) -> str | None:
     reading = snapshot.reading
     formats = reading.formats if isinstance(reading, SnapshotReferences) else frozenset()
     kind = kind_of(snapshot)
-    for number, rule in enumerate(rules):
-        if rule.matches(kind=kind, formats=formats, job=job.name, path=snapshot.path, tags=snapshot.tags):
-            return number
+    for name, rule in rules.items():
+        if rule.match.hold(kind=kind, formats=formats, job=job.name, path=snapshot.path, tags=snapshot.tags):
+            return name
     return None
 
 

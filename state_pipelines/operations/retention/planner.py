@@ -91,12 +91,8 @@ def plan_retention(
         UsageError: the policy is wrong, or no root is given.
         StateError: a root cannot be listed, or changes so much that two passes do not agree.
     """
-    rules = open_policy(policy)
-    rules = replace(
-        rules,
-        min_age=rules.min_age if min_age is None else min_age,
-        grace=rules.grace if grace is None else grace,
-    )
+    given = {"min_age": min_age, "grace": grace}
+    rules = open_policy(policy).model_copy(update={name: each for name, each in given.items() if each is not None})
     mapping = path_mapping if isinstance(path_mapping, PathMapping) else parse_path_mapping(path_mapping)
     keys = PathKeys(rules.equal_schemes, rules.equal_authorities)
     listed = [roots] if isinstance(roots, str | Location) else list(roots)

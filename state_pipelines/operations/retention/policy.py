@@ -8,23 +8,25 @@ import os.path
 import posixpath
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import yaml
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from state_pipelines.errors import UsageError, Where, at
-from state_pipelines.metadata.checkpoint import SnapshotKind
-from state_pipelines.redaction import redact
+from state_pipelines.operations.models import Items, OperationModel, list_names, parsed
 from state_pipelines.storage.documents import find_equal_names, parse_yaml, read_given_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
+
+    from state_pipelines.metadata.checkpoint import SnapshotKind
 
 Equalities = tuple[tuple[str, ...], ...]
 """Groups of words that mean the same."""
@@ -160,9 +162,6 @@ for _index, _letter in enumerate("kmgtp", 1):
     # As Flink's `MemorySize`: all of them are powers of 1024.
     _SIZES.update(dict.fromkeys((_letter, _letter + "b", _letter + "ib"), 1 << 10 * _index))
 
-KINDS = (SnapshotKind.CHECKPOINT, SnapshotKind.SAVEPOINT)
-"""Kinds that a policy distinguishes."""
-
 
 class SnapshotFormat(StrEnum):
     """Format of a checkpoint or savepoint, as a policy names it."""
@@ -173,76 +172,165 @@ class SnapshotFormat(StrEnum):
     NATIVE = "native"
 
 
-@dataclass(frozen=True)
-class KeepRule:
-    """The snapshots of one job that stay: those that any of the options keeps.
+class _PolicyModel(OperationModel):
+    """A mapping of a policy; names have hyphens or underscores."""
 
-    Attributes:
-        last: the newest ones; `FOREVER` for all.
-        within: those younger than this.
-        hourly: newest snapshot of each of the newest hours that have one; likewise the other periods.
-        daily: see `hourly`.
-        weekly: see `hourly`; weeks begin on Monday.
-        monthly: see `hourly`.
-        yearly: see `hourly`.
-        tags: those with one of these tags.
-        max_size: bytes that the kept snapshots of a job may have together, files in common counted once; the oldest go
-            until the rest fits. Alone, it keeps as many as fit.
+    model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"), ser_json_timedelta="float")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unify_names(cls, content: object) -> object:
+        if not isinstance(content, dict):
+            return content
+        for name, value in content.items():
+            # Elsewhere that is a field which is left out; here other rules would decide what is deleted.
+            if value is None:
+                raise ValueError(f"says nothing after {name}: write a value, or leave it out")
+        if (equal := find_equal_names(map(str, content), cls._unify)) is not None:
+            raise ValueError(f"has {equal[0]} and {equal[1]}, which are the same field: leave one of them out")
+        return {cls._unify(str(name)): value for name, value in content.items()}
+
+    @staticmethod
+    def _unify(name: str) -> str:
+        return name.replace("_", "-")
+
+
+def parse_duration(value: object, field: str = "duration") -> timedelta:
+    """A duration from text such as `3d`, `12 h`, `90min` or `2 weeks`; a month (`mo`) has 30 days.
+
+    Raises:
+        UsageError: it has another form.
     """
+    if isinstance(value, timedelta):
+        return value
+    match = _DURATION.fullmatch(str(value).lower()) if isinstance(value, int | str) and value is not True else None
+    if match is not None and match[2] == "m":
+        hint = f"Write {match[1]}min for minutes, or {match[1]}mo for months of 30 days"
+        raise _wrong(field, f"{value!r} may be minutes or months", hint)
+    if match is None or (match[2] not in _UNITS and float(match[1])):
+        raise _wrong(field, f"{value!r} is not a duration", "Write a number and a unit, such as 3d, 12h or 30min")
+    try:
+        return timedelta(seconds=float(match[1]) * _UNITS.get(match[2], 1))
+    except OverflowError:
+        raise _wrong(field, f"{value!r} is too long", "Durations go up to some million years") from None
 
-    last: int | None = None
-    within: timedelta | None = None
-    hourly: int | None = None
-    daily: int | None = None
-    weekly: int | None = None
-    monthly: int | None = None
-    yearly: int | None = None
-    tags: tuple[str, ...] = ()
-    max_size: int | None = None
+
+def parse_size(value: object, field: str = "size") -> int:
+    """Bytes from a number or text such as `500 GiB`; all units are powers of 1024, as in Flink.
+
+    Raises:
+        UsageError: it has another form.
+    """
+    match = _SIZE.fullmatch(str(value).lower()) if isinstance(value, int | str) and value is not True else None
+    if match is None or match[2] not in _SIZES:
+        raise _wrong(field, f"{value!r} is not a size", "Write a number and a unit, such as 500GiB")
+    return int(float(match[1]) * _SIZES[match[2]])
+
+
+def _wrong(field: str, what: str, hint: str) -> UsageError:
+    return UsageError(what, where=Where(path=field or None), hint=hint)
+
+
+def _parse_number(value: object) -> object:
+    if value == "all":
+        return FOREVER
+    if value == FOREVER:
+        raise ValueError(f"is {value}, not a number of snapshots: write a whole number from 0 on, or all")
+    return value
+
+
+_Duration = Annotated[timedelta, parsed(parse_duration)]
+_Number = Annotated[int, Field(ge=FOREVER), BeforeValidator(_parse_number)]
+_Text = Annotated[str, Field(min_length=1)]
+_Names = Annotated[
+    tuple[str, ...], Items, Field(min_length=2), AfterValidator(lambda names: tuple(map(str.lower, names)))
+]
+_Groups = Annotated[tuple[_Names, ...], Items]
+
+
+class KeepRule(_PolicyModel):
+    """The snapshots of one job that stay: those that any of the options keeps."""
+
+    last: _Number | None = None
+    """The newest ones, or all."""
+
+    within: _Duration | None = None
+    """Those younger than this."""
+
+    hourly: _Number | None = None
+    """Newest snapshot of each of the newest hours that have one; likewise the other periods."""
+
+    daily: _Number | None = None
+    """See `hourly`."""
+
+    weekly: _Number | None = None
+    """See `hourly`; weeks begin on Monday."""
+
+    monthly: _Number | None = None
+    """See `hourly`."""
+
+    yearly: _Number | None = None
+    """See `hourly`."""
+
+    tags: Annotated[tuple[str, ...], Items] = ()
+    """Those with one of these tags."""
+
+    max_size: Annotated[int, parsed(parse_size)] | None = None
+    """Bytes that the kept snapshots of a job may have together, files in common counted once; the oldest go until the
+    rest fits. Alone, it keeps as many as fit."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.model_fields_set:
+            known = ", ".join(list_names(type(self)))
+            raise ValueError(f"says nothing of what stays: give one of {known}, or write all or none")
+        return self
+
+    @staticmethod
+    def _unify(name: str) -> str:
+        # restic and borg write keep-daily.
+        return _PolicyModel._unify(name).removeprefix("keep-")
 
     @property
     def keeps_by_budget_only(self) -> bool:
         """Whether `max_size` is the only option."""
-        return self == KeepRule(max_size=self.max_size)
+        return self.to_json().keys() == {"max_size"}
 
     def to_json(self) -> dict[str, object]:
-        """The options that are set, for JSON."""
-        found: dict[str, object] = {
-            name: value for name in ("last", *PERIODS, "max_size") if (value := getattr(self, name)) is not None
-        }
-        if self.within is not None:
-            found["within"] = self.within.total_seconds()
-        if self.tags:
-            found["tags"] = list(self.tags)
-        return found
+        """The options that are set, for JSON; durations in seconds."""
+        return self.model_dump(mode="json", exclude_defaults=True)
 
 
-@dataclass(frozen=True)
-class PolicyRule:
-    """A rule and the snapshots that it is for; every condition that is given must hold.
+def _open_keep(value: object) -> object:
+    words: dict[object, object] = {"all": {"last": "all"}, "none": {"last": 0}}
+    return words.get(value, value) if isinstance(value, str) else value
 
-    Attributes:
-        keep: what stays.
-        kind: one of `KINDS`.
-        format: format of the snapshot.
-        job: pattern of job ids, such as `3319*`.
-        path: pattern of paths of snapshots, such as `*/manual/*`.
-        tag: a tag that the snapshot has.
-        name: where the rule is in the policy, for reasons.
-    """
 
-    keep: KeepRule
-    kind: SnapshotKind | None = None
-    format: SnapshotFormat | None = None
-    job: str | None = None
-    path: str | None = None
-    tag: str | None = None
-    name: str = "keep"
+_Keep = Annotated[KeepRule, BeforeValidator(_open_keep)]
 
-    def matches(
+
+class RuleConditions(_PolicyModel):
+    """Conditions on a snapshot; every one that is given must hold."""
+
+    kind: Literal["checkpoint", "savepoint"] | None = None
+    """Kind of the snapshot."""
+
+    format: Annotated[SnapshotFormat, Field(strict=False)] | None = None
+    """Format of the snapshot."""
+
+    job: _Text | None = None
+    """Pattern of job ids, such as `3319*`."""
+
+    path: _Text | None = None
+    """Pattern of paths of snapshots, such as `*/manual/*`."""
+
+    tag: _Text | None = None
+    """A tag that the snapshot has."""
+
+    def hold(
         self, *, kind: SnapshotKind, formats: frozenset[SnapshotFormat], job: str, path: str, tags: frozenset[str]
     ) -> bool:
-        """Whether the rule is for a snapshot."""
+        """Whether the conditions hold for a snapshot."""
         return (
             (self.kind is None or self.kind == kind)
             and (self.format is None or self.format in formats)
@@ -251,54 +339,77 @@ class PolicyRule:
             and (self.tag is None or self.tag in tags)
         )
 
+
+class PolicyRule(_PolicyModel):
+    """A rule, and the snapshots that it is for."""
+
+    match: RuleConditions = RuleConditions()
+    """The snapshots; all by default."""
+
+    keep: _Keep
+    """The snapshots of these that stay: options, or all, or none."""
+
     def to_json(self) -> dict[str, object]:
         """The rule, for JSON."""
-        conditions = {name: getattr(self, name) for name in _MATCH if getattr(self, name) is not None}
-        return {"match": conditions, "keep": self.keep.to_json()}
+        match = self.match.model_dump(mode="json", exclude_defaults=True)
+        return {"match": match, "keep": self.keep.to_json()}
 
 
-@dataclass(frozen=True)
-class RetentionPolicy:
-    """A policy; an empty one deletes no snapshots, only orphans.
+class RetentionPolicy(_PolicyModel):
+    """A policy; an empty one deletes no snapshots, only orphans."""
 
-    Attributes:
-        rules: the first one that matches a snapshot decides about it; a snapshot that none matches stays.
-        min_age: nothing younger is deleted.
-        grace: time between the two passes of a plan; zero for one pass.
-        num_retained: newest completed checkpoints that stay while their job may run, as Flink's
-            `execution.checkpointing.num-retained`.
-        equal_schemes: schemes that name one storage, in groups.
-        equal_authorities: authorities that name one storage, in groups.
-        price: money for one GiB and month.
-        currency: of `price`.
-    """
+    min_age: _Duration = MIN_AGE
+    """Nothing younger is deleted."""
 
-    rules: tuple[PolicyRule, ...] = ()
-    min_age: timedelta = MIN_AGE
-    grace: timedelta = timedelta(0)
-    num_retained: int = 1
-    equal_schemes: Equalities = ()
-    equal_authorities: Equalities = ()
-    price: float | None = None
-    currency: str = "USD"
+    grace: _Duration = timedelta(0)
+    """Time between the two passes of a plan; zero for one pass."""
+
+    num_retained: Annotated[int, Field(ge=1)] = 1
+    """Newest completed checkpoints that stay while their job may run, as Flink's
+    `execution.checkpointing.num-retained`."""
+
+    keep: _Keep | None = None
+    """What stays of snapshots that no other rule is for."""
+
+    checkpoints: _Keep | None = None
+    """What stays of checkpoints that none of `rules` is for."""
+
+    savepoints: _Keep | None = None
+    """What stays of savepoints that none of `rules` is for."""
+
+    rules: Annotated[tuple[PolicyRule, ...], Items] = ()
+    """Rules that come before the others; see `ordered_rules`."""
+
+    equal_schemes: _Groups = ()
+    """Schemes that name one storage, in groups."""
+
+    equal_authorities: _Groups = ()
+    """Authorities that name one storage, in groups."""
+
+    price: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Money for one GiB and month."""
+
+    currency: _Text = "USD"
+    """Currency of `price`."""
+
+    @property
+    def ordered_rules(self) -> dict[str, PolicyRule]:
+        """All rules by their names in the policy; the first one that matches a snapshot decides about it.
+
+        A snapshot that none matches stays.
+        """
+        found = {f"rules[{index}]": rule for index, rule in enumerate(self.rules)}
+        if self.checkpoints is not None:
+            found["checkpoints"] = PolicyRule(match=RuleConditions(kind="checkpoint"), keep=self.checkpoints)
+        if self.savepoints is not None:
+            found["savepoints"] = PolicyRule(match=RuleConditions(kind="savepoint"), keep=self.savepoints)
+        return found if self.keep is None else {**found, "keep": PolicyRule(keep=self.keep)}
 
     def to_json(self) -> dict[str, object]:
         """The rules that decide about deletion, for JSON; equal for equivalent policies."""
-        return {
-            "rules": [rule.to_json() for rule in self.rules],
-            "min_age": self.min_age.total_seconds(),
-            "num_retained": self.num_retained,
-            "equal_schemes": [list(group) for group in self.equal_schemes],
-            "equal_authorities": [list(group) for group in self.equal_authorities],
-        }
-
-
-_POLICY = (
-    *("min-age", "grace", "num-retained", "keep", "checkpoints", "savepoints", "rules"),
-    *("equal-schemes", "equal-authorities", "price", "currency"),
-)
-_KEEP = ("last", "within", *PERIODS, "tags", "max-size")
-_MATCH = ("kind", "format", "job", "path", "tag")
+        others = {"min_age", "num_retained", "equal_schemes", "equal_authorities"}
+        rules = [rule.to_json() for rule in self.ordered_rules.values()]
+        return {"rules": rules, **self.model_dump(mode="json", include=others)}
 
 
 def load_policy(path: str | Path) -> RetentionPolicy:
@@ -321,183 +432,7 @@ def parse_policy(content: object) -> RetentionPolicy:
     Raises:
         UsageError: it is not a policy; names the field.
     """
-    body = _open(content, _POLICY, "")
-    policy = RetentionPolicy()
-    if "min-age" in body:
-        policy = replace(policy, min_age=_duration(body["min-age"], "min-age"))
-    if "grace" in body:
-        policy = replace(policy, grace=_duration(body["grace"], "grace"))
-    if "num-retained" in body:
-        policy = replace(policy, num_retained=_number(body["num-retained"], "num-retained", least=1))
-    if "price" in body:
-        policy = replace(policy, price=parse_price(body["price"], "price"))
-    if "currency" in body:
-        policy = replace(policy, currency=_text(body["currency"], "currency"))
-    return replace(
-        policy,
-        rules=_parse_rules(body),
-        equal_schemes=_groups(body.get("equal-schemes"), "equal-schemes"),
-        equal_authorities=_groups(body.get("equal-authorities"), "equal-authorities"),
-    )
-
-
-def parse_duration(value: object, field: str = "duration") -> timedelta:
-    """A duration from text such as `3d`, `12 h`, `90min` or `2 weeks`; a month (`mo`) has 30 days.
-
-    Raises:
-        UsageError: it has another form.
-    """
-    return _duration(value, field)
-
-
-def parse_price(value: object, field: str) -> float:
-    """A price, zero or more.
-
-    Raises:
-        UsageError: it is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise _wrong(field, f"{value!r} is not a price", "Write money per GiB and month, such as 0.023")
-    return float(value)
-
-
-def _parse_rules(body: Mapping[str, Any]) -> tuple[PolicyRule, ...]:
-    listed = body.get("rules") or []
-    if not isinstance(listed, list):
-        raise _wrong(
-            "rules", f"{redact(repr(listed))[:60]} is not a list", "Write each rule as an entry with match and keep"
-        )
-    rules = [_parse_rule(rule, f"rules[{index}]") for index, rule in enumerate(listed)]
-    rules += [
-        PolicyRule(_parse_keep(body[f"{kind}s"], f"{kind}s"), kind=kind, name=f"{kind}s")
-        for kind in KINDS
-        if f"{kind}s" in body
-    ]
-    if "keep" in body:
-        rules.append(PolicyRule(_parse_keep(body["keep"], "keep")))
-    return tuple(rules)
-
-
-def _parse_rule(content: object, field: str) -> PolicyRule:
-    body = _open(content, ("match", "keep"), field)
-    if "keep" not in body:
-        raise _wrong(field, "the rule says nothing of what it keeps", "Add keep: with options, or keep: all")
-    match = _open(body.get("match"), _MATCH, f"{field}.match")
-    for name, known in (("kind", KINDS), ("format", tuple(SnapshotFormat))):
-        if name in match and match[name] not in known:
-            raise _wrong(f"{field}.match.{name}", f"{match[name]!r} is not known", f"Choose from {', '.join(known)}")
-    conditions: dict[str, Any] = {name: _text(value, f"{field}.match.{name}") for name, value in match.items()}
-    for name, enum in (("kind", SnapshotKind), ("format", SnapshotFormat)):
-        if name in conditions:
-            conditions[name] = enum(conditions[name])
-    return PolicyRule(_parse_keep(body["keep"], f"{field}.keep"), **conditions, name=field)
-
-
-def _parse_keep(content: object, field: str) -> KeepRule:
-    if content == "all":
-        return KeepRule(last=FOREVER)
-    if content == "none":
-        return KeepRule(last=0)
-    if isinstance(content, dict):
-        # restic and borg write keep-daily.
-        _require_once(content, lambda name: _unify(name).removeprefix("keep-"), field)
-        content = {str(name).removeprefix("keep-").removeprefix("keep_"): value for name, value in content.items()}
-    body = _open(content, _KEEP, field)
-    if not body:
-        raise _wrong(field, "nothing is said of what stays", f"Give one of {', '.join(_KEEP)}, or write all or none")
-    numbers = {
-        name: FOREVER if body[name] == "all" else _number(body[name], f"{field}.{name}")
-        for name in ("last", *PERIODS)
-        if name in body
-    }
-    tags = body.get("tags", [])
-    if isinstance(tags, str):
-        tags = [tags]
-    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise _wrong(f"{field}.tags", f"{redact(repr(tags))[:60]} is not a list of tags", "Write tags: [release]")
-    return KeepRule(
-        **numbers,
-        within=_duration(body["within"], f"{field}.within") if "within" in body else None,
-        tags=tuple(tags),
-        max_size=parse_size(body["max-size"], f"{field}.max-size") if "max-size" in body else None,
-    )
-
-
-def parse_size(value: object, field: str = "size") -> int:
-    """Bytes from a number or text such as `500 GiB`; all units are powers of 1024, as in Flink.
-
-    Raises:
-        UsageError: it has another form.
-    """
-    match = _SIZE.fullmatch(str(value).lower()) if isinstance(value, int | str) and value is not True else None
-    if match is None or match[2] not in _SIZES:
-        raise _wrong(field, f"{value!r} is not a size", "Write a number and a unit, such as 500GiB")
-    return int(float(match[1]) * _SIZES[match[2]])
-
-
-def _duration(value: object, field: str) -> timedelta:
-    match = _DURATION.fullmatch(str(value).lower()) if isinstance(value, int | str) and value is not True else None
-    if match is not None and match[2] == "m":
-        hint = f"Write {match[1]}min for minutes, or {match[1]}mo for months of 30 days"
-        raise _wrong(field, f"{value!r} may be minutes or months", hint)
-    if match is None or (match[2] not in _UNITS and float(match[1])):
-        raise _wrong(field, f"{value!r} is not a duration", "Write a number and a unit, such as 3d, 12h or 30min")
-    try:
-        return timedelta(seconds=float(match[1]) * _UNITS.get(match[2], 1))
-    except OverflowError:
-        raise _wrong(field, f"{value!r} is too long", "Durations go up to some million years") from None
-
-
-def _number(value: object, field: str, *, least: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise _wrong(field, f"{value!r} is not a number of snapshots", f"Write a whole number from {least} on")
-    return value
-
-
-def _text(value: object, field: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise _wrong(field, f"{value!r} is not text", "Put it into quotes")
-    return value
-
-
-def _groups(value: object, field: str) -> Equalities:
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(
-        isinstance(group, list) and len(group) > 1 and all(isinstance(name, str) for name in group) for group in value
-    ):
-        raise _wrong(field, f"{redact(repr(value))[:60]} is not a list of groups", "Write for example [[s3, oss]]")
-    return tuple(tuple(name.lower() for name in group) for group in value)
-
-
-def _open(content: object, known: tuple[str, ...], field: str) -> dict[str, Any]:
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise _wrong(field, f"{redact(repr(content))[:60]} is not a mapping", f"It knows {', '.join(known)}")
-    _require_once(content, _unify, field)
-    body = {_unify(str(name)): value for name, value in content.items()}
-    for name in body:
-        if name not in known:
-            raise _wrong(f"{field}.{name}".lstrip("."), "there is no such field", f"There are {', '.join(known)}")
-    return body
-
-
-def _unify(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _require_once(content: Mapping[Any, Any], unify: Callable[[str], str], field: str) -> None:
-    names = find_equal_names(map(str, content), unify)
-    if names is not None:
-        what = f"{names[0]} and {names[1]} are the same field"
-        raise _wrong(f"{field}.{names[1]}".lstrip("."), what, "Leave one of them out")
-
-
-def _wrong(field: str, what: str, hint: str) -> UsageError:
-    # Options of the command line are no fields of a policy.
-    prefix = "" if field.startswith("--") else "retention policy: "
-    return UsageError(f"{prefix}{what}", where=Where(path=field or None), hint=hint)
+    return RetentionPolicy.parse(content, "the retention policy")
 
 
 class PathKind(StrEnum):

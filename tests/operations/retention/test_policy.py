@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations.retention import KeepRule, PolicyRule, load_policy, parse_policy
-from state_pipelines.operations.retention.policy import FOREVER, SnapshotFormat, parse_duration, parse_size
+from state_pipelines.operations.retention.policy import (
+    FOREVER,
+    RuleConditions,
+    SnapshotFormat,
+    parse_duration,
+    parse_size,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,27 +41,20 @@ def test_a_policy_is_read_from_yaml(tmp_path: Path) -> None:
     assert (policy.min_age, policy.grace) == (timedelta(hours=12), timedelta(minutes=10))
     assert (policy.num_retained, policy.price, policy.currency) == (3, 0.023, "EUR")
     assert (policy.equal_schemes, policy.equal_authorities) == ((("s3", "oss"),), (("nn1:8020", "nameservice"),))
-    assert policy.rules == (
-        PolicyRule(
-            KeepRule(last=FOREVER),
-            SnapshotKind.SAVEPOINT,
-            SnapshotFormat.NATIVE,
-            "33*",
-            "*/manual/*",
-            "keep",
-            name="rules[0]",
-        ),
-        PolicyRule(KeepRule(last=5), kind=SnapshotKind.CHECKPOINT, name="checkpoints"),
-        PolicyRule(
-            KeepRule(within=timedelta(days=30), daily=7, weekly=4, monthly=12, tags=("release",), max_size=500 << 30),
-            kind=SnapshotKind.SAVEPOINT,
-            name="savepoints",
-        ),
+    kept = KeepRule(within=timedelta(days=30), daily=7, weekly=4, monthly=12, tags=("release",), max_size=500 << 30)
+    conditions = RuleConditions(
+        kind="savepoint", format=SnapshotFormat.NATIVE, job="33*", path="*/manual/*", tag="keep"
     )
+    assert policy.ordered_rules == {
+        "rules[0]": PolicyRule(match=conditions, keep=KeepRule.parse({"last": "all"})),
+        "checkpoints": PolicyRule(match=RuleConditions(kind="checkpoint"), keep=KeepRule(last=5)),
+        "savepoints": PolicyRule(match=RuleConditions(kind="savepoint"), keep=kept),
+    }
+    assert policy.ordered_rules["rules[0]"].keep.last == FOREVER
 
 
 def test_underscores_are_hyphens() -> None:
-    assert parse_policy({"min_age": "1h", "keep": {"max_size": "1k"}}).rules[0].keep == KeepRule(max_size=1024)
+    assert parse_policy({"min_age": "1h", "keep": {"max_size": "1k"}}).keep == KeepRule(max_size=1024)
 
 
 def test_an_empty_policy_keeps_three_days() -> None:
@@ -63,43 +62,53 @@ def test_an_empty_policy_keeps_three_days() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "field"),
+    ("content", "message"),
     [
-        ([], ""),
-        ({"min-ages": "3d"}, "min-ages"),
-        ({"min-age": "soon"}, "min-age"),
-        ({"min-age": 3}, "min-age"),
-        ({"min-age": "-3d"}, "min-age"),
-        ({"grace": True}, "grace"),
-        ({"num-retained": 0}, "num-retained"),
-        ({"keep": {}}, "keep"),
-        ({"keep": {"last": -1}}, "keep.last"),
-        ({"keep": {"last": "5"}}, "keep.last"),
-        ({"keep": {"daily": 1.5}}, "keep.daily"),
-        ({"keep": {"newest": 1}}, "keep.newest"),
-        ({"keep": {"tags": [1]}}, "keep.tags"),
-        ({"keep": {"max-size": "5 parsec"}}, "keep.max-size"),
-        ({"savepoints": 5}, "savepoints"),
-        ({"rules": {}}, None),
-        ({"rules": "all"}, "rules"),
-        ({"rules": [{"match": {"kind": "savepoint"}}]}, "rules[0]"),
-        ({"rules": [{"match": {"kind": "backup"}, "keep": "all"}]}, "rules[0].match.kind"),
-        ({"rules": [{"match": {"format": "avro"}, "keep": "all"}]}, "rules[0].match.format"),
-        ({"rules": [{"match": {"job": 5}, "keep": "all"}]}, "rules[0].match.job"),
-        ({"rules": [{"keep": "all"}, {"keep": {"last": None}}]}, "rules[1].keep.last"),
-        ({"equal-schemes": [["s3"]]}, "equal-schemes"),
-        ({"price": "cheap"}, "price"),
-        ({"price": -1}, "price"),
-        ({"price": float("nan")}, "price"),
+        ([], "the retention policy is not a mapping"),
+        (
+            {"min-ages": "3d"},
+            "the retention policy does not know 'min-ages'. It knows min-age, grace",
+        ),
+        ({"min-age": "soon"}, "min-age: 'soon' is not a duration"),
+        ({"min-age": 3}, "min-age: 3 is not a duration"),
+        ({"min-age": "-3d"}, "min-age: '-3d' is not a duration"),
+        ({"grace": True}, "grace: True is not a duration"),
+        ({"num-retained": 0}, "num-retained of the retention policy is 0, not a number from 1 on"),
+        ({"keep": {}}, "keep says nothing of what stays: give one of last, within"),
+        ({"keep": {"last": -1}}, "keep.last is -1, not a number of snapshots"),
+        ({"keep": {"last": -2}}, "last of keep is -2"),
+        ({"keep": {"last": "5"}}, "last of keep is not a whole number but '5'"),
+        ({"keep": {"last": True}}, "last of keep is not a whole number but True"),
+        ({"keep": {"daily": 1.5}}, "daily of keep is not a whole number"),
+        ({"keep": {"newest": 1}}, "keep does not know 'newest'. It knows last, within"),
+        ({"keep": {"tags": [1]}}, "keep.tags[0] is not text but 1"),
+        ({"keep": {"max-size": "5 parsec"}}, "keep.max-size: '5 parsec' is not a size"),
+        ({"keep": "some"}, "keep is not a mapping but 'some'"),
+        ({"savepoints": 5}, "savepoints is not a mapping"),
+        ({"savepoints": None}, "the retention policy says nothing after savepoints"),
+        ({"rules": {}}, "rules of the retention policy is not a list"),
+        ({"rules": [{"match": {"kind": "savepoint"}}]}, "rules[0] says no 'keep'"),
+        (
+            {"rules": [{"match": {"kind": "unknown"}, "keep": "all"}]},
+            "kind of rules[0].match is 'unknown'. Choose fr",
+        ),
+        (
+            {"rules": [{"match": {"format": "avro"}, "keep": "all"}]},
+            "format of rules[0].match is 'avro'. Choose",
+        ),
+        ({"rules": [{"match": {"job": 5}, "keep": "all"}]}, "job of rules[0].match is not text"),
+        ({"rules": [{"match": {"job": ""}, "keep": "all"}]}, "job of rules[0].match is '', with less than 1 character"),
+        ({"rules": [{"keep": "all"}, {"keep": {"last": None}}]}, "rules[1].keep says nothing after last"),
+        ({"rules": [{"keep": "all"}, {"keep": {"lats": 1}}]}, "rules[1].keep does not know 'lats'. It knows last"),
+        ({"equal-schemes": [["s3"]]}, "equal-schemes[0] is ['s3'], with less than 2 entries"),
+        ({"price": "cheap"}, "price of the retention policy is not a number"),
+        ({"price": -1}, "price of the retention policy is -1, not a number from 0 on"),
+        ({"price": float("nan")}, "price of the retention policy is not a number but nan"),
     ],
 )
-def test_errors_name_the_field(content: object, field: str | None) -> None:
-    if field is None:
-        assert parse_policy(content).rules == ()
-        return
-    with pytest.raises(UsageError) as error:
+def test_errors_name_the_field(content: object, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
         parse_policy(content)
-    assert (error.value.where.path or "") == field
 
 
 def test_errors_name_the_file(tmp_path: Path) -> None:
@@ -141,11 +150,14 @@ def test_durations_without_end_are_refused(text: str) -> None:
         ("rules: []\n'rules': [{keep: all}]", "'rules' is there twice"),
         ("keep: {last: 9, last: 1}", "'last' is there twice, in lines 1 and 1"),
         ("rules: [{match: {job: a, job: b}, keep: all}]", "'job' is there twice"),
-        ("min-age: 30d\nmin_age: 1h", "min-age and min_age are the same field"),
-        ("keep: {last: 9, keep-last: 1}", "last and keep-last are the same field"),
-        ("keep: {keep_daily: 9, keep-daily: 1}", "keep_daily and keep-daily are the same field"),
-        ("checkpoints: {max-size: 1k, max_size: 1G}", "max-size and max_size are the same field"),
-        ("equal-schemes: [[s3, oss]]\nequal_schemes: []", "equal-schemes and equal_schemes are the same field"),
+        ("min-age: 30d\nmin_age: 1h", "has min-age and min_age, which are the same field"),
+        ("keep: {last: 9, keep-last: 1}", "has last and keep-last, which are the same field"),
+        ("keep: {keep_daily: 9, keep-daily: 1}", "has keep_daily and keep-daily, which are the same field"),
+        ("checkpoints: {max-size: 1k, max_size: 1G}", "has max-size and max_size, which are the same field"),
+        (
+            "equal-schemes: [[s3, oss]]\nequal_schemes: []",
+            "has equal-schemes and equal_schemes",
+        ),
     ],
 )
 def test_policies_that_contradict_themselves(tmp_path: Path, text: str, found: str) -> None:
