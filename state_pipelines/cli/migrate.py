@@ -20,6 +20,7 @@ from state_pipelines.cli.display import (
     print_table,
     shorten_classes,
 )
+from state_pipelines.cli.model_options import model_options
 from state_pipelines.cli.options import (
     ALLOW_PYTHON,
     AS_JSON,
@@ -35,7 +36,7 @@ from state_pipelines.cli.proofs import show_proof
 from state_pipelines.errors import MigrationError, ProofError, UsageError, Where
 from state_pipelines.operations.migration import Add, Cast, Direction, Drop, Rename, Set, Step, load_migration
 from state_pipelines.operations.migration.flows import Read, find_reads
-from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
+from state_pipelines.operations.migration.history import HEAD, MigrationRequest, RevisionDirectory
 from state_pipelines.operations.migration.migration_planner import find_subject
 from state_pipelines.operations.migration.structs import AvroType, PlanContext, SqlColumn, open_struct
 from state_pipelines.operations.proofs import ProofReport
@@ -275,15 +276,7 @@ _RULES = (
 @click.command("migrate", cls=RuledCommand, rules=_RULES)
 @click.argument("snapshot")
 @click.option("--migrations", "directory", metavar="DIR", help="The directory of revisions.")
-@click.option(
-    "--to",
-    "end",
-    metavar="REVISION",
-    default=HEAD,
-    show_default=True,
-    help="Where to: head, base, a revision or the beginning of its name, +1 or -1.",
-)
-@click.option("--from", "start", metavar="REVISION", help="Where the snapshot is, if its serializers do not tell.")
+@model_options(MigrationRequest)
 @click.option("--migration", "file", metavar="FILE", help="A single migration file, in place of a directory.")
 @click.option("--downgrade", is_flag=True, help="Take the single migration back.")
 @click.option(
@@ -310,8 +303,6 @@ def command(
     snapshot: str,
     *,
     directory: str | None,
-    end: str,
-    start: str | None,
     file: str | None,
     target: str,
     downgrade: bool,
@@ -324,6 +315,8 @@ def command(
     discard_partial: bool,
     as_json: bool,
     opener: Opener,
+    to: str | None,
+    **wishes: Any,
 ) -> None:
     """Write a savepoint like SNAPSHOT in which states are as revisions of a directory, or one migration file, say.
 
@@ -343,7 +336,7 @@ def command(
                 where=Where(file=revisions.path),
                 hint="Write one with `state-pipelines revision`, or name another directory",
             )
-        route = find_route(revisions, old, end, start)
+        route = find_route(revisions, old, to or HEAD, wishes["from"])
     else:
         assert file is not None
         route = Route(

@@ -11,10 +11,11 @@ import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import format_bytes, make_console, make_table, plural
-from state_pipelines.cli.options import AS_JSON, Opener, choice_option, snapshot_options
+from state_pipelines.cli.model_options import model_options
+from state_pipelines.cli.options import AS_JSON, Opener, snapshot_options
 from state_pipelines.cli.progress import show_progress
 from state_pipelines.operations.auditing import Depth, Severity, audit_paths, run_drill
-from state_pipelines.operations.auditing.report import AuditVerdict
+from state_pipelines.operations.auditing.report import AuditRequest, AuditVerdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,12 +36,7 @@ _CODES = {AuditVerdict.RESTORABLE: 0, AuditVerdict.DAMAGED: ANSWER_IS_NO, AuditV
 
 @click.command("verify")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@choice_option(
-    "--depth",
-    Depth,
-    Depth.SAMPLE,
-    "How much is read: `files` lists directories, `sample` opens every file, `whole` reads every record.",
-)
+@model_options(AuditRequest)
 @click.option(
     "--search",
     metavar="DIR",
@@ -60,7 +56,7 @@ def command(
     ctx: click.Context,
     paths: tuple[str, ...],
     *,
-    depth: str,
+    depth: str | None,
     search: tuple[str, ...],
     drill: str | None,
     as_json: bool,
@@ -76,7 +72,7 @@ def command(
     """
     progress = make_console(stderr=True)
     with show_progress(progress, "verifying") as report:
-        summary = audit_paths(paths, depth, open=opener.open, search=search, report=report)
+        summary = audit_paths(paths, depth or Depth.SAMPLE, open=opener.open, search=search, report=report)
     if drill is not None:
         command = shlex.split(drill)
         if not command:

@@ -35,9 +35,6 @@ NewFormatName = Literal["canonical", "heap", "rocksdb"]
 FileModeName = Literal["copy", "link", "reference"]
 """The values of `FileMode`."""
 
-DepthName = Literal["files", "sample", "whole"]
-"""The values of `Depth`."""
-
 
 class _NonEmptyText(type(dg.StringSource)):  # type: ignore[misc]
     def post_process(self, value: object) -> object:

@@ -32,7 +32,7 @@ from state_pipelines.dagster.assets.savepoints import (
     write_rescaled,
 )
 from state_pipelines.dagster.assets.snapshots import MigrationConfig, describe_report, judge_snapshot, list_reasons
-from state_pipelines.dagster.flink_asset import NON_EMPTY_TEXT, DepthName, checked_op
+from state_pipelines.dagster.flink_asset import NON_EMPTY_TEXT, checked_op, make_config
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import list_texts, make_table, round_seconds
 from state_pipelines.dagster.partition_jobs import register_paths
@@ -43,10 +43,12 @@ from state_pipelines.dagster.written_savepoints import NameTarget, WrittenSavepo
 from state_pipelines.errors import IncompatibleError, ProofError, StateError, Where
 from state_pipelines.keyed.keys import KeyText
 from state_pipelines.operations.auditing import Depth, audit_snapshot
+from state_pipelines.operations.auditing.report import AuditRequest
 from state_pipelines.operations.check.check import CheckVerdict
 from state_pipelines.operations.erase import plan_erasure, require_searched, run_erasure, search_below
 from state_pipelines.operations.key_search import KeySearch
 from state_pipelines.operations.proofs import ProofReport
+from state_pipelines.operations.requests import PinRequest, RestoreRequest
 from state_pipelines.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -188,19 +190,13 @@ FINGERPRINT = dg.DagsterType(
 )
 
 
-class VerifyConfig(dg.Config):
+class VerifyConfig(make_config(AuditRequest)):  # type: ignore[misc]
     """Depth of the audit."""
 
-    depth: DepthName = Field(
-        default="sample",
-        description="Listings of files only, some records of each file too, or every record and checksum.",
-    )
 
-
-class PinConfig(dg.Config):
+class PinConfig(make_config(PinRequest)):  # type: ignore[misc]
     """Reason of a pin, or its removal."""
 
-    reason: str = Field(default="", description="Reason, for readers of the pin file.")
     unpin: bool = Field(default=False, description="Remove the pin.")
 
     @model_validator(mode="after")
@@ -210,14 +206,13 @@ class PinConfig(dg.Config):
         return self
 
 
-class RestoreConfig(dg.Config):
+class RestoreConfig(make_config(RestoreRequest)):  # type: ignore[misc]
     """The snapshots that come back from quarantine."""
 
     snapshot: str = Field(
         min_length=1,
         description="Name or path of the directory of the snapshot, or the fingerprint of the plan that was applied.",
     )
-    reason: str = Field(default="restored from quarantine", description="Reason of the pin.")
 
 
 @checked_op()

@@ -18,15 +18,22 @@ from urllib.parse import quote
 
 import dagster as dg
 import yaml
-from pydantic import Field
 
 from state_pipelines.dagster.assets import flink_job as running_job
-from state_pipelines.dagster.flink_asset import bind_op, checked_op, documented, make_graph_job, make_op_job
+from state_pipelines.dagster.flink_asset import (
+    bind_op,
+    checked_op,
+    documented,
+    make_config,
+    make_graph_job,
+    make_op_job,
+)
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import list_texts, round_seconds
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.errors import NotFoundError, StateError, UsageError, Where
 from state_pipelines.operations.migration.history import RevisionDirectory
+from state_pipelines.operations.requests import UpgradeApproval
 from state_pipelines.upgrades.cluster_connections import connect_clusters
 from state_pipelines.upgrades.down_time import measure_down_time
 from state_pipelines.upgrades.job_upgrade import begin_record, find_done, refuse_plan, require_same_programs
@@ -68,14 +75,8 @@ class UpgradeFailedError(StateError):
     """An upgrade ended without the new program, or a rehearsal found that it would."""
 
 
-class UpgradeConfig(dg.Config):
+class UpgradeConfig(make_config(UpgradeApproval)):  # type: ignore[misc]
     """Approval of an upgrade."""
-
-    approve: str = Field(
-        default="",
-        description="Fingerprint of the plan that may be carried out, as the op shows it; needed for results that "
-        "`automatic` of the job does not name.",
-    )
 
 
 def make_request(job: FlinkJob) -> UpgradeRequest:

@@ -222,12 +222,14 @@ def _explain(error: ErrorDetails, model: type[BaseModel], subject: str) -> Usage
     name, where = str(last), _join(parents) or subject
     path = _join((*parents, last)) or subject
     named = f"{name} of {where}" if isinstance(last, str) else path
+    if last == "[key]":
+        named = f"a name in {_join(parents[:-1])}"
     shown = redact(repr(error["input"]))[:_MOST_SHOWN]
     context = error.get("ctx", {})
     match error["type"]:
         case "extra_forbidden":
             known = list_names(_find_model(model, parents))
-            return UsageError(f"{where} does not know {name!r}", hint=f"It knows {', '.join(known)}")
+            return UsageError(f"{where} does not know {name!r}", hint=f"It knows {', '.join(known) or 'no field'}")
         case "missing":
             description = _find_field(_find_model(model, parents), name).description or ""
             return UsageError(f"{where} says no {name!r}", hint=description)
@@ -246,7 +248,8 @@ def _explain(error: ErrorDetails, model: type[BaseModel], subject: str) -> Usage
         case "bool_type":
             return UsageError(f"{path} is true or false, not {shown}")
         case "string_type":
-            return UsageError(f"{named} is not text but {shown}")
+            hint = f'Write it in quotes: {name}: "…"' if isinstance(last, str) else ""
+            return UsageError(f"{named} is not text but {shown}", hint=hint)
         case "enum" | "literal_error":
             choices = str(context["expected"]).replace("'", "").replace(" or ", ", ")
             return UsageError(f"{named} is {shown}", hint=f"Choose from {choices}")

@@ -21,12 +21,16 @@ import os
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import yaml
+from pydantic import Field
 
 from state_pipelines.errors import FormatError, MissingFileError, UsageError, Where, at
+from state_pipelines.operations.auditing.report import AuditRequest
 from state_pipelines.operations.convert import ConversionRequest
+from state_pipelines.operations.migration.history import MigrationRequest
+from state_pipelines.operations.models import OperationModel
 from state_pipelines.operations.rescale.rescale_request import parse_request as parse_rescale_request
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.redaction import redact, redact_path
@@ -78,17 +82,69 @@ class RequestStatus(StrEnum):
     REFUSED = "refused"
 
 
-# The fields of each operation with their type, besides `operation` and `snapshot`.
-_FIELDS: Mapping[Operation, Mapping[str, type]] = {
-    Operation.MIGRATE: {"to": str, "from_revision": str, "match": dict, "backfill": dict},
-    Operation.COPY: {"target": str, "files": str},
-    Operation.PIN: {"reason": str},
-    Operation.UNPIN: {},
-    Operation.RESTORE: {"reason": str},
-    Operation.VERIFY: {"depth": str},
-    Operation.RETAIN: {"policy": dict, "apply": str},
-    Operation.UPGRADE: {"approve": str},
-    Operation.REHEARSE: {},
+class QueryRequest(MigrationRequest):
+    """A migration along revisions, or to the new query of a job."""
+
+    match: dict[str, str] = Field(default_factory=dict)
+    """By uid of an operator of the old query, that of the new one which keeps its state, for ties."""
+
+    backfill: dict[str, str] = Field(default_factory=dict)
+    """By name of a column that starts empty, a Parquet table with its values."""
+
+
+class CopyRequest(OperationModel):
+    """A copy of all files of a snapshot."""
+
+    target: str = ""
+    """Directory of the copy; by default one below the results of the job."""
+
+    files: Annotated[FileMode, Field(strict=False)] = FileMode.COPY
+    """Copy the files, link them on one local volume, or reference them: the old snapshot must stay."""
+
+
+class PinRequest(OperationModel):
+    """A pin: retention never deletes the snapshot."""
+
+    reason: str = ""
+    """Reason, for readers of the pin file."""
+
+
+class RestoreRequest(OperationModel):
+    """A snapshot that comes back from quarantine, and is pinned."""
+
+    reason: str = "restored from quarantine"
+    """Reason of the pin."""
+
+
+class RetentionRequest(OperationModel):
+    """A plan of retention, or its application."""
+
+    policy: dict[str, Any] = Field(default_factory=dict)
+    """Refused: the policy is that of the job."""
+
+    apply: str = ""
+    """Fingerprint of the plan to apply; by default one is made."""
+
+
+class UpgradeApproval(OperationModel):
+    """An upgrade of the running job."""
+
+    approve: str = ""
+    """Fingerprint of the plan that may be carried out, as the op shows it, for results that are not `automatic`."""
+
+
+# Of everything but a rescaling, whose fields are those of its file and `files`.
+_MODELS: Mapping[Operation, type[OperationModel]] = {
+    Operation.MIGRATE: QueryRequest,
+    Operation.CONVERT: ConversionRequest,
+    Operation.COPY: CopyRequest,
+    Operation.PIN: PinRequest,
+    Operation.UNPIN: OperationModel,
+    Operation.RESTORE: RestoreRequest,
+    Operation.VERIFY: AuditRequest,
+    Operation.RETAIN: RetentionRequest,
+    Operation.UPGRADE: UpgradeApproval,
+    Operation.REHEARSE: OperationModel,
 }
 _WITHOUT_SNAPSHOT: Mapping[Operation, str] = {
     Operation.RETAIN: "all snapshots of the job",
@@ -96,14 +152,8 @@ _WITHOUT_SNAPSHOT: Mapping[Operation, str] = {
     Operation.REHEARSE: "the running job",
 }
 """Operations that concern no snapshot, but this."""
-_TYPES = {bool: "true or false", dict: "a mapping", str: "text"}
 # Fields with paths, or with mappings and lists of paths.
 _PATHS = ("snapshot", "target", "take", "merge", "backfill")
-# Fields with texts by name.
-_MAPPINGS = ("match", "backfill")
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "files": tuple(each.value for each in FileMode),
-}
 
 
 @dataclass(frozen=True)
@@ -223,11 +273,12 @@ def parse_request(content: object) -> Request:
     snapshot = _read_snapshot(operation, content)
     if operation is Operation.RESCALE:
         _check_rescale(options)
-    elif operation is Operation.CONVERT:
-        ConversionRequest.parse(options, "a request to convert")
-        options = {name: value for name, value in options.items() if value is not None}
     else:
-        _check_fields(operation, options)
+        _MODELS[operation].parse(options, f"a request to {operation}")
+        options = {name: value for name, value in options.items() if value is not None}
+        for name, value in options.items():
+            if isinstance(value, str):
+                _check_text(name, value)
     return Request(operation, snapshot, options)
 
 
@@ -279,34 +330,11 @@ def _read_snapshot(operation: Operation, content: Mapping[str, Any]) -> str | No
     return str(snapshot)
 
 
-def _check_fields(operation: Operation, options: Mapping[str, Any]) -> None:
-    known = _FIELDS[operation]
-    for name, value in options.items():
-        if name not in known:
-            none = "no field" if operation in _WITHOUT_SNAPSHOT else "no field but snapshot"
-            hint = f"It knows {', '.join(known) or none}"
-            raise UsageError(f"a request to {operation} does not know {_show(str(name))}", hint=hint)
-        if known[name] is str:
-            _check_text(name, value)
-        elif not isinstance(value, known[name]):
-            raise UsageError(f"{name} is {_show(value)}, not {_TYPES[known[name]]}")
-        elif name in _MAPPINGS and isinstance(value, dict):
-            for key, text in value.items():
-                _check_text(f"a name in {name}", key)
-                _check_text(f"{name}.{key}", text)
-        _check_choice(name, value)
-
-
 def _check_text(name: str, value: object, hint: str = "") -> None:
     if not isinstance(value, str):
-        raise UsageError(f"{name} is {_show(value)}, not text", hint=hint or f'Write it in quotes: {name}: "…"')
+        raise UsageError(f"{name} is {_show(value)}, not text", hint=hint)
     if len(value) > _MOST_TEXT:
         raise UsageError(f"{name} has {len(value):,} characters, more than {_MOST_TEXT:,}")
-
-
-def _check_choice(name: str, value: object) -> None:
-    if name in _CHOICES and value not in _CHOICES[name]:
-        raise UsageError(f"{name} is {_show(value)}", hint=f"Choose from {', '.join(_CHOICES[name])}")
 
 
 def _check_secrets(name: str, value: object) -> None:
@@ -347,7 +375,7 @@ def _leads_elsewhere(path: str) -> bool:
 
 def _check_rescale(options: dict[str, Any]) -> None:
     if "files" in options:
-        _check_choice("files", options["files"])
+        CopyRequest.parse({"files": options["files"]}, "the request")
     rest = {name: value for name, value in options.items() if name != "files"}
     if parse_rescale_request(rest, directory=None).is_empty:
         raise UsageError("the request asks for nothing", hint="Give parallelism, max_parallelism or operators")

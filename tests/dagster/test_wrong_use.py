@@ -20,11 +20,10 @@ from pydantic import ValidationError
 
 import state_pipelines.dagster
 from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
-from state_pipelines.dagster.flink_asset import DepthName, FileModeName, NewFormatName
+from state_pipelines.dagster.flink_asset import FileModeName, NewFormatName
 from state_pipelines.dagster.job_settings import StreamSettings
 from state_pipelines.dagster.retention_settings import PlanApplication, RetentionSettings
 from state_pipelines.errors import StateError
-from state_pipelines.operations.auditing import Depth
 from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.publication import FileMode
 from tests.dagster.conftest import MIGRATIONS, SAVEPOINTS, Deployment
@@ -317,7 +316,6 @@ def test_the_launchpad_begins_with_the_numbers_of_a_rescaling(shop: tuple[Deploy
     [
         (NewFormatName, [each for each in Format if each is not Format.KEEP]),
         (FileModeName, list(FileMode)),
-        (DepthName, list(Depth)),
     ],
 )
 def test_enums_of_the_launchpad_are_those_of_the_operations(names: Any, values: Sequence[Enum]) -> None:

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from state_pipelines.dagster.assets import flink_job
 from state_pipelines.dagster.automation import DATA_VERSION_TAG, METADATA, NEW_SNAPSHOT, SAMPLE
-from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset, make_config
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import Cell, expect_none, list_texts, make_table, round_seconds
 from state_pipelines.dagster.partitions import open_partition
@@ -39,6 +39,7 @@ from state_pipelines.operations.inventory import find_previous
 from state_pipelines.operations.jobs.job_state import JobDescription
 from state_pipelines.operations.jobs.new_job import describe_new_job
 from state_pipelines.operations.local_processes import choose_processes, run_tasks
+from state_pipelines.operations.migration.history import MigrationRequest
 from state_pipelines.operations.profiling import OperatorProfile, Profile, StateProfile, profile_snapshot
 from state_pipelines.operations.retention.policy import parse_duration
 from state_pipelines.operations.state_rows import compact
@@ -847,15 +848,8 @@ COMPATIBILITY_REPORT = "compatibility_report"
 COMPATIBILITY_CHECKS = {"migrated_state_restores": "Flink restores the migrated state in the new job."}
 
 
-class MigrationConfig(dg.Config):
+class MigrationConfig(make_config(MigrationRequest)):  # type: ignore[misc]
     """The revision of the snapshot, and the target revision."""
-
-    from_revision: str | None = Field(
-        default=None, description="Revision of the snapshot, base or a name; by default derived from its serializers."
-    )
-    to: str | None = Field(
-        default=None, description="Target revision: head, base or a name; by default `migrate_to` of the job."
-    )
 
 
 def build_compatibility_report(job: FlinkJob) -> dg.AssetsDefinition:

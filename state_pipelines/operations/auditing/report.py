@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import OutOfReachError, StorageError, UnsupportedError, UsageError
 from state_pipelines.metadata.checkpoint import SnapshotKind
+from state_pipelines.operations.models import OperationModel
 from state_pipelines.redaction import redact, redact_path
 
 if TYPE_CHECKING:
@@ -30,6 +33,13 @@ class Depth(StrEnum):
     """Headers, indexes, the first and last section of each file, and one batch of each state."""
     WHOLE = "whole"
     """Every section, table, checksum and record."""
+
+
+class AuditRequest(OperationModel):
+    """An audit of a snapshot."""
+
+    depth: Annotated[Depth, Field(strict=False)] = Depth.SAMPLE
+    """How much is read: `files` lists directories, `sample` opens every file, `whole` reads every record."""
 
 
 class AuditVerdict(StrEnum):

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -24,6 +24,7 @@ from state_pipelines.operations.migration.migration_planner import find_subject,
 from state_pipelines.operations.migration.shapes import find_shapes, number_columns
 from state_pipelines.operations.migration.steps import Cast, Convert, Direction
 from state_pipelines.operations.migration.structs import PlanContext, sign_shapes
+from state_pipelines.operations.models import OperationModel, Option
 from state_pipelines.storage import FileEntry, Location, is_directory, list_directory, read_file, resolve
 from state_pipelines.storage.snapshot_writer import open_local_scratch
 
@@ -33,6 +34,16 @@ if TYPE_CHECKING:
     from state_pipelines.operations.migration.migration_files import Change
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Snapshot
+
+
+class MigrationRequest(OperationModel):
+    """A migration along revisions."""
+
+    to: Annotated[str | None, Option(value="REVISION")] = None
+    """Where to: head, base, a revision or the beginning of its name, +1 or -1; by default head, or that of the job."""
+
+    from_revision: Annotated[str | None, Option("--from", value="REVISION")] = None
+    """Where the snapshot is, if its serializers do not tell."""
 
 
 @dataclass(frozen=True)
