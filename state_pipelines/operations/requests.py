@@ -133,8 +133,7 @@ class UpgradeApproval(OperationModel):
     """Fingerprint of the plan that may be carried out, as the op shows it, for results that are not `automatic`."""
 
 
-# Of everything but a rescaling, whose fields are those of its file and `files`.
-_MODELS: Mapping[Operation, type[OperationModel]] = {
+MODELS: Mapping[Operation, type[OperationModel]] = {
     Operation.MIGRATE: QueryRequest,
     Operation.CONVERT: ConversionRequest,
     Operation.COPY: CopyRequest,
@@ -146,6 +145,7 @@ _MODELS: Mapping[Operation, type[OperationModel]] = {
     Operation.UPGRADE: UpgradeApproval,
     Operation.REHEARSE: OperationModel,
 }
+"""Model of the fields of each operation, besides `operation` and `snapshot`; a rescaling is read as its files are."""
 _WITHOUT_SNAPSHOT: Mapping[Operation, str] = {
     Operation.RETAIN: "all snapshots of the job",
     Operation.UPGRADE: "the running job",
@@ -274,7 +274,7 @@ def parse_request(content: object) -> Request:
     if operation is Operation.RESCALE:
         _check_rescale(options)
     else:
-        _MODELS[operation].parse(options, f"a request to {operation}")
+        MODELS[operation].parse(options, f"a request to {operation}")
         options = {name: value for name, value in options.items() if value is not None}
         for name, value in options.items():
             if isinstance(value, str):

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import pytest
 from click.testing import CliRunner
-from pydantic import Field
+from pydantic import Field, create_model
 
 from state_pipelines.cli.model_options import add_options, model_options
 from state_pipelines.dagster.flink_asset import list_changed, make_config
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.models import Option, Subjects
+from state_pipelines.operations.models import OperationModel, Option, Subjects, list_options
+from state_pipelines.operations.requests import MODELS
 from state_pipelines.operations.rescale import OperatorRequest, RescaleRequest
 
 if TYPE_CHECKING:
@@ -65,6 +66,33 @@ def parse() -> Callable[..., ColoredRequest]:
 
     run.help = CliRunner().invoke(command, ["--help"]).output  # type: ignore[attr-defined]
     return run
+
+
+@pytest.mark.parametrize("model", [RescaleRequest, *MODELS.values()])
+def test_a_field_that_is_added_to_a_model_is_known_everywhere(model: type[OperationModel]) -> None:
+    number = Annotated[int | None, Option(value="N"), Field(description="Number of everything.")]
+    added: type[OperationModel] = create_model(f"Added{model.__name__}", __base__=model, added=(number, None))
+
+    @click.command()
+    @model_options(added)
+    def command(**values: object) -> None:
+        request = added.parse(add_options(added, {}, values))
+        click.echo(request.model_dump_json(include={"added"}))
+
+    assert "--added N" in CliRunner().invoke(command, ["--help"]).output
+    assert CliRunner().invoke(command, ["--added", "3"]).output == '{"added":3}\n'
+    assert make_config(added)(added=3).model_dump()["added"] == 3
+    assert make_config(added).model_fields["added"].description == "Number of everything."
+    assert added.model_json_schema()["properties"]["added"]["description"] == "Number of everything."
+    with pytest.raises(UsageError, match="added of the request is not a whole number but 'many'"):
+        added.parse({"added": "many"})
+
+
+@pytest.mark.parametrize("model", [RescaleRequest, *MODELS.values()])
+def test_every_field_is_described(model: type[OperationModel]) -> None:
+    assert all(each.help for each in list_options(model))
+    config = make_config(model).model_fields
+    assert all(config[name].description == model.model_fields[name].description for name in config)
 
 
 def test_added_fields_are_in_the_help(parse: Callable[..., ColoredRequest]) -> None:

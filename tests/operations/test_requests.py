@@ -68,7 +68,7 @@ def test_without_an_operation_a_rescaling_is_asked_for() -> None:
         ({"operation": "migrate", "snapshot": "a", "match": ["3=8"]}, "match is not a mapping but"),
         ({"operation": "migrate", "snapshot": "a", "match": {3: "8_join"}}, "a name in match is not text but 3"),
         ({"operation": "migrate", "snapshot": "a", "match": {"3": 8}}, "3 of match is not text but 8"),
-        ({"operation": "migrate", "snapshot": "a", "backfill": {"total": None}}, "total of backfill is not text but None"),
+        ({"operation": "migrate", "snapshot": "a", "backfill": {"total": None}}, "total of backfill is not text"),
         (
             {"operation": "migrate", "snapshot": "a", "backfill": {"total": "s3://user:secret@tables/total"}},
             "backfill has a user, a password or a query",

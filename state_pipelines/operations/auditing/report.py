@@ -39,7 +39,7 @@ class AuditRequest(OperationModel):
     """An audit of a snapshot."""
 
     depth: Annotated[Depth, Field(strict=False)] = Depth.SAMPLE
-    """How much is read: `files` lists directories, `sample` opens every file, `whole` reads every record."""
+    """Depth of the audit: `files` lists directories, `sample` opens every file, `whole` reads every record."""
 
 
 class AuditVerdict(StrEnum):

@@ -369,13 +369,13 @@ class RetentionPolicy(_PolicyModel):
     `execution.checkpointing.num-retained`."""
 
     keep: _Keep | None = None
-    """What stays of snapshots that no other rule is for."""
+    """Snapshots that stay, of those that no other rule is for."""
 
     checkpoints: _Keep | None = None
-    """What stays of checkpoints that none of `rules` is for."""
+    """Checkpoints that stay, of those that none of `rules` is for."""
 
     savepoints: _Keep | None = None
-    """What stays of savepoints that none of `rules` is for."""
+    """Savepoints that stay, of those that none of `rules` is for."""
 
     rules: Annotated[tuple[PolicyRule, ...], Items] = ()
     """Rules that come before the others; see `ordered_rules`."""
