@@ -40,7 +40,7 @@ class MigrationRequest(OperationModel):
     """A migration along revisions."""
 
     to: Annotated[str | None, Option(value="REVISION")] = None
-    """Target revision: head, base, a revision or the beginning of its name, +1 or -1; by default head, or that of the job."""
+    """Target revision: head, base, a revision or its beginning, +1 or -1; by default head, or that of the job."""
 
     from_revision: Annotated[str | None, Option("--from", value="REVISION")] = None
     """Revision of the snapshot, if its serializers do not tell."""
