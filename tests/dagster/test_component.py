@@ -145,7 +145,7 @@ def test_roots_and_num_retained_come_from_the_configuration_of_flink(project: Pr
 def test_the_retention_policy_of_the_job_wins(project: Project) -> None:
     job = project.load(WHOLE + "  retention: {num-retained: 2, savepoints: {daily: 7}}\n")
     assert job.policy.num_retained == 2
-    assert job.policy.rules[0].keep.daily == 7
+    assert job.policy.ordered_rules["savepoints"].keep.daily == 7
 
 
 def test_storage_options_reach_the_storage_with_secrets_of_the_environment(
