@@ -122,7 +122,8 @@ def migrate_query(
     comparison = report.comparison
     revision = draft_sql_revision(report.comparison, report.binding, opened, location.name, backfill)
     notes = [*(note for each in loaded for note in each.notes), *revision.notes]
-    planned = _take_template(loaded[1].json, flink_home, flink, jars, scratch) if template else None
+    given = (*jars, *loaded[1].jars)
+    planned = _take_template(loaded[1].json, flink_home, flink, given, scratch) if template else None
     if planned is not None and revision.migration is None:
         edited = edit_operators(opened, revision.operators, {}).snapshot
         require_proof(_report(compare_with_template(edited, planned)))

@@ -5,6 +5,7 @@ The verdicts come from the plans alone. `compare_plans` is what `sql check` repo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -115,6 +116,7 @@ _OPAQUE: Mapping[str, tuple[str, str]] = {
     "match": ("MATCH_RECOGNIZE keeps partial matches of its pattern", "start it from empty"),
     "process-table-function": ("a process table function keeps states of its own", "start it from empty"),
 }
+_INPUT = re.compile(r"#\d+")
 _NO_STATE_KNOWN = ("table-source-scan", "sink")
 
 
@@ -205,7 +207,9 @@ def _find_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
     if old.kind in JOINS:
         yield from _find_join_changes(old, new)
     elif old.bare_task != new.bare_task and old.kind != "rank":
-        yield f"it does something else: {old.bare_task} becomes {new.bare_task}"
+        # An input stands as # and its number in these texts.
+        one, other = (_INPUT.sub("its input", each.bare_task) for each in (old, new))
+        yield f"its task changes from {one} to {other}: rows from before were handled by the old one"
 
 
 def _find_join_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:

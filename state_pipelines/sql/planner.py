@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import is_zipfile
 
 from state_pipelines.errors import FormatError, MissingFileError, StateError, UnsupportedError, UsageError, Where, at
 from state_pipelines.sql.compiled_plans import MOST_PLAN, Plan, load_plan, read_plan
@@ -29,6 +30,7 @@ from state_pipelines.sql.scripts import (
     replace_options,
 )
 from state_pipelines.storage import read_file, resolve
+from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -66,6 +68,7 @@ _DEFAULT_PATH = "default_catalog.default_database."
 _SOURCE_STUB = {"connector": "datagen"}
 _SINK_STUB = {"connector": "blackhole"}
 _MOST_MESSAGE = 600
+_REPEATED = re.compile(r"([^.]+\. )\1+")
 
 
 @dataclass(frozen=True)
@@ -89,11 +92,13 @@ class CompiledScript:
         json: the compiled plan, which `EXECUTE PLAN` takes.
         plan: the same, read.
         notes: tables with a stub, and what that means for the plan.
+        jars: of ADD JAR in the script.
     """
 
     json: str
     plan: Plan
     notes: tuple[str, ...]
+    jars: tuple[str, ...] = ()
 
 
 def compile_script(
@@ -126,20 +131,40 @@ def compile_scripts(
     """
     scripts = [_read_script(each) for each in paths]
     found = find_flink(flink_home, flink)
-    every = list(dict.fromkeys([*jars, *(jar for each in scripts for jar in each.jars)]))
-    for jar in every:
-        if not Path(jar).is_file():
-            raise MissingFileError("there is no such jar", where=Where(file=jar))
+    every = find_jars([*jars, *(jar for each in scripts for jar in each.jars)])
     compiled = []
-    with start_java([*map(Path, every), *found.paths]) as java:
+    with start_java([*every, *found.paths]) as java:
         for number, (path, script) in enumerate(zip(paths, scripts, strict=True)):
             # The counter goes on: a small plan shows where it is.
             offset = max(each.id for each in read_plan(_Session(java, _PROBE).compile()).nodes) if number else 0
             with at(file=path):
                 text, notes = _compile(java, script)
                 text = _shift_numbers(text, offset) if offset else text
-                compiled.append(CompiledScript(text, replace(read_plan(text), settings=script.settings), tuple(notes)))
+                plan = replace(read_plan(text), settings=script.settings)
+                compiled.append(CompiledScript(text, plan, tuple(notes), script.jars))
     return tuple(compiled)
+
+
+def find_jars(given: Sequence[str]) -> list[Path]:
+    """Return the jars of connectors, formats and functions, each once, with absolute paths: Java runs elsewhere.
+
+    Raises:
+        UsageError: one is on a remote storage.
+        MissingFileError: there is no such file.
+        FormatError: a file is no jar.
+    """
+    found = []
+    for jar in dict.fromkeys(given):
+        location = resolve(jar)
+        if not is_local(location):
+            raise UsageError("the class path of Java has local jars only", where=Where(file=jar), hint="Copy the jar")
+        path = Path(location.path)
+        if not path.is_file():
+            raise MissingFileError("there is no such jar", where=Where(file=jar))
+        if not is_zipfile(path):
+            raise FormatError("the file is no jar: it is not a ZIP archive", where=Where(file=jar))
+        found.append(path.absolute())
+    return found
 
 
 def load_queries(
@@ -180,7 +205,8 @@ def find_flink(home: str | None = None, line: str | None = None) -> FlinkJars:
     Raises:
         UsageError: there is none, it is of another line, or it has no planner.
     """
-    directory = _find_directory(home)
+    # Java runs in another directory.
+    directory = _find_directory(home).absolute()
     lib = directory / "lib"
     paths = sorted((lib if lib.is_dir() else directory).glob("*.jar"))
     found = next((match[1] for each in paths if (match := _DIST.fullmatch(each.name))), None)
@@ -392,7 +418,7 @@ def _explain(chain: Sequence[tuple[str, str]]) -> str:
     """Return the messages of a chain of causes, from the first to the last, without those that say it again."""
     found: list[str] = []
     for name, text in chain:
-        line = " ".join(text.split())
+        line = _REPEATED.sub(r"\1", " ".join(text.split()))
         line = line if line and name != "ClassNotFoundException" else f"{name} {line}".strip()
         if not any(line in each for each in found):
             found.append(line)
@@ -401,6 +427,8 @@ def _explain(chain: Sequence[tuple[str, str]]) -> str:
 
 def _hint(chain: Sequence[tuple[str, str]]) -> str:
     names = {name for name, _ in chain}
+    if "UnsupportedClassVersionError" in names:
+        return "Compile the jar for the release of Java that runs here, or set JAVA_HOME to that of the jar"
     if names & {"ClassNotFoundException", "NoClassDefFoundError"}:
         return f"Give the jar with the class {_JARS}"
     if any(_NO_FACTORY.search(text) for _, text in chain):

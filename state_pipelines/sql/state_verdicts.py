@@ -193,7 +193,7 @@ def _compare_view(pair: StatePair) -> StateVerdict:
         Verdict.COMPUTED,
         bits=bits,
         exact=exact,
-        reason=f"its values mark {', '.join(new)} instead of {', '.join(old)}",
+        reason=f"each value is marked for {', '.join(new)} now, and was for {', '.join(old)}",
     )
 
 
@@ -213,17 +213,22 @@ def _compare_layouts(
         if other == one.replace(counted, plain) or (one, other) == ("Map<{row}, Tuple2<Int, Int>>", "Map<{row}, Int>"):
             return Derivation.COPY, True, "numbers of matching rows are left out"
         return (
-            f"the unique key of a side changes, and with it the layout ({before} becomes {after}); give both queries "
-            "the same primary keys, or start from empty"
+            f"the unique key of a side changes, and with it the layout ({_name_rows(before)} becomes "
+            f"{_name_rows(after)}); give both queries the same primary keys, or start from empty"
         )
     if new.kind == "rank" and {pair.old.name, pair.new.name} == {"Top1-Rank-State", "data-state-with-append"}:
         exact = pair.new.name == "Top1-Rank-State"
         others = "" if exact else "; rows after the first are not known"
         return Derivation.COPY, exact, f"rows are kept under another layout{others}"
     return (
-        f"the layout changes from {before} to {after}: the old operator kept other things; start from empty, or keep "
-        "the old operator"
+        f"the layout changes from {_name_rows(before)} to {_name_rows(after)}: the old operator kept other things; "
+        "start from empty, or keep the old operator"
     )
+
+
+def _name_rows(template: str) -> str:
+    """A template in words: `Map<key row, row>` for `Map<{0}, {1}>`."""
+    return template.replace("{0}", "key row" if "{1}" in template else "row").replace("{1}", "row")
 
 
 def _mark_row(template: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import UnsupportedError, UsageError
-from state_pipelines.sql.planner import find_flink, start_java
+from state_pipelines.sql.planner import find_flink, find_jars, start_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -153,7 +153,7 @@ def open_cluster(
     plan, such as without the jar of a function.
     """
     found = find_flink(flink_home, flink)
-    paths = [*map(Path, jars), *found.paths]
+    paths = [*find_jars(jars), *found.paths]
     formats = [name for name in ("json", "csv") if any(each.name.startswith(f"flink-{name}-") for each in paths)]
     with start_java(paths) as java:
         yield lambda plan, directory: _take(java, plan, Path(directory), formats)

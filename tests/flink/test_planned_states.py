@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from state_pipelines import sql
 from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.sql.comparison import compare_plans
 from state_pipelines.sql.planner import compile_scripts, find_flink
+from tests.flink.harness import compile_folders, install_formats
 from tests.flink.planned_states import link_home, list_planned, list_stored, read_script, run_plan
 
 if TYPE_CHECKING:
@@ -58,7 +60,9 @@ def test_missing_connectors_have_stubs_and_keep_their_options(version: str, tmp_
         sql.plan(write(tmp_path, changes + TOTALS + INSERT), flink_home=home)
 
 
-def test_errors_of_the_planner_name_the_line_and_what_is_missing(tmp_path: Path) -> None:
+def test_errors_of_the_planner_name_the_line_and_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = str(link_home("2.2.1", tmp_path))
     with pytest.raises(UsageError, match=r"line 3 of the script.*Column 'nope' not found"):
         sql.plan(write(tmp_path, ORDERS + TOTALS + INSERT.replace("amount", "nope")), flink_home=home)
@@ -66,6 +70,20 @@ def test_errors_of_the_planner_name_the_line_and_what_is_missing(tmp_path: Path)
     with pytest.raises(UsageError, match=r"com\.acme\.F") as error:
         sql.plan(write(tmp_path, ORDERS + TOTALS + function + INSERT.replace("amount", "f(amount)")), flink_home=home)
     assert "--jars" in error.value.hint
+    function = "ADD JAR 'functions.jar';\nCREATE FUNCTION f AS 'com.acme.functions.Fee';\n"
+    script = write(tmp_path, ORDERS + TOTALS + function + INSERT.replace("amount", "f(amount)"))
+    classes = compile_folders(install_formats("2.2.1"), ["tests/flink/java/sqlfunctions"])
+    with zipfile.ZipFile(tmp_path / "functions.jar", "w") as archive:
+        archive.write(classes / "com/acme/functions/Fee.class", "com/acme/functions/Fee.class")
+    monkeypatch.chdir(tmp_path)
+    assert "com.acme.functions.Fee" in sql.plan(script, flink_home=home).json
+    with zipfile.ZipFile(tmp_path / "functions.jar", "w") as archive:
+        content = (classes / "com/acme/functions/Fee.class").read_bytes()
+        # The version of the class file, of a Java that does not exist yet.
+        archive.writestr("com/acme/functions/Fee.class", content[:6] + b"\x01\x00" + content[8:])
+    with pytest.raises(UsageError, match="more recent version of the Java Runtime") as error:
+        sql.plan(script, flink_home=home)
+    assert "JAVA_HOME" in error.value.hint
     metadata = ORDERS.replace("amount BIGINT", "amount BIGINT METADATA FROM 'offset'")
     with pytest.raises(UsageError, match="metadata") as error:
         sql.plan(write(tmp_path, metadata + TOTALS + INSERT), flink_home=home)

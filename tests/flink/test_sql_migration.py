@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.errors import MissingFileError, StateError
+from state_pipelines.errors import MissingFileError, StateError, UsageError
 from state_pipelines.operations.proofs import TEMPLATE
 from state_pipelines.operations.sql_recomputation import compare_with_template
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark.sql_migration import migrate_query
 from state_pipelines.sql.templates import open_cluster
-from tests.flink.harness import ROOT
+from tests.flink.harness import ROOT, compile_folders, install_formats
 from tests.flink.migrated_queries import PAIRS, Pair, choose_options, compare, open_flink, take_savepoint, write_data
 from tests.flink.planned_states import link_home
+from tests.sql.recorded_pairs import unpack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,6 +101,23 @@ def test_scripts_are_migrated_and_equal_the_template_of_their_plan(tmp_path: Pat
     assert json.loads((tmp_path / "migrated/plan.json").read_text())["flinkVersion"] == "2.2"
     with pytest.raises(MissingFileError, match="there is no such jar"):
         migrate_query(old, new, savepoint, target + "2", flink_home=home, jars=[str(tmp_path / "functions.jar")])
+
+
+def test_functions_need_their_jar_for_the_template_of_their_plan(tmp_path: Path, spark: SparkSession) -> None:
+    home, pair = str(link_home("2.2.1", tmp_path)), unpack("function-view", tmp_path)
+    classes, jar = compile_folders(install_formats("2.2.1"), ["tests/flink/java/sqlfunctions"]), tmp_path / "f.jar"
+    with zipfile.ZipFile(jar, "w") as archive:
+        for each in classes.rglob("*.class"):
+            archive.write(each, each.relative_to(classes))
+    arguments = (pair.old, pair.new, pair.savepoint)
+    with pytest.raises(UsageError, match=r"com\.acme\.functions\.Seen"):
+        migrate_query(*arguments, str(tmp_path / "one"), flink_home=home, template=True, spark=spark)
+    result = migrate_query(
+        *arguments, str(tmp_path / "two"), flink_home=home, jars=[str(jar)], template=True, spark=spark
+    )
+    assert result.proof is not None
+    observed = {each.name: each.observed for each in result.proof.checks}
+    assert observed[TEMPLATE] == "2 states have the serializers of the plan"
 
 
 NO_TEMPLATE = 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,9 +10,9 @@ from py4j.protocol import Py4JJavaError, get_return_value
 from pyspark.errors.exceptions.captured import capture_sql_exception
 
 from state_pipelines import sql
-from state_pipelines.errors import MissingFileError, UsageError
+from state_pipelines.errors import FormatError, MissingFileError, StateError, UsageError
 from state_pipelines.sql import planner
-from state_pipelines.sql.planner import find_flink, start_java
+from state_pipelines.sql.planner import find_flink, find_jars, start_java
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,6 +56,37 @@ def test_the_variable_names_a_flink(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_flink_that_does_not_do(tmp_path: Path, names: tuple[str, ...], line: str | None, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         find_flink(make_home(tmp_path, *names), line)
+
+
+def test_paths_do_not_depend_on_the_directory_in_which_java_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flink").mkdir()
+    make_home(tmp_path / "flink", *JARS, "flink-table-runtime-2.2.1.jar")
+    with zipfile.ZipFile(tmp_path / "functions.jar", "w") as jar:
+        jar.writestr("com/acme/F.class", b"")
+    monkeypatch.chdir(tmp_path)
+    assert all(each.is_absolute() for each in find_flink("flink").paths)
+    whole = tmp_path / "functions.jar"
+    assert find_jars(["functions.jar", f"file://{whole}"]) == [whole, whole]
+
+
+@pytest.mark.parametrize(
+    ("jar", "error", "message"),
+    [
+        ("none.jar", MissingFileError, "there is no such jar"),
+        ("text.jar", FormatError, "the file is no jar"),
+        ("s3://bucket/functions.jar", UsageError, "local jars only"),
+    ],
+)
+def test_a_file_that_is_no_jar(
+    jar: str, error: type[StateError], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text.jar").write_text("no archive")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=message) as caught:
+        find_jars([jar])
+    assert jar in str(caught.value)
 
 
 def test_without_a_flink_the_error_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
