@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from state_pipelines.cli.display import describe_published, format_bytes, make_console, print_notes, print_table
+from state_pipelines.cli.model_options import add_options, model_options
 from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
@@ -17,17 +18,15 @@ from state_pipelines.cli.options import (
     Needs,
     Opener,
     RuledCommand,
-    choice_option,
     discard_left_over,
     snapshot_options,
 )
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.cli.proofs import show_proof
-from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult, plan_bootstrap
+from state_pipelines.operations.bootstrap.bootstrap import BootstrapRequest, BootstrapResult, plan_bootstrap
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, choose_row_processes, load_bootstrap
 from state_pipelines.operations.local_processes import Processes
 from state_pipelines.operations.write.keyed_rewrite import Format
-from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.storage import resolve
 
@@ -47,22 +46,7 @@ _RULES = (
 @click.option(
     "--out", "target", metavar="TARGET", required=True, help="Directory of the new savepoint; it must not exist."
 )
-@click.option("--base", metavar="SNAPSHOT", help="Take all other state from this snapshot.")
-@choice_option(
-    "--format", [each for each in Format if each is not Format.KEEP], Format.CANONICAL, "Format of keyed state."
-)
-@choice_option(
-    "--files",
-    FileMode,
-    FileMode.COPY,
-    "Copy the files of the base, or link them (on one local volume), or reference them where they lie.",
-)
-@click.option(
-    "--flink-version",
-    metavar="RELEASE",
-    help="Release that starts from the savepoint, such as 1.20: new values of Kryo are those of its line. Default the "
-    "line of the base, else 2.x.",
-)
+@model_options(BootstrapRequest)
 @click.option("--no-proof", is_flag=True, help="Do not read the result back before it is published.")
 @PROCESSES
 @click.option("--dry-run", is_flag=True, help="Only check the description against the files.")
@@ -73,16 +57,13 @@ def command(
     file: str,
     *,
     target: str,
-    base: str | None,
-    format: str,
-    files: str,
-    flink_version: str | None,
     no_proof: bool,
     processes: int | None,
     dry_run: bool,
     discard_partial: bool,
     as_json: bool,
     opener: Opener,
+    **wishes: Any,
 ) -> None:
     """Write a savepoint with the states that FILE describes, out of Parquet files.
 
@@ -91,10 +72,11 @@ def command(
     before anything is written; the result is read back and compared with the rows before it is published.
     """
     progress = make_console(stderr=True)
+    request = BootstrapRequest.parse(add_options(BootstrapRequest, {}, wishes))
     description = load_bootstrap(file)
     operators = description.operators
-    opened = None if base is None else opener.open(base)
-    layouts = description.make_layouts(opened, opener.declarations.classes, flink_version)
+    opened = None if request.base is None else opener.open(request.base)
+    layouts = description.make_layouts(opened, opener.declarations.classes, request.flink_version)
     if discard_partial:
         discard_left_over(target)
     with Processes(processes or choose_row_processes(operators)) as shared:
@@ -104,8 +86,8 @@ def command(
             operators,
             ParquetRows(run),
             base=opened,
-            format=Format(format),
-            files=FileMode(files),
+            format=Format(request.format),
+            files=request.files,
             prove=not no_proof,
             layouts=layouts,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,11 +101,10 @@ def _make_option(fields: list[OptionField]) -> Callable[..., Any]:
         return click.option(switches, default=None, help=own.help)
     if own.kind is bool:
         return click.option(own.name, is_flag=True, help=own.help)
-    if issubclass(own.kind, Enum):
-        assert isinstance(own.default, Enum)
+    if own.choices:
         # Nothing that is not given is added to a request, so that the default is only shown.
-        shown = f"{own.help}  [default: {own.default.value}]"
-        return click.option(own.name, type=click.Choice([each.value for each in own.kind]), help=shown)
+        shown = f"{own.help}  [default: {getattr(own.default, 'value', own.default)}]"
+        return click.option(own.name, type=click.Choice(own.choices), help=shown)
     kind = int if own.kind is int else str
     return click.option(own.name, metavar=own.value, type=kind, multiple=own.is_list, help=own.help)
 

@@ -9,7 +9,7 @@ job of an op is a resource or fixed; Dagster jobs have the resources that their 
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
 import dagster as dg
@@ -24,14 +24,11 @@ from state_pipelines.dagster.partitions import explain_removal
 from state_pipelines.dagster.run_outcomes import NOT_EVALUATED
 from state_pipelines.dagster.unexported_names import PostProcessingError, UnresolvedAssetJobDefinition
 from state_pipelines.errors import StateError
-from state_pipelines.operations.models import find_kind
+from state_pipelines.operations.models import find_choices, find_kind
 from state_pipelines.redaction import redact
 from state_pipelines.storage.resolution import scoped_storage_options
 
 # Enums in the launchpad. A Python enum would be spelled by the names of its members, such as CANONICAL.
-NewFormatName = Literal["canonical", "heap", "rocksdb"]
-"""The values of `Format` of which a savepoint without a source can be."""
-
 FileModeName = Literal["copy", "link", "reference"]
 """The values of `FileMode`."""
 
@@ -57,10 +54,11 @@ def make_config(model: type[BaseModel]) -> Any:
     fields: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         kind, _ = find_kind(field)
-        if issubclass(kind, Enum):
+        if values := find_choices(field):
             # The launchpad would spell a Python enum by the names of its members, such as CANONICAL.
-            choices: Any = Literal[tuple(each.value for each in kind)]
-            fields[name] = choices, Field(default=field.default.value, description=field.description)
+            choices: Any = Literal[values]
+            default = getattr(field.default, "value", field.default)
+            fields[name] = choices, Field(default=default, description=field.description)
         elif kind in (int, bool, str):
             fields[name] = field.annotation, Field(default=field.default, description=field.description)
     return create_model(f"{model.__name__}Config", __base__=dg.Config, **fields)

@@ -8,8 +8,9 @@ model are those of its command (`cli.model_options`), and its plain fields those
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import EnumType
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Self, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
@@ -141,7 +142,8 @@ class OptionField:
         subject: what comes before `=`, in capitals; empty for none.
         detail: of mappings: what comes after `:` of the subject, in capitals.
         value: what the option takes, in capitals; empty for a flag.
-        kind: type of the field: int, bool, str, tuple (of texts), dict (of texts) or an enumeration.
+        kind: type of the field: int, bool, str, tuple (of texts), dict (of texts), an enumeration or Literal.
+        choices: values of the latter two.
         is_file: the option takes the path of a file with the values.
         default: value of the field where it is left out; undefined where it has to be there.
         help: description of the field.
@@ -153,6 +155,7 @@ class OptionField:
     detail: str
     value: str
     kind: type
+    choices: tuple[str, ...]
     is_file: bool
     default: object
     help: str
@@ -190,13 +193,21 @@ def find_kind(field: FieldInfo) -> tuple[type, tuple[Any, ...]]:
             return get_origin(kind) or kind, get_args(kind)
 
 
+def find_choices(field: FieldInfo) -> tuple[str, ...]:
+    """Return the values of an enumeration or of literals; none of another type."""
+    kind: Any
+    kind, arguments = find_kind(field)
+    members: Any = kind if isinstance(kind, EnumType) else ()
+    return arguments if kind is Literal else tuple(each.value for each in members)
+
+
 def _list_options(model: type[BaseModel], path: tuple[str | None, ...], subject: str) -> Iterator[OptionField]:
     for name, field in model.model_fields.items():
         option = _find_option(field)
         kind, arguments = find_kind(field)
         own = (*path, name_field(name, field))
         inner = arguments[1] if kind is dict and isinstance(arguments[1], type) else kind
-        if issubclass(inner, BaseModel):
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
             yield from _list_options(inner, (*own, None) if kind is dict else own, option.subject or subject)
             continue
         yield OptionField(
@@ -206,6 +217,7 @@ def _list_options(model: type[BaseModel], path: tuple[str | None, ...], subject:
             detail=option.subject,
             value="" if kind is bool else option.value,
             kind=kind,
+            choices=find_choices(field),
             is_file=option.is_file,
             default=field.get_default(call_default_factory=True),
             help=field.description or "",

@@ -13,12 +13,16 @@ from pydantic import Field, create_model
 from state_pipelines.cli.model_options import add_options, model_options
 from state_pipelines.dagster.flink_asset import list_changed, make_config
 from state_pipelines.errors import UsageError
+from state_pipelines.operations.bootstrap.bootstrap import BootstrapRequest
 from state_pipelines.operations.models import OperationModel, Option, Subjects, list_options
 from state_pipelines.operations.requests import MODELS
 from state_pipelines.operations.rescale import OperatorRequest, RescaleRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_MODELS = [RescaleRequest, BootstrapRequest, *MODELS.values()]
 
 
 class Color(StrEnum):
@@ -68,7 +72,7 @@ def parse() -> Callable[..., ColoredRequest]:
     return run
 
 
-@pytest.mark.parametrize("model", [RescaleRequest, *MODELS.values()])
+@pytest.mark.parametrize("model", _MODELS)
 def test_a_field_that_is_added_to_a_model_is_known_everywhere(model: type[OperationModel]) -> None:
     number = Annotated[int | None, Option(value="N"), Field(description="Number of everything.")]
     added: type[OperationModel] = create_model(f"Added{model.__name__}", __base__=model, added=(number, None))
@@ -88,7 +92,7 @@ def test_a_field_that_is_added_to_a_model_is_known_everywhere(model: type[Operat
         added.parse({"added": "many"})
 
 
-@pytest.mark.parametrize("model", [RescaleRequest, *MODELS.values()])
+@pytest.mark.parametrize("model", _MODELS)
 def test_every_field_is_described(model: type[OperationModel]) -> None:
     assert all(each.help for each in list_options(model))
     config = make_config(model).model_fields

@@ -20,11 +20,11 @@ from pydantic import ValidationError
 
 import state_pipelines.dagster
 from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
-from state_pipelines.dagster.flink_asset import FileModeName, NewFormatName
+from state_pipelines.dagster.flink_asset import FileModeName
 from state_pipelines.dagster.job_settings import StreamSettings
 from state_pipelines.dagster.retention_settings import PlanApplication, RetentionSettings
 from state_pipelines.errors import StateError
-from state_pipelines.operations.write.keyed_rewrite import Format
+from state_pipelines.operations.write.keyed_rewrite import Format, NewFormat
 from state_pipelines.operations.write.publication import FileMode
 from tests.dagster.conftest import MIGRATIONS, SAVEPOINTS, Deployment
 
@@ -314,7 +314,7 @@ def test_the_launchpad_begins_with_the_numbers_of_a_rescaling(shop: tuple[Deploy
 @pytest.mark.parametrize(
     ("names", "values"),
     [
-        (NewFormatName, [each for each in Format if each is not Format.KEEP]),
+        (NewFormat, [each for each in Format if each is not Format.KEEP]),
         (FileModeName, list(FileMode)),
     ],
 )

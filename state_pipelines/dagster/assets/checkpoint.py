@@ -11,7 +11,7 @@ from pydantic import Field
 
 from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.dagster.assets.savepoints import CHECKS, describe_conversion
-from state_pipelines.dagster.flink_asset import AssetStep, NewFormatName, flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.job_settings import StreamSettings, load_function
 from state_pipelines.dagster.metadata_values import ExpectationsResource, list_texts, make_table
@@ -23,6 +23,7 @@ from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
 from state_pipelines.operations.balance import measure_balance
 from state_pipelines.operations.convert import convert
+from state_pipelines.operations.write.keyed_rewrite import NewFormat
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import join, parent, resolve
 
@@ -232,7 +233,7 @@ SAVEPOINT = "savepoint"
 class SavepointFormatConfig(dg.Config):
     """The format of the savepoint."""
 
-    format: NewFormatName = Field(
+    format: NewFormat = Field(
         default="canonical", description="Format of keyed state; every backend of Flink restores canonical."
     )
 

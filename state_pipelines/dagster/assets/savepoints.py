@@ -21,7 +21,6 @@ from state_pipelines.dagster.assets.snapshots import MigrationConfig
 from state_pipelines.dagster.flink_asset import (
     AssetStep,
     FileModeName,
-    NewFormatName,
     flink_asset,
     list_changed,
     make_config,
@@ -46,7 +45,7 @@ from state_pipelines.dagster.written_savepoints import (
 )
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.bootstrap.bootstrap import DESCRIPTIONS as BOOTSTRAP_DESCRIPTIONS
-from state_pipelines.operations.bootstrap.bootstrap import plan_bootstrap
+from state_pipelines.operations.bootstrap.bootstrap import BootstrapRequest, plan_bootstrap
 from state_pipelines.operations.bootstrap.new_states import NewOperator
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, load_bootstrap
 from state_pipelines.operations.choices import parse_choice
@@ -433,18 +432,8 @@ BOOTSTRAPPED_SAVEPOINT = "bootstrapped_savepoint"
 _BOOTSTRAPPED_COLUMNS = [dg.TableColumn("operator"), dg.TableColumn("state"), dg.TableColumn("entries", "int")]
 
 
-class BootstrapConfig(dg.Config):
+class BootstrapConfig(make_config(BootstrapRequest)):  # type: ignore[misc]
     """Format of the new savepoint, and the snapshot on top of which it is written."""
-
-    format: NewFormatName = Field(default="canonical", description="Format of keyed state.")
-    base: str | None = Field(
-        default=None, description="Path or URL of a snapshot that all other state is taken from; none by default."
-    )
-    flink_version: str | None = Field(
-        default=None,
-        description="Release that starts from the savepoint, such as 1.20: values of Kryo are those of its line. "
-        "Default the line of the base, else 2.x.",
-    )
 
 
 def build_bootstrapped_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
@@ -495,7 +484,7 @@ def _bootstrap(
     from state_pipelines.spark import bootstrap  # Importing Spark takes seconds.
     from state_pipelines.spark.tasks import uses_other_machines
 
-    format = parse_choice(Format, config.format, "format")
+    format, files = parse_choice(Format, config.format, "format"), FileMode(config.files)
     base = None if config.base is None else job.storage.open(config.base)
     classes = job.job_classes or job.classes
     if ":" in definition and definition.rpartition(":")[0].endswith(".py"):
@@ -504,6 +493,7 @@ def _bootstrap(
             _load_operators(definition, spark),
             base=base,
             format=format,
+            files=files,
             spark=spark.session,
             classes=classes or None,
             flink_version=config.flink_version,
@@ -516,6 +506,7 @@ def _bootstrap(
         ParquetRows(spark.run_tasks),
         base=base,
         format=format,
+        files=files,
         layouts=description.make_layouts(base, classes, config.flink_version),
     )
     with SnapshotTransaction(location, spark.run_tasks, is_shared=uses_other_machines(spark.session)) as transaction:

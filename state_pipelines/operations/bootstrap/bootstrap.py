@@ -13,9 +13,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import pyarrow as pa
+from pydantic import Field
 
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs.logical_values import conform, to_plain
@@ -54,6 +55,7 @@ from state_pipelines.operations.bootstrap.new_states import (
     RowShape,
     require_kind,
 )
+from state_pipelines.operations.models import OperationModel, Option
 from state_pipelines.operations.proofs import (
     AFTER,
     EXAMPLES,
@@ -67,7 +69,7 @@ from state_pipelines.operations.proofs import (
     ProofReport,
     RecordCounts,
 )
-from state_pipelines.operations.write.keyed_rewrite import Format
+from state_pipelines.operations.write.keyed_rewrite import Format, NewFormat
 from state_pipelines.operations.write.publication import FileMode, note_files, plan_copies
 from state_pipelines.operations.write.savepoint_plan import EncodedStates, StateName, plan_savepoint
 from state_pipelines.serializers.registered_states import StateKind
@@ -549,6 +551,22 @@ class BootstrapPlan:
             self.prove,
             None if state.kind == NewStateKind.KAFKA else self.engine.from_source,
         )
+
+
+class BootstrapRequest(OperationModel):
+    """Everything that a bootstrap can be asked for besides its new states."""
+
+    base: Annotated[str | None, Option(value="SNAPSHOT")] = None
+    """Path or URL of a snapshot that all other state is taken from; none by default."""
+
+    format: NewFormat = "canonical"
+    """Format of keyed state."""
+
+    files: Annotated[FileMode, Field(strict=False)] = FileMode.COPY
+    """Copy the files of the base, link them on one local volume, or reference them: the base must stay."""
+
+    flink_version: Annotated[str | None, Option(value="RELEASE")] = None
+    """Release that starts from the savepoint, such as 1.20: Kryo writes as its line. Default that of the base, or 2.x."""
 
 
 def plan_bootstrap(

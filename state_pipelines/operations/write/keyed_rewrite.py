@@ -16,7 +16,7 @@ import uuid
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -548,6 +548,10 @@ class Format(Enum):
     HEAP = "heap"
     ROCKSDB = "rocksdb"
     KEEP = "keep"
+
+
+NewFormat = Literal["canonical", "heap", "rocksdb"]
+"""Values of `Format` of which a savepoint without a source can be."""
 
 
 @dataclass(frozen=True)
