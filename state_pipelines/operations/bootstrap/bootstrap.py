@@ -566,7 +566,7 @@ class BootstrapRequest(OperationModel):
     """Copy the files of the base, link them on one local volume, or reference them: the base must stay."""
 
     flink_version: Annotated[str | None, Option(value="RELEASE")] = None
-    """Release that starts from the savepoint, such as 1.20: Kryo writes as its line. Default that of the base, or 2.x."""
+    """Release that starts from the savepoint, such as 1.20: Kryo writes as its line. By default that of the base."""
 
 
 def plan_bootstrap(
