@@ -7,46 +7,11 @@ Source: `java.io.DataInput`, `org.apache.flink.core.memory.DataInputView`, `Data
 from __future__ import annotations
 
 import struct
-from typing import Protocol
 
 from state_pipelines.errors import FormatError, ValueRangeError, Where
 
 
-class StringInput(Protocol):
-    """The methods of `Reader` that strings are read with."""
-
-    data: bytes
-    position: int
-
-    @property
-    def remaining(self) -> int:
-        """Bytes up to the end."""
-        ...
-
-    def varint(self) -> int:
-        """Unsigned varint."""
-        ...
-
-    def take(self, size: int) -> bytes:
-        """The next bytes."""
-        ...
-
-    def error(self, what: str, offset: int | None = None) -> FormatError:
-        """The error for malformed bytes."""
-        ...
-
-
-class StringOutput(Protocol):
-    """The methods of `Writer` that strings are written with."""
-
-    buffer: bytearray
-
-    def varint(self, value: int) -> None:
-        """Unsigned varint."""
-        ...
-
-
-def read_string(reader: StringInput) -> str | None:
+def read_string(reader: Reader) -> str | None:
     """Read a Flink string or null.
 
     Raises:
@@ -57,7 +22,7 @@ def read_string(reader: StringInput) -> str | None:
     return None if size == 0 else _read_units(reader, size - 1, start)
 
 
-def write_string(writer: StringOutput, text: str | None) -> None:
+def write_string(writer: Writer, text: str | None) -> None:
     """Write a Flink string or null."""
     if text is None:
         writer.varint(0)
@@ -65,18 +30,18 @@ def write_string(writer: StringOutput, text: str | None) -> None:
         _write_units(writer, text, 1)
 
 
-def read_plain_string(reader: StringInput) -> str:
+def read_plain_string(reader: Reader) -> str:
     """Read a Flink string that cannot be null; errors as `read_string`."""
     start = reader.position
     return _read_units(reader, reader.varint(), start)
 
 
-def write_plain_string(writer: StringOutput, text: str) -> None:
+def write_plain_string(writer: Writer, text: str) -> None:
     """Write a Flink string that cannot be null."""
     _write_units(writer, text, 0)
 
 
-def _read_units(reader: StringInput, size: int, start: int) -> str:
+def _read_units(reader: Reader, size: int, start: int) -> str:
     if size > reader.remaining:
         raise reader.error(f"a string of {size} characters does not fit in the {reader.remaining} bytes left", start)
     head = bytes(reader.data[reader.position : reader.position + size])
@@ -93,7 +58,7 @@ def _read_units(reader: StringInput, size: int, start: int) -> str:
     return units.decode("utf-16-le", "surrogatepass")
 
 
-def _write_units(writer: StringOutput, text: str, extra: int) -> None:
+def _write_units(writer: Writer, text: str, extra: int) -> None:
     if text.isascii():
         writer.varint(len(text) + extra)
         writer.buffer += text.encode("ascii")
@@ -104,7 +69,7 @@ def _write_units(writer: StringOutput, text: str, extra: int) -> None:
         writer.varint(unit)
 
 
-def read_modified_utf8(reader: StringInput, size: int) -> str:
+def read_modified_utf8(reader: Reader, size: int) -> str:
     """Read modified UTF-8: U+0000 as C0 80, supplementary characters as two surrogates of three bytes each.
 
     Raises:

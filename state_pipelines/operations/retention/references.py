@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -125,16 +125,6 @@ class KnownReferences(NamedTuple):
     found_sizes: tuple[int | None, ...]
 
 
-class ReferenceStore(Protocol):
-    """References that an earlier plan has read (`StoredReferences`)."""
-
-    def find(self, file: MetadataFile) -> KnownReferences | None:
-        """The references of a `_metadata` file that has this size and time; None when they are not known."""
-
-    def save(self, known: Iterable[tuple[MetadataFile, KnownReferences]]) -> None:
-        """Store references in place of those that were stored."""
-
-
 class ReferenceReader:
     """Reads `_metadata` files once for as long as their size and time stay the same.
 
@@ -144,7 +134,7 @@ class ReferenceReader:
         store: references that an earlier plan has read.
     """
 
-    def __init__(self, keys: PathKeys, path_mapping: PathMapping, store: ReferenceStore | None = None) -> None:
+    def __init__(self, keys: PathKeys, path_mapping: PathMapping, store: StoredReferences | None = None) -> None:
         self.keys = keys
         self._path_mapping = path_mapping
         self._store = store
