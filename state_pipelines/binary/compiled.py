@@ -284,7 +284,6 @@ def _copy(typingctx: Any, target: Any, source: Any, size: Any) -> tuple[Any, Cal
 
 
 load_u8 = _make_load(8, swap=False, signed=False)
-load_i16 = _make_load(16, swap=False, signed=True)
 load_i32 = _make_load(32, swap=False, signed=True)
 load_u32 = _make_load(32, swap=False, signed=False)
 load_i64 = _make_load(64, swap=False, signed=True)
@@ -292,7 +291,6 @@ load_u16_big = _make_load(16, swap=True, signed=False)
 load_i32_big = _make_load(32, swap=True, signed=True)
 load_i64_big = _make_load(64, swap=True, signed=True)
 store_8 = _make_store(8, swap=False)
-store_16 = _make_store(16, swap=False)
 store_32 = _make_store(32, swap=False)
 store_64 = _make_store(64, swap=False)
 store_16_big = _make_store(16, swap=True)

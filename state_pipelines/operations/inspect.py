@@ -524,11 +524,6 @@ class OperatorReport:
     rows: str = ""
 
     @property
-    def first_error(self) -> str:
-        """Why the operator or one of its states could not be read; empty when all could."""
-        return self.error or next((state.error for state in self.states if state.error), "")
-
-    @property
     def damage(self) -> Iterator[str]:
         """Errors about bytes that are damaged, missing or refused by the storage."""
         if self.damaged or self.unreachable:

@@ -15,7 +15,7 @@ from state_pipelines.codecs.programs.program import arrow_type
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError
 from state_pipelines.keyed.canonical import open_canonical
-from state_pipelines.keyed.hashing import hash_codes, make_pojo_hash, objects_hash, record_hash
+from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.hashing.hash_search import find_class_hashes
 from state_pipelines.keyed.hashing.value_hashes import make_key_hasher
 from state_pipelines.keyed.keyed_file import RecordContext
@@ -222,25 +222,6 @@ def test_errors_name_the_path_to_the_field() -> None:
         hash_codes(tuple_of(tuple_of(INT)), keys)
 
 
-def test_fields_combine_as_in_objects_hash() -> None:
-    values, codes = golden("Objects.hash(String,Int,Long)")
-    kinds = (STRING, INT, LONG)
-    columns = [make_array(kind, list(column)) for kind, column in zip(kinds, zip(*values, strict=True), strict=True)]
-    assert objects_hash(hash_codes(kind, column) for kind, column in zip(kinds, columns, strict=True)).tolist() == codes
-
-
-def test_fields_combine_as_in_records() -> None:
-    values, codes = golden("record(String,long,Boolean)")
-    kinds = (STRING, LONG, BOOLEAN)
-    columns = [make_array(kind, list(column)) for kind, column in zip(kinds, zip(*values, strict=True), strict=True)]
-    assert record_hash(hash_codes(kind, column) for kind, column in zip(kinds, columns, strict=True)).tolist() == codes
-
-
-def test_a_hash_of_no_fields_is_refused() -> None:
-    with pytest.raises(UsageError, match="same for every key"):
-        objects_hash([])
-
-
 def test_the_hash_of_a_pojo_must_be_given() -> None:
     with pytest.raises(UnsupportedError, match=r"hashCode of com\.acme\.Place .* Give its hash"):
         hash_codes(PLACE, pa.array([{"region": "a", "number": 1}]))
@@ -248,22 +229,11 @@ def test_the_hash_of_a_pojo_must_be_given() -> None:
 
 def test_a_given_hash_of_a_pojo_is_used_at_any_depth() -> None:
     places = pa.array([{"region": "a", "number": 7}, {"region": None, "number": -1}, None])
-    hashes = {"com.acme.Place": make_pojo_hash(PLACE, ("region", "number"))}
-    codes = [31 * (31 + 97) + 7, 31 * 31 - 1, 0]
+    hashes = {"com.acme.Place": lambda array: array.field("number").to_numpy(zero_copy_only=False).astype(np.int32)}
+    codes = [7, -1, 0]
     assert hash_codes(PLACE, places, pojo_hashes=hashes).tolist() == codes
     tuples = pa.StructArray.from_arrays([places], ["f0"])
     assert hash_codes(tuple_of(PLACE), tuples, pojo_hashes=hashes).tolist() == codes
-
-
-def test_the_order_of_fields_in_a_pojo_hash_counts() -> None:
-    places = pa.array([{"region": "a", "number": 7}])
-    compute = make_pojo_hash(PLACE, ("number", "region"), record_hash)
-    assert compute(places).tolist() == [31 * 7 + 97]
-
-
-def test_a_pojo_hash_of_a_field_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"has no field zip\. Its fields are number, region"):
-        make_pojo_hash(PLACE, ("zip",))
 
 
 def test_a_given_hash_of_the_wrong_form_is_refused() -> None:

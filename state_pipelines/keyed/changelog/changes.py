@@ -213,21 +213,8 @@ def write_metadata_change(change: MetadataChange) -> bytes:
     return writer.getvalue()
 
 
-def read_data_change(change: bytes, name: str | None = None) -> DataChange:
-    """Read a change of a key group.
-
-    Raises:
-        FormatError: the change is shorter than its head, or has no such operation.
-    """
-    reader = Reader(change, name)
-    operation = reader.u8()
-    if operation >= StateChangeOperation.METADATA:
-        raise reader.error(f"{operation} is not an operation on state", 0)
-    return DataChange(StateChangeOperation(operation), reader.u16(), reader.take(reader.remaining))
-
-
 def write_data_change(change: DataChange) -> bytes:
-    """Mirror of `read_data_change`."""
+    """The bytes of a change of a key group."""
     writer = Writer()
     writer.u8(change.operation)
     writer.u16(change.state_id)
@@ -235,23 +222,8 @@ def write_data_change(change: DataChange) -> bytes:
     return writer.getvalue()
 
 
-def read_change_set(reader: Reader) -> tuple[LoggedChange, ...]:
-    """Read one change set; the reader ends after it.
-
-    Raises:
-        FormatError: a count or length does not fit, or a group is empty.
-    """
-    changes: list[LoggedChange] = []
-    for _ in range(reader.count(8)):
-        start, count, key_group = reader.position, reader.count(4), reader.i32()
-        if count == 0 or key_group < METADATA_KEY_GROUP:
-            raise reader.error(f"a change set has {count} changes of key group {key_group}", start)
-        changes.extend(LoggedChange(key_group, reader.bytes32()) for _ in range(count))
-    return tuple(changes)
-
-
 def write_change_set(writer: Writer, changes: Iterable[LoggedChange]) -> None:
-    """Mirror of `read_change_set`: groups ascend, so metadata comes first; inside a group the order is kept."""
+    """Write one change set: groups ascend, so metadata comes first; inside a group the order is kept."""
     groups: dict[int, list[LoggedChange]] = {}
     for change in changes:
         groups.setdefault(change.key_group, []).append(change)

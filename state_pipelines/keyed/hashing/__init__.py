@@ -9,6 +9,3 @@ from state_pipelines.keyed.hashing.hash_expressions import HashExpression as Has
 from state_pipelines.keyed.hashing.hash_expressions import parse_hash_expression as parse_hash_expression
 from state_pipelines.keyed.hashing.value_hashes import ClassHash as ClassHash
 from state_pipelines.keyed.hashing.value_hashes import hash_codes as hash_codes
-from state_pipelines.keyed.hashing.value_hashes import make_pojo_hash as make_pojo_hash
-from state_pipelines.keyed.hashing.value_hashes import objects_hash as objects_hash
-from state_pipelines.keyed.hashing.value_hashes import record_hash as record_hash

@@ -8,7 +8,7 @@ others are decoded first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeGuard
@@ -170,8 +170,7 @@ def hash_codes(
     Args:
         serializer: of the values.
         array: the values, in the Arrow form of the serializer's layout (integers of another width are cast).
-        pojo_hashes: by class name, the `hashCode` of POJO, Avro and Scala case classes (see `objects_hash`,
-            `record_hash`).
+        pojo_hashes: by class name, the `hashCode` of POJO, Avro and Scala case classes.
         expressions: by class name, the same as expressions.
 
     Returns:
@@ -183,61 +182,6 @@ def hash_codes(
         ValueRangeError: a value is not one of the type.
     """
     return Hasher(dict(pojo_hashes or {}), dict(expressions or {})).hash(serializer, array)
-
-
-def objects_hash(fields: Iterable[HashCodes]) -> HashCodes:
-    """`Objects.hash(a, b, …)`, which most generated `hashCode` methods call.
-
-    Args:
-        fields: i32[n] per field, in the order of the arguments; 0 for null.
-    """
-    return chain_fields(fields, 1)
-
-
-def record_hash(fields: Iterable[HashCodes]) -> HashCodes:
-    """`hashCode` of a Java record.
-
-    The language leaves the order open; the JDK computes a chain of 31 over the components from 0 since 16.
-
-    Args:
-        fields: i32[n] per component, in the order of their declaration; 0 for null.
-    """
-    return chain_fields(fields, 0)
-
-
-def make_pojo_hash(
-    pojo: tree.Pojo,
-    names: Iterable[str] | None = None,
-    combine: Callable[[Iterable[HashCodes]], HashCodes] = objects_hash,
-    *,
-    pojo_hashes: Mapping[str, ClassHash] | None = None,
-) -> ClassHash:
-    """The `hashCode` of a POJO class that combines those of its fields.
-
-    Args:
-        pojo: the serializer of the class.
-        names: fields in the order in which `hashCode` takes them; all, as the snapshot lists them, if not given.
-        combine: `objects_hash` or `record_hash`, or alike.
-        pojo_hashes: for classes of the fields, as in `hash_codes`.
-
-    Raises:
-        UsageError: the class has no such field.
-        UnsupportedError: the type of a field was lost before the snapshot was written.
-    """
-    fields = {each.name: each.serializer for each in pojo.fields}
-    chosen: list[tuple[str, tree.Serializer]] = []
-    for name in fields if names is None else names:
-        if name not in fields:
-            raise UsageError(f"{pojo.pojo_class} has no field {name}", hint=f"Its fields are {', '.join(fields)}")
-        serializer = fields[name]
-        if serializer is None:
-            raise UnsupportedError(f"the type of field {name} of {pojo.pojo_class} is not in the snapshot")
-        chosen.append((name, serializer))
-
-    def compute(array: pa.StructArray) -> HashCodes:
-        return combine(Hasher(dict(pojo_hashes or {})).hash_fields(chosen, array))
-
-    return compute
 
 
 @dataclass(frozen=True)
