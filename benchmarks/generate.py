@@ -26,7 +26,7 @@ from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.keyed.row_encoding import RecordEncoder
+from state_pipelines.keyed.state_table import RecordEncoder
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id
 from state_pipelines.operations.convert import convert
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite, Format, make_file_name

@@ -74,7 +74,7 @@ def _list_files(_: Path) -> str:
 
 def _find_snapshots(_: Path) -> str:
     from state_pipelines.storage import resolve
-    from state_pipelines.storage.snapshot_listing import find_snapshots
+    from state_pipelines.storage.snapshot_writer import find_snapshots
 
     return f"{sum(1 for _ in find_snapshots(resolve(ROOT))):,} snapshots"
 

@@ -34,7 +34,7 @@ from state_pipelines.operations.inspect import inspect
 from state_pipelines.snapshot.snapshot import open_location
 from state_pipelines.storage import resolve
 from state_pipelines.storage.resolution import VARIABLE
-from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.snapshot_writer import find_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -30,8 +30,7 @@ from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.binary.snappy_frames import STREAM_ID, compress_chunks, iter_chunks
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import Decoded, plan_columns
-from state_pipelines.codecs.programs.execution import Encoded
-from state_pipelines.codecs.programs.program import smallest_size
+from state_pipelines.codecs.programs.program import Encoded, smallest_size
 from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues, derive_layout
 from state_pipelines.errors import (
     EDITED_METADATA,
@@ -47,7 +46,6 @@ from state_pipelines.errors import (
 )
 from state_pipelines.metadata.handles import OperatorStateMetaInfo, OperatorStateMode
 from state_pipelines.metadata.streams import KeptStreams, read_header_bytes
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.snapshot_classes import OpenBodyError, read_settled
 from state_pipelines.serializers.state_meta_info import (
     BackendStateType,
@@ -56,6 +54,7 @@ from state_pipelines.serializers.state_meta_info import (
     unread_state,
     write_state_meta_infos,
 )
+from state_pipelines.serializers.tree import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

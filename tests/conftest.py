@@ -12,7 +12,8 @@ import pytest
 from fsspec.registry import _registry as registry
 from hypothesis import settings
 
-from state_pipelines.storage import faults, locations
+from state_pipelines.storage import locations
+from state_pipelines.storage import locations as faults
 from tests.flink import sampling
 from tests.flink.harness import VERSIONS
 from tests.quick import split

@@ -9,7 +9,8 @@ import pytest
 
 from state_pipelines.errors import StateError, TargetExistsError
 from state_pipelines.storage import FileEntry, Location, create_file, exists, join, list_directory, read_file, resolve
-from state_pipelines.storage.deletion import (
+from state_pipelines.storage.files import create_file_at_once
+from state_pipelines.storage.snapshot_writer import (
     delete_files,
     is_same_time,
     move_file,
@@ -17,7 +18,6 @@ from state_pipelines.storage.deletion import (
     remove_empty_directory,
     stat_files,
 )
-from state_pipelines.storage.files import create_file_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

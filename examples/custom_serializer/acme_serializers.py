@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from state_pipelines.binary.data_views import Reader, Writer
     from state_pipelines.codecs.json import Json
     from state_pipelines.codecs.layout import Derive
-    from state_pipelines.serializers.snapshot_frames import Head
+    from state_pipelines.serializers.snapshot_classes import Head
 
 
 # 1. The node: what the snapshot stores, as a frozen value.

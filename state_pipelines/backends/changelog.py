@@ -17,10 +17,16 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from state_pipelines.backends.entry_store import NO_SETTINGS, EntryKind, StateSettings, find_entry_kind
+from state_pipelines.backends.entry_store import (
+    NO_SETTINGS,
+    EntryKind,
+    StateSettings,
+    find_entry_kind,
+    make_codec,
+    make_list_functions,
+)
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.backends.snapshots import IncrementalSnapshots, KeyedSnapshot, write_full_snapshot
-from state_pipelines.backends.value_codecs import make_codec, make_list_functions
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.scalar.codec import read_value
@@ -41,7 +47,7 @@ from state_pipelines.metadata.handles import (
     LoggedChange,
     RelativeFileStateHandle,
 )
-from state_pipelines.metadata.references import list_keyed_streams
+from state_pipelines.metadata.streams import list_keyed_streams
 from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.storage import create_file, join, resolve

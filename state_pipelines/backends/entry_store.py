@@ -1,30 +1,54 @@
-"""Entry stores: where the keyed state of one subtask is, as bytes; the store of the heap backend.
+"""Stores of entries by key, and the codecs of their values.
 
 A store maps record keys to record values, per state. Both have the bytes of the canonical format (see
 `keyed.record_layout`): the record key is the key-group prefix, the key, the namespace and, of map state, the map key.
 Restoring and snapshotting therefore move bytes and decode nothing.
+
+Single keys and values to bytes and back, by functions that are chosen once per state. The scalar codec walks the layout
+for every value. Live state handles the same few layouts record by record, so that numbers, texts and structs of them
+get functions of their own here; every other layout, and every value that is not plain, goes through the scalar codec,
+which also raises the errors.
+
+The four outcomes of registering restored state with new serializers, with the errors in Flink's words. Source:
+`RocksDBKeyedStateBackend.updateRestoredStateMetaInfo`, `HeapKeyedStateBackend.tryRegisterStateTable`,
+`AbstractKeyedStateBackend`, `DefaultOperatorStateBackend`.
 """
 
 from __future__ import annotations
 
+import struct
+import time
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+from operator import mul
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
-from state_pipelines.errors import UsageError, Where
-from state_pipelines.keyed.key_groups import decode_prefixes, encode_prefix
+from state_pipelines.binary.data_views import Reader, Writer
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.errors import StateError, StateMigrationError, UnsupportedError, UsageError, Where
+from state_pipelines.keyed.hashing.value_hashes import make_key_hasher
+from state_pipelines.keyed.key_groups import assign_key_group, decode_prefixes, encode_prefix, key_group_prefix_size
 from state_pipelines.keyed.record_layout import KeyedRecords
-from state_pipelines.serializers.registered_states import BackendStateType, StateKind
+from state_pipelines.serializers import tree
+from state_pipelines.serializers.compatibility import Outcome, resolve, wrap_ttl_aware
+from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import BackendStateType, BasicKind, MapOf, StateKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from state_pipelines.codecs.layout import LayoutContext
+    from state_pipelines.keyed.hashing.class_hashes import HashExpression
     from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.serializers.tree import Serializer
 
 MeasureHead: TypeAlias = "Callable[[bytes], int]"
 """Length of the head of a record key of map state: key-group prefix, key and namespace, without the map key."""
@@ -372,3 +396,538 @@ class HeapStore:
         if name in self._open:
             return self._open[name].items()
         return iter(self._loaded.get(name, {}).items())
+
+
+def read_clock() -> int:
+    """Return the time in epoch milliseconds, as Java's `System.currentTimeMillis`."""
+    return time.time_ns() // 1_000_000
+
+
+Value: TypeAlias = Any
+Encode: TypeAlias = "Callable[[Value], bytes]"
+Decode: TypeAlias = "Callable[[bytes], Value]"
+
+_INTEGERS = {"i8": ">b", "i16": ">h", "i32": ">i", "i64": ">q"}
+_SHORT = 127
+"""Length + 1 of a text from which on it takes more than one byte."""
+_ORDERED = -(1 << 63)
+
+
+@dataclass(frozen=True)
+class ValueCodec:
+    """Functions of one layout.
+
+    Attributes:
+        encode: value of the scalar codec -> bytes. Raises ValueRangeError for a value that does not fit the layout.
+        decode: bytes, all of them -> value. Raises FormatError for other bytes.
+        width: bytes of every value; None when they vary.
+    """
+
+    encode: Encode
+    decode: Decode
+    width: int | None
+
+
+def make_codec(layout: lay.Layout) -> ValueCodec:
+    """The functions of a layout."""
+    encode, decode = _generic(layout)
+    match layout:
+        case lay.Primitive(kind=kind) if kind in _INTEGERS:
+            encode, decode = _integers(_INTEGERS[kind], encode, decode)
+        case lay.Primitive(kind=lay.PrimitiveKind.F64):
+            encode, decode = _doubles(encode, decode)
+        case lay.Text(nullable=True):
+            encode, decode = _texts(encode, decode)
+        case lay.Constant(raw=raw, empty=False):
+            encode, decode = _constants(raw, encode, decode)
+        case lay.Logical(name=lay.LogicalKind.ORDERED_I64):
+            encode, decode = _ordered(encode, decode)
+        case lay.Struct(fields=fields) if fields:
+            encode, decode = _structs([(name, make_codec(field)) for name, field in fields], encode, decode)
+        case lay.Optional(inner=inner, padding=0):
+            encode, decode = _optionals(layout.null_flag, make_codec(inner), encode, decode)
+    return ValueCodec(encode, decode, lay.fixed_width(layout))
+
+
+def make_list_functions(layout: lay.Layout) -> tuple[Encode, Decode]:
+    """Functions that encode one element, and decode all elements of a list (`Delimited`, `Runs`)."""
+    whole = make_codec(layout)
+    element = layout.written if isinstance(layout, lay.Runs) else layout
+    assert isinstance(element, lay.Delimited)
+    codec = make_codec(element.element)
+    if isinstance(layout, lay.Runs):
+        # An element is an array of one; the whole list is decoded array by array.
+        return codec.encode, whole.decode
+    width, decode_element = codec.width, codec.decode
+    if not width:
+        return codec.encode, whole.decode
+    step = width + len(DELIMITER)
+
+    def decode(data: bytes) -> Value:
+        if (len(data) + len(DELIMITER)) % step or data[width::step].strip(DELIMITER):
+            return whole.decode(data)
+        return [decode_element(data[start : start + width]) for start in range(0, len(data), step)]
+
+    return codec.encode, decode
+
+
+def make_head_measure(head: lay.Struct, prefix: int) -> MeasureHead:
+    """A function that finds the length of the head of a record key of map state.
+
+    Args:
+        head: layout of key and namespace.
+        prefix: bytes of the key-group prefix.
+    """
+    (_, key), (_, namespace) = head.fields
+    width, rest = lay.fixed_width(key), lay.fixed_width(namespace)
+
+    def measure(record_key: bytes) -> int:
+        reader = Reader(record_key, None, prefix)
+        read_value(head, reader, tail=False)
+        return reader.position
+
+    def measure_text(record_key: bytes) -> int:
+        # The first byte of a short text is its length + 1, and every ASCII character is one byte.
+        end = prefix + record_key[prefix]
+        if prefix < end and record_key[prefix] <= _SHORT and record_key[prefix:end].isascii():
+            return end + (rest or 0)
+        return measure(record_key)
+
+    if rest is None:
+        return measure
+    if width is not None:
+        fixed = prefix + width + rest
+        return lambda record_key: fixed
+    return measure_text if key == lay.Text() else measure
+
+
+def _generic(layout: lay.Layout) -> tuple[Encode, Decode]:
+    def encode(value: Value) -> bytes:
+        writer = Writer()
+        write_value(layout, writer, value)
+        return writer.getvalue()
+
+    def decode(data: bytes) -> Value:
+        reader = Reader(data)
+        value = read_value(layout, reader)
+        reader.expect_end("the value")
+        return value
+
+    return encode, decode
+
+
+def _integers(struct_format: str, encode: Encode, decode: Decode) -> tuple[Encode, Decode]:
+    packing = struct.Struct(struct_format)
+    pack, unpack, size = packing.pack, packing.unpack, packing.size
+
+    def encode_integer(value: Value) -> bytes:
+        if type(value) is int:
+            try:
+                return pack(value)
+            except struct.error:
+                pass
+        return encode(value)
+
+    def decode_integer(data: bytes) -> Value:
+        return unpack(data)[0] if len(data) == size else decode(data)
+
+    return encode_integer, decode_integer
+
+
+def _doubles(encode: Encode, decode: Decode) -> tuple[Encode, Decode]:
+    packing = struct.Struct(">d")
+    pack, unpack = packing.pack, packing.unpack
+
+    def encode_double(value: Value) -> bytes:
+        return pack(value) if type(value) is float else encode(value)
+
+    def decode_double(data: bytes) -> Value:
+        return unpack(data)[0] if len(data) == packing.size else decode(data)
+
+    return encode_double, decode_double
+
+
+def _texts(encode: Encode, decode: Decode) -> tuple[Encode, Decode]:
+    heads = [bytes([size]) for size in range(_SHORT + 1)]
+
+    def encode_text(value: Value) -> bytes:
+        if type(value) is str and value.isascii() and len(value) < _SHORT:
+            return heads[len(value) + 1] + value.encode("ascii")
+        return encode(value)
+
+    def decode_text(data: bytes) -> Value:
+        # The first byte is the length + 1, and every ASCII character one byte.
+        if data and data[0] == len(data) and data[0] <= _SHORT and data.isascii():
+            return data[1:].decode("ascii")
+        return decode(data)
+
+    return encode_text, decode_text
+
+
+def _constants(raw: bytes, encode: Encode, decode: Decode) -> tuple[Encode, Decode]:
+    def encode_constant(value: Value) -> bytes:
+        return raw if value is None else encode(value)
+
+    def decode_constant(data: bytes) -> Value:
+        return None if data == raw else decode(data)
+
+    return encode_constant, decode_constant
+
+
+def _ordered(encode: Encode, decode: Decode) -> tuple[Encode, Decode]:
+    packing = struct.Struct(">q")
+    pack, unpack = packing.pack, packing.unpack
+
+    def encode_ordered(value: Value) -> bytes:
+        if type(value) is int:
+            try:
+                return pack(value ^ _ORDERED)
+            except struct.error:
+                pass
+        return encode(value)
+
+    def decode_ordered(data: bytes) -> Value:
+        return unpack(data)[0] ^ _ORDERED if len(data) == packing.size else decode(data)
+
+    return encode_ordered, decode_ordered
+
+
+def _structs(fields: list[tuple[str, ValueCodec]], encode: Encode, decode: Decode) -> tuple[Encode, Decode]:
+    """All fields but the last have a fixed width; else the scalar codec is as good."""
+    if any(codec.width is None for _, codec in fields[:-1]):
+        return encode, decode
+    count = len(fields)
+    writers = [(name, codec.encode) for name, codec in fields]
+    spans, start = [], 0
+    for name, codec in fields[:-1]:
+        spans.append((name, codec.decode, start, start + (codec.width or 0)))
+        start += codec.width or 0
+    last, decode_last = fields[-1][0], fields[-1][1].decode
+    fixed = start
+
+    def encode_struct(value: Value) -> bytes:
+        if type(value) is dict and len(value) == count:
+            try:
+                return b"".join([write(value[name]) for name, write in writers])
+            except (KeyError, StateError):
+                pass  # The scalar codec names the field.
+        return encode(value)
+
+    def decode_struct(data: bytes) -> Value:
+        if len(data) < fixed:
+            return decode(data)
+        try:
+            values = {name: read(data[begin:end]) for name, read, begin, end in spans}
+            values[last] = decode_last(data[fixed:])
+        except StateError:
+            return decode(data)
+        return values
+
+    return encode_struct, decode_struct
+
+
+def _optionals(null: int, inner: ValueCodec, encode: Encode, decode: Decode) -> tuple[Encode, Decode]:
+    absent, present = bytes([null]), bytes([1 - null])
+    encode_inner, decode_inner = inner.encode, inner.decode
+
+    def encode_optional(value: Value) -> bytes:
+        return absent if value is None else present + encode_inner(value)
+
+    def decode_optional(data: bytes) -> Value:
+        return decode_inner(data[1:]) if data[:1] == present else decode(data)
+
+    return encode_optional, decode_optional
+
+
+MAP_KEY_WORDS = (
+    "The new serializer for a MapState requires state migration in order for the job to proceed, since the key schema "
+    "has changed. However, migration for MapState currently only allows value schema evolutions."
+)
+
+
+class ValueChange(Enum):
+    """Changes of the stored values."""
+
+    NONE = "the bytes stay"
+    REWRITE = "values are decoded with the old serializer and encoded with the new one"
+
+
+def check_keys(old: Serializer, new: Serializer) -> None:
+    """Refuse keys whose bytes the new serializer does not read; keys never migrate.
+
+    Raises:
+        StateMigrationError: they are not compatible.
+        UnsupportedError: it cannot be determined, or Flink would reconfigure the serializer.
+    """
+    outcome = _judge(old, new, "key")
+    if outcome is not Outcome.AS_IS:
+        words = (
+            f"The new key serializer ({describe(new)}) must be compatible with the previous key serializer "
+            f"({describe(old)})."
+        )
+        raise _refuse(outcome, words, "")
+
+
+def resolve_keyed(old: StateMetaInfo, new: StateMetaInfo, *, is_heap: bool) -> ValueChange:
+    """Compare a restored keyed state with what it is registered as.
+
+    Args:
+        old: as restored.
+        new: as registered, of the same kind.
+        is_heap: of the heap backend, which takes other map keys, and whose words differ a little.
+
+    Raises:
+        UsageError: the state is of another kind or type.
+        StateMigrationError: the serializers are not compatible; in Flink's words.
+        UnsupportedError: it cannot be determined, or Flink would reconfigure a serializer of keys or namespaces.
+    """
+    if old == new:
+        return ValueChange.NONE
+    if old.backend_type is not new.backend_type:
+        raise UsageError(f"the restored state is {old.backend_type} state, and {new.backend_type} state is registered")
+    if new.backend_type is BackendStateType.PRIORITY_QUEUE:
+        outcome = _judge(old.element, new.element, "timer")
+        if outcome is not Outcome.AS_IS:
+            raise _refuse(outcome, "The new priority queue serializer must not be incompatible.", old.name)
+        return ValueChange.NONE
+    the = "For heap backends, the" if is_heap else "The"
+    before, after = old.namespace_serializer, new.namespace_serializer
+    outcome = _judge(before, after, "namespace")
+    if outcome is not Outcome.AS_IS:
+        words = (
+            f"{the} new namespace serializer ({describe(after)}) must be compatible with the old namespace serializer "
+            f"({describe(before)})."
+        )
+        raise _refuse(outcome, words, old.name)
+    if old.state_type != new.state_type:
+        raise UsageError(
+            f"Incompatible key/value state types. Was [{old.state_type}], registered with [{new.state_type}].",
+            where=Where(state=old.name),
+        )
+    before, after = wrap_ttl_aware(old.value_serializer), wrap_ttl_aware(new.value_serializer)
+    outcome = _judge(before, after, "value")
+    if outcome in (Outcome.INCOMPATIBLE, Outcome.UNDETERMINED):
+        words = (
+            f"{the} new state serializer ({describe(new.value_serializer)}) must not be incompatible with the old "
+            f"state serializer ({describe(old.value_serializer)})."
+        )
+        raise _refuse(outcome, words, old.name)
+    if outcome is Outcome.AS_IS:
+        return ValueChange.NONE
+    # The heap backend holds objects, also of map keys: both are written with the new serializer.
+    if isinstance(before, MapOf) and isinstance(after, MapOf) and not is_heap:
+        keys = _judge(before.key, after.key, "map_key")
+        if keys is not Outcome.AS_IS:
+            raise _refuse(keys, MAP_KEY_WORDS, old.name)
+    return ValueChange.REWRITE
+
+
+def resolve_operator(old: StateMetaInfo, new: StateMetaInfo) -> ValueChange:
+    """Compare a restored list or broadcast state with what it is registered as.
+
+    Raises:
+        UsageError: the state is of another kind, or its distribution mode differs.
+        StateMigrationError: the serializers are not compatible; in Flink's words.
+        UnsupportedError: it cannot be determined.
+    """
+    if old == new:
+        return ValueChange.NONE
+    if old.backend_type is not new.backend_type:
+        raise UsageError(f"the restored state is {old.backend_type} state, and {new.backend_type} state is registered")
+    if old.distribution_mode != new.distribution_mode:
+        raise UsageError(
+            f"Incompatible state assignment modes. Was [{old.distribution_mode}], registered with "
+            f"[{new.distribution_mode}]",
+            where=Where(state=old.name),
+        )
+    is_list = new.backend_type is BackendStateType.OPERATOR
+    sides = [("state typeSerializer for operator", old.value_serializer, new.value_serializer)]
+    if not is_list:
+        sides = [
+            ("key typeSerializer for broadcast", old.key_serializer, new.key_serializer),
+            ("value typeSerializer for broadcast", old.value_serializer, new.value_serializer),
+        ]
+    outcomes = []
+    for words, before, after in sides:
+        outcome = _judge(before, after, "value")
+        if outcome in (Outcome.INCOMPATIBLE, Outcome.UNDETERMINED):
+            raise _refuse(outcome, f"The new {words} state must not be incompatible.", old.name)
+        outcomes.append(outcome)
+    return ValueChange.NONE if set(outcomes) == {Outcome.AS_IS} else ValueChange.REWRITE
+
+
+def _judge(old: Serializer, new: Serializer, path: str) -> Outcome:
+    return Outcome.AS_IS if old == new else resolve(old, new, path).outcome
+
+
+def _refuse(outcome: Outcome, words: str, state: str) -> StateMigrationError | UnsupportedError:
+    where = Where(state=state or None)
+    if outcome in (Outcome.UNDETERMINED, Outcome.RECONFIGURED):
+        return UnsupportedError(
+            f"Flink's outcome is {outcome}, which is not decided here: {words}",
+            where=where,
+            hint="Keep the old serializer, or change it in a migration of the snapshot",
+        )
+    return StateMigrationError(words, where=where, hint="Change it in a migration of the snapshot, or keep the old one")
+
+
+class CurrentKey:
+    """The current key; states build their record keys from it.
+
+    Args:
+        keys: keys of the operator.
+        key_groups: range of the subtask.
+
+    Attributes:
+        value: the key; None when no key is set.
+        key_group: its key group; -1 when no key is set.
+        raw: bytes of the key.
+        plain: key-group prefix and key; None when no key is set.
+    """
+
+    __slots__ = ("_measured", "_prefixes", "_range", "_start", "key_group", "keys", "plain", "raw", "value")
+
+    def __init__(self, keys: KeyContext, key_groups: KeyGroupRange) -> None:
+        self.keys = keys
+        self._range = key_groups
+        self._start = key_groups.start
+        self._prefixes = [encode_prefix(key_group, keys.prefix) for key_group in key_groups]
+        self.clear()
+
+    def clear(self) -> None:
+        """Leave the keyed context."""
+        self.value: Any = None
+        self.key_group = -1
+        self.raw = b""
+        self.plain: bytes | None = None
+        self._measured: bytes | None = None
+
+    def set(self, value: Any) -> None:
+        """Make a key the current one.
+
+        Raises:
+            UsageError: the key is null, or its key group is not in the range of the subtask.
+            ValueRangeError: the key does not fit its serializer.
+        """
+        if value is None:
+            raise UsageError("Assigned key must not be null!")
+        raw = self.keys.encode(value)
+        key_group = self.keys.find_key_group(value, raw)
+        offset = key_group - self._start
+        if not 0 <= offset < len(self._prefixes):
+            # The words of `KeyGroupRangeOffsets.newIllegalKeyGroupException`.
+            raise UsageError(
+                f"Key group {key_group} is not in KeyGroupRange{{startKeyGroup={self._start}, "
+                f"endKeyGroup={self._range.end}}}. Unless you're directly using low level state access APIs, this is "
+                "most likely caused by non-deterministic shuffle key (hashCode and equals implementation)."
+            )
+        self.value, self.key_group, self.raw = value, key_group, raw
+        self.plain = self._prefixes[offset] + raw
+        self._measured = None
+
+    @property
+    def measured(self) -> bytes | None:
+        """Key-group prefix, key and the length of the key, where it could be confused with the namespace.
+
+        Source: `CompositeKeySerializationUtils.writeLengthFrom`.
+        """
+        if self._measured is None and self.plain is not None:
+            size = len(self.raw)
+            self._measured = self.plain + size.to_bytes(max(1, (size.bit_length() + 7) // 8), "little")
+        return self._measured
+
+
+HashKey: TypeAlias = "Callable[[Value, bytes], int]"
+"""Java hash code of a key, given as value and as bytes; any number that is the same modulo 2**32."""
+
+_MASK = 0xFFFFFFFF
+_REMEMBERED = 1 << 16
+_POWERS = tuple(pow(31, exponent, 1 << 32) for exponent in range(256))
+
+
+class KeyContext:
+    """Encodes keys and finds their key groups.
+
+    Args:
+        serializer: of the keys.
+        max_parallelism: number of key groups.
+        layouts: what layouts depend on.
+        hashes: `hashCode` of user classes, by class name (see `keyed.hashing.value_hashes`).
+
+    Raises:
+        UsageError: values of the type cannot be keys.
+    """
+
+    def __init__(
+        self,
+        serializer: Serializer,
+        max_parallelism: int,
+        layouts: LayoutContext,
+        hashes: Mapping[str, HashExpression] | None = None,
+    ) -> None:
+        self.serializer = serializer
+        self.max_parallelism = max_parallelism
+        self.prefix = key_group_prefix_size(max_parallelism)
+        codec = make_codec(derive_layout(serializer, layouts))
+        self.encode = codec.encode
+        self._hash = _make_hash(serializer, layouts, hashes)
+
+    def find_key_group(self, value: Value, raw: bytes) -> int:
+        """The key group of a key, given as value and as bytes.
+
+        Raises:
+            UnsupportedError: the hash of a class is not known.
+        """
+        return assign_key_group(self._hash(value, raw), self.max_parallelism)
+
+
+def _make_hash(serializer: Serializer, layouts: LayoutContext, hashes: Mapping[str, HashExpression] | None) -> HashKey:
+    try:
+        hasher = make_key_hasher(serializer, layouts, hashes)
+    except UnsupportedError as error:
+        # State of such keys is restored and written all the same; only its keys cannot be found.
+        return partial(_refuse_key, error)
+    match serializer:
+        case tree.Basic(kind=BasicKind.STRING):
+            return _hash_text
+        case tree.Basic(kind=BasicKind.LONG):
+            return _hash_long
+        case tree.Basic(kind=BasicKind.INT | BasicKind.SHORT | BasicKind.BYTE):
+            return _hash_int
+
+    @lru_cache(maxsize=_REMEMBERED)
+    def hash_bytes(raw: bytes) -> int:
+        data = np.frombuffer(raw, np.uint8)
+        return int(hasher.hash_spans(data, np.zeros(1, np.int64), np.full(1, len(raw), np.int64))[0])
+
+    return lambda value, raw: hash_bytes(raw)
+
+
+def _refuse_key(error: UnsupportedError, value: Value, raw: bytes) -> int:
+    raise error
+
+
+def _hash_text(value: str | None, raw: bytes) -> int:
+    """`String.hashCode`: a polynomial of the UTF-16 units."""
+    if value is None:
+        return 0
+    units = (
+        value.encode("ascii") if value.isascii() else memoryview(value.encode("utf-16-le", "surrogatepass")).cast("H")
+    )
+    code = 0
+    for start in range(0, len(units), 256):
+        block = units[start : start + 256]
+        size = len(block)
+        code = code * (_POWERS[size] if size < 256 else _POWERS[255] * 31)
+        code = (code + sum(map(mul, block, _POWERS[size - 1 :: -1]))) & _MASK
+    return code
+
+
+def _hash_long(value: int, raw: bytes) -> int:
+    """`Long.hashCode`: the upper half exclusive-or the lower half."""
+    return (value ^ (value >> 32)) & _MASK
+
+
+def _hash_int(value: int, raw: bytes) -> int:
+    """`Integer.hashCode`: the number itself."""
+    return value & _MASK

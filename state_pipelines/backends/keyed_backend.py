@@ -22,23 +22,21 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 from state_pipelines.backends.entry_store import (
     DELIMITER,
     NAME,
-    EntryKind,
-    StateSettings,
-    find_entry_kind,
-    make_records,
-    split_records,
-)
-from state_pipelines.backends.value_codecs import (
     CurrentKey,
+    EntryKind,
     KeyContext,
+    StateSettings,
     Value,
     ValueChange,
     check_keys,
+    find_entry_kind,
     make_codec,
     make_head_measure,
     make_list_functions,
+    make_records,
     read_clock,
     resolve_keyed,
+    split_records,
 )
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
@@ -51,7 +49,6 @@ from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat, RecordCont
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.serializers.build import timer
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import (
     TIMER_STATE,
     BackendStateType,
@@ -59,14 +56,14 @@ from state_pipelines.serializers.state_meta_info import (
     join_infos,
     priority_queue,
 )
-from state_pipelines.serializers.tree import MapOf
+from state_pipelines.serializers.tree import MapOf, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.backends.entry_store import Entries, EntryStore, MapEntries
     from state_pipelines.codecs.layout import Convert, LayoutContext
-    from state_pipelines.keyed.hashing.hash_expressions import HashExpression
+    from state_pipelines.keyed.hashing.class_hashes import HashExpression
     from state_pipelines.keyed.keyed_file import KeyedFile, Runs
     from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
     from state_pipelines.serializers.state_meta_info import StateMetaInfo

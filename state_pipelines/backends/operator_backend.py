@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from state_pipelines.backends.value_codecs import Value, ValueChange, make_codec, read_clock, resolve_operator
+from state_pipelines.backends.entry_store import Value, ValueChange, make_codec, read_clock, resolve_operator
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.codecs.programs.execution import Encoded
+from state_pipelines.codecs.programs.program import Encoded
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.codecs.value_conversion import ValueConversion

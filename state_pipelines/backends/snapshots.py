@@ -35,8 +35,7 @@ from state_pipelines.metadata.handles import (
     RelativeFileStateHandle,
     SegmentFileStateHandle,
 )
-from state_pipelines.metadata.references import list_keyed_streams
-from state_pipelines.metadata.streams import copy_stream, locate_file
+from state_pipelines.metadata.streams import copy_stream, list_keyed_streams, locate_file
 from state_pipelines.operations.convert import SubtaskConversion
 from state_pipelines.rocksdb.writer import list_files
 from state_pipelines.storage import join, resolve

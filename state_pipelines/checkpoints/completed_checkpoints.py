@@ -50,23 +50,21 @@ from state_pipelines.metadata.handles import (
     RelativeFileStateHandle,
     SegmentFileStateHandle,
 )
-from state_pipelines.metadata.references import operator_handles
-from state_pipelines.metadata.streams import locate_file, name_file
+from state_pipelines.metadata.streams import locate_file, name_file, operator_handles
 from state_pipelines.operations.retention.decisions import SHARED, TASK_OWNED
 from state_pipelines.snapshot.snapshot import open_location
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, exists, join, read_file
-from state_pipelines.storage.deletion import delete_files, remove_empty_directory
 from state_pipelines.storage.files import is_directory, list_directory, remove_directory, remove_file
 from state_pipelines.storage.locations import parent
 from state_pipelines.storage.resolution import CHECKPOINT_DIRECTORY, JOB_DIRECTORY, MANIFEST_FILE
-from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.snapshot_writer import delete_files, find_snapshots, remove_empty_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from state_pipelines.metadata import CheckpointProperties
     from state_pipelines.metadata.handles import StreamStateHandle
-    from state_pipelines.metadata.references import StreamReference
+    from state_pipelines.metadata.streams import StreamReference
     from state_pipelines.operations.write.transaction import SnapshotTransaction
     from state_pipelines.snapshot import Snapshot
     from state_pipelines.storage import SnapshotLocation

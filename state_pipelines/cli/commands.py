@@ -176,26 +176,26 @@ def keep_interrupts() -> Iterator[Interrupts]:
 COMMANDS = {
     "inspect": ("inspect", "Show what a snapshot holds."),
     "read": ("read", "Show the rows of one state."),
-    "dump": ("dump", "Print every entry of a snapshot as JSON lines."),
+    "dump": ("read", "Print every entry of a snapshot as JSON lines."),
     "diff": ("diff", "Tell what is different between two snapshots."),
     "check": ("check", "Tell whether state fits new serializers."),
     "migrate": ("migrate", "Write a migrated snapshot and prove it."),
-    "history": ("history", "List the revisions of a directory."),
-    "current": ("current", "Tell which revision a snapshot is at."),
-    "revision": ("revision", "Write a new revision file, empty or drafted."),
+    "history": ("revisions", "List the revisions of a directory."),
+    "current": ("revisions", "Tell which revision a snapshot is at."),
+    "revision": ("revisions", "Write a new revision file, empty or drafted."),
     "bootstrap": ("bootstrap", "Write a savepoint out of Parquet files."),
     "convert": ("convert", "Write a snapshot in another format, or in another location."),
     "rescale": ("rescale", "Write a snapshot for other parallelism, key groups or operators."),
     "erase": ("erase", "Write a snapshot without some keys, or tell where they are."),
     "retain": ("retain", "Show which snapshots and files can go, and why."),
     "verify": ("verify", "Tell whether snapshots can be restored."),
-    "savepoint": ("savepoint", "Take a savepoint of a running job, which runs on."),
+    "savepoint": ("upgrade", "Take a savepoint of a running job, which runs on."),
     "status": ("status", "Show how a running job and its checkpoints are."),
-    "rehearse": ("rehearse", "Try the upgrade of a running job, which runs on."),
+    "rehearse": ("upgrade", "Try the upgrade of a running job, which runs on."),
     "upgrade": ("upgrade", "Upgrade a running job, or go back."),
     "sql": ("sql", "Compile SQL scripts to plans, off line."),
-    "init": ("init", "Describe a Flink job for Dagster."),
-    "prepare": ("prepare", "Make what lets Spark start faster, once."),
+    "init": ("setup", "Describe a Flink job for Dagster."),
+    "prepare": ("setup", "Make what lets Spark start faster, once."),
     "demo": ("demo", "Run the orders example from end to end."),
 }
 """Name of each command, its module, and what it does."""
@@ -219,8 +219,9 @@ class CommandGroup(click.Group):
         """The command of a name; imports its module."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"state_pipelines.cli.{COMMANDS[cmd_name][0]}")
-        command = module.command
+        found = vars(import_module(f"state_pipelines.cli.{COMMANDS[cmd_name][0]}"))
+        # A module of several commands has one for each name.
+        command = found.get("command") or found[f"{cmd_name}_command"]
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -252,7 +253,7 @@ class CommandGroup(click.Group):
                 traceback.print_exc()
             if isinstance(error, ProofError):
                 # Imported late: nothing else needs it, and tables take time to load.
-                from state_pipelines.cli.proofs import show_failed_proof
+                from state_pipelines.cli.display import show_failed_proof
 
                 show_failed_proof(error.report, as_json=bool(ctx.meta.get("json")))
             # Imported late, as above.

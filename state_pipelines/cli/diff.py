@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
-from state_pipelines.cli.display import crop, format_bytes, make_console, plural, print_table, shorten_classes
+from state_pipelines.cli.display import (
+    PROCESSES,
+    crop,
+    format_bytes,
+    make_console,
+    plural,
+    print_table,
+    run_with_bar,
+    shorten_classes,
+)
 from state_pipelines.cli.options import AS_JSON, Excludes, Opener, RuledCommand, finish_with_notes, snapshot_options
-from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.operations.diff import LIMIT, diff
 from state_pipelines.operations.diff.diff_report import ContentsDiff, Presence
 from state_pipelines.operations.local_processes import Processes, choose_processes

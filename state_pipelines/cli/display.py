@@ -1,4 +1,4 @@
-"""Terminal output: tables in the width of the terminal, sizes, and short forms of serializers."""
+"""What commands print: tables, paths and colours, progress on a terminal, and proofs."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ import sys
 import traceback
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.cells import cell_len
 from rich.console import COLOR_SYSTEMS, Console
 from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from state_pipelines.errors import StateError, UsageError, Where
+from state_pipelines.operations.proofs import ProofReport, arrange_rows
 from state_pipelines.snapshot.representation import escape_line, escape_terminal
 from state_pipelines.snapshot.representation import format_bytes as format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rich.console import ConsoleOptions, RenderableType
+
+    from state_pipelines.operations.local_processes import Processes, Work
 
 WIDTH_OF_FILES = 140
 """Columns of output that goes to a file or a pipe, which has no width."""
@@ -193,3 +197,59 @@ def write_markdown(text: str, path: str) -> None:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"the report cannot be written: {error.strerror}", where=Where(file=path)) from None
+
+
+Result = TypeVar("Result")
+
+PROCESSES = click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes, or threads, that share the work; by default one per core, or one for a small snapshot.",
+)
+
+
+def run_with_bar(processes: Processes, console: Console, tasks: Sequence[Work[Result]], what: str) -> list[Result]:
+    """Run tasks under a bar, when somebody looks; as `Processes.run`."""
+    with _make_bar(console) as bar:
+        task = bar.add_task(what, total=len(tasks))
+        return processes.run(tasks, what, report=lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _make_bar(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty())
+
+
+@contextmanager
+def show_progress(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar when stderr is a terminal; yields what receives the number of finished tasks, and of all."""
+    with _make_bar(console) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def show_proof(report: ProofReport, console: Console) -> None:
+    """Print the checks of a proof, and the records of those that failed."""
+    if report.checks:
+        rows = [(each.name, each.result, each.description, crop(each.observed, 200)) for each in report.checks]
+        print_table(console, ("check", "result", "description", "observed"), rows)
+    for check in report.failed:
+        if not check.rows:
+            continue
+        columns, cells = arrange_rows(check.rows)
+        total = 0 if check.counts is None else check.counts.failed
+        of = f" of {total:,}" if total > len(cells) else ""
+        console.print(f"{check.name}: {len(cells)}{of} records", style="bold")
+        print_table(console, columns, [list(map(Text, row)) for row in cells])
+    print_notes(console, report.notes)
+
+
+def show_failed_proof(report: object, *, as_json: bool) -> None:
+    """Print the report of a proof that failed; nothing where an error has none."""
+    if not isinstance(report, ProofReport):
+        return
+    if as_json:
+        click.echo(json.dumps({"path": None, "proof": report.to_json()}, indent=2, default=str))
+    else:
+        show_proof(report, make_console())

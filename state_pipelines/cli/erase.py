@@ -10,6 +10,7 @@ import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import (
+    PROCESSES,
     crop,
     describe_published,
     format_bytes,
@@ -17,6 +18,7 @@ from state_pipelines.cli.display import (
     make_console,
     plural,
     print_table,
+    run_with_bar,
 )
 from state_pipelines.cli.options import (
     AS_JSON,
@@ -27,7 +29,6 @@ from state_pipelines.cli.options import (
     discard_left_over,
     snapshot_options,
 )
-from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.keys import KeyText
 from state_pipelines.operations.erase import ErasurePlan, plan_erasure, run_erasure, search_below

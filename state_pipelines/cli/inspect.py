@@ -135,7 +135,7 @@ def command(
         console = make_console()
         show_report(report, console)
         if balance is not None:
-            from state_pipelines.cli.balance import show_balance
+            from state_pipelines.cli.profile import show_balance
 
             console.print()
             show_balance(balance, console)

@@ -19,6 +19,7 @@ from state_pipelines.cli.display import (
     print_notes,
     print_table,
     shorten_classes,
+    show_proof,
 )
 from state_pipelines.cli.model_options import model_options
 from state_pipelines.cli.options import (
@@ -32,7 +33,6 @@ from state_pipelines.cli.options import (
     discard_left_over,
     snapshot_options,
 )
-from state_pipelines.cli.proofs import show_proof
 from state_pipelines.errors import MigrationError, ProofError, UsageError, Where
 from state_pipelines.operations.migration import Add, Cast, Direction, Drop, Rename, Set, Step, load_migration
 from state_pipelines.operations.migration.flows import Read, find_reads
@@ -441,8 +441,8 @@ def _run(
     scratch: str | None,
 ) -> MigrationResult:
     from state_pipelines.spark import create_session, migrate
+    from state_pipelines.spark.expectations import find_project, load_suites
     from state_pipelines.spark.migration_run import note_plans, plan_snapshot
-    from state_pipelines.spark.suites import find_project, load_suites
 
     # Errors in names and steps are reported before Spark starts.
     plans = plan_snapshot(old, route.chain)

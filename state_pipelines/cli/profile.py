@@ -1,10 +1,9 @@
-"""The profile of a snapshot in the width of a terminal."""
+"""`inspect --balance` and `--profile`, which read state; all else of `inspect` comes from `_metadata`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.cli.balance import draw_bar
 from state_pipelines.cli.display import crop, format_bytes, indent, make_table, plural, print_table, shorten_classes
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.profiling import EVERY_STATE, Quantity
@@ -16,12 +15,156 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from state_pipelines.operations.balance import OperatorBalance
+    from state_pipelines.operations.balance import Balance, HotKeyLoad, OperatorBalance, StateDistribution, SubtaskLoad
     from state_pipelines.operations.profiling import ColumnProfile, OperatorProfile, Profile, StateProfile, TtlOutlook
+
+WIDTH = 64
+"""Cells of a line of key groups."""
+
+MOST_SUBTASKS = 16
+"""Subtasks that are listed; of more, the largest ones that hold anything."""
+
+_BAR = 20
+_KEY = 28
+_SHOWN = 5
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+
+
+def show_balance(balance: Balance, console: Console) -> None:
+    """Print a balance for people."""
+    console.print("key groups and subtasks", style="bold")
+    for conflict in balance.conflicts:
+        console.print(f"  {conflict}", style="yellow")
+    if not balance.operators:
+        console.print("  no operator has keyed state")
+    for operator in balance.operators:
+        console.print()
+        _show_operator(operator, console)
+
+
+def _show_operator(operator: OperatorBalance, console: Console) -> None:
+    console.print(operator.label, style="bold cyan")
+    if operator.error:
+        console.print(f"  cannot be read: {operator.error}", style="red")
+    for note in operator.notes:
+        console.print(f"  {note}", style="dim")
+    if operator.now is not None:
+        _show_distribution("now", operator.now, console)
+    if operator.predicted is not None:
+        _show_distribution("predicted", operator.predicted, console)
+    if operator.unpredicted:
+        console.print(f"  {operator.unpredicted}", style="yellow")
+    for line in operator.advice:
+        console.print(f"  {line}", style="yellow")
+    if operator.hottest_key_groups:
+        table = make_table("hottest key group", "subtask", "bytes", "share", "records", "keys", right=_NUMBERS)
+        for each in operator.hottest_key_groups[:_SHOWN]:
+            table.add_row(
+                str(each.key_group),
+                str(each.subtask),
+                format_bytes(each.bytes),
+                f"{each.share:.1%}",
+                _format(each.records),
+                _format(each.keys),
+            )
+        console.print(indent(table))
+    _show_keys("key with most bytes", operator.most_bytes, console)
+    if [each.key for each in operator.most_records[:_SHOWN]] != [each.key for each in operator.most_bytes[:_SHOWN]]:
+        _show_keys("key with most records", operator.most_records, console)
+
+
+_NUMBERS = ("hottest key group", "key group", "subtask", "bytes", "share", "records", "keys")
+
+
+def _show_distribution(name: str, each: StateDistribution, console: Console) -> None:
+    lines = [
+        f"parallelism {each.parallelism} of {each.max_parallelism}",
+        format_bytes(each.bytes),
+        f"the largest subtask has {each.imbalance:.2f} times the mean",
+    ]
+    if each.idle:
+        lines.append(f"{plural(len(each.idle), 'subtask')} without state")
+    console.print(f"  {name}: {', '.join(lines)}")
+    console.print(f"  {draw_key_groups(each.loads.bytes)}", style="green")
+    if each.parallelism <= WIDTH:
+        console.print(f"  {draw_borders(each)}", style="dim")
+    table = make_table("subtask", "key groups", "bytes", "", "records", "keys", right=_NUMBERS)
+    largest = max(subtask.bytes for subtask in each.subtasks)
+    listed = _choose(each.subtasks)
+    for subtask in listed:
+        first, last = subtask.key_groups
+        table.add_row(
+            str(subtask.subtask),
+            f"{first}-{last}",
+            format_bytes(subtask.bytes),
+            draw_bar(subtask.bytes, largest),
+            _format(subtask.records),
+            _format(subtask.keys),
+        )
+    console.print(indent(table))
+    if len(listed) < each.parallelism:
+        rest = each.parallelism - len(listed)
+        console.print(f"    and {plural(rest, 'smaller subtask')}; --json and --plot give them", style="dim")
+
+
+def _choose(subtasks: Sequence[SubtaskLoad]) -> Sequence[SubtaskLoad]:
+    if len(subtasks) <= MOST_SUBTASKS:
+        return subtasks
+    filled = [each for each in subtasks if each.bytes]
+    return sorted(filled, key=lambda each: (-each.bytes, each.subtask))[:MOST_SUBTASKS]
+
+
+def _show_keys(title: str, keys: Sequence[HotKeyLoad], console: Console) -> None:
+    if not keys:
+        return
+    table = make_table(title, "key group", "subtask", "bytes", "share", "records", right=_NUMBERS)
+    for each in keys[:_SHOWN]:
+        table.add_row(
+            crop("".join(sign if sign.isprintable() else "�" for sign in each.key), _KEY),
+            str(each.key_group),
+            str(each.subtask),
+            format_bytes(each.bytes),
+            f"{each.share:.1%}",
+            f"{each.records:,}",
+        )
+    console.print(indent(table))
+
+
+def draw_key_groups(loads: Sequence[int], width: int = WIDTH) -> str:
+    """Key groups as columns of up to `width` characters, each as high as the largest of its key groups.
+
+    A key group without state is a dot.
+    """
+    width = min(width, len(loads))
+    bounds = [len(loads) * each // width for each in range(width + 1)]
+    cells = [max(loads[bounds[each] : bounds[each + 1]]) for each in range(width)]
+    largest = max(cells) or 1
+    return "".join(_HEIGHTS[(len(_HEIGHTS) * cell - 1) // largest] if cell else "·" for cell in cells)
+
+
+def draw_borders(each: StateDistribution, width: int = WIDTH) -> str:
+    """Draw the begin of each subtask below the columns of `draw_key_groups`."""
+    width = min(width, each.max_parallelism)
+    line = [" "] * width
+    for subtask in each.subtasks:
+        line[subtask.key_groups[0] * width // each.max_parallelism] = "╵"
+    return "".join(line).rstrip()
+
+
+def draw_bar(value: int, largest: int, width: int = _BAR) -> str:
+    """A bar of up to `width` characters; what is not nothing has at least an eighth of one."""
+    eighths = -(-value * 8 * width // largest) if largest else 0
+    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+
+
+def _format(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
 
 _SHOWN_COLUMNS = 40
 _SHOWN_KEYS = 5
-_KEY = 40
+_PROFILED_KEY = 40
 
 
 def parse_ttl(texts: Sequence[str]) -> dict[str, timedelta]:
@@ -49,10 +192,10 @@ def show_profile(profile: Profile, console: Console) -> None:
     for operator in profile.operators:
         if operator.states or operator.errors:
             console.print()
-            _show_operator(operator, console)
+            _show_profile(operator, console)
 
 
-def _show_operator(operator: OperatorProfile, console: Console) -> None:
+def _show_profile(operator: OperatorProfile, console: Console) -> None:
     console.print(operator.label, style="bold cyan")
     for error in operator.errors:
         console.print(f"  cannot be read: {error}", style="red")
@@ -73,12 +216,23 @@ def _show_balance(balance: OperatorBalance, console: Console) -> None:
         for each in balance.most_bytes[:_SHOWN_KEYS]:
             key = "".join(sign if sign.isprintable() else "�" for sign in each.key)
             numbers = (str(each.subtask), format_bytes(each.bytes), f"{each.share:.1%}", f"{each.records:,}")
-            rows.append((crop(key, _KEY), *numbers))
+            rows.append((crop(key, _PROFILED_KEY), *numbers))
         columns = ("largest key", "subtask", "bytes", "share of subtask", "records")
-        print_table(console, columns, rows, right=_NUMBERS)
+        print_table(console, columns, rows, right=_PROFILED_NUMBERS)
 
 
-_NUMBERS = ("subtask", "bytes", "share of subtask", "records", "null", "default", "min", "max", "mean", "entries")
+_PROFILED_NUMBERS = (
+    "subtask",
+    "bytes",
+    "share of subtask",
+    "records",
+    "null",
+    "default",
+    "min",
+    "max",
+    "mean",
+    "entries",
+)
 
 
 def _show_state(state: StateProfile, console: Console) -> None:
@@ -111,7 +265,7 @@ def _show_state(state: StateProfile, console: Console) -> None:
 
 
 def _show_columns(columns: Sequence[ColumnProfile], console: Console) -> None:
-    table = make_table("column", "type", "null", "default", "", "min", "max", "mean", right=_NUMBERS)
+    table = make_table("column", "type", "null", "default", "", "min", "max", "mean", right=_PROFILED_NUMBERS)
     for each in columns[:_SHOWN_COLUMNS]:
         table.add_row(
             crop(each.column, 48),
@@ -119,7 +273,7 @@ def _show_columns(columns: Sequence[ColumnProfile], console: Console) -> None:
             f"{each.null_ratio:.1%}",
             "" if each.default_ratio is None else f"{each.default_ratio:.1%}",
             each.measured if each.measured is Quantity.LENGTH else "",
-            *(_format(number) for number in (each.minimum, each.maximum, each.mean)),
+            *(_format_number(number) for number in (each.minimum, each.maximum, each.mean)),
         )
     console.print(indent(indent(table)))
     if len(columns) > _SHOWN_COLUMNS:
@@ -147,7 +301,7 @@ def _show_histogram(title: str, counts: Mapping[str, int], console: Console) -> 
     print_table(console, (title, "entries", ""), rows, right=("entries",), depth=2)
 
 
-def _format(number: float | str | None) -> str:
+def _format_number(number: float | str | None) -> str:
     if number is None or isinstance(number, str):
         return number or ""
     return f"{number:,}" if isinstance(number, int) else f"{number:,.4g}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from state_pipelines.cli.display import (
+    PROCESSES,
     describe_published,
     echo,
     format_bytes,
@@ -17,6 +18,7 @@ from state_pipelines.cli.display import (
     plural,
     print_notes,
     print_table,
+    run_with_bar,
 )
 from state_pipelines.cli.model_options import add_options, model_options
 from state_pipelines.cli.options import (
@@ -30,7 +32,6 @@ from state_pipelines.cli.options import (
     discard_left_over,
     snapshot_options,
 )
-from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError, at
 from state_pipelines.operations.local_processes import Processes, choose_processes
 from state_pipelines.operations.rescale import plan_rescale, rehearse, run_rescale

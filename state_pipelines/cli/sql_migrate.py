@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from state_pipelines.cli.display import describe_published, make_console, plural
+from state_pipelines.cli.display import describe_published, make_console, plural, show_proof
 from state_pipelines.cli.options import AS_JSON, SCRATCH, Opener, snapshot_options
-from state_pipelines.cli.proofs import show_proof
 from state_pipelines.errors import UsageError
 from state_pipelines.sql.planner import VERSIONS
 from state_pipelines.sql.verdict import Verdict

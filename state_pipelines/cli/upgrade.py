@@ -1,16 +1,20 @@
-"""`upgrade`: a running job from its old program to the new one, or back."""
+"""`upgrade`, `rehearse` and `savepoint`: commands on a running job."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
 
+from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.display import echo
 from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, MAP, STORAGE_OPTIONS, Excludes, RuledCommand
+from state_pipelines.flink.cluster import SavepointFormat
 from state_pipelines.upgrades.job_upgrade import upgrade
+from state_pipelines.upgrades.rehearsal import rehearse
+from state_pipelines.upgrades.savepoint_policy import SavepointFailedError, savepoint
 from state_pipelines.upgrades.upgrade_request import UpgradeRequest, load_upgrade_request
 
 if TYPE_CHECKING:
@@ -34,7 +38,7 @@ ALLOW_SQL = click.option(
 @STORAGE_OPTIONS
 @AS_JSON
 @click.pass_context
-def command(
+def upgrade_command(
     ctx: click.Context,
     job: str,
     *,
@@ -89,3 +93,83 @@ def make_reporter(*, as_json: bool) -> Callable[[str], None]:
             echo(text, err=True)
 
     return report
+
+
+@click.command("rehearse")
+@click.argument("job")
+@MAP
+@ALLOW_PYTHON
+@ALLOW_SQL
+@STORAGE_OPTIONS
+@AS_JSON
+@click.pass_context
+def rehearse_command(
+    ctx: click.Context,
+    job: str,
+    *,
+    path_mapping: tuple[str, ...],
+    allow_python: bool,
+    allow_sql: bool,
+    as_json: bool,
+) -> None:
+    """Try the upgrade of the running job that the file JOB describes; the job runs on.
+
+    A savepoint is taken, checked, migrated and proven, and the result is removed again. The predicted down time is
+    kept for `upgrade --plan`.
+
+    Exit code 0: the upgrade would succeed. 1: it would not. 2: wrong use, or the cluster cannot be reached.
+    """
+    request = load_request(job, path_mapping, allow_python=allow_python, allow_sql=allow_sql)
+    report = rehearse(request, report=make_reporter(as_json=as_json))
+    if as_json:
+        click.echo(json.dumps(report.to_json(), indent=2, default=str))
+    else:
+        for line in report.list_lines():
+            echo(line)
+    ctx.exit(0 if report.ok else ANSWER_IS_NO)
+
+
+_SAVEPOINT_RULES = (Excludes("--due", ("--format",), "the policy says which formats are due"),)
+
+
+@click.command("savepoint", cls=RuledCommand, rules=_SAVEPOINT_RULES)
+@click.argument("job")
+@click.option(
+    "--format",
+    type=click.Choice([each.lower() for each in SavepointFormat]),
+    help="Format of the savepoint.  [default: canonical]",
+)
+@click.option("--due", is_flag=True, help="Take those that `savepoints` of the job wants and that are not there yet.")
+@MAP
+@STORAGE_OPTIONS
+@AS_JSON
+@click.pass_context
+def savepoint_command(
+    ctx: click.Context, job: str, *, format: str | None, due: bool, path_mapping: tuple[str, ...], as_json: bool
+) -> None:
+    """Take a savepoint of the running job that the file JOB describes; the job runs on.
+
+    One that the policy wants (`--due`) is pinned, so that retention keeps it; an earlier one of its format is unpinned
+    when there are enough newer ones. A command that was killed is continued by the same command.
+
+    Exit code 0: it is there, or none is due. 1: it failed, for the reason that is printed. 2: wrong use, the cluster
+    cannot be reached, or another process takes one.
+    """
+    try:
+        taken = savepoint(
+            job,
+            format=format or SavepointFormat.CANONICAL,
+            due=due,
+            path_mapping=path_mapping,
+            report=make_reporter(as_json=as_json),
+        )
+    except SavepointFailedError as error:
+        echo(f"{error.what}\n{error.hint}", err=True)
+        ctx.exit(ANSWER_IS_NO)
+    if as_json:
+        click.echo(json.dumps([asdict(each) for each in taken], indent=2))
+    else:
+        for each in taken:
+            echo(each.path)
+        if not taken:
+            echo("no savepoint is due")

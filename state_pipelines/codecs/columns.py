@@ -29,15 +29,17 @@ from state_pipelines.codecs.java import Undecoded
 from state_pipelines.codecs.json import dumps, to_json
 from state_pipelines.codecs.kryo.kryo_columns import find_kryo
 from state_pipelines.codecs.logical_values import dense_offsets
-from state_pipelines.codecs.programs.execution import (
+from state_pipelines.codecs.programs.program import (
     Bytes,
     Encoded,
+    LayoutProgram,
     Offsets,
+    compile_layout,
     decode_sequence,
     decode_spans,
     encode_array,
+    pojo_fields,
 )
-from state_pipelines.codecs.programs.program import LayoutProgram, compile_layout, pojo_fields
 from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError, Where
 from state_pipelines.serializers import tree

@@ -30,6 +30,7 @@ from state_pipelines.binary.java_stream import (
     JavaString,
 )
 from state_pipelines.codecs.avro import AvroBranch, AvroEnum, AvroMap, AvroRecord, parse_avro_schema
+from state_pipelines.codecs.binary_rows import BinaryRowValue, TimestampValue, find_variable, write_row
 from state_pipelines.codecs.java import (
     ArrayValue,
     BackReference,
@@ -44,7 +45,6 @@ from state_pipelines.codecs.java import (
     calendar_day,
     java_value,
 )
-from state_pipelines.codecs.sql.binary_rows import BinaryRowValue, TimestampValue, find_variable, write_row
 from state_pipelines.errors import FormatError, UsageError, ValueRangeError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PythonType, PythonValue

@@ -18,7 +18,7 @@ from state_pipelines.binary.java_stream import JavaArray, JavaObject, read_strea
 from state_pipelines.codecs.avro import AvroRecord
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.connectors.kafka_source import check_topic_partition
+from state_pipelines.connectors.kafka import check_topic_partition
 from state_pipelines.connectors.registry import (
     ConnectorStateKind,
     Edit,

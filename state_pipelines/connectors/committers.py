@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from state_pipelines.binary.data_views import Writer
-from state_pipelines.connectors import file_sink, kafka_sink
+from state_pipelines.connectors import file_sink, kafka
 from state_pipelines.connectors.registry import (
     ConnectorStateKind,
     Versioned,
@@ -278,10 +278,10 @@ def _opaque_rows(committable: Versioned) -> Iterator[Row]:
 
 register_committables(
     "kafka",
-    kafka_sink.read_kafka_committable,
-    kafka_sink.write_kafka_committable,
-    kafka_sink.committable_rows,
-    kafka_sink.COMMITTABLE_COLUMNS,
+    kafka.read_kafka_committable,
+    kafka.write_kafka_committable,
+    kafka.committable_rows,
+    kafka.COMMITTABLE_COLUMNS,
 )
 register_committables(
     "file",

@@ -24,7 +24,7 @@ from state_pipelines.codecs.java import ObjectValue
 from state_pipelines.codecs.json import Json, dumps, to_json
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.connectors.kafka_source import check_topic_partition, choose_offset
+from state_pipelines.connectors.kafka import check_topic_partition, choose_offset
 from state_pipelines.connectors.registry import (
     ConnectorStateKind,
     Edit,

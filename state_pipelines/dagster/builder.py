@@ -1,16 +1,16 @@
-"""Dagster definitions of one Flink job. Building them reads its revisions, but no snapshots."""
+"""Definitions of a Flink job from its YAML; without its assets where that cannot be read.
 
-from __future__ import annotations
+Definitions of a Flink job whose revisions or configuration of Flink cannot be read. Its assets are there and show the
+error, and nothing can be materialised. Other jobs of the code location load as usual.
+"""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import dagster as dg
 
-from state_pipelines.dagster.assets.applied_retention import build_applied_retention
 from state_pipelines.dagster.assets.checkpoint import build_checkpoint, build_savepoint
 from state_pipelines.dagster.assets.flink_job import build_flink_job_spec
-from state_pipelines.dagster.assets.job_health import build_job_health
-from state_pipelines.dagster.assets.retention_plan import build_retention_plan
+from state_pipelines.dagster.assets.retention import build_applied_retention, build_retention_plan
 from state_pipelines.dagster.assets.savepoints import (
     build_bootstrapped_savepoint,
     build_converted_savepoint,
@@ -26,15 +26,21 @@ from state_pipelines.dagster.assets.snapshots import (
     build_snapshot_profile,
 )
 from state_pipelines.dagster.assets.state_tables import build_state_expectations, build_state_specs, build_state_tables
-from state_pipelines.dagster.broken_job import build_failing_sensor, leave_out, show_error, warn
-from state_pipelines.dagster.job_resources import build_job_resources
-from state_pipelines.dagster.jobs import build_asset_jobs, build_op_jobs
-from state_pipelines.dagster.partition_jobs import build_prune_partitions, build_register_snapshot
-from state_pipelines.dagster.retention_settings import PlanApplication
-from state_pipelines.dagster.scheduled_savepoints import build_savepoint_job, build_savepoint_schedules
+from state_pipelines.dagster.failures import reporting_failures, to_failure
+from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.job_health import build_job_health, build_job_health_sensor
+from state_pipelines.dagster.job_settings import PlanApplication
+from state_pipelines.dagster.jobs import (
+    AnyJob,
+    build_asset_jobs,
+    build_op_jobs,
+    build_savepoint_job,
+    build_savepoint_schedules,
+)
+from state_pipelines.dagster.ops import build_prune_partitions, build_register_snapshot
+from state_pipelines.dagster.resources import build_job_resources
 from state_pipelines.dagster.sensors import new_snapshots
 from state_pipelines.dagster.sensors.failed_runs import build_failed_runs
-from state_pipelines.dagster.sensors.job_health import build_job_health_sensor
 from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
 from state_pipelines.dagster.sensors.requests import build_requests
 from state_pipelines.dagster.snapshots_resource import SnapshotsResource, StateTablesIOManager
@@ -55,11 +61,83 @@ from state_pipelines.dagster.upgrading import build_new_program, build_nightly_r
 from state_pipelines.errors import StateError
 from state_pipelines.storage.resolution import scoped_storage_options
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
-    from state_pipelines.dagster.job import FlinkJob
-    from state_pipelines.dagster.jobs import AnyJob
+
+ERROR = "state-pipelines/error"
+"""Metadata of the assets of a broken job: the message of the error."""
+
+_INTERVAL = 300
+
+
+def leave_out(job: FlinkJob) -> FlinkJob:
+    """Return the job without the files that are read when it is loaded."""
+    roots = job.roots or (job.results,)
+    return job.model_copy(update={"flink_config": None, "migrations": None, "roots": roots})
+
+
+def show_error(
+    error: StateError, assets: Iterable[dg.AssetsDefinition | dg.AssetSpec]
+) -> Iterator[dg.AssetsDefinition | dg.AssetSpec]:
+    """Yield the assets of a broken job: the same keys and checks, but each run fails with the error.
+
+    Without automation, which would fail for each snapshot.
+    """
+    for each in assets:
+        if isinstance(each, dg.AssetSpec):
+            yield _describe(each, error)
+        else:
+            yield _replace(each, error)
+
+
+def _describe(spec: dg.AssetSpec, error: StateError) -> dg.AssetSpec:
+    described = spec.replace_attributes(
+        description=f"**The job cannot be loaded**: {error}\n\n{spec.description or ''}",
+        automation_condition=None,
+    )
+    return described.merge_attributes(metadata={ERROR: str(error)})
+
+
+def _replace(asset: dg.AssetsDefinition, error: StateError) -> dg.AssetsDefinition:
+    @dg.multi_asset(
+        name=asset.op.name,
+        specs=[_describe(each, error) for each in asset.specs],
+        check_specs=list(asset.check_specs),
+        can_subset=asset.can_subset,
+    )
+    @reporting_failures
+    def fail(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        yield from _fail(error)
+
+    return fail
+
+
+def _fail(error: StateError) -> Iterator[dg.MaterializeResult[None]]:
+    # Dagster takes the function of an asset with checks for one with many results, which must be a generator.
+    raise error
+    yield
+
+
+def build_failing_sensor(job: FlinkJob, name: str, error: StateError) -> dg.SensorDefinition:
+    """Build a sensor each tick of which fails with the error, under the name of one that the job has."""
+
+    @dg.sensor(
+        name=job.prefix(name),
+        target=dg.AssetSelection.assets(job.key("snapshot_inventory")),
+        minimum_interval_seconds=_INTERVAL,
+        default_status=job.sensor_status,
+        description=f"The job cannot be loaded: {error}",
+    )
+    def fail(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        raise to_failure(error)
+
+    return fail
+
+
+def warn(job: FlinkJob, error: StateError) -> None:
+    """Log that a job is broken, when it is loaded."""
+    dg.get_dagster_logger().error("The Flink job %s cannot be loaded, and its assets show why: %s", job.name, error)
+
 
 ASSETS: tuple[Callable[[FlinkJob], dg.AssetsDefinition], ...] = (
     build_snapshot_inventory,

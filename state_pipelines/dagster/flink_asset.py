@@ -15,13 +15,12 @@ from typing import Any, Literal, TypeVar
 import dagster as dg
 from pydantic import BaseModel, Field, ValidationError, create_model
 
-from state_pipelines.dagster.automation import PRIORITY_TAG
 from state_pipelines.dagster.checks import specify_checks
-from state_pipelines.dagster.failures import reporting_failures, to_tag, using_storage_of
+from state_pipelines.dagster.failures import NOT_EVALUATED, reporting_failures, to_tag, using_storage_of
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.job_resources import using_resources_of
 from state_pipelines.dagster.partitions import explain_removal
-from state_pipelines.dagster.run_outcomes import NOT_EVALUATED
+from state_pipelines.dagster.resources import using_resources_of
+from state_pipelines.dagster.translation import PRIORITY_TAG
 from state_pipelines.dagster.unexported_names import PostProcessingError, UnresolvedAssetJobDefinition
 from state_pipelines.errors import StateError
 from state_pipelines.operations.models import find_choices, find_kind

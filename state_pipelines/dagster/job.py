@@ -11,9 +11,15 @@ import dagster as dg
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from state_pipelines.dagster.job_resources import ResourceSettings
-from state_pipelines.dagster.job_settings import Revisions, StreamSettings, Watch, parsed_by, split_function
-from state_pipelines.dagster.retention_settings import RetentionSettings
+from state_pipelines.dagster.job_settings import (
+    RetentionSettings,
+    Revisions,
+    StreamSettings,
+    Watch,
+    parsed_by,
+    split_function,
+)
+from state_pipelines.dagster.resources import ResourceSettings
 from state_pipelines.dagster.storage import RENEWAL, JobStorage
 from state_pipelines.dagster.translation import Conditions, Hooks, Translation, check_key, parse_condition
 from state_pipelines.errors import UsageError, Where

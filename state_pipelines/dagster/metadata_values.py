@@ -100,7 +100,7 @@ class ExpectationsResource(dg.ConfigurableResource["ExpectationsResource"]):
             data_docs: directory for validation results and data docs; None for none.
             title: name of the run in data docs.
         """
-        from state_pipelines.spark.suites import judge_report  # Importing it takes seconds.
+        from state_pipelines.spark.expectations import judge_report  # Importing it takes seconds.
 
         name = asset.to_user_string().replace("/", ".")
         yield from self.report(proof, asset, judge_report(proof, name, project=data_docs, title=title))

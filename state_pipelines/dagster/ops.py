@@ -1,17 +1,16 @@
-"""Ops that take and return snapshots, from which jobs are composed: `erase(rescale(migrate()))`.
+"""Ops and the jobs around them: operations on snapshots, pins, partitions of snapshots.
 
 Each op is about the Flink job that is the resource `flink_job`. The assets of the job call the same functions.
 """
 
-# Without the import of `annotations`: Dagster reads those of configurations.
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
 from pydantic import Field, model_validator
 
-from state_pipelines.dagster.assets import applied_retention, retention_plan, snapshots
+from state_pipelines.dagster.assets import retention, snapshots
 from state_pipelines.dagster.assets.checkpoint import (
     CheckpointConfig,
     SavepointFormatConfig,
@@ -20,27 +19,27 @@ from state_pipelines.dagster.assets.checkpoint import (
     take_checkpoints,
     write_savepoint,
 )
+from state_pipelines.dagster.assets.retention import find_roots, open_log
 from state_pipelines.dagster.assets.savepoints import (
     TARGET,
     BootstrapConfig,
     ConversionConfig,
     MigrationRunConfig,
+    NameTarget,
     RescaleConfig,
+    WrittenSavepoint,
     write_bootstrapped,
     write_converted,
     write_migrated,
     write_rescaled,
 )
 from state_pipelines.dagster.assets.snapshots import MigrationConfig, describe_report, judge_snapshot, list_reasons
-from state_pipelines.dagster.flink_asset import NON_EMPTY_TEXT, checked_op, make_config
+from state_pipelines.dagster.flink_asset import NON_EMPTY_TEXT, checked_op, make_config, make_op_job
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import list_texts, make_table, round_seconds
-from state_pipelines.dagster.partition_jobs import register_paths
-from state_pipelines.dagster.partitions import make_partition_key
-from state_pipelines.dagster.pinning import change_pin, restore_snapshots
+from state_pipelines.dagster.partitions import check_name, make_partition_key, take_name
 from state_pipelines.dagster.resources import SparkResource
-from state_pipelines.dagster.written_savepoints import NameTarget, WrittenSavepoint
-from state_pipelines.errors import IncompatibleError, ProofError, StateError, Where
+from state_pipelines.errors import IncompatibleError, ProofError, StateError, UsageError, Where
 from state_pipelines.keyed.keys import KeyText
 from state_pipelines.operations.auditing import Depth, audit_snapshot
 from state_pipelines.operations.auditing.report import AuditRequest
@@ -49,11 +48,226 @@ from state_pipelines.operations.erase import plan_erasure, require_searched, run
 from state_pipelines.operations.key_search import KeySearch
 from state_pipelines.operations.proofs import ProofReport
 from state_pipelines.operations.requests import PinRequest, RestoreRequest
+from state_pipelines.operations.retention import AuditRecord, DeletionOutcome, list_quarantine, restore_quarantined
+from state_pipelines.operations.retention.own_directory import pin_restored, pin_snapshot, unpin_snapshot
 from state_pipelines.snapshot import Snapshot
+from state_pipelines.storage import METADATA_FILE, Location, parent, resolve
 
 if TYPE_CHECKING:
     from state_pipelines.operations.rescale import RescaleResult
     from state_pipelines.spark import KeyedProcessResult
+
+PIN = "pin_snapshot"
+RESTORE = "restore_snapshot"
+
+_BACK = (DeletionOutcome.RESTORED, DeletionOutcome.INCOMPLETE)
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Restored:
+    """The result of a restore.
+
+    Attributes:
+        snapshots: paths of the snapshots that are back, each of which is pinned.
+        files: number of files that are back.
+        bytes: their size.
+        problems: files that could not be moved, and what snapshots lack.
+        doubts: why it cannot be seen whether a snapshot is complete.
+    """
+
+    snapshots: Sequence[str]
+    files: int
+    bytes: int
+    problems: Sequence[str]
+    doubts: Sequence[str]
+
+
+def change_pin(job: FlinkJob, path: str, *, reason: str = "", unpin: bool = False) -> None:
+    """Add a snapshot to the pin file of its root, or remove it.
+
+    Raises:
+        UsageError: the snapshot is not below a root of the job, or is not pinned.
+    """
+    root, relative = _split(path, [resolve(each) for each in (*job.storage.searched_roots, *find_roots(job))])
+    if unpin:
+        unpin_snapshot(root, relative)
+    else:
+        pin_snapshot(root, relative, reason=reason)
+
+
+def restore_snapshots(job: FlinkJob, what: str, *, reason: str) -> Restored:
+    """Move files back from the quarantine, and pin the snapshots that are back, so that the next plan keeps them.
+
+    Args:
+        job: the Flink job.
+        what: name or path of the directory of a snapshot, or the fingerprint of an applied plan.
+        reason: of the pins.
+
+    Raises:
+        NotFoundError: nothing of this name is in quarantine.
+        UsageError: several snapshots have this name.
+    """
+    roots = [resolve(each) for each in find_roots(job)]
+    records = restore_quarantined(roots, _find_quarantined(roots, what), open_log(job), path_mapping=job.reach)
+    back = [each for each in records if each.outcome in _BACK]
+    snapshots = pin_restored(roots, records, reason=reason)
+    is_problem = [each.outcome in (DeletionOutcome.FAILED, DeletionOutcome.INCOMPLETE) for each in records]
+    return Restored(
+        snapshots,
+        len(back),
+        sum(each.bytes for each in back),
+        [_explain(each) for each, wrong in zip(records, is_problem, strict=True) if wrong],
+        [_explain(each) for each, wrong in zip(records, is_problem, strict=True) if each.detail and not wrong],
+    )
+
+
+def _explain(record: AuditRecord) -> str:
+    return f"{record.path}: {record.detail}"
+
+
+def _find_quarantined(roots: Sequence[Location], what: str) -> str:
+    """Return the path of a snapshot that is given by the name of its directory; any other text as it is."""
+    if "/" in what:
+        return what
+    suffix = f"/{what}/{METADATA_FILE}"
+    originals = {str(each.original) for each in list_quarantine(roots)}
+    found = sorted(each.removesuffix(f"/{METADATA_FILE}") for each in originals if each.endswith(suffix))
+    if len(found) > 1:
+        raise UsageError(
+            f"{len(found)} snapshots in quarantine have the name {what}",
+            hint=f"Choose from {', '.join(found[:_SHOWN])}",
+        )
+    return found[0] if found else what
+
+
+def _split(path: str, roots: Sequence[Location]) -> tuple[Location, str]:
+    """Return the root of a snapshot, and its path relative to the root."""
+    for root in roots:
+        start = f"{str(root).rstrip('/')}/"
+        if path.startswith(start):
+            return root, path[len(start) :]
+    raise UsageError(
+        "the snapshot is not below a root of the job",
+        where=Where(file=path),
+        hint="It needs no pin: retention deletes nothing outside the roots",
+    )
+
+
+# Without the import of `annotations`: Dagster reads those of the decorated functions.
+
+
+PRUNE_PARTITIONS = "prune_partitions"
+
+_PARTITION_JOBS_SHOWN = 100
+
+
+class PruneConfig(dg.Config):
+    """Whether to remove partitions or only list them, and whether the results of the job were moved."""
+
+    apply: bool = Field(default=False, description="Remove the partitions; by default they are only listed.")
+    results_moved: bool = Field(
+        default=False,
+        description="The job has the same name and another directory of results than before; by default that is taken "
+        "for another job.",
+    )
+
+
+def build_prune_partitions(job: FlinkJob) -> dg.JobDefinition:
+    """Build the job `prune_partitions` of a Flink job."""
+
+    @checked_op(job, name=job.op(PRUNE_PARTITIONS), tags=job.tags)
+    def prune(context: dg.OpExecutionContext, config: PruneConfig) -> None:
+        """List the partitions of deleted snapshots, or remove them."""
+        if config.results_moved:
+            take_name(context.instance, job)
+        check_name(context.instance, job)
+        update = job.storage.update_inventory()
+        name = str(job.partitions.name)
+        partitions = context.instance.get_dynamic_partitions(name)
+        keys = update.find_prunable(partitions)
+        if update.missing_roots:
+            context.log.warning(
+                "No partition is removed, because a root does not exist: %s", ", ".join(update.missing_roots)
+            )
+        if config.apply:
+            for key in keys:
+                context.instance.delete_dynamic_partition(name, key)
+        context.log.info("%d partitions %s", len(keys), "removed" if config.apply else "could be removed")
+        foreign = update.find_foreign(partitions)
+        if foreign:
+            context.log.warning(
+                "%d partitions stay, because this job has never listed their snapshots: %s",
+                len(foreign),
+                ", ".join(foreign[:_PARTITION_JOBS_SHOWN]),
+            )
+        context.add_output_metadata(
+            {
+                "partitions": len(keys),
+                "removed": len(keys) if config.apply else 0,
+                "keys": keys[:_PARTITION_JOBS_SHOWN],
+                "foreign": foreign[:_PARTITION_JOBS_SHOWN],
+            }
+        )
+
+    return make_op_job(
+        job, PRUNE_PARTITIONS, prune, "Removes the partitions of deleted snapshots; without `apply` it only lists them."
+    )
+
+
+REGISTER_SNAPSHOT = "register_snapshot"
+
+
+class RegisterConfig(dg.Config):
+    """The snapshots to register."""
+
+    paths: list[str] = Field(
+        min_length=1, description="Paths or URLs of snapshot directories, or of their `_metadata` files."
+    )
+
+
+def register_paths(job: FlinkJob, instance: dg.DagsterInstance, paths: Sequence[str]) -> list[str]:
+    """Open each snapshot, and add it to the inventory and to the partitions; return the partition keys.
+
+    Raises:
+        StateError: a snapshot cannot be opened; nothing was added.
+        UsageError: the name of the job belongs to another one.
+    """
+    check_name(instance, job)
+    snapshots = [job.storage.open(path) for path in paths]
+    directories = [str(parent(each.location.metadata)) for each in snapshots]
+    partitions = instance.get_dynamic_partitions(str(job.partitions.name))
+    inventory = job.storage.update_inventory(register=directories, partitions=partitions).inventory
+    keys_by_path = {each.path: each.key for each in inventory}
+    keys = [
+        keys_by_path.get(directory) or make_partition_key(snapshot)
+        for directory, snapshot in zip(directories, snapshots, strict=True)
+    ]
+    instance.add_dynamic_partitions(str(job.partitions.name), keys)
+    return keys
+
+
+def build_register_snapshot(job: FlinkJob) -> dg.JobDefinition:
+    """Build the job `register_snapshot` of a Flink job."""
+
+    @checked_op(job, name=job.op(REGISTER_SNAPSHOT), tags=job.tags)
+    def register(context: dg.OpExecutionContext, config: RegisterConfig) -> list[str]:
+        """Add partitions for snapshots. Fails, and adds none, if one cannot be opened."""
+        keys = register_paths(job, context.instance, config.paths)
+        for path, key in zip(config.paths, keys, strict=True):
+            context.log.info("%s has the partition %s", path, key)
+        context.add_output_metadata({"partitions": keys})
+        return keys
+
+    return make_op_job(
+        job,
+        REGISTER_SNAPSHOT,
+        register,
+        "Adds partitions for snapshots at any path, also outside the roots, so that jobs can run for them.",
+    )
+
+
+# Without the import of `annotations`: Dagster reads those of configurations.
 
 
 _COLUMNS = [
@@ -148,9 +362,6 @@ def _describe(searches: Sequence[KeySearch], result: "RescaleResult | None") -> 
             "seconds": round_seconds(result.seconds),
         }
     return metadata
-
-
-_SHOWN = 10
 
 
 class SnapshotPath(str):
@@ -368,7 +579,7 @@ def savepoint(
 @checked_op(ins={"after": dg.In(dg.Nothing)}, out=dg.Out(FINGERPRINT))
 def plan_retention(context: dg.OpExecutionContext, flink_job: dg.ResourceParam[FlinkJob]) -> str:
     """Plan which snapshots and files go; nothing is deleted. Returns the fingerprint of the plan."""
-    plan, metadata = retention_plan.store_plan(flink_job, context.log)
+    plan, metadata = retention.store_plan(flink_job, context.log)
     context.add_output_metadata(metadata)
     return plan.fingerprint
 
@@ -376,10 +587,10 @@ def plan_retention(context: dg.OpExecutionContext, flink_job: dg.ResourceParam[F
 @checked_op(ins={"fingerprint": dg.In(FINGERPRINT)}, out=dg.Out(dg.Nothing))
 def apply_retention(context: dg.OpExecutionContext, flink_job: dg.ResourceParam[FlinkJob], fingerprint: str) -> None:
     """Plan again, and delete or quarantine exactly the paths of the plan, if it has the same fingerprint."""
-    result, metadata = applied_retention.apply_fingerprint(flink_job, fingerprint, context.log)
+    result, metadata = retention.apply_fingerprint(flink_job, fingerprint, context.log)
     context.add_output_metadata(metadata)
     if result.finished:
-        retention_plan.report_applied(context.instance, flink_job, fingerprint, context.run.run_id)
+        retention.report_applied(context.instance, flink_job, fingerprint, context.run.run_id)
 
 
 @checked_op()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.dagster import ops, pinning, upgrading
+from state_pipelines.dagster import ops, upgrading
+from state_pipelines.dagster import ops as pinning
 from state_pipelines.dagster.assets import (
-    applied_retention,
+    retention,
     savepoints,
     snapshots,
 )
@@ -111,7 +112,7 @@ def _plan_retention(job: FlinkJob, request: Request) -> Plan:
     if "apply" not in request.options:
         return PLAN_RETENTION, {}
     config = {"fingerprint": request.options["apply"]}
-    return APPLY_RETENTION, {"ops": {job.op(applied_retention.NAME): {"config": config}}}
+    return APPLY_RETENTION, {"ops": {job.op(retention.APPLICATION_NAME): {"config": config}}}
 
 
 def _plan_pin(job: FlinkJob, request: Request) -> Plan:

@@ -1,28 +1,36 @@
-"""Spark as a Dagster resource: one session per process, started when it is first used."""
+"""Spark as a Dagster resource, and the resources of one Flink job: its own, or those of the code location.
+
+Resources of one Flink job: its own, configured in its YAML, or those that the code location defines. Each job defines
+`<job>_spark` and `<job>_expectations`, so that it loads alone and never conflicts with others when definitions are
+merged. Each of them is an alias, resolved with the definitions of the whole code location at hand.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
 import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import dagster as dg
-from pydantic import ConfigDict, Field, PrivateAttr, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
+from state_pipelines.dagster.metadata_values import ExpectationsResource
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.storage.resolution import VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.operations.local_processes import Work
     from state_pipelines.snapshot import Snapshot, State
     from state_pipelines.snapshot.snapshot_files import OperatorFiles
-
 
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgt]?", re.ASCII | re.IGNORECASE)
 _PER_OPERATOR = ("key_serializers", "connectors", "python_types")
@@ -114,3 +122,146 @@ def _is_about(text: str, operator: OperatorFiles) -> bool:
     path, equals, _ = text.partition("=")
     names = {operator.id, operator.label, operator.uid}
     return not equals or path in names or path.rpartition(".")[0] in names
+
+
+# Without the import of `annotations`: Dagster reads those of the decorated functions.
+
+
+_Resource = SparkResource | ExpectationsResource
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+CLASSES: Mapping[str, type[_Resource]] = {"spark": SparkResource, "expectations": ExpectationsResource}
+"""Classes of the resources that the assets and ops of a job need, by the name of their argument."""
+
+
+def _accepted_by(cls: type[_Resource]) -> AfterValidator:
+    """Return a validator of the fields of a resource; the name of a resource of the code location stays as it is."""
+
+    def check(value: object) -> object:
+        if isinstance(value, dict):
+            try:
+                cls(**value)
+            except ValidationError as error:
+                lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+                raise ValueError("; ".join(lines)) from None
+        elif isinstance(value, str) and not value.isidentifier():
+            raise ValueError(f"{value!r} is not the key of a resource of the code location, such as big_spark")
+        return value
+
+    return AfterValidator(check)
+
+
+class ResourceSettings(BaseModel):
+    """The resources of a job: fields of its own ones, or keys of resources that the code location defines."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    spark: Annotated[dict[str, Any] | str | None, _accepted_by(SparkResource)] = Field(
+        default=None,
+        description="Fields of `SparkResource`, such as {memory: 4g}, or the key of a resource of the code location.",
+    )
+    expectations: Annotated[dict[str, Any] | str | None, _accepted_by(ExpectationsResource)] = Field(
+        default=None,
+        description="Fields of `ExpectationsResource`, such as {sample_size: 20}, or the key of a resource of the code "
+        "location.",
+    )
+
+
+class JobResource(dg.ResourceDefinition):
+    """The resource of one job: the one that the code location defines, or else its own.
+
+    Args:
+        job: name of the job.
+        name: of the argument in assets and ops: `spark` or `expectations`.
+        setting: fields of the own resource, the key of one of the code location, or None.
+
+    The code location overrides fields of the YAML under `<job>__<name>`, and the defaults of all jobs under `<name>`.
+    """
+
+    def __init__(self, job: str, name: str, setting: Mapping[str, Any] | str | None) -> None:
+        self._job = job
+        self._class = CLASSES[name]
+        self._own = self._class(**(setting if isinstance(setting, Mapping) else {}))
+        shared = (name,) if setting is None else ()
+        self._candidates = (setting,) if isinstance(setting, str) else (f"{job}__{name}", *shared)
+        super().__init__(
+            resource_fn=self._open,
+            description=f"{inspect.getdoc(self._class)} Its definition in the code location, under "
+            f"{' or '.join(self._candidates)}, has precedence.",
+            required_resource_keys={setting} if isinstance(setting, str) else set(),
+        )
+
+    def get_required_resource_keys(self, resource_defs: Mapping[str, dg.ResourceDefinition]) -> set[str]:
+        """Return the key of the resource that is used instead of the own one, of all that are defined.
+
+        Dagster calls it when it loads definitions and when it initialises resources.
+
+        Raises:
+            dg.DagsterInvalidDefinitionError: the resource under this key has another class.
+        """
+        for key in self._candidates:
+            if (definition := resource_defs.get(key)) is not None:
+                self._check(key, definition)
+                return {key}
+        return set()
+
+    def _check(self, key: str, definition: dg.ResourceDefinition) -> None:
+        # Of resources with fields; all others are values or functions.
+        cls = getattr(definition, "configurable_resource_cls", type(definition))
+        if not issubclass(cls, self._class):
+            raise dg.DagsterInvalidDefinitionError(
+                f"the resource {key} of the code location is no {self._class.__name__}, as the job {self._job} needs "
+                f"it: define {self._class.__name__}(…) under this key, or configure another one in the YAML of the job "
+                "(`resources`)"
+            )
+
+    def _open(self, context: dg.InitResourceContext) -> Iterator[object]:
+        for key in self.get_required_resource_keys(context.all_resource_defs):
+            yield getattr(context.resources, key)
+            return
+        with self._own.yield_for_execution(context) as resource:
+            yield resource
+
+
+def build_job_resources(job: str, settings: ResourceSettings) -> dict[str, dg.ResourceDefinition]:
+    """Build the resources of a job by key, `<job>_spark` and `<job>_expectations`."""
+    return {f"{job}_{name}": JobResource(job, name, getattr(settings, name)) for name in CLASSES}
+
+
+def using_resources_of(job: str) -> Callable[[_Function], _Function]:
+    """Decorate the function of an asset or op: its arguments `spark` and `expectations` are the resources of a job.
+
+    Dagster takes the key of a resource from the name of the argument, so the arguments are renamed for it.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        signature = inspect.signature(function)
+        keys = {name: f"{job}_{name}" for name in CLASSES if name in signature.parameters}
+        if not keys:
+            return function
+        names = {key: name for name, key in keys.items()}
+
+        def rename(arguments: dict[str, Any]) -> dict[str, Any]:
+            return {names.get(key, key): value for key, value in arguments.items()}
+
+        wrapper: Callable[..., object]
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def generate(*args: object, **others: object) -> Iterator[object]:
+                yield from cast("Iterator[object]", function(*args, **rename(others)))
+
+            wrapper = generate
+        else:
+
+            @functools.wraps(function)
+            def call(*args: object, **others: object) -> object:
+                return function(*args, **rename(others))
+
+            wrapper = call
+        renamed = [each.replace(name=keys.get(each.name, each.name)) for each in signature.parameters.values()]
+        vars(wrapper)["__signature__"] = signature.replace(parameters=renamed)
+        wrapper.__annotations__ = {keys.get(name, name): each for name, each in function.__annotations__.items()}
+        return cast("_Function", wrapper)
+
+    return decorate

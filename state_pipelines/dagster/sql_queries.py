@@ -14,8 +14,13 @@ import dagster as dg
 from pydantic import Field
 
 from state_pipelines.dagster.assets import flink_job, savepoints
-from state_pipelines.dagster.assets.savepoints import SCRATCH
-from state_pipelines.dagster.automation import METADATA, NEW_SNAPSHOT
+from state_pipelines.dagster.assets.savepoints import (
+    SCRATCH,
+    NameTarget,
+    WrittenSavepoint,
+    materialize_savepoint,
+    name_results,
+)
 from state_pipelines.dagster.flink_asset import AssetStep, documented, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.jobs import CHECK_QUERY
@@ -23,13 +28,8 @@ from state_pipelines.dagster.jobs import SQL_REPORT as NAME
 from state_pipelines.dagster.metadata_values import ExpectationsResource, describe_numbers, list_texts, round_seconds
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
-from state_pipelines.dagster.stored_cursors import share_instance
-from state_pipelines.dagster.written_savepoints import (
-    NameTarget,
-    WrittenSavepoint,
-    materialize_savepoint,
-    name_results,
-)
+from state_pipelines.dagster.translation import METADATA, NEW_SNAPSHOT
+from state_pipelines.dagster.triggers import share_instance
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.operations.proofs import (
     DESCRIPTIONS,

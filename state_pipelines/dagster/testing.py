@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from state_pipelines.dagster.builder import build_flink_job
+from state_pipelines.dagster.failures import NOT_EVALUATED
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.jobs import MIGRATE
 from state_pipelines.dagster.partitions import make_partition_key
-from state_pipelines.dagster.run_outcomes import NOT_EVALUATED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,8 +14,8 @@ from state_pipelines.errors import IncompatibleError, UsageError, Where
 from state_pipelines.keyed.key_groups import compute_default_max_parallelism, compute_key_group_range
 from state_pipelines.operations.check.check import explain_max_parallelism, explain_parallelism
 from state_pipelines.serializers import build
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import keyed_state
+from state_pipelines.serializers.tree import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from typing_extensions import override
 
 from state_pipelines.backends.changelog import ChangelogSettings, ChangelogSnapshots, ChangelogStore, is_continuable
-from state_pipelines.backends.entry_store import HeapStore
+from state_pipelines.backends.entry_store import HeapStore, read_clock
 from state_pipelines.backends.keyed_backend import KeyedStateBackend, TimeDomain, TimerQueue, timer_state_name
 from state_pipelines.backends.operator_backend import (
     OperatorStateBackend,
@@ -32,7 +32,6 @@ from state_pipelines.backends.operator_backend import (
 )
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.backends.snapshots import IncrementalSnapshots, restore_incremental, write_full_snapshot
-from state_pipelines.backends.value_codecs import read_clock
 from state_pipelines.codecs.layout import LayoutContext
 from state_pipelines.datastream.flink_types import check_key_type, derive_type
 from state_pipelines.datastream.functions import (
@@ -51,8 +50,7 @@ from state_pipelines.datastream.functions import (
     TimerService,
     require_function,
 )
-from state_pipelines.datastream.keyed_states import BackendKeyedStates, KeyRowTypeInfo
-from state_pipelines.datastream.table_states import BackendOperatorStates
+from state_pipelines.datastream.table_states import BackendKeyedStates, BackendOperatorStates, KeyRowTypeInfo
 from state_pipelines.datastream.ttl import ManualClock
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.keyed.key_groups import key_group_prefix_size
@@ -87,11 +85,10 @@ if TYPE_CHECKING:
         ReadOnlyBroadcastState,
         StateDescriptor,
     )
-    from state_pipelines.datastream.keyed_states import LatencyTracking
-    from state_pipelines.datastream.table_states import TableBroadcastState, TableState
+    from state_pipelines.datastream.table_states import LatencyTracking, TableBroadcastState, TableState
     from state_pipelines.datastream.ttl import Clock
     from state_pipelines.datastream.type_information import TypeDescription, TypeInformation
-    from state_pipelines.keyed.hashing.hash_expressions import HashExpression
+    from state_pipelines.keyed.hashing.class_hashes import HashExpression
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.metadata.handles import KeyedStateHandle, KeyGroupRange, OperatorStateHandle
     from state_pipelines.metadata.streams import StateStream

@@ -17,12 +17,12 @@ from state_pipelines.datastream.functions import (
     ListStateDescriptor,
     StateDescriptor,
 )
-from state_pipelines.datastream.keyed_states import BackendKeyedStates
 from state_pipelines.datastream.operators import KeyedOperator, find_key_function
+from state_pipelines.datastream.table_states import BackendKeyedStates
 from state_pipelines.datastream.type_information import Duration, Time, to_millis
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.serializers.build import TIME_WINDOW
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

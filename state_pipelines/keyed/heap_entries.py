@@ -35,8 +35,7 @@ from state_pipelines.keyed.record_layout import (
     take_bytes,
 )
 from state_pipelines.serializers.build import basic
-from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.serializers.tree import BasicKind, Declared, Opaque
+from state_pipelines.serializers.tree import BasicKind, Declared, Opaque, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

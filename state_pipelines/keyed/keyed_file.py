@@ -42,7 +42,7 @@ from state_pipelines.keyed.sections import (
 )
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream, read_stream_range
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:

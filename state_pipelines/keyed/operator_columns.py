@@ -23,7 +23,7 @@ from state_pipelines.errors import FormatError, UnsupportedError, UsageError, Va
 from state_pipelines.keyed.kernels import join_spans, match_prefix, number_keys
 from state_pipelines.keyed.record_layout import VOID, KeyedRecords, Measure, concat_records
 from state_pipelines.keyed.state_table import TTL_COLUMN, TTL_TYPE
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

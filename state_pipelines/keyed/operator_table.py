@@ -48,7 +48,7 @@ from state_pipelines.keyed.operator_columns import (
 from state_pipelines.keyed.record_layout import VOID, KeyedRecords
 from state_pipelines.keyed.state_table import encode_key
 from state_pipelines.metadata.handles import KeyGroupRange
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence

@@ -17,16 +17,22 @@ import pyarrow as pa
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.programs.array_builders import ArrayBuilder, ListBuilder, SpanBuilder, StructBuilder
-from state_pipelines.codecs.programs.execution import decode_spans, fill_columns, fill_sequences, measure_sequence
-from state_pipelines.codecs.programs.program import LayoutProgram, compile_layout
+from state_pipelines.codecs.programs.program import (
+    LayoutProgram,
+    compile_layout,
+    decode_spans,
+    fill_columns,
+    fill_sequences,
+    measure_sequence,
+)
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues, derive_layout, fixed_length
 from state_pipelines.errors import FormatError, UnsupportedError, Where
 from state_pipelines.keyed.key_groups import key_group_prefix_size
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PythonValue
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo
+from state_pipelines.serializers.tree import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

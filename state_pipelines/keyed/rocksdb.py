@@ -39,8 +39,8 @@ from state_pipelines.rocksdb.scans import (
     split_keys,
 )
 from state_pipelines.rocksdb.writer import DEFAULT_COLUMN_FAMILY, DatabaseWriter, list_files
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType, as_key_value
+from state_pipelines.serializers.tree import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -28,8 +28,8 @@ from state_pipelines.keyed.key_groups import assign_key_groups
 from state_pipelines.keyed.operator_table import split_files
 from state_pipelines.keyed.record_layout import KeyedRecords, Measure, derive_keyed_layout
 from state_pipelines.serializers.build import VOID_NAMESPACE
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo, keyed_state
+from state_pipelines.serializers.tree import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -22,7 +22,7 @@ from state_pipelines.metadata.checkpoint import (
     write_metadata,
 )
 from state_pipelines.metadata.handles import KeyGroupRange
-from state_pipelines.metadata.references import StreamReference, list_references, replace_stream_handles
+from state_pipelines.metadata.streams import StreamReference, list_references, replace_stream_handles
 
 __all__ = [
     "FIRST_VERSION_WITH_PROPERTIES",

@@ -54,12 +54,16 @@ from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.snapshot.snapshot import ensure_open
 from state_pipelines.snapshot.snapshot_files import check_held_key_groups, count_scans, explain_older_ranges
 from state_pipelines.storage import Location, PathMapping, exists, join, list_directory, parent, resolve
-from state_pipelines.storage.deletion import delete_files, remove_empty_directory
 from state_pipelines.storage.files import remove_directory
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.resolution import MANIFEST_FILE
-from state_pipelines.storage.snapshot_listing import find_snapshots
-from state_pipelines.storage.snapshot_writer import require_free, require_outside
+from state_pipelines.storage.snapshot_writer import (
+    delete_files,
+    find_snapshots,
+    remove_empty_directory,
+    require_free,
+    require_outside,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -56,9 +56,8 @@ from state_pipelines.metadata.streams import channel_states, read_whole_stream
 from state_pipelines.operations.state_rows import to_rows
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PICKLED
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import TIMER_STATE
-from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.serializers.tree import BasicKind, StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState, KeyedSubtaskState, group_by_file
 from state_pipelines.snapshot.operator_state import (
     IN_FLIGHT_NAME,

@@ -13,7 +13,7 @@ from state_pipelines.operations.write.keyed_rewrite import make_file_name
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.snapshot import ensure_open
 from state_pipelines.storage import join, parent, resolve
-from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.snapshot_writer import find_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

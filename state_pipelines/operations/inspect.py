@@ -30,8 +30,8 @@ from state_pipelines.metadata.handles import (
 )
 from state_pipelines.metadata.streams import ChannelSummary, read_whole_stream, summarise_in_flight
 from state_pipelines.operations.state_rows import to_rows
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe, describe_type
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState, count_states, hold_states
 from state_pipelines.snapshot.operator_state import (
     BytesState,

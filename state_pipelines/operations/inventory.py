@@ -32,7 +32,7 @@ from state_pipelines.errors import (
 from state_pipelines.metadata import format_operator_id, list_references
 from state_pipelines.metadata.checkpoint import CheckpointProperties, SavepointType, SnapshotKind
 from state_pipelines.metadata.handles import ByteStreamStateHandle
-from state_pipelines.metadata.references import StateCategory, StreamRole
+from state_pipelines.metadata.streams import StateCategory, StreamRole
 from state_pipelines.operations.inspect import measure_handle
 from state_pipelines.snapshot.snapshot import open_location
 from state_pipelines.storage import (
@@ -48,7 +48,7 @@ from state_pipelines.storage import (
 )
 from state_pipelines.storage.locations import Threads
 from state_pipelines.storage.resolution import CHECKPOINT_DIRECTORY, JOB_DIRECTORY, SAVEPOINT_DIRECTORY
-from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.snapshot_writer import find_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata import OperatorState
     from state_pipelines.snapshot import Declarations, Snapshot
     from state_pipelines.storage import Location, PathMapping
-    from state_pipelines.storage.snapshot_listing import SnapshotEntry
+    from state_pipelines.storage.snapshot_writer import SnapshotEntry
 
 SHORT = 8
 """Hexadecimal digits of the fingerprint in a key."""

@@ -24,8 +24,8 @@ from state_pipelines.errors import OutOfReachError, StateError, StorageError, Un
 from state_pipelines.keyed.state_table import TTL_COLUMN, TableOptions
 from state_pipelines.operations.balance import measure_balance
 from state_pipelines.operations.state_rows import to_values
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState, read_states
 from state_pipelines.snapshot.operator_state import BytesState
 from state_pipelines.snapshot.snapshot import ensure_open, is_damage

@@ -24,7 +24,7 @@ from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.state_table import TTL_COLUMN, KeyedTable, TableOptions
 from state_pipelines.operations.local_processes import count_kernel_threads
 from state_pipelines.operations.state_rows import to_rows
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.representation import escape_markdown
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import IncompatibleError
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.migration.sql_revisions import draft_sql_revision
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.representation import escape_markdown

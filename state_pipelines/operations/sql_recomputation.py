@@ -22,7 +22,7 @@ from state_pipelines.operations.proofs import (
     RecordCounts,
     to_plain,
 )
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.sql.derivations import Derivation, is_unfiltered
 from state_pipelines.sql.verdict import is_unchanged

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from state_pipelines.serializers import (  # noqa: F401  the families register themselves
-    basic,
     beam,
-    composites,
-    objects,
-    scala,
+    java_types,
     table_runtime,
 )

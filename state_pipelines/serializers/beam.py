@@ -30,7 +30,7 @@ from state_pipelines.serializers.tree import Serializer
 if TYPE_CHECKING:
     from state_pipelines.binary.data_views import Writer
     from state_pipelines.binary.java_stream import JavaValue
-    from state_pipelines.serializers.snapshot_frames import Head
+    from state_pipelines.serializers.snapshot_classes import Head
 
 _TYPES = "org.apache.beam.runners.flink.translation.types."
 LEGACY = f"{_TYPES}CoderTypeSerializer$LegacySnapshot"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.binary.data_views import java_order
 from state_pipelines.errors import UsageError
-from state_pipelines.serializers import basic as basics
-from state_pipelines.serializers import basic as enums
-from state_pipelines.serializers import composites
+from state_pipelines.serializers import java_types
+from state_pipelines.serializers import java_types as basics
+from state_pipelines.serializers import java_types as enums
 from state_pipelines.serializers.tree import (
     Avro,
     Basic,
@@ -64,33 +64,33 @@ GLOBAL_WINDOW = basic(BasicKind.GLOBAL_WINDOW)
 
 def list_of(element: Serializer) -> ListOf:
     """`ListSerializer`; the value serializer of LIST state."""
-    return ListOf(snapshot_class=composites.LIST, outer_version=1, element=element)
+    return ListOf(snapshot_class=java_types.LIST, outer_version=1, element=element)
 
 
 def array_list_of(element: Serializer) -> ListOf:
     """`ArrayListSerializer`, which the heap backend and operator state know; bytes of the data as `list_of`."""
-    return ListOf(snapshot_class=composites.ARRAY_LIST, outer_version=1, element=element)
+    return ListOf(snapshot_class=java_types.ARRAY_LIST, outer_version=1, element=element)
 
 
 def set_of(element: Serializer) -> SetOf:
     """`SetSerializer`, since Flink 2.0."""
-    return SetOf(snapshot_class=composites.SET, outer_version=1, element=element)
+    return SetOf(snapshot_class=java_types.SET, outer_version=1, element=element)
 
 
 def map_of(key: Serializer, value: Serializer) -> MapOf:
     """`MapSerializer`; the value serializer of MAP state."""
-    return MapOf(snapshot_class=composites.MAP, outer_version=1, key=key, value=value)
+    return MapOf(snapshot_class=java_types.MAP, outer_version=1, key=key, value=value)
 
 
 def null_aware_map_of(key: Serializer, value: Serializer) -> MapOf:
     """`NullAwareMapSerializer` of the table runtime: keys too may be null."""
-    return MapOf(snapshot_class=composites.NULL_AWARE_MAP, outer_version=1, key=key, value=value, null_keys=True)
+    return MapOf(snapshot_class=java_types.NULL_AWARE_MAP, outer_version=1, key=key, value=value, null_keys=True)
 
 
 def generic_array(component_class: str, element: Serializer) -> GenericArray:
     """`GenericArraySerializer`; `component_class` is a binary name such as java.lang.String."""
     return GenericArray(
-        snapshot_class=composites.GENERIC_ARRAY, outer_version=1, component_class=component_class, element=element
+        snapshot_class=java_types.GENERIC_ARRAY, outer_version=1, component_class=component_class, element=element
     )
 
 
@@ -109,12 +109,12 @@ def tuple_of(*fields: Serializer, tuple_class: str | None = None) -> Tuple:
             f"a tuple has 1 to {_MAX_TUPLE} fields, not {len(fields)}", hint="Tuple0 is a basic serializer"
         )
     name = tuple_class or f"{_TUPLE_PACKAGE}Tuple{len(fields)}"
-    return Tuple(snapshot_class=composites.TUPLE, outer_version=2, tuple_class=name, fields=fields)
+    return Tuple(snapshot_class=java_types.TUPLE, outer_version=2, tuple_class=name, fields=fields)
 
 
 def either(left: Serializer, right: Serializer) -> Either:
     """`JavaEitherSerializer`."""
-    return Either(snapshot_class=composites.EITHER, outer_version=1, left=left, right=right)
+    return Either(snapshot_class=java_types.EITHER, outer_version=1, left=left, right=right)
 
 
 def nullable(inner: Serializer, padding: int = 0) -> Nullable:
@@ -127,13 +127,13 @@ def nullable(inner: Serializer, padding: int = 0) -> Nullable:
         inner: the wrapped serializer.
         padding: zero bytes after a null, which keep the length fixed.
     """
-    return Nullable(snapshot_class=composites.NULLABLE, outer_version=2, inner=inner, padding=padding)
+    return Nullable(snapshot_class=java_types.NULLABLE, outer_version=2, inner=inner, padding=padding)
 
 
 def row(*fields: Serializer, supports_row_kind: bool = True) -> PositionalRow:
     """`RowSerializer`; positional."""
     return PositionalRow(
-        snapshot_class=composites.ROW, outer_version=4, fields=fields, supports_row_kind=supports_row_kind
+        snapshot_class=java_types.ROW, outer_version=4, fields=fields, supports_row_kind=supports_row_kind
     )
 
 

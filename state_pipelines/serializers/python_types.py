@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from state_pipelines.errors import UsageError
-from state_pipelines.serializers.registered_states import KEYED_KINDS, StateKind
 from state_pipelines.serializers.text import describe, quote
-from state_pipelines.serializers.tree import Basic, Serializer
+from state_pipelines.serializers.tree import KEYED_KINDS, Basic, Serializer, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

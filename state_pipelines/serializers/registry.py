@@ -20,8 +20,11 @@ from state_pipelines.errors import UnknownSerializerError, UnsupportedError, Usa
 from state_pipelines.plugins import load_plugins
 from state_pipelines.serializers.snapshot_classes import (
     COMPOSITE,
+    CURRENT_COMPOSITE,
     NESTED,
     SNAPSHOT,
+    CompositeMarks,
+    Head,
     OpenBodyError,
     check_body,
     check_name,
@@ -30,17 +33,12 @@ from state_pipelines.serializers.snapshot_classes import (
     current_reading,
     is_flinks,
     left,
-    skip_word,
-    take_body,
-)
-from state_pipelines.serializers.snapshot_frames import (
-    CURRENT_COMPOSITE,
-    CompositeMarks,
-    Head,
     read_composite_header,
     read_head,
     read_nested_count,
     read_outer_version,
+    skip_word,
+    take_body,
     write_composite_header,
     write_head,
     write_nested_count,

@@ -15,19 +15,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.errors import at
 from state_pipelines.serializers.build import list_of, map_of
-from state_pipelines.serializers.registered_states import DISTRIBUTION_MODE as DISTRIBUTION_MODE
-from state_pipelines.serializers.registered_states import KEY_SERIALIZER as KEY_SERIALIZER
-from state_pipelines.serializers.registered_states import KEYED_STATE_TYPE as KEYED_STATE_TYPE
-from state_pipelines.serializers.registered_states import NAMESPACE_SERIALIZER as NAMESPACE_SERIALIZER
-from state_pipelines.serializers.registered_states import USER_KEY_SERIALIZER as USER_KEY_SERIALIZER
-from state_pipelines.serializers.registered_states import VALUE_SERIALIZER as VALUE_SERIALIZER
-from state_pipelines.serializers.registered_states import BackendStateType as BackendStateType
-from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.serializers.registered_states import StateMetaInfo as StateMetaInfo
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
-from state_pipelines.serializers.snapshot_classes import SERIALIZERS, STATES, OpenBodyError, current_reading, left
-from state_pipelines.serializers.snapshot_frames import SMALLEST_SNAPSHOT
-from state_pipelines.serializers.tree import Opaque, Pojo, PojoField, PojoSubclass, Serializer
+from state_pipelines.serializers.snapshot_classes import (
+    SERIALIZERS,
+    SMALLEST_SNAPSHOT,
+    STATES,
+    OpenBodyError,
+    current_reading,
+    left,
+)
+from state_pipelines.serializers.tree import DISTRIBUTION_MODE as DISTRIBUTION_MODE
+from state_pipelines.serializers.tree import KEY_SERIALIZER as KEY_SERIALIZER
+from state_pipelines.serializers.tree import KEYED_STATE_TYPE as KEYED_STATE_TYPE
+from state_pipelines.serializers.tree import NAMESPACE_SERIALIZER as NAMESPACE_SERIALIZER
+from state_pipelines.serializers.tree import USER_KEY_SERIALIZER as USER_KEY_SERIALIZER
+from state_pipelines.serializers.tree import VALUE_SERIALIZER as VALUE_SERIALIZER
+from state_pipelines.serializers.tree import BackendStateType as BackendStateType
+from state_pipelines.serializers.tree import Opaque, Pojo, PojoField, PojoSubclass, Serializer, StateKind
+from state_pipelines.serializers.tree import StateMetaInfo as StateMetaInfo
 
 if TYPE_CHECKING:
     from state_pipelines.binary.data_views import Reader, Writer

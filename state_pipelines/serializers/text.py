@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import StateError, UsageError
-from state_pipelines.serializers import basic as basics
-from state_pipelines.serializers import build, composites, scala
+from state_pipelines.serializers import build, java_types
+from state_pipelines.serializers import java_types as basics
 from state_pipelines.serializers.beam import BeamSerializer, Coder
 from state_pipelines.serializers.registry import (
     CURRENT_SIMPLE,
@@ -34,8 +34,8 @@ from state_pipelines.serializers.registry import (
     read_nested,
     write_nested,
 )
-from state_pipelines.serializers.snapshot_frames import write_head
-from state_pipelines.serializers.sql_types import is_sql_word, make_column, make_row, take_columns, take_sql_type
+from state_pipelines.serializers.snapshot_classes import write_head
+from state_pipelines.serializers.table_runtime import is_sql_word, make_column, make_row, take_columns, take_sql_type
 from state_pipelines.serializers.tree import (
     ArrayData,
     Avro,
@@ -491,7 +491,7 @@ def _basic(node: Basic) -> str:
 
 @describe.register
 def _list(node: ListOf) -> str:
-    return _generic("ArrayList" if node.snapshot_class == composites.ARRAY_LIST else "List", [describe(node.element)])
+    return _generic("ArrayList" if node.snapshot_class == java_types.ARRAY_LIST else "List", [describe(node.element)])
 
 
 @describe.register
@@ -514,7 +514,7 @@ def _tuple(node: Tuple) -> str:
     plain = f"Tuple{len(node.fields)}"
     if node.tuple_class == f"org.apache.flink.api.java.tuple.{plain}":
         return _generic(plain, map(describe, node.fields))
-    word = "CaseClass" if node.snapshot_class in scala.CASE_CLASSES else "Tuple"
+    word = "CaseClass" if node.snapshot_class in java_types.CASE_CLASSES else "Tuple"
     return _call(word, node.tuple_class, map(describe, node.fields))
 
 

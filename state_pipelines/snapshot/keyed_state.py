@@ -21,9 +21,8 @@ from state_pipelines.keyed.state_table import KeyedTable, TableOptions
 from state_pipelines.metadata.handles import MAX_PARALLELISM
 from state_pipelines.metadata.streams import KEPT
 from state_pipelines.serializers.build import VOID_NAMESPACE
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo, keyed_state
-from state_pipelines.serializers.tree import Declared, Opaque
+from state_pipelines.serializers.tree import Declared, Opaque, StateKind
 from state_pipelines.snapshot.handle_readers import StateStatistics
 from state_pipelines.snapshot.snapshot_files import narrow_key_groups, scan_files
 from state_pipelines.snapshot.state import (

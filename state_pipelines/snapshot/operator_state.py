@@ -42,9 +42,8 @@ from state_pipelines.operatorstate import (
     read_raw_partitions,
 )
 from state_pipelines.serializers.build import basic
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import StateMetaInfo, operator_list
-from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.serializers.tree import BasicKind, StateKind
 from state_pipelines.snapshot.handle_readers import (
     BYTES_FIELDS,
     RAW_KEYED_SCHEMA,

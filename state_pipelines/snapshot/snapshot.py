@@ -24,9 +24,9 @@ from state_pipelines.keyed.operator_columns import unmeasured
 from state_pipelines.keyed.operator_table import WINDOW, OperatorTable, OperatorTableOptions, group_files
 from state_pipelines.metadata import compute_operator_id, read_metadata, write_metadata
 from state_pipelines.metadata.handles import ChannelDirection
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.snapshot_classes import OpenBodyError
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.declarations import Declarations
 from state_pipelines.snapshot.keyed_state import KeyedState, KeyedSubtaskState, read_states
 from state_pipelines.snapshot.operator_state import (
@@ -54,7 +54,7 @@ from state_pipelines.snapshot.state import declare_types, find_declaration
 from state_pipelines.storage import PathMapping, parse_path_mapping, read_metadata_file, resolve
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.reading import do_together, scan_ahead
-from state_pipelines.storage.snapshot_listing import read_metadata_bytes
+from state_pipelines.storage.snapshot_writer import read_metadata_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -58,7 +58,7 @@ from state_pipelines.metadata.handles import (
     RelativeFileStateHandle,
     SegmentFileStateHandle,
 )
-from state_pipelines.metadata.references import StateCategory, StreamRole, list_references, operator_handles
+from state_pipelines.metadata.streams import StateCategory, StreamRole, list_references, operator_handles
 from state_pipelines.serializers.state_meta_info import VALUE_SERIALIZER, BackendStateType, StateMetaInfo
 from state_pipelines.serializers.tree import LogicalType, RowData, Serializer
 from state_pipelines.snapshot.declarations import Declarations

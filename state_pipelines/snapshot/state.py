@@ -25,7 +25,6 @@ from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layo
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PICKLED, PythonDeclaration, PythonType, PythonValue, carry_pickles
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import (
     KEY_SERIALIZER,
     VALUE_SERIALIZER,
@@ -33,7 +32,7 @@ from state_pipelines.serializers.state_meta_info import (
     StateMetaInfo,
 )
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.serializers.tree import BasicKind, StateKind
 from state_pipelines.snapshot.representation import format_count, make_html_table
 
 if TYPE_CHECKING:

@@ -23,13 +23,12 @@ if TYPE_CHECKING:
         min_of,
         sum_of,
     )
-    from state_pipelines.spark.keyed_inputs import connect
     from state_pipelines.spark.keyed_step import keyed_process
-    from state_pipelines.spark.keyed_tasks import KeyedProcessResult
+    from state_pipelines.spark.keyed_tasks import KeyedProcessResult, connect
     from state_pipelines.spark.micro_batches import keyed_batches
     from state_pipelines.spark.migration_run import MigrationResult, migrate
+    from state_pipelines.spark.record_encoding import write_state
     from state_pipelines.spark.session import create_session, register
-    from state_pipelines.spark.writer import write_state
 
 __all__ = [
     "Aggregate",
@@ -71,7 +70,7 @@ _MODULES = {
     "min_of": "state_pipelines.spark.bootstrap_run",
     "sum_of": "state_pipelines.spark.bootstrap_run",
     "KeyedProcessResult": "state_pipelines.spark.keyed_tasks",
-    "connect": "state_pipelines.spark.keyed_inputs",
+    "connect": "state_pipelines.spark.keyed_tasks",
     "MigrationResult": "state_pipelines.spark.migration_run",
     "ProofCheck": "state_pipelines.operations.proofs",
     "ProofReport": "state_pipelines.operations.proofs",
@@ -80,7 +79,7 @@ _MODULES = {
     "keyed_process": "state_pipelines.spark.keyed_step",
     "migrate": "state_pipelines.spark.migration_run",
     "register": "state_pipelines.spark.session",
-    "write_state": "state_pipelines.spark.writer",
+    "write_state": "state_pipelines.spark.record_encoding",
 }
 
 

@@ -32,7 +32,7 @@ from state_pipelines.operations.migration.flows import (
 )
 from state_pipelines.operations.migration.steps import Direction, list_expressions
 from state_pipelines.operations.migration.structs import find_bare
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.spark.flows import FlowRunner, name_columns
 from state_pipelines.spark.operator_state import make_encoder
 from state_pipelines.spark.tasks import translate_failures

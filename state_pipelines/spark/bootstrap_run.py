@@ -30,7 +30,7 @@ from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.savepoint_plan import make_layouts
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.serializers.build import VOID_NAMESPACE
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.snapshot import ensure_open
 from state_pipelines.spark.operator_state import read_rows

@@ -35,7 +35,7 @@ from state_pipelines.operations.migration.flows import (
     walk_flow,
 )
 from state_pipelines.operations.migration.structs import RAW, find_bare, quote_name
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.arrow_expressions import ArrowExpression, list_sequence, make_inputs, translate_column
 from state_pipelines.spark.splits import KeyedSplit, choose_whole, split_state

@@ -49,7 +49,7 @@ from state_pipelines.keyed.state_table import TTL_COLUMN
 from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration.flows import SessionRole
 from state_pipelines.operations.migration.structs import RAW, find_bare, name_raw, quote_name
-from state_pipelines.serializers.registered_states import LIST_KINDS, StateKind
+from state_pipelines.serializers.tree import LIST_KINDS, StateKind
 from state_pipelines.snapshot.operator_state import SPLIT_COLUMN
 from state_pipelines.spark.types import (
     EQUAL_KEYS,

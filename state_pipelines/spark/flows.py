@@ -19,7 +19,7 @@ from state_pipelines.errors import MigrationError, at
 from state_pipelines.keyed.state_table import TTL_COLUMN, KeyedTable, TableOptions
 from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration.flows import Apply, Flow, Read, StateMerge
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.arrow_expressions import make_inputs
 from state_pipelines.spark.flow_steps import Stage, group_rows

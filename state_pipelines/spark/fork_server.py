@@ -71,7 +71,7 @@ _IMPORTED = (
     "pyspark.worker",
     "state_pipelines.spark.migration_run",
     "state_pipelines.spark.source",
-    "state_pipelines.spark.writer",
+    "state_pipelines.spark.record_encoding",
 )
 _ACCEPTED = b"+"
 _HEAD = 8

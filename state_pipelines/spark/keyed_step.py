@@ -24,13 +24,18 @@ from state_pipelines.codecs.kryo import oldest_metadata_version
 from state_pipelines.datastream import KeyedCoProcessFunction, KeyedProcessFunction, RestoredState, Time
 from state_pipelines.datastream.flink_types import derive_type
 from state_pipelines.datastream.functions import require_function
-from state_pipelines.datastream.keyed_states import LatencyTracking
+from state_pipelines.datastream.table_states import LatencyTracking
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.metadata.checkpoint import SavepointFormatType
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.write.savepoint_plan import KRYO_OF_FLINK_1, make_layouts
 from state_pipelines.snapshot.snapshot import ensure_open
-from state_pipelines.spark.keyed_inputs import (
+from state_pipelines.spark.keyed_tasks import (
+    FUNCTIONS,
+    KeyedProcessResult,
+    KeyedRun,
+    KeyedTask,
+    MakeRocksStore,
     check_broadcast_states,
     check_inputs,
     check_windows,
@@ -41,7 +46,6 @@ from state_pipelines.spark.keyed_inputs import (
     parse_output,
     require_columns,
 )
-from state_pipelines.spark.keyed_tasks import FUNCTIONS, KeyedProcessResult, KeyedRun, KeyedTask, MakeRocksStore
 from state_pipelines.storage import METADATA_FILE, create_file, exists, join, resolve
 from state_pipelines.storage.files import is_directory, make_directory, remove_directory
 

@@ -22,9 +22,8 @@ from state_pipelines.datastream import Time
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.metadata.checkpoint import compute_operator_id
 from state_pipelines.operations.jobs.flink_config import INTERVAL
-from state_pipelines.spark.keyed_inputs import require_columns
 from state_pipelines.spark.keyed_step import KeyedStep, choose_store
-from state_pipelines.spark.keyed_tasks import KeyedProcessResult
+from state_pipelines.spark.keyed_tasks import KeyedProcessResult, require_columns
 from state_pipelines.spark.tasks import translate_failures
 from state_pipelines.storage import resolve
 

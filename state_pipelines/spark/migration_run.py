@@ -16,10 +16,9 @@ from state_pipelines.errors import MigrationError, UsageError, Where, at
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.keyed.row_encoding import RecordEncoder
+from state_pipelines.keyed.state_table import RecordEncoder
 from state_pipelines.metadata import list_references
-from state_pipelines.metadata.references import StateCategory, StreamRole
-from state_pipelines.metadata.streams import copy_stream, open_stream
+from state_pipelines.metadata.streams import StateCategory, StreamRole, copy_stream, open_stream
 from state_pipelines.operations.migration import Direction, Migration, ValuePlan
 from state_pipelines.operations.migration import flows as flowing
 from state_pipelines.operations.migration.drafting import refuse_drafts
@@ -42,11 +41,11 @@ from state_pipelines.snapshot.checks import check_database_keys, check_elements
 from state_pipelines.snapshot.snapshot import ensure_open
 from state_pipelines.snapshot.snapshot_files import explain_older_ranges
 from state_pipelines.spark.analysis import analyse_plans, differ_by_case, require_expressions, require_permitted
-from state_pipelines.spark.expectations import check_expectations
+from state_pipelines.spark.expectations import check_expectations, check_suites, run_suites
 from state_pipelines.spark.flows import StateFrames
-from state_pipelines.spark.operator_invariants import check_invariants
 from state_pipelines.spark.operator_state import OperatorStateWork
 from state_pipelines.spark.proof import prove_plan
+from state_pipelines.spark.proof_rows import check_invariants
 from state_pipelines.spark.record_encoding import (
     EncodedState,
     PlannedRewrite,
@@ -56,7 +55,6 @@ from state_pipelines.spark.record_encoding import (
     plan_encoding,
 )
 from state_pipelines.spark.session import case_sensitive, create_session
-from state_pipelines.spark.suites import check_suites, run_suites
 from state_pipelines.spark.tasks import count_cores, run_tasks, uses_other_machines
 from state_pipelines.storage import join, resolve
 from state_pipelines.storage.locations import Threads, is_local
@@ -75,8 +73,8 @@ if TYPE_CHECKING:
     from state_pipelines.operations.migration.migration_planner import Chain
     from state_pipelines.operations.write.spills import StateSpill
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
-    from state_pipelines.spark.row_digests import ExpectedDigests
-    from state_pipelines.spark.suites import Suite
+    from state_pipelines.spark.expectations import Suite
+    from state_pipelines.spark.proof_rows import ExpectedDigests
     from state_pipelines.storage import Location
 
 _FILES = 4

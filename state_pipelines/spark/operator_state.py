@@ -29,10 +29,10 @@ from state_pipelines.operations.write.operator_rewrite import (
     require_equal_copies,
     write_elements,
 )
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.operator_state import NonKeyedState, NonKeyedSubtaskState, OperatorBroadcastState
 from state_pipelines.spark.flows import FlowRunner, StateFrames
-from state_pipelines.spark.row_digests import (
+from state_pipelines.spark.proof_rows import (
     Digested,
     ExpectedDigests,
     RowColumns,

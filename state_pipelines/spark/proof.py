@@ -54,8 +54,8 @@ from state_pipelines.operations.proofs import (
     combine_reports,
     to_plain,
 )
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.spark.expectations import judge_rows
 from state_pipelines.spark.fieldwise import FieldwiseRows, choose_fields, find_fieldwise, run_on_rows, split_rows
 from state_pipelines.spark.flows import FlowRunner, StateFrames, to_rows
@@ -67,7 +67,7 @@ from state_pipelines.spark.operator_state import (
     read_rows,
     to_elements,
 )
-from state_pipelines.spark.row_digests import (
+from state_pipelines.spark.proof_rows import (
     HASHED,
     NULLS,
     TIMES,
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
     from state_pipelines.spark.fieldwise import MigratedRows
-    from state_pipelines.spark.row_digests import ExpectedDigests
+    from state_pipelines.spark.proof_rows import ExpectedDigests
     from state_pipelines.spark.splits import KeyedSplit
 
 COMPARED = (ROW_COUNTS, KEY_SETS, ROUND_TRIP, READ_BACK)

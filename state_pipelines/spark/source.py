@@ -41,7 +41,7 @@ from state_pipelines.spark.tasks import log_requests
 from state_pipelines.spark.types import spark_schema
 from state_pipelines.storage import is_directory, resolve, resolve_snapshot
 from state_pipelines.storage.locations import Threads
-from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.snapshot_writer import find_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -91,7 +91,7 @@ class FlinkStateSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Writer of that state."""
         # Spark plans each read in a new process, which would import the encoders too.
-        from state_pipelines.spark.writer import StateWriter
+        from state_pipelines.spark.record_encoding import StateWriter
 
         return StateWriter(self.options, schema, overwrite)
 

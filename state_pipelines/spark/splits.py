@@ -24,7 +24,7 @@ from state_pipelines.keyed.operator_table import (
 from state_pipelines.keyed.state_table import KeyedTable, TableOptions
 from state_pipelines.metadata.handles import KeyGroupRange, parse_key_groups
 from state_pipelines.operations.state_rows import to_rows
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot import Operator, Snapshot, State, declare, open_snapshot
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.snapshot.keyed_state import KeyedState

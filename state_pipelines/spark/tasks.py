@@ -25,8 +25,8 @@ from state_pipelines import errors
 from state_pipelines.errors import MigrationError, StateError
 from state_pipelines.spark.types import spark_schema
 from state_pipelines.storage import join, resolve
-from state_pipelines.storage.faults import sent_requests
 from state_pipelines.storage.files import create_file, list_directory, remove_directory, remove_file
+from state_pipelines.storage.locations import sent_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -47,7 +47,7 @@ from state_pipelines.operations.migration.flows import (
     walk_flow,
 )
 from state_pipelines.operations.migration.structs import RAW, find_bare, quote_name
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import StateError
-from state_pipelines.serializers.sql_types import MAX_LENGTH
+from state_pipelines.serializers.table_runtime import MAX_LENGTH
 from state_pipelines.serializers.tree import LogicalType
 from state_pipelines.sql.compiled_plans import read_type
 from state_pipelines.sql.expressions import find_column, find_function, render_aggregate

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, at
-from state_pipelines.serializers.sql_types import parse_sql_type
+from state_pipelines.serializers.table_runtime import parse_sql_type
 from state_pipelines.serializers.tree import LogicalType
 from state_pipelines.storage import read_file, resolve
 

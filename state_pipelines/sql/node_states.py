@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe_type
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.sql.accumulators import (
     MOST_FILTERS,
     UNRESOLVED,

@@ -29,13 +29,13 @@ from state_pipelines.storage.resolution import (
     resolve_beside,
     use_storage_options,
 )
-from state_pipelines.storage.snapshot_listing import (
+from state_pipelines.storage.snapshot_writer import (
     METADATA_FILE,
     SnapshotLocation,
+    SnapshotWriter,
     read_metadata_file,
     resolve_snapshot,
 )
-from state_pipelines.storage.snapshot_writer import SnapshotWriter
 
 __all__ = [
     "METADATA_FILE",

@@ -24,8 +24,20 @@ import xxhash
 from typing_extensions import override
 
 from state_pipelines.errors import FormatError, MissingFileError, StateError, StorageError, TargetExistsError, Where
-from state_pipelines.storage.faults import add_requests, client_errors, find_status, request, translating
-from state_pipelines.storage.locations import Location, has_directories, is_azure, is_local, is_s3, join, parent
+from state_pipelines.storage.locations import (
+    Location,
+    add_requests,
+    client_errors,
+    find_status,
+    has_directories,
+    is_azure,
+    is_local,
+    is_s3,
+    join,
+    parent,
+    request,
+    translating,
+)
 from state_pipelines.storage.uploads import Upload, copy_blob, is_refusal, warn_of_refusal
 
 if TYPE_CHECKING:

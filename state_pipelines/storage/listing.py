@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING, Any
 from fsspec.asyn import AsyncFileSystem
 
 from state_pipelines.errors import MissingFileError, NotFoundError, Where
-from state_pipelines.storage.faults import request, translate, translating
 from state_pipelines.storage.files import FileEntry, is_directory, list_directory, make_time, modified_time, to_entry
-from state_pipelines.storage.locations import Location, Threads, has_directories, is_local, is_s3
+from state_pipelines.storage.locations import (
+    Location,
+    Threads,
+    has_directories,
+    is_local,
+    is_s3,
+    request,
+    translate,
+    translating,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -25,9 +25,16 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from state_pipelines.errors import FormatError, MissingFileError, StateError, StorageError, UsageError, Where
-from state_pipelines.storage.faults import ShortBodyError, add_requests, find_status, request
 from state_pipelines.storage.files import compute_checksum, copy_files, file_size, require_memory, require_reach
-from state_pipelines.storage.locations import Location, Threads, is_local
+from state_pipelines.storage.locations import (
+    Location,
+    ShortBodyError,
+    Threads,
+    add_requests,
+    find_status,
+    is_local,
+    request,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

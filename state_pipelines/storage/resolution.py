@@ -49,13 +49,14 @@ from fsspec.implementations.local import LocalFileSystem
 from state_pipelines.errors import FormatError, OutOfReachError, StorageError, UsageError, Where
 from state_pipelines.redaction import redact, redact_path
 from state_pipelines.storage.documents import RepeatedKeyError, parse_yaml
-from state_pipelines.storage.faults import client_errors, explain
 from state_pipelines.storage.listing import parse_times_fast
 from state_pipelines.storage.locations import SCHEMES as GOOGLE_SCHEMES
 from state_pipelines.storage.locations import (
     Location,
     choose_token,
+    client_errors,
     complete_scheme,
+    explain,
     is_below,
     is_local,
     is_plain_name,

@@ -1,4 +1,4 @@
-"""Publication of a new snapshot: data files first, `_metadata` last, or nothing at all.
+"""Snapshots as directories: listed, published completely or not at all, and deleted.
 
 The manifest of a snapshot that this package wrote: sizes and checksums of its files, in a file beside `_metadata`.
 Flink reads only files that `_metadata` names, so that it ignores the manifest. docs/formats.md describes the format.
@@ -11,18 +11,25 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
+
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.arrow import ArrowFSWrapper
 
 from state_pipelines.errors import (
     FormatError,
     MissingFileError,
+    NotFoundError,
+    OutOfReachError,
     StateError,
     StorageError,
     TargetExistsError,
@@ -30,24 +37,43 @@ from state_pipelines.errors import (
     UsageError,
     Where,
 )
-from state_pipelines.storage.faults import request, translate, translating
 from state_pipelines.storage.files import (
     CHECKSUM,
+    FileEntry,
     RecordedFile,
     compute_checksum,
+    copy_inside,
     create_file,
     exists,
     file_size,
     is_directory,
     list_directory,
+    make_directory,
+    make_time,
     open_file,
     read_file,
     remove_directory,
     remove_file,
     replace_file,
+    to_entry,
 )
-from state_pipelines.storage.locations import Location, has_directories, is_below, is_local, join, parent
+from state_pipelines.storage.listing import LIST_THREADS, list_objects
+from state_pipelines.storage.locations import (
+    NO_BUCKET,
+    Location,
+    Threads,
+    has_directories,
+    is_below,
+    is_local,
+    is_s3,
+    join,
+    parent,
+    request,
+    translate,
+    translating,
+)
 from state_pipelines.storage.resolution import (
+    CHECKPOINT_DIRECTORY,
     MANIFEST_FILE,
     PENDING_METADATA,
     canonicalize,
@@ -55,15 +81,282 @@ from state_pipelines.storage.resolution import (
     find_scratch_target,
     is_own_file,
     locate_named,
+    open_parent,
     resolve,
 )
-from state_pipelines.storage.snapshot_listing import METADATA_FILE, SnapshotLocation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from types import TracebackType
 
+    from fsspec import AbstractFileSystem
+
     from state_pipelines.storage.resolution import PathMapping
+
+METADATA_FILE = "_metadata"
+"""Name of the file that makes a directory a snapshot (`AbstractFsCheckpointStorageAccess.METADATA_FILE_NAME`)."""
+
+MOST_METADATA = 2 << 30
+"""Bytes that a `_metadata` file may have: 10,000 handles in the state of each of 100 operators take a tenth of it."""
+
+
+@dataclass(frozen=True)
+class SnapshotLocation:
+    """Location of a snapshot.
+
+    Attributes:
+        directory: the exclusive directory; relative state handles start there.
+        metadata: the `_metadata` file.
+    """
+
+    directory: Location
+    metadata: Location
+
+
+def resolve_snapshot(path: str, **storage_options: Any) -> SnapshotLocation:
+    """The location of a snapshot, given its directory or its metadata file.
+
+    As `AbstractFsCheckpointStorageAccess.resolveCheckpointPointer`: a file is taken for the metadata and its directory
+    for the exclusive directory.
+
+    Raises:
+        NotFoundError: nothing is there, or a directory without `_metadata`.
+        UsageError: see `resolve`.
+    """
+    location = resolve(path, **storage_options)
+    inside = join(location, METADATA_FILE)
+    if exists(inside):
+        return SnapshotLocation(location, inside)
+    where = Where(file=str(location))
+    if not exists(location):
+        raise NotFoundError("nothing is there", where=where, hint="Give the directory of a snapshot or its _metadata")
+    if is_directory(location):
+        hint = "Give the directory that holds it (chk-…, savepoint-…); without the file a snapshot was never completed"
+        raise NotFoundError("the directory has no _metadata", where=where, hint=hint)
+    return SnapshotLocation(parent(location), location)
+
+
+def read_metadata_file(path: str, **storage_options: Any) -> tuple[SnapshotLocation, bytes]:
+    """Find a snapshot and read its metadata file, in one request where `path` is its directory or metadata file.
+
+    Args and errors as of `resolve_snapshot`.
+    """
+    location = resolve(path, **storage_options)
+    if location.name == METADATA_FILE:
+        wanted = SnapshotLocation(parent(location), location)
+    else:
+        wanted = SnapshotLocation(location, join(location, METADATA_FILE))
+    try:
+        return wanted, read_metadata_bytes(wanted.metadata)
+    except MissingFileError as error:
+        if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+            raise
+        if error.what == NO_BUCKET:
+            raise
+    found = resolve_snapshot(path, **storage_options)
+    return found, read_metadata_bytes(found.metadata)
+
+
+def read_metadata_bytes(location: Location) -> bytes:
+    """Read a `_metadata` file.
+
+    Raises:
+        FormatError: it has more than `MOST_METADATA` bytes.
+        MissingFileError: there is none, or it is a device, a pipe or a link to one.
+        StorageError: the storage fails.
+    """
+    return read_file(location, most=MOST_METADATA)
+
+
+RETENTION_DIRECTORY = "_retention"
+"""Directory at the top of a root that belongs to retention: pins, audit logs, quarantined files. Holds no snapshots."""
+
+# Directories beside the checkpoints of a job with files of state only, possibly very many of them
+# (`AbstractFsCheckpointStorageAccess.CHECKPOINT_SHARED_STATE_DIR`, `CHECKPOINT_TASK_OWNED_STATE_DIR`).
+_WITHOUT_SNAPSHOTS = frozenset({"shared", "taskowned", RETENTION_DIRECTORY})
+
+
+@dataclass(frozen=True)
+class SnapshotEntry:
+    """A snapshot in a listing; nothing of it has been read.
+
+    Attributes:
+        location: where it lies.
+        size: bytes of its `_metadata`.
+        modified: when `_metadata` was written, None when the storage does not say.
+    """
+
+    location: SnapshotLocation
+    size: int
+    modified: datetime | None
+
+
+def find_snapshots(root: Location, *, skip: Collection[str] = (), depth: int = 4) -> Iterator[SnapshotEntry]:
+    """Find every directory with a `_metadata` file at or below `root`, in the order of names; none inside another one.
+
+    On S3 this is one recursive listing, of which `shared`, `taskowned` and the rest of each snapshot are left out where
+    they are longer than a page; on other storages that are not local, the directories of a level are listed
+    `LIST_THREADS` at a time.
+
+    Args:
+        root: where to start; it need not exist.
+        skip: paths, as the file system of `root` writes them, of directories that are not visited.
+        depth: levels below `root` that are visited. Flink puts checkpoints at the second (job, checkpoint).
+
+    Raises:
+        MissingFileError: a directory below `root` cannot be listed.
+        StorageError: the storage fails.
+    """
+    if is_local(root):
+        yield from _find_local(root.filesystem, root.path, frozenset(skip), depth)
+    elif is_s3(root.filesystem):
+        yield from _find_objects(root, frozenset(skip), depth)
+    elif is_directory(root):
+        yield from _find_listed(root, frozenset(skip), depth)
+
+
+def _find_listed(root: Location, skip: frozenset[str], depth: int) -> Iterator[SnapshotEntry]:
+    found: list[SnapshotEntry] = []
+    level = [root]
+    with Threads(LIST_THREADS) as pool:
+        while level:
+            inner: list[Location] = []
+            for directory, entries in zip(level, pool.map(list_directory, level), strict=True):
+                files = [each for each in entries if each.location.name == METADATA_FILE and not each.is_directory]
+                found += [
+                    SnapshotEntry(SnapshotLocation(directory, each.location), each.size, each.modified)
+                    for each in files
+                ]
+                if not files:
+                    inner += [each.location for each in entries if each.is_directory]
+            level = [each for each in inner if each.name not in _WITHOUT_SNAPSHOTS and each.path not in skip]
+            level, depth = level if depth else [], depth - 1
+    yield from sorted(found, key=lambda entry: entry.location.directory.path.split("/"))
+
+
+def _find_local(
+    filesystem: AbstractFileSystem, directory: str, skip: frozenset[str], depth: int
+) -> Iterator[SnapshotEntry]:
+    """Walk directories without asking for the sizes of state files."""
+    location = Location(filesystem, directory)
+    inner: list[str] = []
+    with translating(location, "list the directory"):
+        try:
+            listed = os.scandir(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        with listed:
+            for entry in listed:
+                if entry.is_dir():
+                    if entry.name not in _WITHOUT_SNAPSHOTS and entry.path not in skip:
+                        inner.append(entry.path)
+                elif entry.name == METADATA_FILE:
+                    status = entry.stat()
+                    metadata = Location(filesystem, entry.path)
+                    modified = make_time(status.st_mtime)
+                    yield SnapshotEntry(SnapshotLocation(location, metadata), status.st_size, modified)
+                    return
+    if depth:
+        for each in sorted(inner):
+            yield from _find_local(filesystem, each, skip, depth - 1)
+
+
+def _find_objects(root: Location, skip: frozenset[str], depth: int) -> Iterator[SnapshotEntry]:
+    base = root.path.rstrip("/") + "/"
+    skipped = {path.rstrip("/")[len(base) :] + "/" for path in skip if path.startswith(base)}
+    found: set[str] = set()
+
+    def leave_out(key: str) -> str | None:
+        directories = key.split("/")[:-1]
+        above = ""
+        for level, name in enumerate(directories):
+            above += name + "/"
+            if name in _WITHOUT_SNAPSHOTS or level >= depth or above in skipped:
+                return above
+            # What comes before `_metadata` must not hide it when a range is listed a second time.
+            if above in found and key > above + METADATA_FILE:
+                return above
+        if key == above + METADATA_FILE:
+            found.add(above)
+        return None
+
+    # A directory above may turn out to be a snapshot as long as its `_metadata` may still be listed.
+    waiting: list[tuple[str, SnapshotEntry]] = []
+    last: str | None = None
+    for each in list_objects(root, leave_out):
+        key = each.path[len(base) :]
+        directory, _, name = key.rpartition("/")
+        if name == METADATA_FILE and (last is None or not _is_inside(directory, last)):
+            last = directory
+            location = Location(root.filesystem, f"{base}{directory}".rstrip("/"))
+            metadata = Location(root.filesystem, each.path)
+            waiting = [(inner, entry) for inner, entry in waiting if not _is_inside(inner, directory)]
+            waiting.append((directory, SnapshotEntry(SnapshotLocation(location, metadata), each.size, each.modified)))
+            if not directory:
+                break
+        while waiting and _is_settled(waiting[0][0], key):
+            yield waiting.pop(0)[1]
+    yield from (entry for _, entry in waiting)
+
+
+def _is_inside(directory: str, other: str) -> bool:
+    return not other or directory.startswith(other + "/")
+
+
+def _is_settled(directory: str, key: str) -> bool:
+    """Return whether no directory above one can have a `_metadata` that comes after `key` in the order of names."""
+    above = directory
+    while above:
+        above = above.rpartition("/")[0]
+        if (f"{above}/" if above else "") + METADATA_FILE > key:
+            return False
+    return True
+
+
+_RECENT = timedelta(minutes=1)
+"""Time after the end of a newer checkpoint in which Flink may still remove what that replaces."""
+
+_LONGEST_WAIT = 2.0
+_PAUSE = 0.1
+
+
+def is_removed(directory: Location) -> bool:
+    """Return whether a snapshot, of which a file is missing, is gone as a whole.
+
+    Flink deletes shared files and `_metadata` side by side (`SharedStateRegistry.unregisterUnusedState`,
+    `CheckpointsCleaner`). Where a newer checkpoint has just been completed, this waits up to two seconds for the end.
+
+    Args:
+        directory: of the snapshot.
+
+    Raises:
+        StorageError: the storage fails.
+    """
+    metadata = join(directory, METADATA_FILE)
+    if not exists(metadata):
+        # One that is not published yet is read for its proof.
+        return not exists(join(directory, f"{METADATA_FILE}.pending"))
+    if not _is_just_replaced(directory):
+        return False
+    until = time.monotonic() + _LONGEST_WAIT
+    while time.monotonic() < until:
+        time.sleep(_PAUSE)
+        if not exists(metadata):
+            return True
+    return False
+
+
+def _is_just_replaced(directory: Location) -> bool:
+    own = CHECKPOINT_DIRECTORY.fullmatch(directory.name)
+    if own is None:
+        return False
+    for each in find_snapshots(parent(directory), depth=1):
+        other = CHECKPOINT_DIRECTORY.fullmatch(each.location.directory.name)
+        is_recent = each.modified is not None and datetime.now(UTC) - each.modified < _RECENT
+        if other is not None and int(other[1]) > int(own[1]) and is_recent:
+            return True
+    return False
+
 
 _PREFIX = "state-pipelines-scratch-"
 _LOCK = ".lock"
@@ -626,3 +919,237 @@ def _are_partial(names: Collection[str]) -> bool:
 def _target_exists(target: Location) -> TargetExistsError:
     hint = "Choose a new directory; a snapshot is never overwritten"
     return TargetExistsError("the target holds something already", where=Where(file=str(target)), hint=hint)
+
+
+_THREADS = 16
+_BULK_SIZE = 1000
+# `rm` of fsspec expands these in paths and would remove every file that matches.
+_PATTERN_CHARACTERS = frozenset("*?[")
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def stat_files(
+    locations: Sequence[Location], roots: Sequence[Location] | None = None
+) -> list[FileEntry | StateError | None]:
+    """Size and time of every file, read from the storage and not from a cache.
+
+    Args:
+        locations: the files.
+        roots: for each file a directory above it, below which no symbolic link is followed; default its own directory.
+
+    Returns:
+        per location the entry, None for a file that does not exist, or the error of the storage (`StorageError`,
+        `MissingFileError`). A directory and a symbolic link are a `StateError`: they are not files.
+    """
+    return _map(_stat_file, _with_roots(locations, roots))
+
+
+def is_same_time(first: datetime | None, second: datetime | None) -> bool:
+    """Return whether two looks at a file gave the same time; some storages give whole seconds in one of two answers."""
+    if first is None or second is None:
+        return first is second
+    if 0 in (first.microsecond, second.microsecond):
+        return first.replace(microsecond=0) == second.replace(microsecond=0)
+    return first == second
+
+
+def delete_files(locations: Sequence[Location], roots: Sequence[Location] | None = None) -> list[StateError | None]:
+    """Delete files; a missing file counts as deleted.
+
+    Object stores delete many files per request. What they report about single files differs and is partly dropped by
+    their fsspec packages, so the storage is asked afterwards which files are still there.
+
+    Args:
+        locations: the files.
+        roots: as for `stat_files`.
+
+    Returns:
+        per location None, or why the file may still be there.
+    """
+    bulk: dict[AbstractFileSystem, list[Location]] = {}
+    for each in locations:
+        if _deletes_in_bulk(each):
+            bulk.setdefault(each.filesystem, []).append(each)
+    for filesystem, found in bulk.items():
+        for start in range(0, len(found), _BULK_SIZE):
+            _delete_in_bulk(filesystem, found[start : start + _BULK_SIZE])
+    files = _with_roots(locations, roots)
+    if not bulk:
+        return [_delete_file(each) for each in files]
+    left = [state is not None for state in stat_files(locations, roots)]
+    errors = iter(_map(_delete_file, [each for each, is_left in zip(files, left, strict=True) if is_left]))
+    return [next(errors) if is_left else None for is_left in left]
+
+
+def move_file(source: Location, target: Location, root: Location) -> None:
+    """Move a file within a file system: renamed where it is local, else copied and then deleted.
+
+    Args:
+        source: the file.
+        target: where it is to be; missing directories are created.
+        root: a directory above both, below which no symbolic link is followed.
+
+    Raises:
+        TargetExistsError: another file is at the target.
+        OutOfReachError: a symbolic link is between the root and one of them.
+        StateError: the storage refuses, or the copy has another size; the source is still there.
+    """
+    if is_local(source):
+        with (
+            translating(source, "move the file", writes=True),
+            open_parent(source, root) as (old, name),
+            open_parent(target, root, make=True) as (new, new_name),
+        ):
+            if _is_there(new_name, new):
+                raise _has_target(target)
+            os.rename(name, new_name, src_dir_fd=old, dst_dir_fd=new)
+        return
+    wanted, found = stat_files([source, target])
+    if not isinstance(wanted, FileEntry):
+        raise wanted or StateError("the file does not exist", where=Where(file=str(source)))
+    # An interrupted move leaves a copy.
+    if isinstance(found, FileEntry) and found.size != wanted.size:
+        raise _has_target(target)
+    if has_directories(target.filesystem):
+        make_directory(parent(target))
+    copy_inside(source, target, wanted.size)
+    (copied,) = stat_files([target])
+    if not isinstance(copied, FileEntry) or copied.size != wanted.size:
+        raise StateError("the copy is not complete", where=Where(file=str(target)), hint="The original was kept")
+    (error,) = delete_files([source])
+    if error is not None:
+        raise error
+
+
+def move_files(moves: Sequence[tuple[Location, Location, Location]]) -> list[StateError | None]:
+    """Move files as `move_file` does with the same three arguments; per file None or the error."""
+    return _map(_try_to_move, moves)
+
+
+def remove_empty_directory(location: Location, root: Location | None = None) -> bool:
+    """Remove a directory if it is empty; return whether it was removed.
+
+    Object stores have no directories. Arrow's file systems remove a directory only with its content, so that a file
+    created meanwhile would be lost: there the directory stays.
+
+    Args:
+        location: the directory.
+        root: a directory above it, below which no symbolic link is followed; default the one that holds it.
+    """
+    filesystem = location.filesystem
+    if is_local(location):
+        with suppress(OSError, OutOfReachError), open_parent(location, root or parent(location)) as (directory, name):
+            os.rmdir(name, dir_fd=directory)
+            return True
+        return False
+    if isinstance(filesystem, ArrowFSWrapper) or not has_directories(filesystem):
+        return False
+    try:
+        if list_directory(location):
+            return False
+        filesystem.rmdir(location.path)
+    except (OSError, StateError):
+        return False
+    return True
+
+
+def _with_roots(locations: Sequence[Location], roots: Sequence[Location] | None) -> list[tuple[Location, Location]]:
+    return list(zip(locations, map(parent, locations) if roots is None else roots, strict=True))
+
+
+def _is_there(name: str, directory: int) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _stat_file(file: tuple[Location, Location]) -> FileEntry | StateError | None:
+    location, root = file
+
+    def look() -> dict[str, object] | None:
+        if is_local(location):
+            return _stat_local(location, root)
+        location.filesystem.invalidate_cache(parent(location).path)
+        try:
+            info: dict[str, object] = location.filesystem.info(location.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return info
+
+    try:
+        info = request(location, "ask for size and time of the file", look)
+    except StateError as error:
+        return error
+    if info is None:
+        return None
+    if info["type"] != "file" or info.get("islink"):
+        return StateError("this is not a plain file", where=Where(file=str(location)))
+    return to_entry(location.filesystem, info)
+
+
+def _stat_local(location: Location, root: Location) -> dict[str, object] | None:
+    """Type, size and time of a local file as fsspec names them; links are not followed."""
+    try:
+        with open_parent(location, root) as (directory, name):
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    kind = "file" if stat.S_ISREG(status.st_mode) else "other"
+    return {"name": location.path, "type": kind, "size": status.st_size, "mtime": status.st_mtime}
+
+
+def _delete_in_bulk(filesystem: AbstractFileSystem, files: Sequence[Location]) -> None:
+    # A failed request leaves files, which are then deleted one by one with an error for each.
+    with suppress(StateError, FileNotFoundError):
+        request(files[0], "delete files", lambda: filesystem.rm([each.path for each in files]), writes=True)
+
+
+def _delete_file(file: tuple[Location, Location]) -> StateError | None:
+    location, root = file
+
+    def delete() -> None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if not is_local(location):
+                location.filesystem.rm_file(location.path)
+                return
+            with open_parent(location, root) as (directory, name):
+                os.unlink(name, dir_fd=directory)
+
+    try:
+        request(location, "delete the file", delete, writes=True)
+    except StateError as error:
+        return error
+    return None
+
+
+def _try_to_move(move: tuple[Location, Location, Location]) -> StateError | None:
+    try:
+        move_file(*move)
+    except StateError as error:
+        return error
+    return None
+
+
+def _deletes_in_bulk(location: Location) -> bool:
+    return isinstance(location.filesystem, AsyncFileSystem) and not _PATTERN_CHARACTERS & set(location.path)
+
+
+def _map(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    if len(items) < 2 or is_local(_location_of(items[0])):
+        return [function(item) for item in items]
+    with Threads(_THREADS) as pool:
+        return list(pool.map(function, items))
+
+
+def _location_of(item: object) -> Location:
+    location = item[0] if isinstance(item, tuple) else item
+    assert isinstance(location, Location)
+    return location
+
+
+def _has_target(target: Location) -> TargetExistsError:
+    return TargetExistsError("a file of this name exists already", where=Where(file=str(target)))

@@ -20,8 +20,7 @@ from fsspec.spec import AbstractBufferedFile
 from typing_extensions import override
 
 from state_pipelines.errors import MissingFileError, StateError
-from state_pipelines.storage.faults import client_errors, request, translating
-from state_pipelines.storage.locations import Location, Threads, is_azure, is_s3
+from state_pipelines.storage.locations import Location, Threads, client_errors, is_azure, is_s3, request, translating
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

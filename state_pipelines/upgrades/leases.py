@@ -21,9 +21,8 @@ from uuid import uuid4
 
 from state_pipelines.errors import MissingFileError, StateError, StorageError, TargetExistsError, UsageError, Where
 from state_pipelines.storage import Location, join, list_directory, read_file, replace_file
-from state_pipelines.storage.faults import translating
 from state_pipelines.storage.files import create_file_at_once, is_directory, remove_file
-from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.locations import is_local, translating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

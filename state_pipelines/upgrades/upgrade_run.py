@@ -24,7 +24,7 @@ from state_pipelines.flink.cluster import (
 from state_pipelines.operations.retention import pin_snapshot, unpin_snapshot
 from state_pipelines.storage import Location, resolve
 from state_pipelines.storage.locations import is_below
-from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.snapshot_writer import find_snapshots
 from state_pipelines.upgrades.leases import LeaseLostError
 from state_pipelines.upgrades.state_changes import (
     make_submission,

@@ -19,7 +19,7 @@ from state_pipelines.datastream import (
     Types,
     ValueStateDescriptor,
 )
-from state_pipelines.datastream.keyed_states import BackendKeyedStates
+from state_pipelines.datastream.table_states import BackendKeyedStates
 from state_pipelines.errors import ValueRangeError
 from state_pipelines.keyed.changelog.changes import METADATA_KEY_GROUP
 from state_pipelines.metadata.handles import KeyGroupRange, LoggedChange

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.backends.value_codecs import KeyContext
+from state_pipelines.backends.entry_store import KeyContext
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from state_pipelines.backends.value_codecs import make_codec, make_head_measure
+from state_pipelines.backends.entry_store import make_codec, make_head_measure
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.scalar.codec import read_value, write_value

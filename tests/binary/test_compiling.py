@@ -50,7 +50,7 @@ def test_a_kernel_is_made_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["codecs.programs.execution", "keyed.canonical", "keyed.hashing", "rocksdb", "snapshot"]
+    "module", ["codecs.programs.program", "keyed.canonical", "keyed.hashing", "rocksdb", "snapshot"]
 )
 def test_modules_with_kernels_are_imported_without_numba(module: str) -> None:
     code = f"import sys, state_pipelines.{module}; print('numba' in sys.modules)"

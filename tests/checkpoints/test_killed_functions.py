@@ -31,7 +31,7 @@ from state_pipelines.keyed.key_groups import compute_operator_index
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.write.keyed_rewrite import Format, make_file_name
-from state_pipelines.storage import Location, faults, join
+from state_pipelines.storage import Location, join, locations
 from tests.checkpoints.tasks import JOB, missing_files
 from tests.storages import CountedFileSystem, Fault, LostResponse, empty_counted
 
@@ -169,7 +169,7 @@ class Run:
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0)
+    monkeypatch.setattr(locations, "_FIRST_WAIT", 0)
     yield
     CountedFileSystem.rule = None
 

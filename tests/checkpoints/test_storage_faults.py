@@ -13,7 +13,7 @@ from state_pipelines.checkpoints.completed_checkpoints import find_checkpoints, 
 from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.checkpoints.options import CheckpointOptions
 from state_pipelines.errors import StateError
-from state_pipelines.storage import Location, faults, is_directory, join, list_directory
+from state_pipelines.storage import Location, is_directory, join, list_directory, locations
 from tests.checkpoints.tasks import Job, missing_files
 from tests.storages import CountedFileSystem, Fault, LostResponse, empty_counted
 
@@ -32,7 +32,7 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0)
+    monkeypatch.setattr(locations, "_FIRST_WAIT", 0)
     yield
     CountedFileSystem.rule = None
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.cli.balance import draw_bar, draw_borders, draw_key_groups
+from state_pipelines.cli.profile import draw_bar, draw_borders, draw_key_groups
 from state_pipelines.operations.balance import KeyGroupLoads, distribute
 
 if TYPE_CHECKING:

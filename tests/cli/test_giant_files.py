@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import StateError
-from state_pipelines.javaclasses.classpath import open_class_path
-from state_pipelines.metadata.references import StateCategory, StreamRole
+from state_pipelines.javaclasses import open_class_path
+from state_pipelines.metadata.streams import StateCategory, StreamRole
 from state_pipelines.storage import files
 from state_pipelines.storage.resolution import MANIFEST_FILE
 from tests.cli.test_wrong_use import require_wrong_use
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from state_pipelines.metadata.references import StreamReference
+    from state_pipelines.metadata.streams import StreamReference
     from tests.cli.conftest import Called
 
 GIANT = 20 << 30

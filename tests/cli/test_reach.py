@@ -9,7 +9,7 @@ import pytest
 
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle
-from state_pipelines.metadata.references import list_references, replace_stream_handles
+from state_pipelines.metadata.streams import list_references, replace_stream_handles
 from state_pipelines.operations.auditing import file_checks
 from state_pipelines.snapshot import open_snapshot
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.metadata.handles import StreamStateHandle
-    from state_pipelines.metadata.references import StreamReference
+    from state_pipelines.metadata.streams import StreamReference
     from tests.cli.conftest import Called
 
 SECRET = b"root:x:0:0:the secret of this machine\n"

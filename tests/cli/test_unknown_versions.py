@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.connectors.kafka_source import read_kafka_split
+from state_pipelines.connectors.kafka import read_kafka_split
 from state_pipelines.connectors.registry import Versioned
 from state_pipelines.errors import FormatError, StateError, UnsupportedVersionError, Where, unsupported_version
 from state_pipelines.keyed.changelog.changes import read_metadata_change
 from state_pipelines.keyed.header import read_keyed_header
 from state_pipelines.metadata import read_metadata
 from state_pipelines.operatorstate import read_operator_header
-from state_pipelines.serializers.snapshot_frames import read_nested_count, read_outer_version
+from state_pipelines.serializers.snapshot_classes import read_nested_count, read_outer_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from state_pipelines.cli.commands import COMMANDS
-from state_pipelines.storage import faults
+from state_pipelines.storage import locations
 from state_pipelines.storage import resolution as storage_options
 from state_pipelines.storage.resolution import has_valid_host
 from tests.snapshot.built import build_snapshot, list_operator
@@ -173,7 +173,7 @@ def test_storage_options_that_no_client_takes_are_named_without_their_values(
 ) -> None:
     root, options = WRONG_OPTIONS[case]
     pytest.importorskip({"s3": "s3fs", "http": "aiohttp", "abfs": "adlfs"}[root.partition("://")[0]])
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(locations, "_FIRST_WAIT", 0.0)
     monkeypatch.setattr(storage_options, "_registered", {})
     monkeypatch.delenv(storage_options.VARIABLE, raising=False)
     file = tmp_path / "storage.yaml"

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from state_pipelines.codecs.sql.binary_rows import BinaryRowValue, TimestampValue
+from state_pipelines.codecs.binary_rows import BinaryRowValue, TimestampValue
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.tree import LogicalType
 

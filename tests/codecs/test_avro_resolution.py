@@ -9,7 +9,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from state_pipelines.backends.value_codecs import make_codec
+from state_pipelines.backends.entry_store import make_codec
 from state_pipelines.codecs.avro import AvroBranch, AvroEnum, AvroMap, AvroRecord, make_resolution
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.codecs.value_conversion import ValueConversion

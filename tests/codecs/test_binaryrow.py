@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.codecs.sql.binary_rows import (
+from state_pipelines.codecs.binary_rows import (
     BinaryRowValue,
     TimestampValue,
     read_array,

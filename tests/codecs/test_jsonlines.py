@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from state_pipelines.binary.java_stream import JavaString
 from state_pipelines.codecs.avro import AvroBranch, AvroEnum, AvroMap, AvroRecord
+from state_pipelines.codecs.binary_rows import BinaryRowValue, TimestampValue
 from state_pipelines.codecs.java import (
     ArrayValue,
     BackReference,
@@ -25,7 +26,6 @@ from state_pipelines.codecs.java import (
     epoch_day,
 )
 from state_pipelines.codecs.json import access_times, dumps, sort_text, to_json, value_json
-from state_pipelines.codecs.sql.binary_rows import BinaryRowValue, TimestampValue
 from state_pipelines.errors import ValueRangeError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.tree import LogicalType

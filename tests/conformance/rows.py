@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.avro import AvroEnum, AvroMap, AvroRecord, AvroSchema, parse_avro_schema
+from state_pipelines.codecs.binary_rows import BinaryRowValue, TimestampValue
 from state_pipelines.codecs.columns import find_surrogate
 from state_pipelines.codecs.json import to_json
 from state_pipelines.codecs.kryo.kryo_columns import find_kryo
 from state_pipelines.codecs.serializer_layouts import complete, derive_layout
-from state_pipelines.codecs.sql.binary_rows import BinaryRowValue, TimestampValue
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import tree
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.operator_state import OperatorBroadcastState, OperatorListState
 

@@ -28,7 +28,7 @@ import json, sys
 import numpy as np
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.binary.data_views import Writer
-from state_pipelines.codecs.programs.execution import decode_spans, encode_array
+from state_pipelines.codecs.programs.program import decode_spans, encode_array
 from state_pipelines.codecs.json import to_json
 from state_pipelines.codecs.programs.program import compile_layout
 from state_pipelines.codecs.scalar.codec import read_value, write_value

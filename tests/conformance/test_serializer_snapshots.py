@@ -13,8 +13,8 @@ from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import find_surrogate, plan_columns, walk_layout
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, walk
 from state_pipelines.serializers import tree
-from state_pipelines.serializers.basic import SNAPSHOT_CLASSES
 from state_pipelines.serializers.build import basic, pojo
+from state_pipelines.serializers.java_types import SNAPSHOT_CLASSES
 from state_pipelines.serializers.registry import read_nested, registered_classes
 from tests.connectors.test_kafka_producer import state_serializer
 from tests.serializers import test_families, test_table

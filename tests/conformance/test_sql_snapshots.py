@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.codecs.sql.binary_rows import BinaryRowValue, write_row
+from state_pipelines.codecs.binary_rows import BinaryRowValue, write_row
 from state_pipelines.metadata import write_metadata
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import KeyedState

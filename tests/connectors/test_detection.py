@@ -24,8 +24,7 @@ from state_pipelines.connectors.committers import (
     Committables,
     SubtaskCommittables,
 )
-from state_pipelines.connectors.kafka_producer import TwoPhaseCommitState
-from state_pipelines.connectors.kafka_sink import KafkaCommittable, write_kafka_committable
+from state_pipelines.connectors.kafka import KafkaCommittable, TwoPhaseCommitState, write_kafka_committable
 from state_pipelines.connectors.registry import ConnectorStateKind, Versioned
 from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.serializers import tree

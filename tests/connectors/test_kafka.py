@@ -4,30 +4,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.connectors.kafka_sink import (
-    KafkaCommittable,
-    KafkaTransaction,
-    KafkaWriterState,
-    read_kafka_committable,
-    read_kafka_writer_state,
-    write_kafka_committable,
-    write_kafka_writer_state,
-    writer_rows,
-)
-from state_pipelines.connectors.kafka_source import (
+from state_pipelines.connectors.kafka import (
     NO_OFFSET,
     DynamicKafkaSplit,
     KafkaAssignment,
+    KafkaCommittable,
     KafkaEnumerator,
     KafkaSplit,
+    KafkaTransaction,
+    KafkaWriterState,
     enumerator_rows,
     read_dynamic_kafka_split,
+    read_kafka_committable,
     read_kafka_enumerator,
     read_kafka_split,
+    read_kafka_writer_state,
     split_rows,
     write_dynamic_kafka_split,
+    write_kafka_committable,
     write_kafka_enumerator,
     write_kafka_split,
+    write_kafka_writer_state,
+    writer_rows,
 )
 from state_pipelines.connectors.registry import Versioned
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.connectors.kinesis import (
+from state_pipelines.connectors.message_queues import (
     KinesisEnumerator,
     KinesisSplit,
-    enumerator_rows,
+    kinesis_enumerator_rows,
+    kinesis_split_rows,
     read_kinesis_enumerator,
     read_kinesis_split,
-    split_rows,
     write_kinesis_enumerator,
     write_kinesis_split,
 )
@@ -70,7 +70,7 @@ def test_what_kinesis_could_not_have_written_is_refused(data: bytes) -> None:
 
 
 def test_the_row_of_a_split_has_its_sequence_number() -> None:
-    (row,) = split_rows(SPLITS[2][1])
+    (row,) = kinesis_split_rows(SPLITS[2][1])
     assert (row["shard_id"], row["sequence_number"], row["timestamp"], row["finished"]) == (SHARD, "4959", None, True)
 
 
@@ -85,4 +85,4 @@ def test_every_version_of_the_enumerator_is_written(version: int) -> None:
 
 
 def test_the_rows_of_an_enumerator_say_what_is_assigned() -> None:
-    assert [row["status"] for row in enumerator_rows(ENUMERATORS[1][1])] == ["unassigned"]
+    assert [row["status"] for row in kinesis_enumerator_rows(ENUMERATORS[1][1])] == ["unassigned"]

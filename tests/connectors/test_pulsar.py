@@ -4,18 +4,18 @@ import pytest
 
 from state_pipelines.binary.java_stream import write_stream
 from state_pipelines.connectors import detect
-from state_pipelines.connectors.pulsar import (
+from state_pipelines.connectors.message_queues import (
     PulsarCommittable,
     PulsarEnumerator,
     PulsarPartition,
     PulsarSplit,
     committable_rows,
-    enumerator_rows,
+    pulsar_enumerator_rows,
+    pulsar_split_rows,
     read_message_id,
     read_pulsar_committable,
     read_pulsar_enumerator,
     read_pulsar_split,
-    split_rows,
     write_pulsar_committable,
     write_pulsar_enumerator,
     write_pulsar_split,
@@ -51,7 +51,7 @@ def test_every_version_of_a_split_is_read_and_written(version: int) -> None:
 
 def test_the_row_of_a_split_says_the_last_message() -> None:
     split = PulsarSplit(2, PulsarPartition(TOPIC, 3, ((0, 99),)), CURSOR, MESSAGE, (4, 5))
-    assert [*split_rows(split)] == [
+    assert [*pulsar_split_rows(split)] == [
         {
             "topic": TOPIC,
             "partition": 3,
@@ -66,7 +66,7 @@ def test_the_row_of_a_split_says_the_last_message() -> None:
 
 
 def test_a_split_that_was_not_read_yet_has_no_message() -> None:
-    (row,) = split_rows(PulsarSplit(2, PARTITIONS[2][1], CURSOR))
+    (row,) = pulsar_split_rows(PulsarSplit(2, PARTITIONS[2][1], CURSOR))
     assert (row["ledger_id"], row["transaction"]) == (None, None)
 
 
@@ -77,7 +77,7 @@ def test_every_version_of_the_enumerator_is_read_and_written(version: int) -> No
     state = read_pulsar_enumerator(data)
     assert state == PulsarEnumerator(version + 1, (partition,))
     assert write_pulsar_enumerator(state) == data
-    assert [row["topic"] for row in enumerator_rows(state)] == [TOPIC]
+    assert [row["topic"] for row in pulsar_enumerator_rows(state)] == [TOPIC]
 
 
 def test_committables_are_read_and_written() -> None:

@@ -4,19 +4,19 @@ import pytest
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.connectors import ConnectorState, detect, encode_elements
-from state_pipelines.connectors.registry import Versioned
-from state_pipelines.connectors.rocketmq import (
+from state_pipelines.connectors.message_queues import (
     NO_STOPPING_OFFSET,
     RocketMQEnumerator,
     RocketMQQueue,
     RocketMQSplit,
-    enumerator_rows,
     read_rocketmq_enumerator,
     read_rocketmq_split,
-    split_rows,
+    rocketmq_enumerator_rows,
+    rocketmq_split_rows,
     write_rocketmq_enumerator,
     write_rocketmq_split,
 )
+from state_pipelines.connectors.registry import Versioned
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, pojo, tuple_of
@@ -53,7 +53,7 @@ def test_every_version_of_a_split_is_read_and_written(version: int, data: bytes,
 
 
 def test_the_row_of_a_split_says_the_next_offset() -> None:
-    assert [*split_rows(RocketMQSplit(1, QUEUE, 42, NO_STOPPING_OFFSET, True))] == [
+    assert [*rocketmq_split_rows(RocketMQSplit(1, QUEUE, 42, NO_STOPPING_OFFSET, True))] == [
         {
             "topic": "orders",
             "broker": "broker-a",
@@ -70,7 +70,7 @@ def test_the_enumerator_is_read_and_written() -> None:
     state = read_rocketmq_enumerator(data)
     assert state == RocketMQEnumerator((QUEUE,))
     assert write_rocketmq_enumerator(state) == data
-    assert [*enumerator_rows(state)] == [{"topic": "orders", "broker": "broker-a", "queue_id": 3}]
+    assert [*rocketmq_enumerator_rows(state)] == [{"topic": "orders", "broker": "broker-a", "queue_id": 3}]
 
 
 def test_the_state_of_a_reader_is_that_of_rocketmq() -> None:

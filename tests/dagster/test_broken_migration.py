@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from state_pipelines.dagster.run_outcomes import NOT_EVALUATED
+from state_pipelines.dagster.failures import NOT_EVALUATED
 from tests.dagster.conftest import MIGRATIONS
 
 if TYPE_CHECKING:

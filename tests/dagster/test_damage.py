@@ -13,10 +13,9 @@ import pytest
 
 from state_pipelines.dagster import FlinkJob
 from state_pipelines.dagster.assets.snapshots import build_restore_audit
-from state_pipelines.dagster.failures import ERROR_TAG, OPERATOR_TAG, reporting_failures
+from state_pipelines.dagster.failures import ERROR_TAG, NOT_EVALUATED, OPERATOR_TAG, read_outcome, reporting_failures
 from state_pipelines.dagster.flink_asset import SKIPPED_TAG, AssetStep, flink_asset
 from state_pipelines.dagster.partitions import make_partition_key
-from state_pipelines.dagster.run_outcomes import NOT_EVALUATED, read_outcome
 from state_pipelines.errors import FormatError, NotFoundError, StorageError, Where
 from tests.dagster.conftest import SAVEPOINTS
 

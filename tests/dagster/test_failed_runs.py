@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 
 from state_pipelines.dagster import FlinkJob
-from state_pipelines.dagster.run_outcomes import read_outcome
+from state_pipelines.dagster.failures import read_outcome
 from state_pipelines.dagster.sensors.failed_runs import JOB_TAG, REPORTED_TAG, build_failed_runs, post
 from tests.dagster.conftest import build
 from tests.dagster.failing_jobs import execute_failing

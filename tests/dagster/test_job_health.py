@@ -9,10 +9,10 @@ import dagster as dg
 import pytest
 from pydantic import ValidationError
 
-from state_pipelines.dagster import FlinkJob, build_flink_job, scheduled_savepoints
-from state_pipelines.dagster.scheduled_savepoints import build_savepoint_schedules
-from state_pipelines.dagster.sensors import job_health as sensor_module
-from state_pipelines.dagster.sensors.job_health import HEARTBEAT, build_job_health_sensor
+from state_pipelines.dagster import FlinkJob, build_flink_job, jobs
+from state_pipelines.dagster import job_health as sensor_module
+from state_pipelines.dagster.job_health import HEARTBEAT, build_job_health_sensor
+from state_pipelines.dagster.jobs import build_savepoint_schedules
 from state_pipelines.upgrades.savepoint_policy import find_savepoint_records
 from tests.clusters.recorded_job import EXPIRED, NOW, arrange, complete, fail, fail_job
 from tests.clusters.servers import Server, serving
@@ -149,7 +149,7 @@ def test_scheduled_savepoints_are_requested_taken_and_red_when_they_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = MemoryCluster(SNAPSHOT)
-    monkeypatch.setattr(scheduled_savepoints, "connect", lambda settings, directory: cluster)
+    monkeypatch.setattr(jobs, "connect", lambda settings, directory: cluster)
     policy = {"native": "daily", "directory": str(tmp_path / "savepoints"), "timeout": "5s"}
     job = make_job(tmp_path, "http://127.0.0.1:1", savepoints=policy)
     (schedule,) = build_savepoint_schedules(job)

@@ -127,7 +127,7 @@ def test_a_savepoint_beyond_the_limit_does_not_make_the_flink_job_fresh(watcher:
 
 
 def test_an_idle_tick_stores_the_digest_of_a_long_cursor(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("state_pipelines.dagster.stored_cursors._LONGEST", 0)
+    monkeypatch.setattr("state_pipelines.dagster.triggers._LONGEST", 0)
     watcher.copy("2.2", "job/savepoint-1")
     assert len(watcher.tick()) == 1
     first = watcher.cursor

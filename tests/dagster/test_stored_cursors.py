@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from state_pipelines.dagster import FlinkJob
-from state_pipelines.dagster.stored_cursors import load_cursor, share_instance, store_cursor
+from state_pipelines.dagster.triggers import load_cursor, share_instance, store_cursor
 from state_pipelines.errors import FormatError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from state_pipelines.datastream import (
     Types,
     ValueStateDescriptor,
 )
-from state_pipelines.keyed.hashing.hash_expressions import parse_hash_expression
+from state_pipelines.keyed.hashing.class_hashes import parse_hash_expression
 from state_pipelines.keyed.key_groups import compute_operator_index
 
 if TYPE_CHECKING:

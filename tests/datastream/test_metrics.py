@@ -17,7 +17,7 @@ from state_pipelines.datastream import (
     ValueStateDescriptor,
 )
 from state_pipelines.datastream.functions import MetricGroup, MetricValue, combine_metrics
-from state_pipelines.datastream.keyed_states import LatencyTracking
+from state_pipelines.datastream.table_states import LatencyTracking
 
 
 def test_every_kind_of_metric_is_reported() -> None:

@@ -22,7 +22,7 @@ from state_pipelines.datastream import (
     Types,
     ValueStateDescriptor,
 )
-from state_pipelines.datastream.keyed_states import find_coder
+from state_pipelines.datastream.table_states import find_coder
 from state_pipelines.errors import StateMigrationError, UnsupportedError
 from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.snapshot import open_snapshot

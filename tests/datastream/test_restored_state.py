@@ -22,10 +22,10 @@ from state_pipelines.datastream import (
     ValueStateDescriptor,
 )
 from state_pipelines.errors import IncompatibleError, UsageError
-from state_pipelines.keyed.hashing.hash_expressions import parse_hash_expression
+from state_pipelines.keyed.hashing.class_hashes import parse_hash_expression
 from state_pipelines.serializers import tree
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import StateKind
 from tests.datastream.operators import Script, Scripted
 from tests.datastream.test_states import Add, Average
 from tests.flink.harness import diff_entries

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from state_pipelines.binary.data_views import Reader, Writer
     from state_pipelines.codecs.json import Json
     from state_pipelines.codecs.layout import Derive
-    from state_pipelines.serializers.snapshot_frames import CompositeMarks
+    from state_pipelines.serializers.snapshot_classes import CompositeMarks
 
 NOTE = "classic.NoteSerializer$NoteSnapshot"
 LABELLED_MAP = "classic.LabelledMapSerializer$LabelledMapSnapshot"

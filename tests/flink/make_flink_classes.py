@@ -21,7 +21,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from state_pipelines.javaclasses.classfile import parse_class
+from state_pipelines.javaclasses import parse_class
 from state_pipelines.serializers.snapshot_classes import CLASSES_FILE, format_classes
 
 if TYPE_CHECKING:

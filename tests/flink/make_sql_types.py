@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.serializers.sql_types import RECORDED_FILE, format_recorded
+from state_pipelines.serializers.table_runtime import RECORDED_FILE, format_recorded
 from state_pipelines.sql.planner import start_java
 from tests.flink.harness import ROOT, VERSIONS, install_libraries
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.metadata.handles import StreamStateHandle
-    from state_pipelines.metadata.references import StreamReference
+    from state_pipelines.metadata.streams import StreamReference
     from state_pipelines.snapshot import Snapshot
 
 pytestmark = pytest.mark.flink

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.javaclasses.classfile import parse_class
+from state_pipelines.javaclasses import parse_class
 from tests.flink import harness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.javaclasses.classfile import JavaClass
+    from state_pipelines.javaclasses import JavaClass
 
 pytestmark = pytest.mark.flink
 

@@ -9,8 +9,7 @@ import pytest
 
 from state_pipelines.codecs.kryo.classes import ARRAY, JavaType
 from state_pipelines.errors import FormatError, MissingFileError, UsageError
-from state_pipelines.javaclasses.classfile import parse_class
-from state_pipelines.javaclasses.classpath import open_class_path
+from state_pipelines.javaclasses import open_class_path, parse_class
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state_pipelines import javaclasses
 from state_pipelines.codecs.kryo.classes import OBJECT_NAME, ClassDeclaration, JavaType, load_classes
 from state_pipelines.errors import StateError, UsageError
-from state_pipelines.javaclasses import classpath, load_field_lists
-from state_pipelines.javaclasses.classfile import ENUM_NAME, RECORD_NAME, JavaClass, JavaField
-from state_pipelines.javaclasses.classpath import (
+from state_pipelines.javaclasses import (
+    ENUM_NAME,
+    RECORD_NAME,
     ClassDeclarations,
     ClassFieldLists,
     ClassPath,
     GivenClass,
+    JavaClass,
+    JavaField,
     describe_class,
+    load_field_lists,
 )
 from tests.javaclasses.test_classfile import ENUM, GENERIC, RECORD
 
@@ -174,7 +178,7 @@ def test_the_classes_of_a_jar_are_bounded_together(tmp_path: Path, monkeypatch: 
         for number in range(9):
             jar.writestr(f"A{number}.class", compiled)
     lists = load_field_lists([str(tmp_path / "many.jar")])
-    monkeypatch.setattr(classpath, "MAX_JAR_CLASSES", 9 * len(compiled) - 1)
+    monkeypatch.setattr(javaclasses, "MAX_JAR_CLASSES", 9 * len(compiled) - 1)
     with pytest.raises(UsageError, match="the classes of the jar have more than"):
         lists.list_subclasses("A")
 

@@ -17,9 +17,9 @@ from state_pipelines.keyed.key_groups import assign_key_groups
 from state_pipelines.serializers import build
 from state_pipelines.serializers.beam import BYTE_BUFFER_CODER
 from state_pipelines.serializers.compatibility import Outcome, resolve
-from state_pipelines.serializers.registered_states import BackendStateType, StateMetaInfo
 from state_pipelines.serializers.registry import read_nested
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import BackendStateType, StateMetaInfo
 from state_pipelines.snapshot import open_snapshot
 from tests.serializers.javacoders import CODERS, WINDOWED, WINDOWS, coder, legacy_snapshot
 

@@ -12,7 +12,7 @@ from state_pipelines.errors import UsageError, ValueRangeError
 from state_pipelines.keyed.hashing import parse_hash_expression
 from state_pipelines.keyed.key_groups import assign_key_group, assign_key_groups
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.keyed.row_encoding import RecordEncoder
+from state_pipelines.keyed.state_table import RecordEncoder
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of, pojo, ttl
 from state_pipelines.serializers.state_meta_info import keyed_state
 from tests.keyed.key_group_lines import read_recorded

@@ -10,7 +10,7 @@ from state_pipelines.errors import FormatError, UnknownSerializerError, Unsuppor
 from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, write_keyed_header
 from state_pipelines.metadata.checkpoint import read_metadata
 from state_pipelines.metadata.handles import ByteStreamStateHandle, RelativeFileStateHandle
-from state_pipelines.metadata.references import StateCategory, StreamRole, list_references
+from state_pipelines.metadata.streams import StateCategory, StreamRole, list_references
 from state_pipelines.serializers import build
 from state_pipelines.serializers.state_meta_info import keyed_state
 

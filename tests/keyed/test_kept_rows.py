@@ -14,10 +14,9 @@ from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.scalar.codec import write_value
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed.record_layout import KeyedLayout
-from state_pipelines.keyed.row_encoding import RecordEncoder
-from state_pipelines.keyed.state_table import KeyedTable, TableOptions
+from state_pipelines.keyed.state_table import KeyedTable, RecordEncoder, TableOptions
 from state_pipelines.serializers import build, tree
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 
 I32, I64 = lay.Primitive(lay.PrimitiveKind.I32), lay.Primitive(lay.PrimitiveKind.I64)
 CLASSES = load_classes("final shop.Point: [x: int, y: int]")

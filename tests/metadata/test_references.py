@@ -28,7 +28,7 @@ from state_pipelines.metadata.handles import (
     SegmentFileStateHandle,
     StreamStateHandle,
 )
-from state_pipelines.metadata.references import (
+from state_pipelines.metadata.streams import (
     StateCategory,
     StreamReference,
     StreamRole,

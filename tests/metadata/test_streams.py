@@ -20,11 +20,11 @@ from state_pipelines.metadata.handles import (
     SegmentFileStateHandle,
     StreamStateHandle,
 )
-from state_pipelines.metadata.references import list_references
 from state_pipelines.metadata.streams import (
     StateStream,
     check_stream,
     copy_stream,
+    list_references,
     locate_file,
     open_stream,
     read_stream_range,

@@ -23,9 +23,8 @@ from state_pipelines.operations.jobs.job_state import JobDescription, JobOperato
 from state_pipelines.operations.migration import load_migration
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import parse
-from state_pipelines.serializers.tree import Opaque, Serializer
+from state_pipelines.serializers.tree import Opaque, Serializer, StateKind
 from state_pipelines.snapshot import Snapshot, open_snapshot
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "orders"

@@ -12,8 +12,7 @@ from state_pipelines.operations.check.check_report import Action
 from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject, describe_job
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome, SerializerDifference
-from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.serializers.tree import LogicalType, RowData, Serializer
+from state_pipelines.serializers.tree import LogicalType, RowData, Serializer, StateKind
 from state_pipelines.snapshot import open_snapshot
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.kryo.classes import JavaType
 from state_pipelines.codecs.kryo.values import ClassTable
 from state_pipelines.errors import NotFoundError, StateError, UsageError
-from state_pipelines.javaclasses.classfile import JavaClass
-from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
+from state_pipelines.javaclasses import ClassPath, GivenClass, JavaClass, open_class_path
 from state_pipelines.operations.check.check import CheckReport, CheckVerdict, StateCheck, check_jobs
 from state_pipelines.operations.jobs.job_files import load_job
 from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject
@@ -28,10 +27,9 @@ from state_pipelines.operations.jobs.retyped_job import (
 )
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome
-from state_pipelines.serializers.objects import KryoConfig
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.java_types import KryoConfig
 from state_pipelines.serializers.text import describe, parse
-from state_pipelines.serializers.tree import Kryo, KryoRegistration
+from state_pipelines.serializers.tree import Kryo, KryoRegistration, StateKind
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from state_pipelines.operations.migration import Direction, dump_migration, load
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, enum, list_of, map_of, pojo, row
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,9 +18,9 @@ from state_pipelines.operations.migration.structs import KnownConnector, PlanCon
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, pojo, timer
 from state_pipelines.serializers.compatibility import Outcome
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import keyed_state, operator_list, priority_queue
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import StateKind
 from tests.connectors.test_beam import MARK
 from tests.connectors.test_beam import serializer as beam_serializer
 

@@ -13,8 +13,7 @@ from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import FormatError
 from state_pipelines.keyed.canonical import CanonicalFile, copy_records, open_canonical
 from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat
-from state_pipelines.keyed.row_encoding import RecordEncoder
-from state_pipelines.keyed.state_table import TableOptions
+from state_pipelines.keyed.state_table import RecordEncoder, TableOptions
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.write import keyed_rewrite

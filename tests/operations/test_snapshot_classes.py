@@ -12,15 +12,13 @@ import pytest
 from state_pipelines.cli.check import show_check
 from state_pipelines.cli.display import make_console
 from state_pipelines.codecs.kryo.classes import JavaType
-from state_pipelines.javaclasses.classfile import JavaClass, JavaMethod, Nesting
-from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
+from state_pipelines.javaclasses import ClassPath, GivenClass, JavaClass, JavaMethod, Nesting, open_class_path
 from state_pipelines.operations.check.check_report import CheckReport, CheckVerdict
 from state_pipelines.operations.check.class_checks import judge_snapshot_classes
 from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.compatibility import Outcome
-from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.serializers.tree import Opaque
+from state_pipelines.serializers.tree import Opaque, StateKind
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.codecs.kryo.classes import JavaType
-from state_pipelines.javaclasses import list_fields
-from state_pipelines.javaclasses.classfile import JavaClass, JavaField, JavaMethod
-from state_pipelines.javaclasses.classpath import ClassPath, GivenClass
+from state_pipelines.javaclasses import ClassPath, GivenClass, JavaClass, JavaField, JavaMethod, list_fields
 from state_pipelines.operations.check.check import CheckReport, CheckVerdict, check_jobs
 from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject
 from state_pipelines.operations.jobs.new_job import NewCode
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome
-from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.serializers.tree import Kryo, Serializer
+from state_pipelines.serializers.tree import Kryo, Serializer, StateKind
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,7 @@ import pytest
 
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.kryo.classes import JavaType, parse_type
-from state_pipelines.javaclasses.classfile import JavaClass, JavaField, JavaMethod
-from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
+from state_pipelines.javaclasses import ClassPath, GivenClass, JavaClass, JavaField, JavaMethod, open_class_path
 from state_pipelines.operations.jobs.type_extraction import TypeExtraction, UnresolvedType, carry_over
 from state_pipelines.serializers.text import describe, parse
 from state_pipelines.serializers.tree import Kryo, Pojo

@@ -15,9 +15,8 @@ from state_pipelines.operations.migration.drafting import draft_from_report, exp
 from state_pipelines.operations.migration.migration_files import Change, Migration
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome, SerializerDifference
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import Kryo, Serializer
+from state_pipelines.serializers.tree import Kryo, Serializer, StateKind
 from state_pipelines.snapshot import declare, open_snapshot
 
 SHOP = Path(__file__).resolve().parents[2] / "examples" / "upgrade" / "savepoint"

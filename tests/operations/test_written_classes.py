@@ -7,8 +7,7 @@ import pytest
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.kryo.classes import FieldLists, JavaType
-from state_pipelines.javaclasses.classfile import JavaClass, JavaField
-from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, list_fields
+from state_pipelines.javaclasses import ClassPath, GivenClass, JavaClass, JavaField, list_fields
 from state_pipelines.operations.check.class_checks import DataClasses, WrittenClasses
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome, SerializerDifference

@@ -9,7 +9,7 @@ from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import FormatError, UnknownSerializerError, UnsupportedError, UsageError
 from state_pipelines.metadata.checkpoint import read_metadata
 from state_pipelines.metadata.handles import ByteStreamStateHandle, RelativeFileStateHandle
-from state_pipelines.metadata.references import StateCategory, list_references
+from state_pipelines.metadata.streams import StateCategory, list_references
 from state_pipelines.operatorstate import OperatorHeader, read_operator_header, write_operator_header
 from state_pipelines.serializers import build
 from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list

@@ -23,14 +23,13 @@ import numpy as np
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.binary.java_stream import JavaArray, JavaClassData, JavaClassDesc, JavaObject, write_stream
 from state_pipelines.binary.snappy_frames import STREAM_ID
+from state_pipelines.codecs.binary_rows import write_array
 from state_pipelines.codecs.json import dumps, to_json, value_json
 from state_pipelines.codecs.kryo import read_kryo_span
 from state_pipelines.codecs.pickles import Pickled
-from state_pipelines.codecs.programs.execution import decode_spans
-from state_pipelines.codecs.programs.program import compile_layout
+from state_pipelines.codecs.programs.program import compile_layout, decode_spans
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.codecs.sql.binary_rows import write_array
 from state_pipelines.errors import StateError
 from state_pipelines.metadata import read_metadata
 from state_pipelines.serializers.build import array_list_of, avro, basic, list_of

@@ -23,8 +23,7 @@ from state_pipelines.codecs.kryo import load_classes, read_kryo
 from state_pipelines.codecs.pickles import pickle_json, read_pickle
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import StateError
-from state_pipelines.javaclasses.classfile import parse_class, read_super_classes
-from state_pipelines.javaclasses.classpath import open_class_path
+from state_pipelines.javaclasses import open_class_path, parse_class, read_super_classes
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.migration.migration_files import load_migration

@@ -33,10 +33,9 @@ from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.rescale import MergeRequest, RescaleRequest
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule
 from state_pipelines.operations.write.transaction import SnapshotTransaction
-from state_pipelines.spark.writer import StateWriter
-from state_pipelines.storage import METADATA_FILE, Location, exists, faults, join, list_files, resolve
-from state_pipelines.storage.snapshot_listing import find_snapshots
-from state_pipelines.storage.snapshot_writer import discard_partial
+from state_pipelines.spark.record_encoding import StateWriter
+from state_pipelines.storage import METADATA_FILE, Location, exists, join, list_files, locations, resolve
+from state_pipelines.storage.snapshot_writer import discard_partial, find_snapshots
 from tests.storages import CountedFileSystem, Fault, LostRequest, LostResponse, empty_counted
 
 if TYPE_CHECKING:
@@ -193,7 +192,7 @@ def without_waits() -> Iterator[None]:
     """Requests are repeated at once, and the faults of this module are those of a client."""
     kinds = tuple((__name__, kind.__name__) for kind in (HttpFault, FlexibleChecksumError, IncompleteRead))
     try:
-        with patch.object(faults, "_FIRST_WAIT", 0.0), patch.object(faults, "_CLIENT_ERRORS", kinds):
+        with patch.object(locations, "_FIRST_WAIT", 0.0), patch.object(locations, "_CLIENT_ERRORS", kinds):
             yield
     finally:
         CountedFileSystem.rule = None

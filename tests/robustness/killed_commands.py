@@ -25,7 +25,7 @@ from state_pipelines.errors import StateError
 from state_pipelines.operations.dump import dump
 from state_pipelines.storage import METADATA_FILE, resolve
 from state_pipelines.storage.resolution import find_scratch_target
-from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.snapshot_writer import find_snapshots
 from tests.robustness.__main__ import write
 from tests.robustness.faulty_writers import DESCRIPTION, first_key, generated, make_rows
 from tests.robustness.local_calls import WAYS, LocalCalls

@@ -29,7 +29,7 @@ from state_pipelines import open_snapshot
 from state_pipelines.errors import IncompatibleError, NotFoundError, UsageError
 from state_pipelines.metadata import list_references, read_metadata, replace_stream_handles, write_metadata
 from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle
-from state_pipelines.metadata.references import StreamRole
+from state_pipelines.metadata.streams import StreamRole
 from state_pipelines.operations.auditing import Depth, Severity, audit_snapshot
 from state_pipelines.operations.retention import (
     ApplyLimits,

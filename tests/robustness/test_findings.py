@@ -12,8 +12,7 @@ import pytest
 
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError
 from state_pipelines.metadata.handles import ByteStreamStateHandle
-from state_pipelines.metadata.references import replace_stream_handles
-from state_pipelines.metadata.streams import read_whole_stream
+from state_pipelines.metadata.streams import read_whole_stream, replace_stream_handles
 from state_pipelines.operations.balance import measure_balance
 from state_pipelines.operations.convert import convert
 from state_pipelines.operations.diff.diff import diff

@@ -11,7 +11,7 @@ import pytest
 import state_pipelines as sp
 from state_pipelines.metadata import list_references
 from state_pipelines.metadata.handles import RelativeFileStateHandle
-from state_pipelines.metadata.references import StateCategory
+from state_pipelines.metadata.streams import StateCategory
 from state_pipelines.operations.auditing import audit_snapshot
 from tests.robustness.snapshot_readers import choose
 

@@ -18,7 +18,7 @@ from state_pipelines.serializers.tree import Composite, Serializer
 
 if TYPE_CHECKING:
     from state_pipelines.binary.data_views import Reader, Writer
-    from state_pipelines.serializers.snapshot_frames import CompositeMarks, Head
+    from state_pipelines.serializers.snapshot_classes import CompositeMarks, Head
 
 LEVEL = "compat.LevelSerializer$LevelSerializerSnapshot"
 OLD_STYLE = "compat.OldStyleSerializer$OldStyleSerializerSnapshot"

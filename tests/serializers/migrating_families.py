@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from state_pipelines.binary.data_views import Reader, Writer
     from state_pipelines.codecs.json import Json
     from state_pipelines.codecs.layout import Derive
-    from state_pipelines.serializers.snapshot_frames import CompositeMarks, Head
+    from state_pipelines.serializers.snapshot_classes import CompositeMarks, Head
 
 COUNTER = "migrating.CounterSerializer$CounterSnapshot"
 PRICE = "migrating.PriceSerializer$PriceSnapshot"

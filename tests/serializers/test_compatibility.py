@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.serializers import build, composites
+from state_pipelines.serializers import build, java_types
 from state_pipelines.serializers.compatibility import Outcome, resolve, wrap_ttl_aware
 from state_pipelines.serializers.compatibility.objects import find_kryo
 from state_pipelines.serializers.text import parse
@@ -367,7 +367,7 @@ def test_the_either_of_old_releases_is_the_one_of_today() -> None:
     legacy = "org.apache.flink.api.java.typeutils.runtime.EitherSerializerSnapshot"
     new = build.either(LONG, STRING)
     assert outcome(replace(new, snapshot_class=legacy), new) is AS_IS
-    assert new.snapshot_class == composites.EITHER
+    assert new.snapshot_class == java_types.EITHER
 
 
 # Table types

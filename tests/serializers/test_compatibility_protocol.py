@@ -18,7 +18,7 @@ from tests.serializers.custom_families import BOX, LEVEL, PLAIN, SUCCESSOR, Box,
 from tests.serializers.literals import LONG, STRING, composite, i32, outer, utf
 
 if TYPE_CHECKING:
-    from state_pipelines.serializers.snapshot_frames import Head
+    from state_pipelines.serializers.snapshot_classes import Head
 
 STRINGS = build.basic("String")
 

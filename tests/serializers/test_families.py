@@ -4,8 +4,8 @@ import pytest
 
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import FormatError, UnsupportedError
-from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
+from state_pipelines.serializers import java_types as basics
 from state_pipelines.serializers.registry import read_nested, write_nested
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import (

@@ -4,7 +4,7 @@ import pytest
 
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import FormatError, UnsupportedError, UnsupportedVersionError
-from state_pipelines.serializers.snapshot_frames import (
+from state_pipelines.serializers.snapshot_classes import (
     Head,
     read_composite_header,
     read_head,

@@ -14,7 +14,7 @@ from state_pipelines.serializers.registry import register_composite
 from state_pipelines.serializers.tree import Composite, Serializer
 
 if TYPE_CHECKING:
-    from state_pipelines.serializers.snapshot_frames import CompositeMarks
+    from state_pipelines.serializers.snapshot_classes import CompositeMarks
 
 PURSE = "a.PurseSerializer$PurseSnapshot"
 

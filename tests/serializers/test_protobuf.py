@@ -19,7 +19,7 @@ from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layo
 from state_pipelines.errors import FormatError, UnsupportedError, UnsupportedVersionError
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome, resolve
-from state_pipelines.serializers.objects import SNAPSHOT_CLASS
+from state_pipelines.serializers.java_types import SNAPSHOT_CLASS
 from state_pipelines.serializers.registry import read_nested, write_nested
 from state_pipelines.serializers.text import describe, parse, spell
 from state_pipelines.serializers.tree import Protobuf

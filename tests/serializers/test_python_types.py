@@ -13,9 +13,9 @@ from state_pipelines.serializers.python_types import (
     parse_python_declaration,
     parse_python_type,
 )
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.registry import write_snapshot
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import StateKind
 
 
 @pytest.mark.parametrize(

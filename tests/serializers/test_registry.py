@@ -20,13 +20,13 @@ from state_pipelines.serializers.registry import (
     write_nested,
     write_snapshot,
 )
-from state_pipelines.serializers.snapshot_frames import write_head
+from state_pipelines.serializers.snapshot_classes import write_head
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Basic, BasicKind, Serializer
 from tests.serializers.literals import BASE, LONG, LONG_CLASS, STRING, UNKNOWN_CLASS, composite, outer, versioned
 
 if TYPE_CHECKING:
-    from state_pipelines.serializers.snapshot_frames import Head
+    from state_pipelines.serializers.snapshot_classes import Head
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,16 @@ from state_pipelines.keyed.hashing import parse_hash_expression
 from state_pipelines.operations.rescale import rescale
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome, resolve
+from state_pipelines.serializers.java_types import (
+    CASE_CLASS,
+    COLLECTION,
+    COPRODUCT,
+    MAPPED,
+    MUTABLE_MAP,
+    PACKAGE,
+    SCALA_MAP,
+)
 from state_pipelines.serializers.registry import read_nested, write_nested
-from state_pipelines.serializers.scala import CASE_CLASS, COLLECTION, COPRODUCT, MAP, MAPPED, MUTABLE_MAP, PACKAGE
 from state_pipelines.serializers.text import describe, parse, spell
 from state_pipelines.serializers.tree import (
     CaseClass,
@@ -78,7 +86,7 @@ def mapped(version: int) -> Mapped:
     return Mapped(snapshot_class=MAPPED, snapshot_version=version, mapper=mapper, inner=BYTES)
 
 
-def map_of(version: int, key: Serializer, value: Serializer, snapshot_class: str = MAP) -> ScalaMap:
+def map_of(version: int, key: Serializer, value: Serializer, snapshot_class: str = SCALA_MAP) -> ScalaMap:
     return ScalaMap(snapshot_class=snapshot_class, snapshot_version=version, key=key, value=value)
 
 
@@ -114,7 +122,7 @@ def test_snapshots_are_read_as_they_are_written(node: CaseClass) -> None:
 def test_an_unversioned_snapshot_has_no_versions_and_the_class_of_a_mapped_serializer() -> None:
     raw = encode(map_of(1, mapped(1), INT))
     expected = Writer()
-    expected.utf(MAP)
+    expected.utf(SCALA_MAP)
     expected.i32(1)
     expected.utf(MAPPED)
     expected.utf("org.apache.flinkx.api.mapper.UuidMapper")

@@ -10,7 +10,7 @@ from state_pipelines.binary.data_views import Writer
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers.build import basic, list_of, map_of
 from state_pipelines.serializers.registry import write_nested
-from state_pipelines.serializers.sql_types import MAP_VIEW, RECORDED_FILE, make_column, make_row, parse_sql_type
+from state_pipelines.serializers.table_runtime import MAP_VIEW, RECORDED_FILE, make_column, make_row, parse_sql_type
 from state_pipelines.serializers.text import describe, parse
 from state_pipelines.serializers.tree import BasicKind, LogicalType, RowData
 from tests.flink.make_sql_types import OTHERS_FILE

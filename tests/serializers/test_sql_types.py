@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.serializers.sql_types import parse_sql_type
+from state_pipelines.serializers.table_runtime import parse_sql_type
 from state_pipelines.serializers.text import describe_type
 
 

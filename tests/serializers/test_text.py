@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.errors import UsageError
-from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
+from state_pipelines.serializers import java_types as basics
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 from state_pipelines.serializers.text import describe, parse, spell
 from state_pipelines.serializers.tree import Kryo, Pojo, Serializer

@@ -6,9 +6,8 @@ import pyarrow as pa
 import pytest
 
 from state_pipelines.connectors import ConnectorState, encode_elements, registry, versioned_state
-from state_pipelines.connectors.kafka_sink import KafkaCommittable, write_kafka_committable
-from state_pipelines.connectors.kafka_source import KafkaSplit
-from state_pipelines.connectors.kinesis import KinesisSplit
+from state_pipelines.connectors.kafka import KafkaCommittable, KafkaSplit, write_kafka_committable
+from state_pipelines.connectors.message_queues import KinesisSplit
 from state_pipelines.connectors.registry import ConnectorStateKind
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.state_table import TableOptions

@@ -19,7 +19,7 @@ from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.snapshot.declarations import Declarations
 from state_pipelines.snapshot.keyed_state import count_states
 from state_pipelines.snapshot.snapshot import open_location
-from state_pipelines.storage import Location, SnapshotLocation, faults, join
+from state_pipelines.storage import Location, SnapshotLocation, join, locations
 from state_pipelines.storage.resolution import PathMapping
 from tests.snapshots import OWN
 from tests.storages import CountedFileSystem, ShortBody, store_folder
@@ -201,7 +201,7 @@ def test_a_list_of_keys_is_found(case: Case) -> None:
 def test_a_fault_of_every_request_changes_nothing(
     case: Case, fault: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(locations, "_FIRST_WAIT", 0.0)
     stored = store(case)
     monkeypatch.setattr(CountedFileSystem, "flaky", fault)
     assert count_all(stored.open()) == count_all(case.open())
@@ -210,7 +210,7 @@ def test_a_fault_of_every_request_changes_nothing(
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_storage_that_stays_away_is_one_short_error(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(locations, "_FIRST_WAIT", 0.0)
     snapshot = store(case).open()
     clear()
     count_all(snapshot)

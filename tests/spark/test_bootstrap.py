@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import pytest
 
-from state_pipelines.connectors.kafka_source import KafkaEnumerator
+from state_pipelines.connectors.kafka import KafkaEnumerator
 from state_pipelines.connectors.registry import ConnectorState, read_coordinator
 from state_pipelines.errors import (
     IncompatibleError,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from state_pipelines.spark.java import ClassData, find_java, locate_class_data, make_class_data
+from state_pipelines.spark.session import ClassData, find_java, locate_class_data, make_class_data
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -87,7 +87,7 @@ def test_making_an_archive_leaves_nothing_else(tmp_path: Path, monkeypatch: pyte
         for name in ("classes", "path", "paths"):
             Path(command[-1], name).write_text(f"/jars/{name}.jar")
 
-    monkeypatch.setattr("state_pipelines.spark.java._run", run)
+    monkeypatch.setattr("state_pipelines.spark.session._run", run)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()

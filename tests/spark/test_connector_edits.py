@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.binary.java_stream import JavaString
-from state_pipelines.connectors.kafka_source import KafkaSplit, write_kafka_split
+from state_pipelines.connectors.kafka import KafkaSplit, write_kafka_split
 from state_pipelines.connectors.registry import write_array_element
 from state_pipelines.errors import StateError
 from state_pipelines.operations.migration import Migration, parse_migration

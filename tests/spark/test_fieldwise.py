@@ -9,7 +9,7 @@ from py4j.protocol import MEMORY_COMMAND_NAME
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.keyed.row_encoding import RecordEncoder
+from state_pipelines.keyed.state_table import RecordEncoder
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.migration import Direction, Migration, parse_migration
 from state_pipelines.snapshot import Snapshot, open_snapshot
@@ -27,8 +27,8 @@ from state_pipelines.spark.fieldwise import (
 from state_pipelines.spark.flows import FlowRunner, StateFrames, to_rows
 from state_pipelines.spark.migration_run import plan_snapshot
 from state_pipelines.spark.proof import prove_plan
+from state_pipelines.spark.proof_rows import find_types, restore_types
 from state_pipelines.spark.record_encoding import RecordSpillWriter, plan_encoding
-from state_pipelines.spark.row_digests import find_types, restore_types
 from state_pipelines.spark.types import hidden
 from state_pipelines.storage import resolve
 

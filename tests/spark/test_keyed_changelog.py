@@ -11,7 +11,7 @@ import pytest
 from state_pipelines.datastream import KeyedProcessFunction, StateTtlConfig, Time, Types, ValueStateDescriptor
 from state_pipelines.metadata.checkpoint import SavepointFormatType
 from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle
-from state_pipelines.metadata.references import StreamRole, list_references
+from state_pipelines.metadata.streams import StreamRole, list_references
 from tests.spark.test_keyed_process import CountClicks, assert_state, clicks, expect, read_state, run
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from state_pipelines.metadata.handles import (
     KeyGroupsStateHandle,
     RelativeFileStateHandle,
 )
-from state_pipelines.metadata.references import list_references
+from state_pipelines.metadata.streams import list_references
 from state_pipelines.operations.auditing import Severity, audit_snapshot
 from state_pipelines.spark.keyed_step import keyed_process
 from state_pipelines.storage import PathMapping

@@ -10,7 +10,7 @@ import pytest
 from state_pipelines.operations.migration.shapes import StateShape
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of, tuple_of
 from state_pipelines.serializers.state_meta_info import keyed_state
-from state_pipelines.spark import operator_invariants as invariants
+from state_pipelines.spark import proof_rows as invariants
 from state_pipelines.spark.flow_steps import KEY
 from state_pipelines.spark.flow_steps import OLD_KEY as COMPARED
 from state_pipelines.spark.types import PAYLOAD, hidden

@@ -15,9 +15,9 @@ from state_pipelines.errors import UsageError
 from state_pipelines.operations.convert import convert
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark import register
+from state_pipelines.spark.record_encoding import plan_options
 from state_pipelines.spark.source import FlinkStateMetadataSource, FlinkStateSource
 from state_pipelines.spark.splits import READ_OPTIONS, check_options, open_with
-from state_pipelines.spark.writer import plan_options
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:

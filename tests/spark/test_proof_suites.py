@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.operations.proofs import ProofCheck, ProofReport, RecordCounts
-from state_pipelines.spark.suites import judge_report
+from state_pipelines.spark.expectations import judge_report
 
 if TYPE_CHECKING:
     from pathlib import Path

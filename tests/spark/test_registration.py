@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from state_pipelines.spark.java import create_java_home, find_java
+from state_pipelines.spark.session import create_java_home, find_java
 from tests.snapshot.savepoints import orders
 
 ROOT = Path(__file__).resolve().parents[2]

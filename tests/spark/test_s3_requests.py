@@ -21,9 +21,9 @@ from state_pipelines.spark.tasks import LOGGER
 from state_pipelines.storage import (
     METADATA_FILE,
     exists,
-    faults,
     join,
     list_files,
+    locations,
     resolution,
     resolve,
     use_storage_options,
@@ -59,7 +59,7 @@ def server(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serve
     """A store with the snapshot below `savepoint`."""
     pytest.importorskip("s3fs", reason="s3fs is not installed")
     monkeypatch.setattr(resolution, "_registered", {})
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(locations, "_FIRST_WAIT", 0.01)
     with start_objects({f"store/savepoint/{path.name}": path.read_bytes() for path in directory.iterdir()}) as server:
         use_storage_options({BUCKET: server.options})
         yield server

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.spark.java import MINIMUM_VERSION, create_java_home, find_java, read_version
-from state_pipelines.spark.session import OWN_CONFIGURATION, create_session, list_java_options
+from state_pipelines.spark.session import (
+    MINIMUM_VERSION,
+    OWN_CONFIGURATION,
+    create_java_home,
+    create_session,
+    find_java,
+    list_java_options,
+    read_version,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from state_pipelines.checkpoints.completed_checkpoints import list_files
 from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.errors import StateError
 from state_pipelines.spark.micro_batches import keyed_batches
-from state_pipelines.storage import METADATA_FILE, faults, resolution, resolve, use_storage_options
+from state_pipelines.storage import METADATA_FILE, locations, resolution, resolve, use_storage_options
 from state_pipelines.storage import list_files as list_stored
 from state_pipelines.storage.resolution import MANIFEST_FILE
 from tests.spark.test_keyed_process import UID, CountClicks, clicks, expect
@@ -41,7 +41,7 @@ BACKENDS: dict[str, dict[str, Any]] = {
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     pytest.importorskip("s3fs", reason="s3fs is not installed")
     monkeypatch.setattr(resolution, "_registered", {})
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(locations, "_FIRST_WAIT", 0.01)
     with start_objects({"store/other": b"-"}) as server:
         use_storage_options({BUCKET: server.options})
         yield server

@@ -14,7 +14,7 @@ from state_pipelines.operations.migration import load_migration
 from state_pipelines.operations.proofs import ProofReport
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate
-from state_pipelines.spark.suites import find_project, find_states, load_suites, run_suites
+from state_pipelines.spark.expectations import find_project, find_states, load_suites, run_suites
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

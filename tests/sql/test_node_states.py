@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.metadata import compute_operator_id
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.sql import PlannedOperator, PlannedState, list_operators, load_plan, read_plan

@@ -17,8 +17,8 @@ from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.migration.sql_revisions import SqlRevision, draft_sql_revision
 from state_pipelines.operations.rescale.rescale_request import edit_operators
 from state_pipelines.operations.sql_check import check_plans
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.sql import list_operators, load_plan
 from tests.flink.migrated_queries import PAIRS, VARIANTS, choose_options
 from tests.sql.recorded_pairs import NAMES, RecordedPair, unpack

@@ -19,8 +19,8 @@ from state_pipelines.metadata.streams import StateStream, StreamRange, copy_rang
 from state_pipelines.storage import (
     Location,
     exists,
-    faults,
     join,
+    locations,
     read_file,
     resolution,
     resolve,
@@ -50,7 +50,7 @@ def started() -> Iterator[AzureServer]:
 
 @pytest.fixture
 def server(started: AzureServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureServer]:
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(locations, "_FIRST_WAIT", 0.01)
     monkeypatch.setattr(uploads, "_refused", [])
     monkeypatch.setattr(uploads, "SMALLEST_PART", 5 * UNIT)
     monkeypatch.setattr(resolution, "_registered", {})

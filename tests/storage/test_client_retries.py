@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.errors import StateError, StorageError
-from state_pipelines.storage import Location, faults, locations, read_file, resolve
+from state_pipelines.storage import Location, locations, read_file, resolve
+from state_pipelines.storage import locations as faults
 from state_pipelines.storage.locations import leave_retries_to_us
 
 if TYPE_CHECKING:

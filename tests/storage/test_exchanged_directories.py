@@ -13,11 +13,16 @@ from state_pipelines.operations.convert import Removal, convert
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import Location, PathMapping, join, read_file, resolve
-from state_pipelines.storage.deletion import delete_files, move_file, remove_empty_directory, stat_files
 from state_pipelines.storage.files import copy_file, open_file
 from state_pipelines.storage.reading import read_range
 from state_pipelines.storage.resolution import locate_named, open_parent
-from state_pipelines.storage.snapshot_writer import link_file
+from state_pipelines.storage.snapshot_writer import (
+    delete_files,
+    link_file,
+    move_file,
+    remove_empty_directory,
+    stat_files,
+)
 from tests.operations.retention.trees import NATIVE, install_savepoint
 
 if TYPE_CHECKING:

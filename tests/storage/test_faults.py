@@ -12,19 +12,19 @@ from state_pipelines.storage import (
     Location,
     create_file,
     exists,
-    faults,
     file_size,
     is_directory,
     join,
     list_directory,
     list_files,
+    locations,
     parent,
     read_file,
     read_range,
     resolve,
 )
-from state_pipelines.storage.faults import ATTEMPTS, is_transient, request, translating
 from state_pipelines.storage.files import remove_file
+from state_pipelines.storage.locations import ATTEMPTS, is_transient, request, translating
 from tests.storages import CountedFileSystem, empty_counted
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ TRANSIENT = [
 
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch) -> Location:
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.0)
-    monkeypatch.setattr(faults, "_CLIENT_ERRORS", ((__name__, "HttpFault"), (__name__, "FlexibleChecksumError")))
+    monkeypatch.setattr(locations, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(locations, "_CLIENT_ERRORS", ((__name__, "HttpFault"), (__name__, "FlexibleChecksumError")))
     root = empty_counted()
     with create_file(join(root, "d", "a")) as file:
         file.write(b"content")

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from benchmarks.generate import OPERATOR, generate
 from benchmarks.shapes import Shape
 from state_pipelines.cli import main
-from state_pipelines.storage import faults
+from state_pipelines.storage import locations
 from tests.storages import CountedFileSystem, Fault, empty_counted
 
 ONE, OTHER = "counted:///job/savepoint-1", "counted:///job/savepoint-2"
@@ -77,7 +77,7 @@ def generated() -> dict[str, bytes]:
 
 @pytest.fixture(autouse=True)
 def storage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(locations, "_FIRST_WAIT", 0.0)
     root = empty_counted()
     for name, content in generated().items():
         root.filesystem.pipe_file(f"/job/{name}", content)

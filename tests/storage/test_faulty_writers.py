@@ -18,8 +18,8 @@ from benchmarks.shapes import Shape
 from state_pipelines.errors import StateError
 from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.operations.dump import dump
-from state_pipelines.spark.writer import StateWriter
-from state_pipelines.storage import METADATA_FILE, Location, exists, faults, join, list_files
+from state_pipelines.spark.record_encoding import StateWriter
+from state_pipelines.storage import METADATA_FILE, Location, exists, join, list_files, locations
 from tests.storages import CountedFileSystem, Fault, LostResponse, empty_counted
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ WRITERS: dict[str, Callable[[Snapshot, str], object]] = {
 
 @pytest.fixture(autouse=True)
 def storage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(locations, "_FIRST_WAIT", 0.0)
     names = ("HttpFault", "FlexibleChecksumError", "IncompleteRead")
-    monkeypatch.setattr(faults, "_CLIENT_ERRORS", tuple((__name__, name) for name in names))
+    monkeypatch.setattr(locations, "_CLIENT_ERRORS", tuple((__name__, name) for name in names))
 
 
 def put_snapshot() -> tuple[Snapshot, Location]:

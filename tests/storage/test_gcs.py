@@ -12,7 +12,7 @@ import pytest
 from state_pipelines.storage import Location, join, list_files, read_file, resolve
 from state_pipelines.storage.files import copy_inside
 from state_pipelines.storage.listing import list_tree
-from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.snapshot_writer import find_snapshots
 from tests.storage.test_storage import StorageSuite
 
 if TYPE_CHECKING:

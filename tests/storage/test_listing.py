@@ -12,14 +12,14 @@ import pytest
 from benchmarks.s3_server import S3Server, start_objects, start_s3
 from state_pipelines.storage import Location, join, list_files, resolve
 from state_pipelines.storage import listing as s3_listing
-from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.snapshot_writer import find_snapshots
 from tests.storages import CountedFileSystem, empty_counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from state_pipelines.storage.snapshot_listing import SnapshotEntry
+    from state_pipelines.storage.snapshot_writer import SnapshotEntry
 
 PAGE = 50
 

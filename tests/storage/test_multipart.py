@@ -15,8 +15,8 @@ from state_pipelines.storage import (
     Location,
     create_file,
     exists,
-    faults,
     join,
+    locations,
     read_file,
     resolution,
     resolve,
@@ -45,7 +45,7 @@ def server() -> Iterator[S3Server]:
 @pytest.fixture
 def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Location]:
     monkeypatch.setattr(resolution, "_registered", {})
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(locations, "_FIRST_WAIT", 0.01)
     name = f"s3://{uuid.uuid4()}"
     use_storage_options({name: server.options})
     bucket = resolve(name)

@@ -7,8 +7,7 @@ import pytest
 from state_pipelines.errors import UsageError
 from state_pipelines.storage import locations, resolve, use_storage_options
 from state_pipelines.storage import resolution as storage_options
-from state_pipelines.storage.faults import explain
-from state_pipelines.storage.locations import hide_option_values
+from state_pipelines.storage.locations import explain, hide_option_values
 from state_pipelines.storage.resolution import find_storage_options
 
 AZURE = (

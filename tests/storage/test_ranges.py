@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.s3_server import S3Server, start_objects
 from state_pipelines.errors import FormatError, StorageError
-from state_pipelines.storage import faults, read_range, resolution, resolve, use_storage_options
+from state_pipelines.storage import locations, read_range, resolution, resolve, use_storage_options
 from state_pipelines.storage.reading import REQUEST_SIZE, REQUESTS_VARIABLE
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     """A store with one object of four parts."""
     pytest.importorskip("s3fs", reason="s3fs is not installed")
     monkeypatch.setattr(resolution, "_registered", {})
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(locations, "_FIRST_WAIT", 0.01)
     with start_objects({"store/a": CONTENT}) as server:
         use_storage_options({"s3://store": server.options})
         yield server

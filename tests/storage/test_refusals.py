@@ -16,9 +16,9 @@ from state_pipelines.operations.inspect import inspect
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import (
     Location,
-    faults,
     file_size,
     join,
+    locations,
     read_file,
     read_range,
     resolution,
@@ -59,7 +59,7 @@ def server() -> Iterator[S3Server]:
 def savepoint(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Location]:
     """The orders in a bucket of their own."""
     monkeypatch.setattr(resolution, "_registered", {})
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(locations, "_FIRST_WAIT", 0.0)
     name = str(uuid.uuid4())
     use_storage_options({f"s3://{name}": server.options})
     server.put(name, {f"savepoint/{path.name}": path.read_bytes() for path in orders().path.iterdir()})

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.storage import resolve, snapshot_listing
-from state_pipelines.storage.snapshot_listing import is_removed
+from state_pipelines.storage import resolve, snapshot_writer
+from state_pipelines.storage.snapshot_writer import is_removed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,5 +52,5 @@ def test_it_waits_for_a_removal_that_has_begun(tmp_path: Path, monkeypatch: pyte
 
 def test_a_damaged_checkpoint_beside_a_new_one_stays_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_checkpoints(tmp_path, {"chk-3": 1, "chk-4": 0})
-    monkeypatch.setattr(snapshot_listing, "_LONGEST_WAIT", 0.2)
+    monkeypatch.setattr(snapshot_writer, "_LONGEST_WAIT", 0.2)
     assert not is_removed(resolve(str(tmp_path / "chk-3")))

@@ -17,9 +17,9 @@ from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import (
     METADATA_FILE,
     Location,
-    faults,
     join,
     list_files,
+    locations,
     resolution,
     resolve,
     use_storage_options,
@@ -45,7 +45,7 @@ def server() -> Iterator[S3Server]:
 def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Location:
     """A bucket whose options are those of its root."""
     monkeypatch.setattr(resolution, "_registered", {})
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(locations, "_FIRST_WAIT", 0.01)
     name = f"s3://{uuid.uuid4()}"
     use_storage_options({name: server.options})
     bucket = resolve(name)

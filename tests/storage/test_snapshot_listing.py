@@ -4,7 +4,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from state_pipelines.storage import resolve
-from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.snapshot_writer import find_snapshots
 from tests.storages import CountedFileSystem, empty_counted
 
 if TYPE_CHECKING:

@@ -22,30 +22,7 @@ from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.binary.java_stream import JavaContent, JavaEnum, JavaObject
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.avro import parse_avro_schema, read_avro, write_avro
-from state_pipelines.codecs.java import (
-    MessageValue,
-    TypedValue,
-    Undecoded,
-    read_java_object,
-    twos_complement,
-    write_java_object,
-)
-from state_pipelines.codecs.kryo import FieldLists, read_kryo, read_kryo_span, write_kryo
-from state_pipelines.codecs.layout import Layout, Primitive, PrimitiveKind
-from state_pipelines.codecs.messages import decode_described
-from state_pipelines.codecs.pickles import Pickled
-from state_pipelines.codecs.scalar import values as collections
-from state_pipelines.codecs.scalar.values import (
-    Value,
-    expect,
-    expect_fields,
-    locate,
-    read,
-    read_fields,
-    write,
-    write_fields,
-)
-from state_pipelines.codecs.sql.binary_rows import (
+from state_pipelines.codecs.binary_rows import (
     MAX_UNSCALED,
     BinaryRowValue,
     TimestampValue,
@@ -57,6 +34,29 @@ from state_pipelines.codecs.sql.binary_rows import (
     write_array,
     write_map,
     write_row,
+)
+from state_pipelines.codecs.java import (
+    MessageValue,
+    TypedValue,
+    Undecoded,
+    read_java_object,
+    twos_complement,
+    write_java_object,
+)
+from state_pipelines.codecs.kryo import FieldLists, read_kryo, read_kryo_span, write_kryo
+from state_pipelines.codecs.layout import Layout, Primitive, PrimitiveKind
+from state_pipelines.codecs.pickles import Pickled
+from state_pipelines.codecs.protobuf import decode_described
+from state_pipelines.codecs.scalar import values as collections
+from state_pipelines.codecs.scalar.values import (
+    Value,
+    expect,
+    expect_fields,
+    locate,
+    read,
+    read_fields,
+    write,
+    write_fields,
 )
 from state_pipelines.errors import StateError, UnsupportedError, ValueRangeError
 from state_pipelines.serializers import tree

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import java
 from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.binary_rows import scaled
 from state_pipelines.codecs.java import read_number, twos_complement
 from state_pipelines.codecs.kernels.opcodes import MAX_EMPTY_ITEMS
 from state_pipelines.codecs.layout import ROW_KINDS
-from state_pipelines.codecs.sql.binary_rows import scaled
 from state_pipelines.errors import StateError, UnsupportedError, ValueRangeError, Where
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from state_pipelines.dagster.automation import DATA_VERSION_TAG
+from state_pipelines.dagster.translation import DATA_VERSION_TAG
 
 if TYPE_CHECKING:
     from state_pipelines.dagster.job import FlinkJob

@@ -10,12 +10,12 @@ import dagster as dg
 import pyarrow as pa
 
 from state_pipelines.dagster.assets import flink_job
-from state_pipelines.dagster.automation import NEW_SNAPSHOT, TABLES
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob, TableSettings
 from state_pipelines.dagster.metadata_values import ExpectationsResource, make_table
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
+from state_pipelines.dagster.translation import NEW_SNAPSHOT, TABLES
 from state_pipelines.errors import StateError, UnsupportedError
 from state_pipelines.operations.proofs import DESCRIPTIONS, SUITES, ProofReport
 
@@ -192,7 +192,7 @@ def build_state_expectations(job: FlinkJob) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, spark: SparkResource, expectations: ExpectationsResource
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
         """The rows of each state that has a suite, validated by Great Expectations."""
-        from state_pipelines.spark.suites import find_project, load_suites, run_suites  # Imports Spark.
+        from state_pipelines.spark.expectations import find_project, load_suites, run_suites  # Imports Spark.
 
         assert job.expectations is not None
         snapshot = open_partition(context, job)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from state_pipelines.dagster.run_outcomes import read_outcome, read_planned_assets
-from state_pipelines.dagster.stored_cursors import share_instance
+from state_pipelines.dagster.failures import read_outcome, read_planned_assets
+from state_pipelines.dagster.triggers import share_instance
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

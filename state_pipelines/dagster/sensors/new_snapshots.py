@@ -17,10 +17,10 @@ from state_pipelines.dagster.flink_asset import documented
 from state_pipelines.dagster.job_settings import Beginning, find_stranger
 from state_pipelines.dagster.jobs import MIGRATE
 from state_pipelines.dagster.migration_runs import MigrationRuns
-from state_pipelines.dagster.partition_jobs import REGISTER_SNAPSHOT as REGISTER
+from state_pipelines.dagster.ops import REGISTER_SNAPSHOT as REGISTER
 from state_pipelines.dagster.partitions import find_name_conflict
 from state_pipelines.dagster.storage import describe_owner, is_due, take_marker
-from state_pipelines.dagster.stored_cursors import load_cursor, share_instance, store_cursor
+from state_pipelines.dagster.triggers import load_cursor, share_instance, store_cursor
 from state_pipelines.errors import StateError, StorageError
 from state_pipelines.metadata.checkpoint import SnapshotKind
 

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from state_pipelines.dagster.failures import to_tag
+from state_pipelines.dagster.failures import read_outcome, to_tag
 from state_pipelines.dagster.flink_asset import SKIPPED_TAG, documented
 from state_pipelines.dagster.migration_runs import PARTITION_TAG
 from state_pipelines.dagster.partitions import find_name_conflict
 from state_pipelines.dagster.request_runs import JOBS, UNPARTITIONED, plan_run
-from state_pipelines.dagster.run_outcomes import read_outcome
-from state_pipelines.dagster.stored_cursors import load_cursor, share_instance, store_cursor
+from state_pipelines.dagster.triggers import load_cursor, share_instance, store_cursor
 from state_pipelines.dagster.upgrading import WAITING_TAG
 from state_pipelines.errors import StateError, StorageError, UsageError
 from state_pipelines.operations.requests import Operation, RequestFile, RequestStatus, describe_result, list_requests

@@ -23,8 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.programs.execution import decode_spans
-from state_pipelines.codecs.programs.program import compile_layout
+from state_pipelines.codecs.programs.program import compile_layout, decode_spans
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError, Where, at
 from state_pipelines.keyed.changelog.changes import (
@@ -52,9 +51,8 @@ from state_pipelines.keyed.record_layout import Measure, concat_records, derive_
 from state_pipelines.metadata.handles import IncrementalRemoteKeyedStateHandle, KeyGroupRange
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, tuple_of
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.serializers.tree import BasicKind, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -28,9 +28,8 @@ from state_pipelines.keyed.changelog.changes import StateChangeOperation
 from state_pipelines.keyed.heap_entries import find_unread_class
 from state_pipelines.keyed.record_layout import KeyedRecords, Measure, concat_records, derive_keyed_layout, take_bytes
 from state_pipelines.serializers.build import basic, list_of, map_of
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType, keyed_state
-from state_pipelines.serializers.tree import BasicKind, MapOf
+from state_pipelines.serializers.tree import BasicKind, MapOf, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -5,7 +5,7 @@ another number of key groups must compute it. Values come as Arrow arrays in the
 """
 
 from state_pipelines.keyed.hashing.basic_hashes import HashCodes as HashCodes
-from state_pipelines.keyed.hashing.hash_expressions import HashExpression as HashExpression
-from state_pipelines.keyed.hashing.hash_expressions import parse_hash_expression as parse_hash_expression
+from state_pipelines.keyed.hashing.class_hashes import HashExpression as HashExpression
+from state_pipelines.keyed.hashing.class_hashes import parse_hash_expression as parse_hash_expression
 from state_pipelines.keyed.hashing.value_hashes import ClassHash as ClassHash
 from state_pipelines.keyed.hashing.value_hashes import hash_codes as hash_codes

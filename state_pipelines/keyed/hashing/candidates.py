@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from state_pipelines.binary.compiled import njit
 from state_pipelines.errors import UnsupportedError, UsageError
-from state_pipelines.keyed.hashing.class_hashes import hash_name
-from state_pipelines.keyed.hashing.hash_expressions import (
+from state_pipelines.keyed.hashing.class_hashes import (
     PATTERNS,
     Field,
     HashExpression,
@@ -26,6 +25,7 @@ from state_pipelines.keyed.hashing.hash_expressions import (
     JavaOperator,
     Number,
     Term,
+    hash_name,
 )
 from state_pipelines.keyed.hashing.value_hashes import class_name, field_nodes
 from state_pipelines.serializers import tree

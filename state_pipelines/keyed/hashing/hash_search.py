@@ -33,8 +33,13 @@ from state_pipelines.keyed.hashing.candidates import (
     list_trials,
     screen,
 )
-from state_pipelines.keyed.hashing.class_hashes import GENERIC, PHYSICAL_TYPES
-from state_pipelines.keyed.hashing.hash_expressions import HashExpression, How, parse_hash_expression
+from state_pipelines.keyed.hashing.class_hashes import (
+    GENERIC,
+    PHYSICAL_TYPES,
+    HashExpression,
+    How,
+    parse_hash_expression,
+)
 from state_pipelines.keyed.hashing.value_hashes import (
     ClassHash,
     Hasher,

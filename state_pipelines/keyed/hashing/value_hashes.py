@@ -49,8 +49,7 @@ from state_pipelines.keyed.hashing.basic_hashes import (
     sum_list,
     without_nulls,
 )
-from state_pipelines.keyed.hashing.class_hashes import hash_kryo, is_hashed, unknown_kryo_hash
-from state_pipelines.keyed.hashing.hash_expressions import HashExpression, How
+from state_pipelines.keyed.hashing.class_hashes import HashExpression, How, hash_kryo, is_hashed, unknown_kryo_hash
 from state_pipelines.keyed.key_groups import assign_key_groups
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.serializers import beam, tree

@@ -27,7 +27,7 @@ from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.storage import resolve, resolve_snapshot
 from state_pipelines.storage.files import find_entry, is_directory
 from state_pipelines.storage.locations import is_local
-from state_pipelines.storage.snapshot_listing import SnapshotEntry, find_snapshots, is_removed
+from state_pipelines.storage.snapshot_writer import SnapshotEntry, find_snapshots, is_removed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

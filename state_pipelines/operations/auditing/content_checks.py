@@ -20,7 +20,7 @@ from state_pipelines.metadata.handles import ChangelogStateBackendHandle, KeyGro
 from state_pipelines.operations.auditing.file_checks import THREADS
 from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
 from state_pipelines.rocksdb.scans import verify_table
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.checks import check_database_keys
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.operator_state import NonKeyedState

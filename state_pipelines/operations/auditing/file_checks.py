@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import MissingFileError, OutOfReachError, StateError
 from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.metadata.handles import SegmentFileStateHandle
-from state_pipelines.metadata.references import StreamRole
+from state_pipelines.metadata.streams import StreamRole
 from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
 from state_pipelines.storage import METADATA_FILE, Location, file_size, join, read_range
 from state_pipelines.storage.files import COPY_SIZE, compute_checksum, exists

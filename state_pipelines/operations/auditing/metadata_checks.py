@@ -28,8 +28,7 @@ from state_pipelines.metadata.handles import (
     RelativeFileStateHandle,
     SegmentFileStateHandle,
 )
-from state_pipelines.metadata.references import StateCategory, StreamRole
-from state_pipelines.metadata.streams import locate_file, name_file, open_stream
+from state_pipelines.metadata.streams import StateCategory, StreamRole, locate_file, name_file, open_stream
 from state_pipelines.operations.auditing.report import Finding, Property, Severity, from_error
 from state_pipelines.snapshot.checks import find_wrong_channels, find_wrong_streams
 from state_pipelines.snapshot.snapshot_files import (
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.metadata import OperatorState, SubtaskState
     from state_pipelines.metadata.handles import KeyedStateHandle, StreamStateHandle
-    from state_pipelines.metadata.references import StreamReference
+    from state_pipelines.metadata.streams import StreamReference
     from state_pipelines.operations.auditing.report import Findings
     from state_pipelines.snapshot import Operator, Snapshot
 

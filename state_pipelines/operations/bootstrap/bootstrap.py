@@ -20,7 +20,7 @@ from pydantic import Field
 
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs.logical_values import conform, to_plain
-from state_pipelines.connectors.kafka_source import (
+from state_pipelines.connectors.kafka import (
     NO_OFFSET,
     STARTING_WORDS,
     KafkaAssignment,
@@ -34,7 +34,7 @@ from state_pipelines.errors import IncompatibleError, UsageError, ValueRangeErro
 from state_pipelines.keyed.digests import KEYS, ROWS, add_sums
 from state_pipelines.keyed.hashing.basic_hashes import hash_strings
 from state_pipelines.keyed.hashing.value_hashes import KeyHasher, make_key_hasher
-from state_pipelines.keyed.row_encoding import RecordEncoder
+from state_pipelines.keyed.state_table import RecordEncoder
 from state_pipelines.metadata import find_operator_id
 from state_pipelines.operations.bootstrap.encoding import (
     NULLS,
@@ -72,9 +72,9 @@ from state_pipelines.operations.proofs import (
 from state_pipelines.operations.write.keyed_rewrite import Format, NewFormat
 from state_pipelines.operations.write.publication import FileMode, note_files, plan_copies
 from state_pipelines.operations.write.savepoint_plan import EncodedStates, StateName, plan_savepoint
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.registry import write_snapshot
 from state_pipelines.serializers.state_meta_info import write_state_meta_infos
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.operator_state import NonKeyedState
 from state_pipelines.storage.snapshot_writer import require_free, require_outside
 

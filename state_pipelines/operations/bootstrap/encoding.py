@@ -28,8 +28,8 @@ from state_pipelines.operations.write.keyed_rewrite import make_file_name
 from state_pipelines.operations.write.operator_rewrite import ElementEncoder, ElementFile, write_elements
 from state_pipelines.operations.write.spills import BLOCK, StateSpill, create_state_spill
 from state_pipelines.operatorstate import read_broadcast_state, read_list_state
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.storage import Location, join
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.hashing.value_hashes import KeyHasher
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.keyed.record_layout import KeyedLayout
-    from state_pipelines.keyed.row_encoding import RecordEncoder
+    from state_pipelines.keyed.state_table import RecordEncoder
     from state_pipelines.operations.write.spills import StateSpillWriter
     from state_pipelines.snapshot.operator_state import NonKeyedSubtaskState
 

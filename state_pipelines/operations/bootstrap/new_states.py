@@ -26,11 +26,10 @@ from state_pipelines.operations.write.savepoint_plan import (
 )
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, list_of, map_of, pojo, row, ttl
-from state_pipelines.serializers.objects import KryoConfig
-from state_pipelines.serializers.registered_states import KEYED_KINDS, StateKind
+from state_pipelines.serializers.java_types import KryoConfig
 from state_pipelines.serializers.state_meta_info import TIMER_STATE
 from state_pipelines.serializers.text import describe, parse
-from state_pipelines.serializers.tree import BasicKind, Serializer
+from state_pipelines.serializers.tree import KEYED_KINDS, BasicKind, Serializer, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -21,9 +21,8 @@ from state_pipelines.operations.local_processes import KERNEL_THREADS, choose_pr
 from state_pipelines.operations.write.savepoint_plan import make_layouts
 from state_pipelines.storage import Location, join, parent, read_file, resolve
 from state_pipelines.storage.documents import MOST_TEXT, parse_yaml
-from state_pipelines.storage.faults import request, translating
 from state_pipelines.storage.files import CHECKED_FROM, exists, file_size, is_directory, require_memory
-from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.locations import is_local, request, translating
 from state_pipelines.storage.resolution import normalize
 
 if TYPE_CHECKING:

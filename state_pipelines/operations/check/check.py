@@ -17,7 +17,7 @@ import yaml
 from state_pipelines.codecs.kryo.classes import FieldLists
 from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.errors import UsageError
-from state_pipelines.javaclasses.classpath import ClassFieldLists
+from state_pipelines.javaclasses import ClassFieldLists
 from state_pipelines.keyed.key_groups import compute_default_max_parallelism
 from state_pipelines.metadata.checkpoint import is_operator_id
 from state_pipelines.operations.check.check_report import (
@@ -48,9 +48,9 @@ from state_pipelines.operations.jobs.job_state import (
 from state_pipelines.operations.jobs.new_job import judge_removed, list_unnamed_operators, migrate_job
 from state_pipelines.operations.migration import Direction, Migration
 from state_pipelines.serializers.compatibility import Outcome
-from state_pipelines.serializers.compatibility.composites import COMPARE_PLANS, find_exchangeable_views
+from state_pipelines.serializers.compatibility.rules import COMPARE_PLANS, find_exchangeable_views
 from state_pipelines.serializers.python_types import PythonValue
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.snapshot import ensure_open, open_together
 from state_pipelines.snapshot.state import PREFIX
 

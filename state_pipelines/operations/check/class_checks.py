@@ -36,8 +36,7 @@ from state_pipelines.codecs.kryo.classes import (
 )
 from state_pipelines.codecs.kryo.values import component_type
 from state_pipelines.errors import UnsupportedError, at
-from state_pipelines.javaclasses.classfile import RECORD_NAME, Nesting
-from state_pipelines.javaclasses.classpath import ClassFieldLists
+from state_pipelines.javaclasses import RECORD_NAME, ClassFieldLists, Nesting
 from state_pipelines.operations.check.check_report import StateCheck
 from state_pipelines.operations.dump import dump_state
 from state_pipelines.operations.jobs.job_state import JobDescription, Subject
@@ -54,8 +53,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.json import Json
     from state_pipelines.codecs.kryo.classes import ClassDeclaration
-    from state_pipelines.javaclasses.classfile import JavaClass
-    from state_pipelines.javaclasses.classpath import ClassPath
+    from state_pipelines.javaclasses import ClassPath, JavaClass
     from state_pipelines.operations.jobs.job_state import JobOperator, JobState
     from state_pipelines.serializers.compatibility.objects import FindField
     from state_pipelines.serializers.snapshot_classes import Release

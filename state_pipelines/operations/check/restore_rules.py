@@ -11,7 +11,7 @@ import pyarrow as pa
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import StateError
-from state_pipelines.javaclasses.classpath import ClassFieldLists
+from state_pipelines.javaclasses import ClassFieldLists
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.operations.check.check_report import StateCheck
 from state_pipelines.operations.check.class_checks import find_unknown_classes, judge_nulls, look_up_fields
@@ -25,16 +25,16 @@ from state_pipelines.serializers.compatibility import (
     resolve,
     wrap_ttl_aware,
 )
-from state_pipelines.serializers.compatibility.composites import (
+from state_pipelines.serializers.compatibility.objects import find_kryo, know_fields, refuse_other_kryo
+from state_pipelines.serializers.compatibility.rules import (
     find_exchangeable_columns,
     find_named_rows,
     find_renamed_fields,
+    list_paths,
+    single,
 )
-from state_pipelines.serializers.compatibility.objects import find_kryo, know_fields, refuse_other_kryo
-from state_pipelines.serializers.compatibility.rules import list_paths, single
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import Kryo, ListOf, MapOf, Pojo, Serializer, TtlAware
+from state_pipelines.serializers.tree import Kryo, ListOf, MapOf, Pojo, Serializer, StateKind, TtlAware
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

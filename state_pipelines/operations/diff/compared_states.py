@@ -46,10 +46,9 @@ from state_pipelines.operations.diff.diff_report import ComparedProperty, Conten
 from state_pipelines.operations.inspect import find_keyed_formats
 from state_pipelines.operations.local_processes import KERNEL_THREADS, count_kernel_threads
 from state_pipelines.operations.state_rows import to_rows
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import join_infos, join_serializers
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import Ttl, TtlAware
+from state_pipelines.serializers.tree import StateKind, Ttl, TtlAware
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.operator_state import BytesState, NonKeyedState, OperatorBroadcastState, OperatorListState
 from state_pipelines.snapshot.snapshot import is_unreadable

@@ -39,7 +39,7 @@ import yaml
 
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import StateError, UsageError, Where
-from state_pipelines.javaclasses.classpath import ClassPath, open_class_path
+from state_pipelines.javaclasses import ClassPath, open_class_path
 from state_pipelines.metadata.checkpoint import compute_operator_id, format_operator_id
 from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject
 from state_pipelines.operations.jobs.retyped_job import (
@@ -54,9 +54,8 @@ from state_pipelines.operations.jobs.retyped_job import (
     replace_classes,
 )
 from state_pipelines.serializers import build
-from state_pipelines.serializers.objects import KryoConfig
-from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.serializers.tree import Avro, MapOf, Serializer
+from state_pipelines.serializers.java_types import KryoConfig
+from state_pipelines.serializers.tree import Avro, MapOf, Serializer, StateKind
 from state_pipelines.storage.documents import parse_yaml, read_given_text
 
 if TYPE_CHECKING:

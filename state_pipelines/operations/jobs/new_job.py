@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.kryo.classes import FieldLists
 from state_pipelines.errors import UsageError
-from state_pipelines.javaclasses import ClassPath, list_fields, load_field_lists, open_class_path
-from state_pipelines.javaclasses.classpath import ClassFieldLists
+from state_pipelines.javaclasses import ClassFieldLists, ClassPath, list_fields, load_field_lists, open_class_path
 from state_pipelines.operations.check.check_report import StateCheck
 from state_pipelines.operations.jobs.flink_config import FLINK_2
 from state_pipelines.operations.jobs.job_files import load_job
@@ -37,8 +36,7 @@ from state_pipelines.operations.jobs.retyped_job import (
 from state_pipelines.operations.migration.migration_planner import plan_operator
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes, number_columns
 from state_pipelines.serializers.compatibility import Outcome
-from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.serializers.tree import Kryo, Serializer
+from state_pipelines.serializers.tree import Kryo, Serializer, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

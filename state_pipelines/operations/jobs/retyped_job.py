@@ -14,11 +14,10 @@ from state_pipelines.errors import NotFoundError, UsageError, Where
 from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, StateClasses, Subject
 from state_pipelines.operations.jobs.type_extraction import TypeExtraction, UnresolvedType, carry_over
 from state_pipelines.operations.migration.step_entries import JAVA_TYPES
-from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
+from state_pipelines.serializers import java_types as basics
 from state_pipelines.serializers.python_types import PythonType, PythonValue, parse_python_declaration
-from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.serializers.sql_types import is_sql_word
+from state_pipelines.serializers.table_runtime import is_sql_word
 from state_pipelines.serializers.text import parse
 from state_pipelines.serializers.tree import (
     Avro,
@@ -29,6 +28,7 @@ from state_pipelines.serializers.tree import (
     MapOf,
     Pojo,
     Serializer,
+    StateKind,
     Ttl,
     TtlAware,
     Tuple,
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
-    from state_pipelines.javaclasses.classpath import ClassPath
-    from state_pipelines.serializers.objects import KryoConfig
+    from state_pipelines.javaclasses import ClassPath
+    from state_pipelines.serializers.java_types import KryoConfig
 
 _LIBRARIES = ("java.", "javax.", "jdk.", "scala.", "org.apache.avro.")
 _FLINK = "org.apache.flink."

@@ -13,17 +13,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.kryo.classes import ARRAY, OBJECT_NAME, PRIMITIVES, JavaType
-from state_pipelines.javaclasses.classfile import BOXES, RECORD_NAME, JavaClass, JavaField, JavaMethod, name_class
-from state_pipelines.serializers import basic as basics
+from state_pipelines.javaclasses import BOXES, RECORD_NAME, JavaClass, JavaField, JavaMethod, name_class
 from state_pipelines.serializers import build
-from state_pipelines.serializers.objects import KryoConfig
+from state_pipelines.serializers import java_types as basics
+from state_pipelines.serializers.java_types import KryoConfig
 from state_pipelines.serializers.text import describe, quote
 from state_pipelines.serializers.tree import BasicKind, Enum, Kryo, Opaque, Pojo, Serializer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from state_pipelines.javaclasses.classpath import ClassPath
+    from state_pipelines.javaclasses import ClassPath
 
 
 @dataclass(frozen=True, kw_only=True)

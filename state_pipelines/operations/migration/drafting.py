@@ -32,9 +32,9 @@ from state_pipelines.operations.migration.structs import sign_shape, strip_seria
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.compatibility.objects import find_kryo
-from state_pipelines.serializers.registered_states import KEYED_KINDS, StateKind
 from state_pipelines.serializers.state_meta_info import broadcast_state, keyed_state, operator_list
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import KEYED_KINDS, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from state_pipelines.codecs.serializer_layouts import keep_all_opaque
 from state_pipelines.operations.migration.payload_conversion import list_columns
 from state_pipelines.operations.migration.structs import PlanContext
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

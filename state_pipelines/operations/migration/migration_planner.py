@@ -60,8 +60,8 @@ from state_pipelines.operations.migration.steps import Direction
 from state_pipelines.operations.migration.structs import PlanContext, known_sql_types, open_struct
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.beam import BeamSerializer
-from state_pipelines.serializers.registered_states import KEYED_KINDS, LIST_KINDS, OPERATOR_KINDS, StateKind
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import KEYED_KINDS, LIST_KINDS, OPERATOR_KINDS, StateKind
 from state_pipelines.snapshot.state import python_name
 
 if TYPE_CHECKING:

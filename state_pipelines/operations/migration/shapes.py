@@ -14,7 +14,6 @@ from state_pipelines.operations.migration.steps import FieldType, SqlType
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import list_of, map_of, row, ttl
 from state_pipelines.serializers.python_types import PythonDeclaration, PythonType, PythonValue, parse_python_type
-from state_pipelines.serializers.registered_states import OPERATOR_KINDS, StateKind
 from state_pipelines.serializers.state_meta_info import (
     KEYED_STATE_TYPE,
     VALUE_SERIALIZER,
@@ -22,7 +21,7 @@ from state_pipelines.serializers.state_meta_info import (
     StateMetaInfo,
 )
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.serializers.tree import OPERATOR_KINDS, BasicKind, StateKind
 from state_pipelines.snapshot.state import PREFIX, carry_types, python_name
 
 if TYPE_CHECKING:

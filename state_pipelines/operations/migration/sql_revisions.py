@@ -18,10 +18,9 @@ from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.migration_files import Change, Migration
 from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.rescale.rescale_request import OperatorRequest, RescaleRequest
-from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.serializers.sql_types import MAP_VIEW
+from state_pipelines.serializers.table_runtime import MAP_VIEW
 from state_pipelines.serializers.text import describe_type, parse
-from state_pipelines.serializers.tree import RowData
+from state_pipelines.serializers.tree import RowData, StateKind
 from state_pipelines.sql.accumulators import UNRESOLVED, PlannedColumn, Role
 from state_pipelines.sql.derivations import UNCHANGED, Derivation, is_unfiltered
 from state_pipelines.sql.verdict import Verdict, is_unchanged

@@ -28,9 +28,8 @@ from state_pipelines.operations.migration.payload_conversion import (
 from state_pipelines.operations.migration.shapes import adopt_python_payload, make_java_name
 from state_pipelines.operations.migration.structs import KnownConnector, PlanContext, open_struct, quote_name
 from state_pipelines.serializers import tree
-from state_pipelines.serializers.registered_states import LIST_KINDS, StateKind
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.serializers.tree import LIST_KINDS, BasicKind, StateKind
 from state_pipelines.snapshot.operator_state import SPLIT_COLUMN, OperatorListState
 
 if TYPE_CHECKING:

@@ -19,10 +19,9 @@ from state_pipelines.operations.migration.structs import compact_schema
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import avro, list_of, map_of, nullable, set_of
 from state_pipelines.serializers.python_types import parse_python_type
-from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.serializers.sql_types import is_sql_word, parse_sql_type
+from state_pipelines.serializers.table_runtime import is_sql_word, parse_sql_type
 from state_pipelines.serializers.text import parse, spell
-from state_pipelines.serializers.tree import BasicKind
+from state_pipelines.serializers.tree import BasicKind, StateKind
 from state_pipelines.storage.documents import read_given_text
 
 if TYPE_CHECKING:

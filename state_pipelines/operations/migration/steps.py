@@ -14,7 +14,7 @@ from state_pipelines.serializers.tree import Serializer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from state_pipelines.serializers.registered_states import StateKind
+    from state_pipelines.serializers.tree import StateKind
 
 TODO = "TODO"
 """Placeholder in a draft for what only its author can decide; no migration runs with it."""

@@ -31,7 +31,7 @@ from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import tuple_of
 from state_pipelines.serializers.python_types import PythonType, PythonValue
 from state_pipelines.serializers.registry import is_custom
-from state_pipelines.serializers.sql_types import make_column, parse_sql_type
+from state_pipelines.serializers.table_runtime import make_column, parse_sql_type
 from state_pipelines.serializers.text import describe, describe_type
 from state_pipelines.serializers.tree import BasicKind
 

@@ -58,8 +58,8 @@ from state_pipelines.operations.write.spills import (
     open_spills,
     stream_runs,
 )
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.snapshot_files import count_scans
 from state_pipelines.storage import Location, create_file, join
 from state_pipelines.storage.locations import is_local

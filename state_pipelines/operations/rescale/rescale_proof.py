@@ -47,8 +47,8 @@ from state_pipelines.operations.proofs import (
 )
 from state_pipelines.operations.rescale.snapshot_merge import count_threads, is_timer
 from state_pipelines.operatorstate import COUNT_SIZE, find_entries
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import StateMetaInfo, join_infos
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.operator_state import RAW_KEYED_NAME, RawKeyedState
 from state_pipelines.snapshot.snapshot_files import count_scans
 from state_pipelines.storage.reading import do_together

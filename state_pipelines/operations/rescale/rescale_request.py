@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.metadata import OperatorState
     from state_pipelines.metadata.handles import StreamStateHandle
-    from state_pipelines.metadata.references import StreamReference
+    from state_pipelines.metadata.streams import StreamReference
 
 UNION_LIMIT = 1 << 30
 """Bytes of union state that a restored job may hold altogether, unless the request says more."""

@@ -24,7 +24,7 @@ from state_pipelines.errors import (
 )
 from state_pipelines.keyed.canonical import FramedRuns, concat_runs
 from state_pipelines.keyed.digests import RecordDigest, digest_records
-from state_pipelines.keyed.hashing.hash_expressions import parse_hash_expression
+from state_pipelines.keyed.hashing.class_hashes import parse_hash_expression
 from state_pipelines.keyed.hashing.hash_search import find_class_hashes
 from state_pipelines.keyed.hashing.value_hashes import find_unknown_classes, make_key_hasher
 from state_pipelines.keyed.kernels import number_keys
@@ -32,10 +32,9 @@ from state_pipelines.keyed.key_groups import assign_key_groups
 from state_pipelines.keyed.keys import TIMESTAMP
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.operations.local_processes import count_kernel_threads
-from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import BackendStateType, join_infos
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import Opaque
+from state_pipelines.serializers.tree import Opaque, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -42,7 +42,13 @@ from state_pipelines.operations.retention.quarantine import quarantine_location,
 from state_pipelines.operations.retention.references import ReferenceReader
 from state_pipelines.operations.retention.survey import SnapshotWatch, open_roots
 from state_pipelines.storage import FileEntry, Location, PathMapping, exists, join, parse_path_mapping, resolve
-from state_pipelines.storage.deletion import delete_files, is_same_time, move_files, remove_empty_directory, stat_files
+from state_pipelines.storage.snapshot_writer import (
+    delete_files,
+    is_same_time,
+    move_files,
+    remove_empty_directory,
+    stat_files,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

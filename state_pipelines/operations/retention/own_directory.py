@@ -29,7 +29,7 @@ from state_pipelines.storage import METADATA_FILE, Location, exists, join, list_
 from state_pipelines.storage.documents import MOST_LINES, MOST_TEXT, find_entry_lines, parse_yaml
 from state_pipelines.storage.files import create_file_at_once, is_directory, replace_file
 from state_pipelines.storage.locations import is_local
-from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY, find_snapshots
+from state_pipelines.storage.snapshot_writer import RETENTION_DIRECTORY, find_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -29,12 +29,18 @@ from state_pipelines.operations.retention.policy import PathKeys
 from state_pipelines.operations.retention.references import extract_references, follow_links
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, SnapshotLocation, exists, join, resolve
-from state_pipelines.storage.deletion import delete_files, move_file, remove_empty_directory, stat_files
 from state_pipelines.storage.files import FileEntry
 from state_pipelines.storage.listing import list_tree
 from state_pipelines.storage.locations import is_below, parent
 from state_pipelines.storage.resolution import is_state_file, stays_below
-from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY, read_metadata_bytes
+from state_pipelines.storage.snapshot_writer import (
+    RETENTION_DIRECTORY,
+    delete_files,
+    move_file,
+    read_metadata_bytes,
+    remove_empty_directory,
+    stat_files,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -20,7 +20,7 @@ from state_pipelines.metadata.handles import (
     RelativeFileStateHandle,
     SegmentFileStateHandle,
 )
-from state_pipelines.metadata.references import StreamRole
+from state_pipelines.metadata.streams import StreamRole
 from state_pipelines.operations.auditing import Listings, is_restorable
 from state_pipelines.operations.retention.policy import SnapshotFormat
 from state_pipelines.snapshot import Snapshot
@@ -28,7 +28,7 @@ from state_pipelines.storage import Location, SnapshotLocation, exists, read_fil
 from state_pipelines.storage.documents import MOST_LINES
 from state_pipelines.storage.locations import Threads, is_local, parent
 from state_pipelines.storage.resolution import follow_path
-from state_pipelines.storage.snapshot_listing import read_metadata_bytes
+from state_pipelines.storage.snapshot_writer import read_metadata_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -30,11 +30,10 @@ from state_pipelines.operations.retention.references import (
     Unreadable,
 )
 from state_pipelines.storage import METADATA_FILE, FileEntry, Location, join, list_directory, resolve
-from state_pipelines.storage.deletion import is_same_time, stat_files
 from state_pipelines.storage.listing import list_tree
 from state_pipelines.storage.locations import Threads, is_below, is_local, parent
 from state_pipelines.storage.resolution import CHECKPOINT_DIRECTORY, COMMON, JOB_DIRECTORY, SAVEPOINT_DIRECTORY
-from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
+from state_pipelines.storage.snapshot_writer import RETENTION_DIRECTORY, is_same_time, stat_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence

@@ -51,7 +51,7 @@ from state_pipelines.metadata.handles import (
 )
 from state_pipelines.operations.local_processes import count_kernel_threads
 from state_pipelines.operations.write.spills import BATCH, find_blocks, read_spill
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.storage import Location, create_file, exists, join, resolve
 from state_pipelines.storage.files import copy_file, remove_file
 from state_pipelines.storage.locations import parent

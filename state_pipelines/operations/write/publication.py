@@ -42,13 +42,14 @@ from state_pipelines.metadata.handles import (
     SegmentFileStateHandle,
     StreamStateHandle,
 )
-from state_pipelines.metadata.references import StreamRole, list_references
 from state_pipelines.metadata.streams import (
     StateStream,
+    StreamRole,
     check_stream,
     copy_stream,
     copy_unmeasured,
     is_copied_inside,
+    list_references,
     locate_file,
     name_file,
     open_stream,
@@ -63,7 +64,7 @@ from state_pipelines.storage.snapshot_writer import can_link, link_file
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from state_pipelines.metadata.references import StreamReference
+    from state_pipelines.metadata.streams import StreamReference
     from state_pipelines.operations.write.keyed_rewrite import FileRewrite, WrittenFile
     from state_pipelines.snapshot import Snapshot
 

@@ -37,7 +37,6 @@ from state_pipelines.operations.write.publication import (
 from state_pipelines.operatorstate import OperatorHeader
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import VOID_NAMESPACE, timer
-from state_pipelines.serializers.registered_states import KEYED_KINDS, LIST_KINDS, OPERATOR_KINDS, StateKind
 from state_pipelines.serializers.state_meta_info import (
     StateMetaInfo,
     broadcast_state,
@@ -46,7 +45,7 @@ from state_pipelines.serializers.state_meta_info import (
     priority_queue,
 )
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import Kryo
+from state_pipelines.serializers.tree import KEYED_KINDS, LIST_KINDS, OPERATOR_KINDS, Kryo, StateKind
 from state_pipelines.snapshot.checks import check_offsets
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.storage import Location, join

@@ -38,11 +38,10 @@ from state_pipelines.keyed.canonical import (
 )
 from state_pipelines.keyed.digests import RecordDigest
 from state_pipelines.metadata.handles import KeyGroupRange
-from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.tree import StateKind
 from state_pipelines.storage import Location, create_file, join, read_range, resolve
-from state_pipelines.storage.faults import translating
 from state_pipelines.storage.files import file_size
-from state_pipelines.storage.locations import Threads, is_local
+from state_pipelines.storage.locations import Threads, is_local, translating
 from state_pipelines.storage.snapshot_writer import open_local_scratch
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from state_pipelines.keyed.record_layout import KeyedRecords
-    from state_pipelines.keyed.row_encoding import EncodedRecords, RecordEncoder
+    from state_pipelines.keyed.state_table import EncodedRecords, RecordEncoder
 
 _DIRECTORY_ROW = 16
 _BLOCK_ROW = 24

@@ -8,13 +8,13 @@ the finding is `unnoticed`. A custom serializer family adds a rule with `rule.re
 
 from __future__ import annotations
 
-from state_pipelines.serializers.compatibility import composites, objects
-from state_pipelines.serializers.compatibility.composites import compare_class
+from state_pipelines.serializers.compatibility import objects, rules
 from state_pipelines.serializers.compatibility.rules import (
     Compatibility,
     Outcome,
     SerializerDifference,
     combine,
+    compare_class,
     compare_nested,
     register_successor,
     resolve,
@@ -30,11 +30,11 @@ __all__ = [
     "combine",
     "compare_class",
     "compare_nested",
-    "composites",
     "objects",
     "register_successor",
     "resolve",
     "resolve_nested",
     "rule",
+    "rules",
     "wrap_ttl_aware",
 ]

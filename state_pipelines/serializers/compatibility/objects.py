@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
-from state_pipelines.serializers.compatibility.composites import compare_class
 from state_pipelines.serializers.compatibility.rules import (
     SAME,
     Compatibility,
     Outcome,
     SerializerDifference,
     combine,
+    compare_class,
     list_paths,
     resolve_nested,
     rule,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.metadata import read_metadata, write_metadata
-from state_pipelines.metadata.references import list_references, replace_stream_handles
-from state_pipelines.metadata.streams import locate_file
+from state_pipelines.metadata.streams import list_references, locate_file, replace_stream_handles
 from state_pipelines.operations.auditing import audit_snapshot
 from state_pipelines.snapshot import open_snapshot
 from tests.snapshots import CASES, Case
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.metadata.handles import StreamStateHandle
-    from state_pipelines.metadata.references import StreamReference
+    from state_pipelines.metadata.streams import StreamReference
     from state_pipelines.operations.auditing import AuditReport, Depth
     from state_pipelines.snapshot import Snapshot
 

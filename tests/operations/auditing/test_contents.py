@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import UnsupportedError, Where
-from state_pipelines.metadata.references import StreamRole
+from state_pipelines.metadata.streams import StreamRole
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
 from state_pipelines.operations.auditing.report import Findings, from_error
 from tests.operations.auditing.damage import Copy, copy_case
@@ -18,7 +18,7 @@ from tests.snapshots import CASES, MADE, OWN, UNKNOWN, Case
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.metadata.references import StreamReference
+    from state_pipelines.metadata.streams import StreamReference
 
 SOUND = [case for case in OWN if case.version.startswith("2.2")] + [each for each in MADE if "2.2.1-main" in str(each)]
 

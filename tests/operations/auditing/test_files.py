@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
-from state_pipelines.metadata.references import StateCategory, StreamRole, list_references
+from state_pipelines.metadata.streams import StateCategory, StreamRole, list_references
 from state_pipelines.operations.auditing import (
     Finding,
     Listings,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.metadata.handles import StreamStateHandle
-    from state_pipelines.metadata.references import StreamReference
+    from state_pipelines.metadata.streams import StreamReference
     from state_pipelines.operations.auditing import AuditReport
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from state_pipelines.errors import IncompatibleError
-from state_pipelines.keyed.row_encoding import RecordEncoder
+from state_pipelines.keyed.state_table import RecordEncoder
 from state_pipelines.operations.write import keyed_rewrite
 from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.savepoint_plan import EncodedStates, plan_savepoint

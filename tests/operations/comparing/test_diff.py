@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import state_pipelines as sp
 from state_pipelines.errors import NotFoundError, UsageError
-from state_pipelines.keyed.row_encoding import RecordEncoder
+from state_pipelines.keyed.state_table import RecordEncoder
 from state_pipelines.metadata import SubtaskState, write_metadata
 from state_pipelines.metadata.checkpoint import MasterState, SavepointFormatType, make_savepoint_properties
 from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupRange, OperatorStreamStateHandle

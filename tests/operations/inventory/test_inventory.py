@@ -23,7 +23,7 @@ from state_pipelines.operations.inventory import (
 )
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import join, resolve
-from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.snapshot_writer import find_snapshots
 from tests.operations.inventory.trees import JOB, OTHER_JOB, put, put_bytes
 from tests.snapshots import DATA
 from tests.storages import CountedFileSystem, empty_counted

@@ -15,7 +15,7 @@ from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupRange, KeyGroupsSavepointStateHandle
 from state_pipelines.operations.profiling import Profile, StateProfile, profile_snapshot
 from state_pipelines.serializers import build
-from state_pipelines.serializers.objects import KryoConfig
+from state_pipelines.serializers.java_types import KryoConfig
 from state_pipelines.serializers.state_meta_info import priority_queue
 from state_pipelines.snapshot import open_snapshot
 from tests.keyed.canonical_files import make_file

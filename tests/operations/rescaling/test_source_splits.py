@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.connectors import AmbiguousState, read_coordinator
-from state_pipelines.connectors.kafka_source import KafkaAssignment, KafkaEnumerator, KafkaSplit, write_kafka_enumerator
+from state_pipelines.connectors.kafka import KafkaAssignment, KafkaEnumerator, KafkaSplit, write_kafka_enumerator
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.inspect import inspect

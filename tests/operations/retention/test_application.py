@@ -21,7 +21,7 @@ from state_pipelines.operations.retention.own_directory import AuditLog, Deletio
 from state_pipelines.operations.retention.quarantine import list_quarantine, restore_quarantined
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve
-from state_pipelines.storage.deletion import stat_files
+from state_pipelines.storage.snapshot_writer import stat_files
 from tests.operations.retention.tree import Tree, TreeSnapshot, make_tree
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from state_pipelines.operations.retention.quarantine import (
 )
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import Location, parse_path_mapping, resolve
-from state_pipelines.storage.deletion import move_file
-from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.snapshot_writer import find_snapshots, move_file
 from tests.operations.retention.tree import make_tree
 from tests.operations.retention.trees import install_job, plan
 

@@ -21,7 +21,7 @@ from state_pipelines.metadata import (
     write_metadata,
 )
 from state_pipelines.metadata.handles import FileStateHandle, IncrementalRemoteKeyedStateHandle, RelativeFileStateHandle
-from state_pipelines.metadata.references import StreamReference, StreamRole
+from state_pipelines.metadata.streams import StreamReference, StreamRole
 from state_pipelines.storage import METADATA_FILE
 from tests.snapshots import OWN
 

@@ -1,4 +1,4 @@
-"""Rows, arrays and maps in the binary form of the table runtime, which is little-endian.
+"""`BinaryRowData` and the other binary formats of the table runtime, read and written.
 
 A row is one block: a bit set (row kind, then one null bit per field), one slot of 8 bytes per field, then the data
 that do not fit in a slot, each padded to 8 bytes. An array has a count, null bits, and elements of their natural width.

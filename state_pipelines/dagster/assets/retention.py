@@ -1,6 +1,4 @@
-"""`retention_plan`: which snapshots and files go, which stay, and why; nothing is deleted."""
-
-# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+"""`retention_plan` and `applied_retention`: the plan of retention, and its newest application."""
 
 import json
 import logging
@@ -9,27 +7,39 @@ from datetime import timedelta
 from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
 from state_pipelines.dagster.assets import snapshots
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.metadata_values import expect_none, list_texts, make_table, round_money
-from state_pipelines.dagster.retention_settings import PlanApplication
+from state_pipelines.dagster.job_settings import PlanApplication
+from state_pipelines.dagster.metadata_values import expect_none, list_texts, make_table, round_money, round_seconds
 from state_pipelines.errors import MissingFileError, NotFoundError, Where
 from state_pipelines.operations.retention import (
+    ApplyResult,
+    AuditLog,
+    AuditRecord,
+    DeletionOutcome,
     PathKind,
     PlannedPath,
     QuarantinedFile,
     RetentionPlan,
+    apply_plan,
     list_quarantine,
+    open_audit_log,
     plan_retention,
+    purge_quarantine,
 )
+from state_pipelines.operations.retention.application import PlanChangedError
 from state_pipelines.operations.retention.policy import read_planned_paths
 from state_pipelines.storage import Location, join, read_file, resolve
 from state_pipelines.storage.files import replace_file
-from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
+from state_pipelines.storage.snapshot_writer import RETENTION_DIRECTORY
 
-NAME = "retention_plan"
+# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+
+
+PLAN_NAME = "retention_plan"
 APPLIED = "plan_is_applied"
 KNOWN = "references_are_known"
 
@@ -48,7 +58,7 @@ _COLUMNS = [
 
 def build_retention_plan(job: FlinkJob) -> dg.AssetsDefinition:
     """The asset `retention_plan` of a job."""
-    key = job.key(NAME)
+    key = job.key(PLAN_NAME)
     checks = [
         dg.AssetCheckSpec(APPLIED, asset=key, description="Nothing is left to delete; else: how to apply it."),
         dg.AssetCheckSpec(KNOWN, asset=key, description="Every _metadata can be read; otherwise shared files stay."),
@@ -56,7 +66,7 @@ def build_retention_plan(job: FlinkJob) -> dg.AssetsDefinition:
 
     @flink_asset(
         job,
-        NAME,
+        PLAN_NAME,
         step=AssetStep.KEEP,
         kinds={"flink"},
         deps=[snapshots.SNAPSHOT_INVENTORY],
@@ -135,14 +145,14 @@ def read_planned(job: FlinkJob, fingerprint: str) -> Sequence[PlannedPath] | Non
 
 def report_applied(instance: dg.DagsterInstance, job: FlinkJob, fingerprint: str, run_id: str) -> None:
     """Let the check `plan_is_applied` pass after everything of a plan is done, if it is the newest plan."""
-    event = instance.get_latest_materialization_event(job.key(NAME))
+    event = instance.get_latest_materialization_event(job.key(PLAN_NAME))
     plan = None if event is None else event.asset_materialization
     known = None if plan is None else plan.metadata.get(FINGERPRINT)
     if known is None or known.value != fingerprint:
         return
     instance.report_runless_asset_event(
         dg.AssetCheckEvaluation(
-            asset_key=job.key(NAME),
+            asset_key=job.key(PLAN_NAME),
             check_name=APPLIED,
             passed=True,
             severity=dg.AssetCheckSeverity.WARN,
@@ -209,3 +219,164 @@ def _check_applied(job: FlinkJob, plan: RetentionPlan) -> dg.AssetCheckResult:
 def _check_references(plan: RetentionPlan) -> dg.AssetCheckResult:
     sample = {"sample": list_texts(plan.stopped[:_SHOWN], "*")} if plan.stopped else None
     return expect_none(KNOWN, len(plan.stopped), sample)
+
+
+# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+
+
+APPLICATION_NAME = "applied_retention"
+AGREED = "second_plan_agrees"
+DONE = "everything_planned_is_done"
+
+_APPLICATION_COLUMNS = [dg.TableColumn("path"), dg.TableColumn("outcome"), dg.TableColumn("reason")]
+
+
+class ApplyConfig(dg.Config):
+    """The plan to apply."""
+
+    fingerprint: str = Field(min_length=1, description="Of the plan, as retention_plan shows it.")
+    scheduled: bool = Field(
+        default=False, description="A plan that has changed is not an error: the next one is applied when it is stable."
+    )
+
+
+def build_applied_retention(job: FlinkJob) -> dg.AssetsDefinition:
+    """The asset `applied_retention` of a job."""
+    key = job.key(APPLICATION_NAME)
+    checks = [
+        dg.AssetCheckSpec(AGREED, asset=key, description="The plan of the run has the fingerprint that was asked for."),
+        dg.AssetCheckSpec(DONE, asset=key, description="No path was kept, refused by the storage or beyond a limit."),
+    ]
+
+    @flink_asset(
+        job,
+        APPLICATION_NAME,
+        step=AssetStep.KEEP,
+        kinds={"flink"},
+        deps=[PLAN_NAME],
+        check_specs=checks,
+        partitioned=False,
+        writes=True,
+        output_required=False,
+    )
+    def applied_retention(
+        context: dg.AssetExecutionContext, config: ApplyConfig
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        """Plans again, audits what stays, then deletes or quarantines exactly what the agreed plan names."""
+        try:
+            result, metadata = apply_fingerprint(job, config.fingerprint, context.log)
+        except PlanChangedError as error:
+            if not config.scheduled:
+                raise
+            context.log.warning("%s", error)
+            # Dagster takes results of both kinds, but no annotation of both.
+            yield dg.AssetCheckResult(  # type: ignore[misc]
+                check_name=AGREED,
+                passed=False,
+                severity=dg.AssetCheckSeverity.WARN,
+                metadata={"expected": config.fingerprint, "observed": error.fingerprint, "changes": str(error)},
+            )
+            yield dg.AssetCheckResult(  # type: ignore[misc]
+                check_name=DONE,
+                passed=False,
+                severity=dg.AssetCheckSeverity.WARN,
+                metadata={"sample": "Nothing was deleted, because the second plan is another one"},
+            )
+            return
+        done = _check_done(result)
+        if done.passed:
+            report_applied(context.instance, job, config.fingerprint, context.run.run_id)
+        yield dg.MaterializeResult(
+            metadata=metadata,
+            check_results=[
+                dg.AssetCheckResult(
+                    check_name=AGREED,
+                    passed=True,
+                    metadata={"expected": config.fingerprint, "observed": result.fingerprint},
+                ),
+                done,
+            ],
+        )
+
+    return applied_retention
+
+
+def apply_fingerprint(job: FlinkJob, fingerprint: str, log: logging.Logger) -> tuple[ApplyResult, dict[str, Any]]:
+    """Plan again, apply the plan of a fingerprint, and purge the quarantine; return the result, and its metadata.
+
+    Raises:
+        PlanChangedError: the plan has another fingerprint now; nothing was deleted.
+        StateError: the audit of what stays found damage, or a root cannot be read; nothing was deleted.
+    """
+    settings = job.retention_runs
+    roots = find_roots(job)
+
+    def report(done: int, total: int) -> None:
+        log.info("%s of %s paths", f"{done:,}", f"{total:,}")
+
+    result = apply_plan(
+        roots,
+        job.policy,
+        fingerprint=fingerprint,
+        path_mapping=job.reach,
+        audit_log=settings.audit_log,
+        quarantine=settings.quarantine is not None,
+        limits=settings.limits,
+        planned=read_planned(job, fingerprint),
+        open_snapshot=job.storage.open,
+        report=report,
+    )
+    return result, _describe_application(result, _purge(job, roots))
+
+
+def open_log(job: FlinkJob) -> AuditLog:
+    """Return the audit log of a job's retention."""
+    directory = job.retention_runs.audit_log
+    return open_audit_log(resolve(find_roots(job)[0]), None if directory is None else resolve(directory))
+
+
+def _purge(job: FlinkJob, roots: Sequence[str]) -> list[AuditRecord]:
+    settings = job.retention_runs
+    if settings.quarantine_period is None:
+        return []
+    return purge_quarantine([resolve(root) for root in roots], settings.quarantine_period, open_log(job))
+
+
+def _describe_application(result: ApplyResult, purged: Sequence[AuditRecord]) -> dict[str, Any]:
+    gone = [record for record in purged if record.outcome is DeletionOutcome.PURGED]
+    left = [*result.kept, *result.failed, *(record for record in purged if record.outcome is DeletionOutcome.FAILED)]
+    metadata: dict[str, Any] = {
+        "fingerprint": result.fingerprint,
+        "finished": result.finished,
+        "quarantined": result.quarantined,
+        # Numbers under the same names in every run, so that they chart over time.
+        "paths": result.paths,
+        "bytes": result.bytes,
+        "kept": len(result.kept),
+        "failed": len(result.failed),
+        "remaining": result.remaining,
+        "purged from quarantine": len(gone),
+        "bytes purged from quarantine": sum(record.bytes for record in gone),
+        **{
+            f"bytes: {kind.value}": result.done.get(kind.value, (0, 0))[1]
+            for kind in PathKind
+            if kind is not PathKind.DIRECTORY
+        },
+        "seconds": round_seconds(result.seconds),
+    }
+    if result.stopped:
+        metadata["stopped"] = result.stopped
+    if result.log:
+        metadata["audit log"] = dg.MetadataValue.path(result.log)
+    if left:
+        rows = [(each.path, str(each.outcome), each.detail) for each in left[:_SHOWN]]
+        metadata["not deleted"] = make_table(_APPLICATION_COLUMNS, rows)
+    return metadata
+
+
+def _check_done(result: ApplyResult) -> dg.AssetCheckResult:
+    kept = [record for record in result.kept if record.kind != PathKind.DIRECTORY]
+    left = len(kept) + len(result.failed) + result.remaining
+    reasons = [result.stopped] if result.stopped else []
+    reasons += [f"{record.path}: {record.detail}" for record in (*result.failed, *kept)]
+    return expect_none(DONE, left, {"sample": list_texts(reasons[:_SHOWN], "*")} if reasons else None)

@@ -1,1 +1,0 @@
-"""Values of the table runtime."""
