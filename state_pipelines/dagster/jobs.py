@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -27,8 +27,7 @@ from state_pipelines.upgrades.savepoint_policy import (
     take_savepoint,
 )
 
-if TYPE_CHECKING:
-    AnyJob = dg.JobDefinition | UnresolvedAssetJobDefinition
+AnyJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 
 INVENTORY = "refresh_inventory"
 DESCRIBE = "describe_snapshot"
@@ -80,11 +79,11 @@ _JOBS: Mapping[str, tuple[tuple[str, ...], str]] = {
         "Describes one snapshot: profile, key groups, and changes since the previous one. Reads all of its state.",
     ),
     PLAN_RETENTION: (
-        (retention.NAME,),
+        (retention.PLAN_NAME,),
         "Plans which snapshots and files to delete, and why. Deletes nothing.",
     ),
     APPLY_RETENTION: (
-        (retention.NAME,),
+        (retention.APPLICATION_NAME,),
         "Deletes or quarantines the paths of a plan, whose fingerprint is in the run configuration.",
     ),
     CONVERT: (

@@ -313,7 +313,7 @@ def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
 
         The run plans again, and deletes nothing unless both plans have the same fingerprint.
         """
-        event = share_instance(context).get_latest_materialization_event(job.key(retention.NAME))
+        event = share_instance(context).get_latest_materialization_event(job.key(retention.PLAN_NAME))
         plan = None if event is None else event.asset_materialization
         # A materialization that somebody reports in the UI has no metadata.
         if event is None or plan is None or retention.FINGERPRINT not in plan.metadata:
@@ -329,7 +329,7 @@ def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
         return dg.RunRequest(
             # A plan is applied once; the next night makes another one, also of the same fingerprint.
             run_key=f"{fingerprint}-{event.run_id}",
-            run_config={"ops": {job.op(retention.NAME): {"config": config}}},
+            run_config={"ops": {job.op(retention.APPLICATION_NAME): {"config": config}}},
         )
 
     return agreed_plans

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyspark
 from pyspark.errors import PySparkException, PySparkRuntimeError
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession as SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.window import Window
