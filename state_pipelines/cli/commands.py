@@ -20,7 +20,7 @@ import threading
 import traceback
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -208,6 +208,12 @@ WRONG_USE = 2
 UNDETERMINED = 3
 
 
+def load_command(name: str) -> click.Command:
+    """The command of a name; imports its module, where it is `command`, or `<name>_command` beside others."""
+    found = vars(import_module(f"state_pipelines.cli.{COMMANDS[name][0]}"))
+    return cast("click.Command", found.get("command") or found[f"{name}_command"])
+
+
 class CommandGroup(click.Group):
     """The root command: finds commands by name and turns errors into one line and an exit code."""
 
@@ -217,12 +223,7 @@ class CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name; imports its module."""
-        if cmd_name not in COMMANDS:
-            return None
-        found = vars(import_module(f"state_pipelines.cli.{COMMANDS[cmd_name][0]}"))
-        # A module of several commands has one for each name.
-        command = found.get("command") or found[f"{cmd_name}_command"]
-        return command if isinstance(command, click.Command) else None
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in `--help`, without importing anything."""

@@ -1,4 +1,4 @@
-"""What commands print: tables, paths and colours, progress on a terminal, and proofs."""
+"""Output of commands: tables, paths and colours, progress on a terminal, and proofs."""
 
 from __future__ import annotations
 

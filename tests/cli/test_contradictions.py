@@ -7,7 +7,6 @@ others.
 from __future__ import annotations
 
 import shutil
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from state_pipelines.cli.commands import COMMANDS
+from state_pipelines.cli.commands import COMMANDS, load_command
 from state_pipelines.cli.options import SNAPSHOT_FLAGS, Excludes, Needs, Rule
 from tests.cli.test_wrong_use import require_wrong_use
 
@@ -137,14 +136,8 @@ FREE = {
 """By command: options that go with all others, and have their effect."""
 
 
-def load(name: str) -> click.Command:
-    command = import_module(f"state_pipelines.cli.{COMMANDS[name][0]}").command
-    assert isinstance(command, click.Command)
-    return command
-
-
 def list_rules(name: str) -> tuple[Rule, ...]:
-    return getattr(load(name), "rules", ())
+    return getattr(load_command(name), "rules", ())
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -153,10 +146,10 @@ def test_every_option_is_considered(name: str) -> None:
     for rule in list_rules(name):
         known |= {rule.option, *rule.others} if isinstance(rule, Excludes) else {*rule.options, *rule.others}
     known |= {text for arguments, _ in CASES.get(name, ()) for text in arguments}
-    options = [each for each in load(name).params if isinstance(each, click.Option)]
+    options = [each for each in load_command(name).params if isinstance(each, click.Option)]
     assert [each.opts for each in options if known.isdisjoint(each.opts)] == []
     # Nor are there rules and lists for what is not there.
-    there = {each for option in load(name).params for each in (*option.opts, option.human_readable_name)}
+    there = {each for option in load_command(name).params for each in (*option.opts, option.human_readable_name)}
     named = {each for rule in list_rules(name) for each in rule.others} | FREE[name]
     assert named <= there
 
@@ -194,7 +187,7 @@ def _write(command: click.Command, name: str, values: tuple[str, ...]) -> list[s
 def test_a_broken_rule_is_named(
     call: Callable[..., Called], tmp_path: Path, name: str, names: tuple[str, ...], rule: Rule
 ) -> None:
-    command = load(name)
+    command = load_command(name)
     values = rule.values if isinstance(rule, Excludes) else ()
     options = [text for each in names for text in _write(command, each, values if each == names[-1] else ())]
     called = call(name, *(each.replace("@", f"{tmp_path}/") for each in CALLS[name]), *options)
@@ -244,7 +237,10 @@ def test_a_contradiction_is_named(
     assert sorted(each.name for each in copy.iterdir()) == before
     assert not (tmp_path / "out").exists()
     # A dry run refuses the same with the same words.
-    if "--dry-run" in {text for option in load(name).params for text in option.opts} and "--dry-run" not in named:
+    if (
+        "--dry-run" in {text for option in load_command(name).params for text in option.opts}
+        and "--dry-run" not in named
+    ):
         rehearsed = call(name, *map(fill, given), "--dry-run")
         assert rehearsed.code == 2
         if "--discard-partial" not in given:

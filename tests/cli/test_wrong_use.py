@@ -6,14 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import pytest
 
-from state_pipelines.cli.commands import COMMANDS
+from state_pipelines.cli.commands import COMMANDS, load_command
 from state_pipelines.storage import locations
 from state_pipelines.storage import resolution as storage_options
 from state_pipelines.storage.resolution import has_valid_host
@@ -125,8 +124,8 @@ def test_an_option_that_does_not_exist_is_named(call: Callable[..., Called], com
 
 def _typed_options() -> list[tuple[str, str]]:
     found = []
-    for name, (module, _) in COMMANDS.items():
-        for parameter in import_module(f"state_pipelines.cli.{module}").command.params:
+    for name in COMMANDS:
+        for parameter in load_command(name).params:
             is_typed = isinstance(parameter.type, click.types.IntParamType | click.types.FloatParamType | click.Choice)
             if isinstance(parameter, click.Option) and is_typed and not parameter.is_flag and not parameter.count:
                 found.append((name, max(parameter.opts, key=len)))
@@ -139,11 +138,7 @@ def test_a_value_of_another_type_is_named(call: Callable[..., Called], command: 
 
 
 def _required() -> list[str]:
-    return [
-        name
-        for name, (module, _) in COMMANDS.items()
-        if any(each.required for each in import_module(f"state_pipelines.cli.{module}").command.params)
-    ]
+    return [name for name in COMMANDS if any(each.required for each in load_command(name).params)]
 
 
 @pytest.mark.parametrize("command", _required())
