@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from state_pipelines.cli.display import describe_published, format_bytes, make_console, print_notes, print_table
+from state_pipelines.cli.display import (
+    PROCESSES,
+    describe_published,
+    format_bytes,
+    make_console,
+    print_notes,
+    print_table,
+    run_with_bar,
+    show_proof,
+)
 from state_pipelines.cli.model_options import add_options, model_options
 from state_pipelines.cli.options import (
     AS_JSON,
@@ -21,8 +30,6 @@ from state_pipelines.cli.options import (
     discard_left_over,
     snapshot_options,
 )
-from state_pipelines.cli.progress import PROCESSES, run_with_bar
-from state_pipelines.cli.proofs import show_proof
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapRequest, BootstrapResult, plan_bootstrap
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, choose_row_processes, load_bootstrap
 from state_pipelines.operations.local_processes import Processes

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from state_pipelines.dagster.assets import savepoints, snapshots
-from state_pipelines.dagster.failures import ERROR_TAG
+from state_pipelines.dagster.failures import ERROR_TAG, read_outcome
 from state_pipelines.dagster.jobs import MIGRATE, SQL_REPORT
-from state_pipelines.dagster.run_outcomes import read_outcome
 from state_pipelines.dagster.sql_queries import QUERIES, are_queries_equal, identify_queries
 from state_pipelines.errors import StorageError
 

@@ -10,14 +10,18 @@ import dagster as dg
 from pydantic import Field
 
 from state_pipelines.checkpoints.coordinator import FailureReason
-from state_pipelines.dagster.assets.savepoints import CHECKS, describe_conversion
+from state_pipelines.dagster.assets.savepoints import (
+    CHECKS,
+    WrittenSavepoint,
+    describe_conversion,
+    materialize_savepoint,
+)
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.job_settings import StreamSettings, load_function
 from state_pipelines.dagster.metadata_values import ExpectationsResource, list_texts, make_table
 from state_pipelines.dagster.partitions import make_partition_key
 from state_pipelines.dagster.resources import SparkResource
-from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materialize_savepoint
 from state_pipelines.datastream.functions import combine_metrics
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot

@@ -21,12 +21,12 @@ import dagster as dg
 from pydantic import Field
 
 from state_pipelines.dagster.assets import flink_job
-from state_pipelines.dagster.automation import DATA_VERSION_TAG, METADATA, NEW_SNAPSHOT, SAMPLE
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset, make_config
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import Cell, expect_none, list_texts, make_table, round_seconds
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.storage import AUDIT_REPORT
+from state_pipelines.dagster.translation import DATA_VERSION_TAG, METADATA, NEW_SNAPSHOT, SAMPLE
 from state_pipelines.errors import FormatError, Where
 from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
