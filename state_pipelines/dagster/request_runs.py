@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.dagster import ops, upgrading
-from state_pipelines.dagster import ops as pinning
 from state_pipelines.dagster.assets import (
     retention,
     savepoints,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 JOBS = frozenset(
     {
-        *(APPLY_RETENTION, AUDIT, CONVERT, MIGRATE, PLAN_RETENTION, RESCALE, pinning.PIN, pinning.RESTORE),
+        *(APPLY_RETENTION, AUDIT, CONVERT, MIGRATE, PLAN_RETENTION, RESCALE, ops.PIN, ops.RESTORE),
         *(upgrading.UPGRADE, upgrading.REHEARSE),
     }
 )
@@ -117,13 +116,11 @@ def _plan_retention(job: FlinkJob, request: Request) -> Plan:
 
 def _plan_pin(job: FlinkJob, request: Request) -> Plan:
     config = {"unpin": request.operation is Operation.UNPIN, **request.options}
-    return pinning.PIN, {
-        "ops": {job.prefix(ops.pin.name): {"inputs": {"snapshot": request.snapshot}, "config": config}}
-    }
+    return ops.PIN, {"ops": {job.prefix(ops.pin.name): {"inputs": {"snapshot": request.snapshot}, "config": config}}}
 
 
 def _plan_restore(job: FlinkJob, request: Request) -> Plan:
-    return pinning.RESTORE, {
+    return ops.RESTORE, {
         "ops": {job.prefix(ops.restore.name): {"config": {"snapshot": request.snapshot, **request.options}}}
     }
 
