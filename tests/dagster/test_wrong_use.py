@@ -21,8 +21,7 @@ from pydantic import ValidationError
 import state_pipelines.dagster
 from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
 from state_pipelines.dagster.flink_asset import FileModeName
-from state_pipelines.dagster.job_settings import StreamSettings
-from state_pipelines.dagster.retention_settings import PlanApplication, RetentionSettings
+from state_pipelines.dagster.job_settings import PlanApplication, RetentionSettings, StreamSettings
 from state_pipelines.errors import StateError
 from state_pipelines.operations.write.keyed_rewrite import Format, NewFormat
 from state_pipelines.operations.write.publication import FileMode
