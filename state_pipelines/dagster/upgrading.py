@@ -68,7 +68,7 @@ WAITING_TAG = "state-pipelines/waits-for-approval"
 
 
 PREDICTED, MEASURED = "predicted down time s", "down time s"
-"""Metadata of plans, rehearsals and upgrades, which Dagster plots."""
+"""Metadata of plans, rehearsals and upgrades: seconds."""
 
 
 class UpgradeFailedError(StateError):
@@ -450,10 +450,8 @@ def build_new_program(job: FlinkJob) -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.STOPPED,
     )
     def new_program(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Requests an upgrade when the new program, its settings or revisions change.
-
-        The cursor is a digest, and the number of programs that were requested: an earlier one that returns is another.
-        """
+        """Requests an upgrade when the new program, its settings or revisions change."""
+        # A digest, and the number of programs that were requested: an earlier one that returns is another.
         last, _, number = (context.cursor or "").partition(" ")
         try:
             mark = identify_program(make_request(job))

@@ -33,7 +33,12 @@ RELEASES = ("v1", "v2", "broken")
 """Programs: the first one, one with a changed class, and one that cannot read a single order."""
 
 _SECONDS = 120
-_SETTINGS = {"execution.checkpointing.interval": "200 ms", "pipeline.max-parallelism": 128}
+_SETTINGS = {
+    "execution.checkpointing.interval": "200 ms",
+    # None is removed while a plan reads it.
+    "execution.checkpointing.num-retained": 10_000,
+    "pipeline.max-parallelism": 128,
+}
 _DAGSTER = {
     "telemetry": {"enabled": False},
     "nux": {"enabled": False},
@@ -88,8 +93,8 @@ def running_job(root: Path) -> Iterator[UpgradedJob]:
     for release in RELEASES:
         classes = harness.compile_folders(harness.install(VERSION), list(orders_job(release).sources))
         pack_jar(classes, jars / f"{release}.jar", MAIN)
-    shutil.copy(jars / "v1.jar", jars / "v1-again.jar")
-    with zipfile.ZipFile(jars / "v1-again.jar", "a") as jar:
+    shutil.copy(jars / "v2.jar", jars / "v2-again.jar")
+    with zipfile.ZipFile(jars / "v2-again.jar", "a") as jar:
         # The same classes in another jar, as after a change that the state does not see.
         jar.writestr("META-INF/build", "2")
     with running_cluster(VERSION, root / "cluster", _SETTINGS) as running:
@@ -100,7 +105,7 @@ def running_job(root: Path) -> Iterator[UpgradedJob]:
         project.write_job(JOB, _describe(root, running.url))
         with dg_dev(project) as deployment:
             job = UpgradedJob(cluster, deployment, jars)
-            job.release("v1-again", "v1")
+            job.release("v2", "v1")
             started = find_job(cluster, JOB).id
             wait_for(lambda: cluster.read_checkpoints(started).completed > 0, "a checkpoint", seconds=_SECONDS)
             yield job
