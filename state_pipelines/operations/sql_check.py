@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import IncompatibleError
 from state_pipelines.metadata import compute_operator_id
-from state_pipelines.operations.migration.sql_revisions import draft_sql_revision
+from state_pipelines.operations.migration.sql_revisions import FUNCTION_VIEW, draft_sql_revision
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot import Snapshot, open_snapshot
@@ -264,21 +265,21 @@ def _fits(planned: PlannedState, stored: KeyedState) -> bool:
 def _bind_by_states(planned: Sequence[PlannedOperator], stored: Sequence[Operator]) -> dict[str, Operator]:
     """Find operators without uids: those with states by these, sources by the name of the table."""
     found: dict[str, Operator] = {}
-    groups: dict[tuple[tuple[str, str], ...], list[Operator]] = {}
-    for each in stored:
-        keyed = _list_keyed(each)
-        key = tuple(sorted((name, describe(state.info.value_serializer)) for name, state in keyed.items()))
-        groups.setdefault(key, []).append(each)
     wanted: dict[tuple[tuple[str, str], ...], list[PlannedOperator]] = {}
     for operator in planned:
         if operator.states:
             wanted.setdefault(tuple(sorted((each.name, each.describe()) for each in operator.states)), []).append(
                 operator
             )
+    fitting = {key: [each for each in stored if _has_states(each, operators[0])] for key, operators in wanted.items()}
+    # Types that a plan does not say may fit operators of others.
+    claims = Counter(each.label for candidates in fitting.values() for each in candidates)
     for key, operators in wanted.items():
-        candidates = groups.get(key, [])
+        candidates = fitting[key]
         numbers = [_find_number(each) for each in candidates]
         if len(candidates) != len(operators) or (len(operators) > 1 and None in numbers):
+            continue
+        if any(claims[each.label] > 1 for each in candidates):
             continue
         ordered = sorted(candidates, key=lambda each: _find_number(each) or 0)
         found |= dict(zip((each.uid for each in sorted(operators, key=lambda one: one.node)), ordered, strict=True))
@@ -291,6 +292,18 @@ def _bind_by_states(planned: Sequence[PlannedOperator], stored: Sequence[Operato
         if len(same) == 1:
             found[operator.uid] = same[0]
     return found
+
+
+def _has_states(stored: Operator, planned: PlannedOperator) -> bool:
+    """Return whether an operator has the states of a planned one, beside views of functions of the user."""
+    keyed = _list_keyed(stored)
+    names = {each.name for each in planned.states}
+    others = keyed.keys() - names
+    return (
+        names <= keyed.keys()
+        and all(FUNCTION_VIEW.fullmatch(each) for each in others)
+        and all(_fits(each, keyed[each.name]) for each in planned.states)
+    )
 
 
 def _find_number(operator: Operator) -> int | None:
@@ -414,6 +427,11 @@ def list_remarks(report: SqlCheckReport) -> list[str]:
     found += [f"the savepoint has state of {each}, which the old query does not say" for each in report.binding.unknown]
     found += report.binding.misfits
     found += [f"the savepoint has no state of {each}, which the old query keeps" for each in report.binding.missing]
+    if report.binding.unknown and report.binding.missing:
+        found.append(
+            "the old query is another one, or its nodes have other numbers in the job: give the compiled plan that the "
+            "job was started from, since the numbers of a script are those of a session of its own"
+        )
     tables: dict[str, list[str]] = {}
     for sink in report.comparison.sinks:
         tables.setdefault(sink.table, []).append(sink.column)

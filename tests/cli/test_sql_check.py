@@ -61,6 +61,21 @@ def test_other_numbers_are_a_rename(tmp_path: Path) -> None:
     assert not sp.sql.check(TOTALS, other, SAVEPOINT).restores_as_it_is
 
 
+def test_a_function_of_a_job_without_uids_is_found_by_its_states(tmp_path: Path) -> None:
+    pair = unpack("function-view", tmp_path)
+    report = sp.sql.check(shifted(tmp_path, pair.old), pair.new, pair.savepoint)
+    assert report.verdict is Verdict.CARRIED
+    assert report.binding.unknown == report.binding.missing == ()
+
+
+def test_numbers_of_another_compilation_are_said(tmp_path: Path) -> None:
+    pair = unpack("join-swap", tmp_path)
+    other = unpack("swap", tmp_path)
+    found = run(other.old, other.new, pair.savepoint)
+    assert found.exit_code == 3
+    assert "give the compiled plan that the job was started from" in found.output
+
+
 def test_a_swap_is_called_so() -> None:
     found = run(TOTALS, SWAPPED, SAVEPOINT)
     assert found.exit_code == 1

@@ -200,6 +200,11 @@ PAIRS = (
         group("AVG(amount), seen(CAST(qty AS STRING))"),
     ),
     Pair(
+        "function-exchange",
+        group("seen(note), seen(CAST(qty AS STRING))"),
+        group("seen(CAST(qty AS STRING)), seen(note)"),
+    ),
+    Pair(
         "ttl-swap", group("SUM(amount), SUM(k)"), group("SUM(k), SUM(amount)"), settings={"table.exec.state.ttl": "1 d"}
     ),
 )

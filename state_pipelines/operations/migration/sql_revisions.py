@@ -41,9 +41,10 @@ _FOLDS = (
     Derivation.FOLD_MIN,
     Derivation.FOLD_MAX,
 )
-_VIEW = re.compile(r"agg(\d+)\$(\w+)")
+FUNCTION_VIEW = re.compile(r"agg(\d+)\$(\w+)")
 """Name of a view of an aggregate function: position of the call, and field of the accumulator."""
 
+_BACK = "start the old query from the old savepoint instead"
 _EMPTY_WAY = "start that query from empty, build its state with `bootstrap`, or keep the old operator"
 
 
@@ -258,7 +259,7 @@ class _OperatorDraft:
         known = {each.name for each in self.old.states}
         found: dict[str, str | None] = {}
         for name in self.stored:
-            match = _VIEW.fullmatch(name)
+            match = FUNCTION_VIEW.fullmatch(name)
             if match is None or name in known:
                 continue
             old_call, calls, is_dropped = int(match[1]), set[int | None](), False
@@ -295,7 +296,7 @@ class _OperatorDraft:
                 )
 
     def _change(self, state: str | None, steps: Sequence[st.Step]) -> Change:
-        return Change(self.new.uid, state, tuple(steps), (), impossible="the old query is the way back")
+        return Change(self.new.uid, state, tuple(steps), (), impossible=_BACK)
 
     @staticmethod
     def _require_empty(state: StateVerdict) -> None:
