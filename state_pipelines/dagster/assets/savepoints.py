@@ -68,7 +68,6 @@ from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot import Snapshot, open_snapshot
-from state_pipelines.spark import MigrationResult
 from state_pipelines.storage import resolve
 from state_pipelines.storage.documents import parse_yaml
 from state_pipelines.storage.locations import is_local
@@ -78,6 +77,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.convert import ConversionResult
     from state_pipelines.operations.migration import Direction, Migration
     from state_pipelines.operations.rescale import RescaleResult
+    from state_pipelines.spark import MigrationResult
 
 NameTarget = Callable[[str], str]
 """Returns the directory of a new savepoint, by its purpose, such as the name of a revision."""
@@ -164,7 +164,7 @@ def _locate(context: dg.AssetExecutionContext, savepoint: WrittenSavepoint) -> d
     return {"dagster/uri": savepoint.path, **derived}
 
 
-def describe_columns(job: FlinkJob, result: MigrationResult) -> dict[str, object]:
+def describe_columns(job: FlinkJob, result: "MigrationResult") -> dict[str, object]:
     """Return schema and lineage of the columns of a migrated savepoint, named `operator.state.column`.
 
     The columns before are those of `state_tables`, or of `flink_job` where the job has no tables.
@@ -187,7 +187,7 @@ def describe_columns(job: FlinkJob, result: MigrationResult) -> dict[str, object
     }
 
 
-def _trace(result: MigrationResult) -> Iterator[tuple[str, list[str]]]:
+def _trace(result: "MigrationResult") -> Iterator[tuple[str, list[str]]]:
     for operator, plan in result.plans.items():
         for state, flow in plan.changed.items():
             for new, old in trace_columns(flow, plan.context).items():
