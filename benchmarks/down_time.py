@@ -64,24 +64,28 @@ def measure(release: str, directory: Path) -> dict[str, object]:
         old, new = ({"arguments": ARGUMENTS, "parallelism": 2, "jar": str(jars[name])} for name in ("v1", "v2"))
         job = directory / "JOB.json"
 
-        def describe(results: str, old: dict[str, object], new: dict[str, object], **more: object) -> None:
-            settings = {"savepoints": (running.directory / "savepoints").as_uri(), "old": old, "new": new, **more}
+        def describe(results: str, programs: dict[str, Any], settings: dict[str, Any], **more: str) -> None:
+            settings = {"savepoints": (running.directory / "savepoints").as_uri(), **programs, **settings}
             described = {
                 "name": "totals",
                 "cluster": {"rest": running.url},
                 "results": str(directory / results),
-                "migrations": str(directory / "migrations"),
                 "target_release": release.rpartition(".")[0],
                 "uids": UIDS,
                 "upgrade": settings,
+                **more,
             }
             job.write_text(json.dumps(described))
 
-        describe("results", old, new, rehearsal={"cluster": {"rest": running.url}})
+        spare = {"rehearsal": {"cluster": {"rest": running.url}}}
+        describe("results", {"old": old, "new": new}, spare, migrations=str(directory / "migrations"))
         assumed = _run("upgrade", str(job), "--plan", "--json")["plan"]["down_time"]
         _run("rehearse", str(job), "--json")
         first = _run("upgrade", str(job), "--json")["record"]
-        describe("others", new, {**new, "arguments": (*ARGUMENTS[:2], "execution.checkpointing.interval=2s")})
+        sys.stderr.write(f"{json.dumps(_compare(first, directory / 'results'))}\n{json.dumps(assumed)}\n")
+        other = {**new, "arguments": (*ARGUMENTS[:2], "execution.checkpointing.interval=2s")}
+        # From the jar alone it cannot be told that the types are the same.
+        describe("others", {"old": new, "new": other}, {"automatic": ["compatible", "undetermined"]})
         second = _run("upgrade", str(job), "--json")["record"]
         savepoint = open_snapshot(first["steps"]["stop"]["savepoint"], uids=UIDS)
         revisions = RevisionDirectory(str(directory / "migrations"))
@@ -101,7 +105,9 @@ def measure(release: str, directory: Path) -> dict[str, object]:
 
 
 def _run(*command: str) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-m", "state_pipelines", *command], check=True, stdout=subprocess.PIPE)
+    done = subprocess.run([sys.executable, "-m", "state_pipelines", *command], check=False, stdout=subprocess.PIPE)
+    if done.returncode:
+        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stdout.decode()}")
     return dict(json.loads(done.stdout))
 
 
