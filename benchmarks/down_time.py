@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MAIN = "upgrading.ManyKeysJob"
 UIDS = ("numbers", "pauses", "totals", "output")
-ARGUMENTS = (MAIN, "totals", "execution.checkpointing.interval=1s")
+ARGUMENTS = (MAIN, "totals", "execution.checkpointing.interval=5s")
 SECONDS = 600
 
 
@@ -83,7 +83,7 @@ def measure(release: str, directory: Path) -> dict[str, object]:
         _run("rehearse", str(job), "--json")
         first = _run("upgrade", str(job), "--json")["record"]
         sys.stderr.write(f"{json.dumps(_compare(first, directory / 'results'))}\n{json.dumps(assumed)}\n")
-        other = {**new, "arguments": (*ARGUMENTS[:2], "execution.checkpointing.interval=2s")}
+        other = {**new, "arguments": (*ARGUMENTS[:2], "execution.checkpointing.interval=6s")}
         # From the jar alone it cannot be told that the types are the same.
         describe("others", {"old": new, "new": other}, {"automatic": ["compatible", "undetermined"]})
         second = _run("upgrade", str(job), "--json")["record"]
