@@ -19,10 +19,12 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BeforeValidator, Field
 
 from state_pipelines.errors import (
     ClusterError,
@@ -46,6 +48,7 @@ from state_pipelines.flink.cluster import (
     wait_for_savepoint,
 )
 from state_pipelines.flink.connections import open_described
+from state_pipelines.operations.models import OperationModel, parsed
 from state_pipelines.operations.retention import pin_snapshot, unpin_snapshot
 from state_pipelines.operations.retention.policy import parse_duration
 from state_pipelines.redaction import redact
@@ -66,8 +69,7 @@ DIRECTORY = "_savepoints"
 
 _SUFFIX = ".json"
 _MOST_BYTES = 1 << 20
-_SETTINGS = ("directory", "timeout", "canonical", "native")
-_KEPT = {"hourly": 24, "daily": 7, "weekly": 4, "monthly": 12}
+_KEPT: Mapping[str, int] = {"hourly": 24, "daily": 7, "weekly": 4, "monthly": 12}
 
 
 class SavepointFailedError(ClusterError):
@@ -97,19 +99,41 @@ class SavepointRule:
     keep: int
 
 
-@dataclass(frozen=True)
-class SavepointPolicy:
-    """The policy of a job.
+class PeriodicSavepoints(OperationModel):
+    """How often a savepoint of one format is taken, and how many are kept."""
 
-    Attributes:
-        rules: one per format.
-        directory: of savepoints, as the cluster names it; None for that of the cluster.
-        timeout_seconds: time in which a savepoint must be completed.
-    """
+    every: Annotated[Period, Field(strict=False)]
+    """Time in which one is taken."""
 
-    rules: tuple[SavepointRule, ...] = ()
+    keep: Annotated[int, Field(ge=1)] | None = None
+    """Number of them that stay; by default 24 hourly, 7 daily, 4 weekly or 12 monthly ones."""
+
+
+_Periodic = Annotated[
+    PeriodicSavepoints, BeforeValidator(lambda value: {"every": value} if isinstance(value, str) else value)
+]
+
+
+class SavepointPolicy(OperationModel):
+    """The policy of a job."""
+
     directory: str | None = None
-    timeout_seconds: float = 600.0
+    """Directory of savepoints, as the cluster names it; by default that of the cluster."""
+
+    timeout: Annotated[timedelta, parsed(parse_duration)] = timedelta(minutes=10)
+    """Time in which a savepoint must be completed."""
+
+    canonical: _Periodic | None = None
+    """Savepoints in the canonical format; by default none."""
+
+    native: _Periodic | None = None
+    """Savepoints in the native format; by default none."""
+
+    @property
+    def rules(self) -> tuple[SavepointRule, ...]:
+        """One rule per format."""
+        found = ((SavepointFormat.CANONICAL, self.canonical), (SavepointFormat.NATIVE, self.native))
+        return tuple(SavepointRule(name, each.every, each.keep or _KEPT[each.every]) for name, each in found if each)
 
 
 def parse_savepoint_policy(content: object) -> SavepointPolicy:
@@ -118,39 +142,7 @@ def parse_savepoint_policy(content: object) -> SavepointPolicy:
     Raises:
         UsageError: it is no policy; names the setting.
     """
-    if not isinstance(content, Mapping):
-        raise UsageError("`savepoints` is not a mapping", hint="Such as {canonical: monthly, native: daily}")
-    unknown = sorted(str(name) for name in content if name not in _SETTINGS)
-    if unknown:
-        raise UsageError(
-            f"`savepoints` has unknown settings {', '.join(unknown)}", hint=f"Known are {', '.join(_SETTINGS)}"
-        )
-    directory = content.get("directory")
-    if directory is not None and not isinstance(directory, str):
-        raise UsageError("directory of `savepoints` is not text")
-    seconds = parse_duration(str(content.get("timeout", "10min")), "savepoints.timeout").total_seconds()
-    rules = tuple(
-        _parse_rule(each, content[name]) for each in SavepointFormat if content.get(name := each.lower()) is not None
-    )
-    return SavepointPolicy(rules, directory or None, seconds)
-
-
-def _parse_rule(format: SavepointFormat, content: object) -> SavepointRule:
-    what = f"{format.lower()} of `savepoints`"
-    body: Mapping[Any, Any] = {"every": content} if isinstance(content, str) else {}
-    body = content if isinstance(content, Mapping) else body
-    every, keep = body.get("every"), body.get("keep")
-    if every not in tuple(Period) or set(body) - {"every", "keep"}:
-        raise UsageError(
-            f"{what} is {redact(repr(content))[:60]}",
-            hint=f"Choose from {', '.join(Period)}, or write {{every: daily, keep: 7}}",
-        )
-    period = Period(every)
-    if keep is None:
-        keep = _KEPT[period]
-    if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-        raise UsageError(f"keep of {what} is {keep!r}, not a positive number")
-    return SavepointRule(format, period, keep)
+    return SavepointPolicy.parse(content, "`savepoints`")
 
 
 @dataclass(frozen=True)
@@ -217,7 +209,7 @@ def choose_policy(savepoints: object, upgrade: object) -> SavepointPolicy:
     """
     policy = SavepointPolicy() if savepoints is None else parse_savepoint_policy(savepoints)
     directory = upgrade.get("savepoints") if isinstance(upgrade, Mapping) else None
-    return policy if policy.directory or not directory else replace(policy, directory=str(directory))
+    return policy if policy.directory or not directory else policy.model_copy(update={"directory": str(directory)})
 
 
 class TakenStatus(StrEnum):
@@ -487,7 +479,7 @@ class _Taking:
             self.job.cluster,
             taken.flink_job,
             taken.trigger,
-            timeout_seconds=self.job.policy.timeout_seconds,
+            timeout_seconds=self.job.policy.timeout.total_seconds(),
             sleep=self.sleep,
             clock=self.clock,
         )
@@ -524,7 +516,7 @@ class _Taking:
         self.records.write(taken)
         self.report(f"takes a {format.lower()} savepoint of job {found.name} ({found.id})")
         cluster.trigger_savepoint(
-            found.id, SavepointRequest(self.job.policy.directory, format, trigger_id=taken.trigger)
+            found.id, SavepointRequest(self.job.policy.directory or None, format, trigger_id=taken.trigger)
         )
         return taken
 

@@ -66,10 +66,11 @@ def list_pinned(directory: Path) -> list[str]:
     ("content", "match"),
     [
         ([], "not a mapping"),
-        ({"hourly": 1}, "unknown settings hourly"),
-        ({"native": "often"}, "native of `savepoints`"),
-        ({"native": {"every": "daily", "kept": 1}}, "native of `savepoints`"),
-        ({"native": {"every": "daily", "keep": 0}}, "keep of native"),
+        ({"hourly": 1}, "`savepoints` does not know 'hourly'.*It knows directory, timeout, canonical, native"),
+        ({"native": "often"}, "every of native is 'often'.*Choose from hourly, daily"),
+        ({"native": {"every": "daily", "kept": 1}}, "native does not know 'kept'"),
+        ({"native": {"every": "daily", "keep": 0}}, "keep of native is 0, not a number from 1 on"),
+        ({"timeout": "soon"}, "timeout: 'soon' is not a duration"),
         ({"directory": 1}, "directory of `savepoints`"),
     ],
 )
