@@ -100,7 +100,7 @@ class SavepointRule:
 
 
 class PeriodicSavepoints(OperationModel):
-    """How often a savepoint of one format is taken, and how many are kept."""
+    """Savepoints of one format: their period and number."""
 
     every: Annotated[Period, Field(strict=False)]
     """Time in which one is taken."""
