@@ -7,8 +7,12 @@ that a step takes from elsewhere, or computes in another way, are found here.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import cmp_to_key
 from typing import TYPE_CHECKING, Any
 
+from state_pipelines.errors import MigrationError, Where
 from state_pipelines.metadata import KeyGroupRange, compute_operator_id
 from state_pipelines.operations.proofs import (
     AFTER,
@@ -24,15 +28,25 @@ from state_pipelines.operations.proofs import (
 )
 from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.sql.derivations import Derivation, is_unfiltered
+from state_pipelines.sql.accumulators import Role
+from state_pipelines.sql.derivations import UNCHANGED, Derivation, is_unfiltered
+from state_pipelines.sql.state_verdicts import find_other_side
 from state_pipelines.sql.verdict import is_unchanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from state_pipelines.serializers.tree import LogicalType
     from state_pipelines.snapshot import Operator, Snapshot
     from state_pipelines.sql.node_states import PlannedOperator
-    from state_pipelines.sql.verdict import Binding, ColumnVerdict, OperatorVerdict, PlanComparison, StateVerdict
+    from state_pipelines.sql.verdict import (
+        Binding,
+        ColumnVerdict,
+        FirstRows,
+        OperatorVerdict,
+        PlanComparison,
+        StateVerdict,
+    )
 
 MOST_ROWS = 50_000
 """Rows of a state after which no further key groups are compared."""
@@ -48,9 +62,9 @@ def recompute_columns(
 ) -> tuple[ProofCheck, ...]:
     """Compare the columns of a migrated savepoint with those that its verdicts make of the old rows.
 
-    States that keep one row per key and namespace are compared, and rows that are keys of maps. Not compared are
-    columns that start empty, since a backfill may fill them, and operators whose key gets another type, since its rows
-    are in other key groups then.
+    States of rows are compared: one per key and namespace, lists of rows, rows that are keys or values of maps, with
+    the numbers beside them. Not compared are columns that start empty, since a backfill may fill them, and operators
+    whose key gets another type, since its rows are in other key groups then.
 
     Args:
         comparison: verdicts of the migration.
@@ -134,24 +148,53 @@ class _Findings:
         return (check,)
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """A layout of records.
+
+    Attributes:
+        key: whether the user key of a map is the first row of the state; without, it is compared as it is.
+        content: of a record: a row, a row and a number, a list of rows, or numbers.
+    """
+
+    content: str
+    key: bool = False
+
+
+_ROW, _MARKED, _LIST, _NUMBERS = "row", "row and number", "list", "numbers"
+_LAYOUTS: Mapping[str, _Layout] = {
+    "{0}": _Layout(_ROW),
+    "Tuple2<{0}, Int>": _Layout(_MARKED),
+    "List<{0}>": _Layout(_LIST),
+    "Map<Long, {0}>": _Layout(_ROW),
+    "Map<Long, List<{0}>>": _Layout(_LIST),
+    "Map<{0}, {1}>": _Layout(_ROW, key=True),
+    "Map<{0}, Tuple2<{1}, Int>>": _Layout(_MARKED, key=True),
+    "Map<{0}, List<{1}>>": _Layout(_LIST, key=True),
+    "Map<{0}, Int>": _Layout(_NUMBERS, key=True),
+    "Map<{0}, Tuple2<Int, Int>>": _Layout(_NUMBERS, key=True),
+}
+"""Layouts that are compared, by `PlannedState.plain_template`."""
+
+
 def _is_comparable(state: StateVerdict) -> bool:
-    if state.old is None or state.new is None or state.derivation is not None:
+    if state.old is None or state.new is None or StateKind.LIST in (state.old.kind, state.new.kind):
         return False
-    if state.old.plain_template != state.new.plain_template:
+    layout = _LAYOUTS.get(state.new.plain_template)
+    if layout is None or state.old.plain_template not in _LAYOUTS:
         return False
-    known = _list_known(state)
-    if state.new.plain_template == _COUNTED:
-        # Rows of a map are found by all of their columns.
-        return len(known) == len(state.new.rows[0].columns)
-    return state.new.plain_template == "{0}" and bool(known)
+    # Entries of a map are found by all of their columns.
+    if layout.key and len(_list_known(state, 0)) != len(state.new.rows[0].columns):
+        return False
+    return layout.content == _NUMBERS or bool(_list_known(state, len(state.new.rows) - 1))
 
 
-def _list_known(state: StateVerdict) -> list[ColumnVerdict]:
-    """Return the columns of the new row that follow from the old one, in order."""
+def _list_known(state: StateVerdict, row: int) -> list[ColumnVerdict]:
+    """Return the columns of a new row that follow from the old one, in order."""
     found = [
         each
         for each in state.columns
-        if each.new is not None and each.derivation is not None and each.derivation not in _STARTS
+        if each.row == row and each.new is not None and each.derivation is not None and each.derivation not in _STARTS
     ]
     return sorted(found, key=lambda each: each.new or 0)
 
@@ -183,14 +226,47 @@ def _find_key(row: Mapping[str, Any]) -> _Row:
     return (_fields(row["state_key"]), str(row["state_namespace"]))
 
 
+@dataclass(frozen=True)
+class _Record:
+    """A record: rows and numbers of an entry, or of a key without entries.
+
+    Attributes:
+        key: of the state, with its namespace.
+        user_key: of a map: its fields if it is a row.
+        rows: fields of the rows.
+        numbers: beside the rows: matches, an index, a number of equal rows.
+    """
+
+    key: _Row
+    user_key: Any
+    rows: tuple[_Row, ...]
+    numbers: _Row = ()
+
+
+def _read_records(layout: _Layout, stored: KeyedState, groups: KeyGroupRange) -> Iterator[_Record]:
+    for row in _scan(stored, groups):
+        user_key = row.get("map_key")
+        value = row["map_value"] if "map_value" in row else row["value"]
+        made = _Record(_find_key(row), _fields(user_key) if layout.key else user_key, ())
+        match layout.content:
+            case "row":
+                yield replace(made, rows=(_fields(value),))
+            case "row and number":
+                yield replace(made, rows=(_fields(value["f0"]),), numbers=(value["f1"],))
+            case "list":
+                yield replace(made, rows=tuple(map(_fields, value)))
+            case _:
+                yield replace(made, numbers=(value,) if isinstance(value, int) else tuple(value.values()))
+
+
 def _read_rows(state: StateVerdict, stored: KeyedState, groups: KeyGroupRange) -> _Values:
     """Return the columns of the new rows that follow from the old ones, by key."""
     assert state.new is not None
-    if state.new.plain_template == _COUNTED:
-        return {(*_find_key(row), _fields(row["map_key"])): (row["map_value"],) for row in _scan(stored, groups)}
-    known = [each.new for each in _list_known(state) if each.new is not None]
-    rows = ((_find_key(row), _fields(row["value"])) for row in _scan(stored, groups))
-    return {key: tuple(values[index] for index in known) for key, values in rows}
+    known = [each.new for each in _list_known(state, len(state.new.rows) - 1) if each.new is not None]
+    return {
+        (*each.key, each.user_key): (tuple(tuple(row[index] for index in known) for row in each.rows), each.numbers)
+        for each in _read_records(_LAYOUTS[state.new.plain_template], stored, groups)
+    }
 
 
 def _expect_rows(
@@ -201,24 +277,124 @@ def _expect_rows(
     groups: KeyGroupRange,
 ) -> _Values:
     """Return what the verdicts make of the old rows, by key."""
+    assert state.old is not None
     assert state.new is not None
-    columns = _list_known(state)
-    if state.new.plain_template == _COUNTED:
-        counts: Counter[_Row] = Counter()
-        for row in _scan(stored, groups):
-            fields = _fields(row["map_key"])
-            counts[(*_find_key(row), tuple(_derive(each, fields, ()) for each in columns))] += row["map_value"]
-        return {key: (count,) for key, count in counts.items()}
+    before, after = _LAYOUTS[state.old.plain_template], _LAYOUTS[state.new.plain_template]
+    columns, keys = _list_known(state, len(state.new.rows) - 1), _list_known(state, 0)
     views: dict[str | None, Mapping[_Row, list[Any]]] = {
         each.view: _read_view(olds[each.view], groups, _list_calls(planned, each.view))
         for each in columns
-        if each.view is not None and each.view in olds
+        if each.view is not None and each.view in olds and each.derivation is not Derivation.FOLD_ROWS
     }
-    expected = {}
-    for row in _scan(stored, groups):
-        key, fields = _find_key(row), _fields(row["value"])
-        expected[key] = tuple(_derive(each, fields, _find_values(views, each.view, key)) for each in columns)
+    windows: Mapping[_Row, list[_Row]] = {}
+    if any(each.derivation is Derivation.FOLD_ROWS for each in columns):
+        windows = _read_windows(olds, groups)
+    records: Iterable[_Record] = _read_records(before, stored, groups)
+    if state.first is not None:
+        records = _choose_records(state.first, before, records)
+    matches = _count_matches(state, planned, olds, groups)
+    expected: _Values = {}
+    for record in records:
+        values = tuple(
+            tuple(
+                _fold_window(each, state, windows.get(record.key, []))
+                if each.derivation is Derivation.FOLD_ROWS
+                else _derive(each, row, _find_values(views, each.view, record.key))
+                for each in columns
+            )
+            for row in record.rows
+        )
+        user_key, numbers = record.user_key, record.numbers
+        if after.key:
+            # The key of a map is computed from its row where it had none before.
+            fields = record.user_key if before.key else record.rows[0]
+            user_key = tuple(_derive(each, fields, ()) for each in keys)
+        elif before.key:
+            user_key = None
+        if after.content == _MARKED:
+            # A rank counts rows with an equal sort key from one.
+            numbers = numbers or (1,)
+        elif after.content in (_ROW, _LIST):
+            numbers = ()
+        if matches is not None:
+            numbers = (*(numbers if after.content == _NUMBERS else ()), matches(record.key))
+        elif after.content == _NUMBERS:
+            numbers = numbers[: 1 if state.new.plain_template == _COUNTED else 2]
+        place = (*record.key, user_key)
+        if place in expected and after.content == _NUMBERS:
+            # Equal rows are counted together; each has the same matches.
+            numbers = (expected[place][1][0] + numbers[0], *numbers[1:])
+        expected[place] = (values if after.content != _NUMBERS else (), numbers)
     return expected
+
+
+def _count_matches(
+    state: StateVerdict, planned: PlannedOperator | None, olds: Mapping[str, KeyedState], groups: KeyGroupRange
+) -> Callable[[_Row], int] | None:
+    """Return the number of rows of the other side of a join by key; None where none are counted."""
+    if state.derivation is not Derivation.COUNT_MATCHES or state.old is None or planned is None:
+        return None
+    name = find_other_side(state.old.name)
+    other = planned.find_state(name)
+    assert other is not None
+    counts: Counter[_Row] = Counter()
+    for record in _read_records(_LAYOUTS[other.plain_template], olds[name], groups) if name in olds else ():
+        counts[record.key] += record.numbers[0] if not record.rows else 1
+    return lambda key: 0 if any(key[0][index] is None for index in state.unmatched) else counts[key]
+
+
+def _choose_records(first: FirstRows, layout: _Layout, records: Iterable[_Record]) -> Iterator[_Record]:
+    """Yield the records of the first rows of each key, with those rows alone."""
+    by_key: dict[_Row, list[tuple[_Record, _Row]]] = {}
+    for record in records:
+        by_key.setdefault(record.key, []).extend((record, row) for row in record.rows)
+
+    def compare(one: tuple[_Record, _Row], other: tuple[_Record, _Row]) -> int:
+        for column in first.order:
+            left, right = one[1][column.index], other[1][column.index]
+            if left == right:
+                continue
+            if left is None or right is None:
+                return (1 if left is None else -1) * (1 if column.nulls_last else -1)
+            return (-1 if left < right else 1) * (1 if column.ascending else -1)
+        left, right = one[0].numbers, other[0].numbers
+        return 0 if left == right else (-1 if left < right else 1)
+
+    for found in by_key.values():
+        # Rows of equal order stay in that of their list.
+        kept: dict[int, tuple[_Record, list[_Row]]] = {}
+        for record, row in sorted(found, key=cmp_to_key(compare))[: first.limit]:
+            kept.setdefault(id(record), (record, []))[1].append(row)
+        yield from (replace(record, rows=tuple(rows)) for record, rows in kept.values())
+
+
+_INPUT, _LAST_TIME = "inputState", "lastTriggeringTsState"
+
+
+def _read_windows(olds: Mapping[str, KeyedState], groups: KeyGroupRange) -> Mapping[_Row, list[_Row]]:
+    """Return the rows of the windows of an OVER, by key, in the order of their times."""
+    times: dict[_Row, int] | None = None
+    if _LAST_TIME in olds:
+        times = {_find_key(row): row["value"] for row in _scan(olds[_LAST_TIME], groups)}
+    found: dict[_Row, list[tuple[int, tuple[_Row, ...]]]] = {}
+    for record in _read_records(_LAYOUTS["Map<Long, List<{0}>>"], olds[_INPUT], groups):
+        if times is None or record.user_key <= times.get(record.key, 0):
+            found.setdefault(record.key, []).append((record.user_key, record.rows))
+    return {key: [row for _, rows in sorted(each) for row in rows] for key, each in found.items()}
+
+
+def _fold_window(column: ColumnVerdict, state: StateVerdict, rows: Sequence[_Row]) -> Any:
+    """Return a buffer of an accumulator from the rows of a window."""
+    assert state.new is not None
+    assert column.new is not None
+    buffer = state.new.rows[column.row].columns[column.new].buffer
+    assert buffer is not None
+    if not column.sources:
+        return len(rows)
+    values = [row[column.sources[0]] for row in rows if row[column.sources[0]] is not None]
+    if buffer.function == "COUNT" or buffer.role is Role.COUNT:
+        return len(values)
+    return sum(values) if values or buffer.function != "SUM" else None
 
 
 def _list_calls(planned: PlannedOperator | None, view: str) -> tuple[str, ...]:
@@ -260,6 +436,76 @@ def _derive(column: ColumnVerdict, fields: _Row, values: Sequence[Any]) -> Any:
         case Derivation.SUM_OR_NULL:
             return first if fields[column.sources[1]] else None
     return first
+
+
+# Values that do not fit.
+
+MOST_SEARCHED = 1_000_000
+"""Rows of a state after which no further value is searched for."""
+
+_BITS = {"TINYINT": 8, "SMALLINT": 16, "INTEGER": 32, "BIGINT": 64}
+
+
+def find_unfit_value(comparison: PlanComparison, binding: Binding, old: Snapshot) -> MigrationError | None:
+    """Find the first value that does not fit its column in the new state, after a migration has failed.
+
+    Args:
+        comparison: verdicts of the migration.
+        binding: operators of the old snapshot.
+        old: the snapshot.
+
+    Returns:
+        the error that names file, operator, state, column, key and value; None where there is no such value.
+    """
+    for verdict in comparison.operators:
+        if verdict.old is None or verdict.new is None or verdict.old.uid not in binding.labels:
+            continue
+        operator = old.operator(binding.labels[verdict.old.uid])
+        olds = _list_states(operator)
+        for state in verdict.states:
+            if state.old is None or state.new is None or state.old.name not in olds or not _is_comparable(state):
+                continue
+            columns, rows = _list_known(state, len(state.new.rows) - 1), 0
+            for groups in _split_groups(operator.metadata.max_parallelism):
+                expected = _expect_rows(state, olds[state.old.name], verdict.old, olds, groups)
+                rows += len(expected)
+                for (key, *_), (listed, _) in expected.items():
+                    for column, value in (
+                        (one, each) for row in listed for one, each in zip(columns, row, strict=True)
+                    ):
+                        of = state.new.rows[column.row].columns[column.new or 0].type
+                        if column.derivation not in UNCHANGED and not _fits(value, of):
+                            where = Where(file=old.path, operator=verdict.new.uid, state=state.new.name)
+                            return _refuse_value(verdict, column, key, value, where)
+                if rows >= MOST_SEARCHED:
+                    break
+    return None
+
+
+def _refuse_value(
+    verdict: OperatorVerdict, column: ColumnVerdict, key: _Row, value: Any, where: Where
+) -> MigrationError:
+    names = () if verdict.new is None or verdict.new.key is None else verdict.new.key.names
+    shown = ", ".join(f"{name} = {each}" for name, each in zip(names, key, strict=False)) or "without columns"
+    return MigrationError(
+        f"{column.meaning} of key {shown} is {'NULL' if value is None else value}, which does not fit {column.type}",
+        where=where,
+        hint="Cast the column to its old type in the new query, or start that query from empty",
+    )
+
+
+def _fits(value: Any, of: LogicalType) -> bool:
+    """Return whether a value is one of a SQL type."""
+    if value is None:
+        return of.nullable
+    if of.root in _BITS:
+        limit = 1 << (_BITS[of.root] - 1)
+        return -limit <= int(value) < limit
+    if of.root == "DECIMAL":
+        return abs(Decimal(str(value))) < Decimal(10) ** ((of.length or 0) - (of.scale or 0))
+    if of.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY") and isinstance(value, str | bytes):
+        return len(value) <= (of.length or 0)
+    return True
 
 
 # Templates.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark import StorageLevel
@@ -22,7 +24,7 @@ from state_pipelines.operations.migration.flows import Apply, Flow, Read, StateM
 from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.arrow_expressions import make_inputs
-from state_pipelines.spark.flow_steps import Stage, group_rows
+from state_pipelines.spark.flow_steps import BYTES, Stage, group_rows, separate_keys
 from state_pipelines.spark.splits import choose_whole, split_state
 from state_pipelines.spark.tasks import read_splits, translate_failures
 from state_pipelines.spark.types import (
@@ -228,6 +230,8 @@ class FlowRunner:
     def _merge(self, flow: StateMerge, keys: tuple[str, ...]) -> DataFrame:
         frames = [self._build(inner, keys) for _, inner in flow.inputs]
         names = [name for name, _ in flow.inputs]
+        if flow.is_beside:
+            return self._evaluate_merge(flow, self._join_beside(flow, frames), names)
         common = [name for name in frames[0].columns if all(name in frame.columns for frame in frames)]
         identity = _identity(common)
         others = [name for name in common if name not in identity and name not in (PAYLOAD, hidden(TTL_COLUMN))]
@@ -237,6 +241,7 @@ class FlowRunner:
                 *identity,
                 *others,
                 F.col(hidden(TTL_COLUMN)) if hidden(TTL_COLUMN) in frame.columns else _no_time(),
+                F.lit(index).alias(hidden("from")),
                 F.col(PAYLOAD).alias(hidden(f"from_{index}")),
             )
             union = own if union is None else union.unionByName(own, allowMissingColumns=True)
@@ -244,7 +249,30 @@ class FlowRunner:
         sources = [hidden(f"from_{index}") for index in range(len(frames))]
         found = [F.first(name, ignorenulls=True).alias(name) for name in (*others, *sources)]
         found.append(F.max(hidden(TTL_COLUMN)).alias(hidden(TTL_COLUMN)))
+        found.append(F.min(hidden("from")).alias(hidden("from")))
         grouped = group_rows(union, identity, flow.shape, self.layouts, found)
+        if flow.own_keys:
+            grouped = grouped.where(F.col(hidden("from")) == 0)
+        grouped = grouped.drop(hidden("from"))
+        return self._evaluate_merge(flow, grouped, names)
+
+    def _join_beside(self, flow: StateMerge, frames: list[DataFrame]) -> DataFrame:
+        """The entries of a map, with the values of other states under the same key and namespace."""
+        keys = [hidden(name) for name in KEYS[:2]]
+        joined, compared = separate_keys(frames[0], keys, flow.inputs[0][1].shape, self.layouts)
+        joined = joined.withColumnRenamed(PAYLOAD, hidden("from_0"))
+        for index, ((_, inner), frame) in enumerate(zip(flow.inputs[1:], frames[1:], strict=True), 1):
+            other, others = separate_keys(frame, keys, inner.shape, self.layouts)
+            renamed = [F.col(name).alias(hidden(f"beside_{index}_{n}")) for n, name in enumerate(others)]
+            other = other.select(*renamed, F.col(PAYLOAD).alias(hidden(f"from_{index}")))
+            same = [F.col(name).eqNullSafe(F.col(hidden(f"beside_{index}_{n}"))) for n, name in enumerate(compared)]
+            joined = joined.join(other, reduce(and_, same), "left")
+            joined = joined.drop(*(hidden(f"beside_{index}_{n}") for n in range(len(others))))
+        return joined.drop(BYTES)
+
+    def _evaluate_merge(self, flow: StateMerge, grouped: DataFrame, names: list[str]) -> DataFrame:
+        """Evaluate the SQL of a merge over the rows of its states, each in a column of its own."""
+        sources = [hidden(f"from_{index}") for index in range(len(names))]
         shown = [name for name in VISIBLE if hidden(name) in grouped.columns and name not in names]
         exposed = grouped.select(
             "*",
@@ -256,7 +284,8 @@ class FlowRunner:
         value = exposed.select(F.expr(flow.sql).alias(PAYLOAD))
         require_deterministic(value, allowed=flow.nondeterministic)
         layouts = find_layouts(flow.shape.payload, self.layouts)
-        kept = [*identity, *others, *([hidden(TTL_COLUMN)] if flow.shape.ttl else [])]
+        left_out = (*sources, *(() if flow.shape.ttl else (hidden(TTL_COLUMN),)))
+        kept = [name for name in grouped.columns if name not in left_out]
         merged = exposed.select(*kept, F.expr(flow.sql).alias(PAYLOAD))
         return merged.select(
             *kept, conform_value(F.col(PAYLOAD), merged.schema[PAYLOAD].dataType, *layouts).alias(PAYLOAD)

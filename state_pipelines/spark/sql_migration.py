@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from state_pipelines.errors import TargetExistsError, Where
+from state_pipelines.errors import MigrationError, TargetExistsError, Where
 from state_pipelines.operations.migration.migration_files import dump_migration
 from state_pipelines.operations.migration.sql_revisions import SqlRevision, draft_sql_revision
 from state_pipelines.operations.proofs import ProofCheck, ProofReport, require_proof
 from state_pipelines.operations.rescale import rescale
 from state_pipelines.operations.rescale.rescale_request import edit_operators
 from state_pipelines.operations.sql_check import check_plans, leave_out_plans
-from state_pipelines.operations.sql_recomputation import compare_with_template, recompute_columns
+from state_pipelines.operations.sql_recomputation import compare_with_template, find_unfit_value, recompute_columns
 from state_pipelines.snapshot.snapshot import ensure_open, open_snapshot
 from state_pipelines.spark.migration_run import migrate
 from state_pipelines.sql.planner import load_queries
@@ -108,6 +108,7 @@ def migrate_query(
         IncompatibleError: a state cannot be migrated; says which, why, and what can be done.
         UsageError: a script is refused, or there is no Flink to compile it.
         TargetExistsError: the target exists.
+        MigrationError: a value does not fit its new column; names file, operator, state, column, key and value.
         ProofError: the proof failed; nothing is left at the target.
         StateError: the snapshot cannot be read.
     """
@@ -140,16 +141,22 @@ def migrate_query(
             found = edit_operators(opened, revision.operators, {})
             edited, notes = found.snapshot, [*notes, *found.notes]
         session = spark() if callable(spark) else spark
-        result = migrate(
-            edited,
-            revision.migration,
-            target,
-            prove=prove,
-            allow_sql=bool(backfill),
-            spark=session,
-            scratch=scratch,
-            judge=partial(_judge, comparison, report.binding, opened, planned),
-        )
+        try:
+            result = migrate(
+                edited,
+                revision.migration,
+                target,
+                prove=prove,
+                allow_sql=bool(backfill),
+                spark=session,
+                scratch=scratch,
+                judge=partial(_judge, comparison, report.binding, opened, planned),
+            )
+        except MigrationError as error:
+            unfit = find_unfit_value(comparison, report.binding, opened)
+            if unfit is None:
+                raise
+            raise unfit from error
         rows, proof, notes = result.rows, result.proof, [*notes, *result.notes]
     _write(join(location, PLAN_FILE), loaded[1].json)
     _write(join(location, REVISION_FILE), format_revision(revision))

@@ -274,15 +274,22 @@ def _compare_accumulators(
                 reason="no plan describes the accumulator of the function, so that its first value is not known; "
                 "start from empty, or keep the calls as they are",
             )
-        elif column.buffer is not None and column.buffer.argument in kept:
+        elif kept and (reason := _find_unfolded(column, kept)):
+            yield _verdict(shown, Verdict.REFUSED, number, new=index, exact=False, reason=reason)
+        elif column.buffer.argument in kept:
+            is_float = shown.type.root in ("FLOAT", "DOUBLE")
+            note = "; roundings depend on the order of the rows" if is_float else ""
+            argument = column.buffer.argument
             yield _verdict(
                 shown,
                 Verdict.COMPUTED,
                 number,
                 new=index,
                 derivation=Derivation.FOLD_ROWS,
+                sources=(kept.index(argument) - 1,) if argument else (),
                 view="inputState",
-                reason="from the rows of the window, which inputState has",
+                exact=not is_float,
+                reason=f"from the rows of the window, which inputState has{note}",
             )
         else:
             yield _verdict(
@@ -307,9 +314,28 @@ def _list_kept_rows(old: NodeSignature, new: NodeSignature) -> tuple[str, ...]:
     operator = old.bare[0]
     rows = operator.find_state("inputState")
     limits = any(operator.find_state(name) is not None for name in ("processedCountState", "cleanupTsState"))
-    if new.kind != "over-aggregate" or rows is None or not limits or old.bare_task != new.bare_task:
+    if new.kind != "over-aggregate" or rows is None or not limits:
         return ()
     return ("", *(each.meaning for row in rows.rows for each in row.columns))
+
+
+_ADDED_UP = ("COUNT", "SUM", "$SUM0", "AVG")
+
+
+def _find_unfolded(column: PlannedColumn, kept: Sequence[str]) -> str:
+    """Return in words why a buffer of a bounded OVER cannot be had; empty where it can.
+
+    Rows that leave the window are taken back from it, those from before too: nothing may begin empty for them. A column
+    that they do not have is NULL in them, which no call takes back.
+    """
+    buffer = column.buffer
+    assert buffer is not None
+    way = "start from empty, or keep the calls as they are"
+    if buffer.distinct or buffer.filter or buffer.function not in _ADDED_UP:
+        return f"rows that leave the window are taken back from it, and its values are not computed from them; {way}"
+    if buffer.argument and buffer.argument not in kept and ", " in buffer.argument:
+        return f"rows from before are taken back from it, and it has several arguments; {way}"
+    return ""
 
 
 def retracts(node: PlanNode) -> bool:

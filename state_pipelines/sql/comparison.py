@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from state_pipelines.sql.column_verdicts import describe_end
+from state_pipelines.sql.compiled_plans import list_mappings
 from state_pipelines.sql.lineage import INCREMENTAL, find_table_options, walk_up
 from state_pipelines.sql.matching import JOINS, NodeMatches, NodeSignature, find_join_spec, list_signatures, match_nodes
 from state_pipelines.sql.state_verdicts import compare_states, sides_are_exchanged
@@ -167,9 +168,46 @@ def _find_refusals(old_plan: Plan, new_plan: Plan, old: NodeSignature, new: Node
             f"the order changes from {old.order or 'none'} to {new.order or 'none'}: rows were chosen by the old one, "
             "and others are not kept; start from empty, or keep the old order"
         )
+    if new.kind == "over-aggregate" and (reason := _find_over_refusal(old, new)):
+        yield reason
     is_known = new.kind in _NO_STATE_KNOWN or any(each.states for each in new.operators)
     if not is_known and (old.task, old.inputs) != (new.task, new.inputs):
         yield f"the states of {other.kind} are not known, and it or its input changes; start it from empty"
+
+
+def _find_over_refusal(old: NodeSignature, new: NodeSignature) -> str:
+    """Return in words why an OVER with other bounds cannot go on; empty where it can.
+
+    `RowTimeRowsBoundedPrecedingFunction` takes back one row for each that comes in once its window is full, so that a
+    window with more rows stays so. One by RANGE takes back all that are too old.
+    """
+    way = "start from empty, or keep the bounds"
+    kept, wanted = (
+        {each.name for each in node.bare[0].states if not each.meaning and each.name not in ("accState", "inputState")}
+        for node in (old, new)
+    )
+    if kept != wanted:
+        return f"the window goes by other rows or times ({', '.join(sorted(kept ^ wanted))} of one is unknown); {way}"
+    before, after = (_count_preceding(each.node) for each in (old, new))
+    if before is not None and after is not None and after < before:
+        return f"the window has {after} preceding rows instead of {before}, and old rows would never leave it; {way}"
+    return ""
+
+
+def _count_preceding(node: PlanNode) -> int | None:
+    """Return the number of preceding rows of an OVER by ROWS; None of others."""
+    spec = node.mapping("overSpec")
+    groups, constants = list_mappings(spec.get("groups")), list_mappings(spec.get("constants"))
+    if not groups or not groups[0].get("isRows"):
+        return None
+    lower = groups[0].get("lowerBound")
+    offset = lower.get("offset") if isinstance(lower, Mapping) else None
+    if not isinstance(offset, Mapping):
+        return None
+    value, index, inputs = offset.get("value"), offset.get("inputIndex"), spec.get("originalInputFields")
+    if isinstance(index, int) and isinstance(inputs, int) and 0 <= index - inputs < len(constants):
+        value = constants[index - inputs].get("value")
+    return value if isinstance(value, int) else None
 
 
 def find_window(node: PlanNode) -> str:

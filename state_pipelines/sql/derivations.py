@@ -33,6 +33,7 @@ class Derivation(StrEnum):
         FOLD_MAX: the greatest value of a view, NULL where it has none.
         FOLD_ROWS: the function over the rows that another state of the operator keeps.
         COUNT_MATCHES: the number of rows of the other side of a join.
+        FIRST_ROWS: the first rows by the order of a rank, of more rows that were kept.
         INITIAL: the value that the accumulator begins with: NULL, for counts and `$SUM0` zero.
         NULL: no value, in a row that did not have the column.
     """
@@ -50,6 +51,7 @@ class Derivation(StrEnum):
     FOLD_MAX = "fold max"
     FOLD_ROWS = "fold rows"
     COUNT_MATCHES = "count matches"
+    FIRST_ROWS = "first rows"
     INITIAL = "initial"
     NULL = "null"
 

@@ -6,9 +6,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.sql.column_verdicts import StatePair, compare_rows, describe_end
+from state_pipelines.sql.compiled_plans import list_mappings
 from state_pipelines.sql.derivations import Derivation, is_unfiltered
 from state_pipelines.sql.matching import JOINS, NodeSignature, find_join_spec
-from state_pipelines.sql.verdict import ColumnVerdict, StateVerdict, Verdict, find_worst
+from state_pipelines.sql.verdict import (
+    ColumnVerdict,
+    FirstRows,
+    SortColumn,
+    StateVerdict,
+    Verdict,
+    find_worst,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -64,9 +72,9 @@ def _pair_names(
     """Return the name of the old state for that of each new one: views by what they hold, others by name."""
     if new.kind in JOINS and sides_are_exchanged(old, new):
         return {
-            each.name: _other_side(each.name)
+            each.name: find_other_side(each.name)
             for each in after.states
-            if before.find_state(_other_side(each.name)) is not None
+            if before.find_state(find_other_side(each.name)) is not None
         }
     found: dict[str, str] = {}
     for each in after.states:
@@ -86,7 +94,8 @@ _RANKS = ("Top1-Rank-State", "data-state-with-append", "data-state-with-update",
 _SIDE_WORDS = (("left", "right"), ("Left", "Right"))
 
 
-def _other_side(name: str) -> str:
+def find_other_side(name: str) -> str:
+    """Return the name of the state of the other side of a join."""
     for one, other in _SIDE_WORDS:
         if one in name:
             return name.replace(one, other)
@@ -131,6 +140,8 @@ def _compare_state(
     if pair.new.calls and not pair.new.rows:
         return _compare_view(pair)
     derivation: Derivation | None = None
+    first: FirstRows | None = None
+    unmatched: tuple[int, ...] = ()
     exact, reasons = True, []
     if old.condition != new.condition and any("Tuple2<" in each.plain_template for each in (pair.old, pair.new)):
         reason = (
@@ -144,6 +155,18 @@ def _compare_state(
             return StateVerdict(pair.old, pair.new, Verdict.REFUSED, exact=False, reason=found)
         derivation, exact, reason = found
         reasons.append(reason)
+        if derivation is Derivation.COUNT_MATCHES:
+            unmatched = _list_unmatched(new)
+    if new.kind == "rank" and pair.new.name == "data-state" != pair.old.name:
+        reason = "the input takes back rows now, and rows after the first ones are not known; start from empty"
+        return StateVerdict(pair.old, pair.new, Verdict.REFUSED, exact=False, reason=reason)
+    if new.kind == "rank" and (limit := _find_fewer_rows(old, new, pair)) is not None:
+        chosen = _choose_rows(old, pair, limit)
+        if isinstance(chosen, str):
+            return StateVerdict(pair.old, pair.new, Verdict.REFUSED, exact=False, reason=chosen)
+        first, derivation = chosen, Derivation.FIRST_ROWS
+        rows = "row is" if limit == 1 else f"{limit} rows are"
+        reasons = [f"the first {rows} kept; those that were emitted after them are not taken back"]
     columns = tuple(compare_rows(old, new, pair, views))
     ttl = pair.new.ttl or pair.old.ttl
     if ttl is not None:
@@ -160,8 +183,60 @@ def _compare_state(
         return replace(view, columns=columns)
     exact = exact and all(each.exact for each in columns)
     return StateVerdict(
-        pair.old, pair.new, find_worst(verdicts), columns, derivation, None, exact, "; ".join(filter(None, reasons))
+        pair.old,
+        pair.new,
+        find_worst(verdicts),
+        columns,
+        derivation,
+        first=first,
+        unmatched=unmatched,
+        exact=exact,
+        reason="; ".join(filter(None, reasons)),
     )
+
+
+def _list_unmatched(node: NodeSignature) -> tuple[int, ...]:
+    """Return the columns of the key of a join whose NULL matches nothing (`JoinConditionWithNullFilters`)."""
+    found = find_join_spec(node.node).get("filterNulls")
+    return tuple(index for index, each in enumerate(found) if each) if isinstance(found, list) else ()
+
+
+_LIMITED = ("Top1-Rank-State", "data-state-with-append", "data-state-with-update")
+"""States of a rank that hold no more rows than it emits; `RetractableTopNFunction` keeps all rows."""
+
+_UNORDERED = ("FLOAT", "DOUBLE", "RAW", "STRUCTURED_TYPE", "ROW", "ARRAY", "MAP", "MULTISET", "?")
+"""Types of which the order of Flink is not that of SQL: `NaN` is equal to every number in a generated comparator."""
+
+
+def _find_fewer_rows(old: NodeSignature, new: NodeSignature, pair: StatePair) -> int | None:
+    """Return the number of rows of a rank whose state holds fewer than before; None of others.
+
+    `AppendOnlyTopNFunction` and `UpdatableTopNFunction` take out one row for each that comes in, so that a state with
+    more rows stays so.
+    """
+    before, after = (each.node.mapping("rankRange") for each in (old, new))
+    more, fewer = before.get("end"), after.get("end")
+    if pair.new.name not in _LIMITED or after.get("type") != "Constant" or not isinstance(fewer, int):
+        return None
+    if pair.old.name == "data-state":
+        return fewer
+    return fewer if before.get("type") == "Constant" and isinstance(more, int) and fewer < more else None
+
+
+def _choose_rows(old: NodeSignature, pair: StatePair, limit: int) -> FirstRows | str:
+    """Return the first rows by the order of a rank; a text where that order is not known."""
+    columns = pair.old.rows[-1].columns
+    order = []
+    for each in list_mappings(old.node.mapping("orderBy").get("fields")):
+        index = each.get("index")
+        if not isinstance(index, int) or not 0 <= index < len(columns) or columns[index].type.root in _UNORDERED:
+            name = columns[index].name if isinstance(index, int) and 0 <= index < len(columns) else "a column"
+            return (
+                f"fewer rows are kept, and the first ones by {name} cannot be chosen off line; keep the old number of "
+                "rows and filter by row number behind it, or start from empty"
+            )
+        order.append(SortColumn(index, bool(each.get("isAscending")), bool(each.get("nullIsLast"))))
+    return FirstRows(limit, tuple(order))
 
 
 def _explain_ttl(old: str | None, new: str | None) -> str:
@@ -216,7 +291,7 @@ def _compare_layouts(
             f"the unique key of a side changes, and with it the layout ({_name_rows(before)} becomes "
             f"{_name_rows(after)}); give both queries the same primary keys, or start from empty"
         )
-    if new.kind == "rank" and {pair.old.name, pair.new.name} == {"Top1-Rank-State", "data-state-with-append"}:
+    if new.kind == "rank" and "Top1-Rank-State" in (pair.old.name, pair.new.name) and _is_limited(pair):
         exact = pair.new.name == "Top1-Rank-State"
         others = "" if exact else "; rows after the first are not known"
         return Derivation.COPY, exact, f"rows are kept under another layout{others}"
@@ -229,6 +304,10 @@ def _compare_layouts(
 def _name_rows(template: str) -> str:
     """A template in words: `Map<key row, row>` for `Map<{0}, {1}>`."""
     return template.replace("{0}", "key row" if "{1}" in template else "row").replace("{1}", "row")
+
+
+def _is_limited(pair: StatePair) -> bool:
+    return pair.old.name in _LIMITED and pair.new.name in _LIMITED
 
 
 def _mark_row(template: str) -> str:

@@ -84,6 +84,34 @@ class ColumnVerdict:
 
 
 @dataclass(frozen=True)
+class SortColumn:
+    """A column by which a rank chooses rows.
+
+    Attributes:
+        index: of the column in the old row.
+        ascending: whether lesser values come first.
+        nulls_last: whether NULL comes last.
+    """
+
+    index: int
+    ascending: bool
+    nulls_last: bool
+
+
+@dataclass(frozen=True)
+class FirstRows:
+    """The rows that a rank keeps for each key: the first ones by an order, of equal ones those that came first.
+
+    Attributes:
+        limit: number of rows.
+        order: columns, the first one first.
+    """
+
+    limit: int
+    order: tuple[SortColumn, ...]
+
+
+@dataclass(frozen=True)
 class StateVerdict:
     """Verdict on a state.
 
@@ -95,6 +123,8 @@ class StateVerdict:
         derivation: how its layout becomes the new one, if it is another one; None otherwise.
         bits: of a view of distinct values whose calls change: for each call of the new one its position in the old one,
             None where there is none. None where the values stay as they are.
+        first: the rows that are kept of those that were, where a rank keeps fewer; None where all are kept.
+        unmatched: of a join whose matches are counted, columns of the key whose NULL matches nothing.
         exact: whether it is what a run of the new query over all rows would hold.
         reason: in words.
         swap: what a restore without a migration would take for what, without an error; empty where it would not.
@@ -106,6 +136,8 @@ class StateVerdict:
     columns: tuple[ColumnVerdict, ...] = ()
     derivation: Derivation | None = None
     bits: tuple[int | None, ...] | None = None
+    first: FirstRows | None = None
+    unmatched: tuple[int, ...] = ()
     exact: bool = True
     reason: str = ""
     swap: str = ""

@@ -1,13 +1,14 @@
 """Record plans and savepoints of the pairs of queries in `migrated_queries`, for tests without Flink.
 
-`python -m tests.flink.make_migrated_queries` writes `tests/data/sql/migrated/<pair>.tar.gz`: the plans `old.json` and
-`new.json`, and the savepoint of the old query.
+`python -m tests.flink.make_migrated_queries [PAIR…]` writes `tests/data/sql/migrated/<pair>.tar.gz`: the plans
+`old.json` and `new.json`, and the savepoint of the old query.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
+import sys
 import tarfile
 import tempfile
 from pathlib import Path
@@ -34,7 +35,7 @@ def main() -> None:
     """Record all pairs."""
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, open_flink(VERSION, Path(scratch)) as flink:
-        for pair in PAIRS:
+        for pair in [each for each in PAIRS if not sys.argv[1:] or each.name in sys.argv[1:]]:
             directory = Path(scratch) / pair.name
             write_data(directory)
             plan, savepoint = take_savepoint(flink, pair, directory, {})

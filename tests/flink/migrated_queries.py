@@ -19,7 +19,7 @@ from tests.flink.harness import compile_folders, install_formats
 from tests.flink.planned_states import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 PLACE = "file:///data-of-the-test"
@@ -49,6 +49,7 @@ class Pair:
         old_settings: of the old query alone.
         new_settings: of the new query alone.
         window: whether the last column is the end of a window, which decides when a row is emitted.
+        over: whether each row is emitted once, when the time in its last column has passed; the first column is unique.
         plain: whether the old job runs from SQL text, without uids.
         untouched: whether nothing but names and serializers changes.
         ordered: whether the result depends on the order of rows, which several subtasks do not keep.
@@ -62,6 +63,7 @@ class Pair:
     old_settings: Mapping[str, str] = field(default_factory=dict)
     new_settings: Mapping[str, str] = field(default_factory=dict)
     window: bool = False
+    over: bool = False
     plain: bool = False
     untouched: bool = False
     ordered: bool = False
@@ -85,7 +87,28 @@ _LAST = "FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY p DESC) AS
 _FIRST = "FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY ts) AS r FROM o) WHERE r = 1"
 _TOP = "FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY amount DESC) AS r FROM o) WHERE r <= {}"
 _WORDS = "FROM o, LATERAL TABLE(words(note)) AS w(word) GROUP BY cid"
+_AMOUNTS = "(SELECT cid, qty, {} AS n FROM o GROUP BY cid, qty)"
+_TOP_OF = "FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY cid ORDER BY n DESC) AS r FROM {}) WHERE r <= {}"
+_ONE_ORDER, _ORDERS = (f"{_KEYED.format(each, 'o')} a" for each in ("cid", "id"))
+_CITIES = "(SELECT cid, MAX(city) AS city FROM c GROUP BY cid) b ON a.cid = b.cid"
+_OVER = "FROM o WINDOW w AS (PARTITION BY cid ORDER BY {} PRECEDING AND CURRENT ROW)"
 _WINDOW = "FROM TABLE(TUMBLE(TABLE o, DESCRIPTOR(ts), INTERVAL '10' MINUTE)) GROUP BY cid, window_start, window_end"
+
+
+def unite(join: str, most: int, latest: int, total: str) -> str:
+    """A query with a join, two ranks and an OVER, whose rows have its name in their first column."""
+    found = {
+        "city": ("id", "amount", "city", f"FROM (SELECT a.id, a.amount, b.city FROM {_ORDERS} {join} {_CITIES})"),
+        "most": ("cid", "amount", "id", _TOP.format(most)),
+        "often": ("cid", "qty", "n", _TOP_OF.format(_AMOUNTS.format("COUNT(*)"), latest)),
+        "total": ("id", "SUM(amount) OVER w", total, _OVER.format("p ROWS BETWEEN 3")),
+    }
+    parts = []
+    for name, (*columns, rest) in found.items():
+        texts = (f"CAST({each} AS STRING) AS r{index}" for index, each in enumerate(columns, 1))
+        parts.append(f"SELECT '{name}' AS r0, {', '.join(texts)} {rest}")
+    return " UNION ALL ".join(parts)
+
 
 PAIRS = (
     Pair("swap", group("SUM(amount), SUM(k)"), group("SUM(k), SUM(amount)")),
@@ -162,6 +185,62 @@ PAIRS = (
         f"SELECT a.cid, a.amount, b.city, b.name FROM {_KEYED.format('cid', 'o')} a JOIN "
         f"(SELECT cid, MAX(city) AS city, MAX(name) AS name FROM c GROUP BY cid) b ON a.cid = b.cid",
     ),
+    Pair(
+        "join-to-left",
+        f"SELECT o.id, c.name, c.city {_JOIN}",
+        "SELECT o.id, c.city FROM o LEFT JOIN c ON o.cid = c.cid",
+    ),
+    Pair("join-to-full", f"SELECT o.id, c.name {_JOIN}", "SELECT o.id, c.name FROM o FULL JOIN c ON o.cid = c.cid"),
+    Pair("join-to-inner", "SELECT o.id, c.name FROM o LEFT JOIN c ON o.cid = c.cid", f"SELECT o.id, c.name {_JOIN}"),
+    Pair(
+        "join-rows-to-full",
+        f"SELECT a.cid, a.amount, b.city FROM {_ONE_ORDER} JOIN {_CITIES}",
+        f"SELECT a.cid, a.amount, b.city FROM {_ONE_ORDER} FULL JOIN {_CITIES}",
+    ),
+    Pair(
+        "join-rows-to-inner",
+        f"SELECT a.cid, a.amount, b.city FROM {_ONE_ORDER} FULL JOIN {_CITIES}",
+        f"SELECT a.cid, a.amount, b.city FROM {_ONE_ORDER} JOIN {_CITIES}",
+    ),
+    Pair(
+        "join-keys-to-full",
+        f"SELECT a.id, a.amount, b.city FROM {_ORDERS} JOIN {_CITIES}",
+        f"SELECT a.id, a.amount, b.city FROM {_ORDERS} FULL JOIN {_CITIES}",
+    ),
+    Pair(
+        "join-keys-to-inner",
+        f"SELECT a.id, a.amount, b.city FROM {_ORDERS} FULL JOIN {_CITIES}",
+        f"SELECT a.id, a.amount, b.city FROM {_ORDERS} JOIN {_CITIES}",
+    ),
+    Pair("top-fewer", f"SELECT cid, amount, id {_TOP.format(5)}", f"SELECT cid, id, amount {_TOP.format(2)}"),
+    Pair("top-to-first", f"SELECT cid, amount, id {_TOP.format(3)}", f"SELECT cid, amount, id {_TOP.format(1)}"),
+    *(
+        Pair(
+            f"top-{name}",
+            f"SELECT cid, qty, n {_TOP_OF.format(_AMOUNTS.format(of), 3)}",
+            f"SELECT cid, qty, n {_TOP_OF.format(_AMOUNTS.format(of), limit)}",
+        )
+        for name, of, limit in (
+            ("update-fewer", "COUNT(*)", 2),
+            ("update-to-first", "COUNT(*)", 1),
+            ("retract-fewer", "SUM(amount)", 2),
+        )
+    ),
+    *(
+        Pair(
+            f"over-{name}",
+            f"SELECT id, cid, k, qty, SUM(amount) OVER w{last} {_OVER.format(bounds)}",
+            f"SELECT id, cid, k, qty, COUNT(*) OVER w, AVG(k) OVER w, SUM(amount) OVER w, SUM(qty) OVER w{last} "
+            f"{_OVER.format(bounds)}",
+            over=bool(last),
+        )
+        for name, bounds, last in (
+            ("rows", "p ROWS BETWEEN 3", ""),
+            ("time-rows", "ts ROWS BETWEEN 2", ", ts"),
+            ("time-range", "ts RANGE BETWEEN INTERVAL '15' MINUTE", ", ts"),
+        )
+    ),
+    Pair("layouts", unite("JOIN", 5, 3, "qty"), unite("FULL JOIN", 2, 1, "SUM(qty) OVER w")),
     Pair("dedup-swap", f"SELECT cid, amount, id {_LAST}", f"SELECT cid, id, amount {_LAST}", ordered=True),
     Pair("dedup-add", f"SELECT cid, amount {_LAST}", f"SELECT cid, amount, note {_LAST}", (2,), ordered=True),
     Pair("dedup-drop", f"SELECT cid, amount, note {_LAST}", f"SELECT cid, note {_LAST}", ordered=True),
@@ -249,6 +328,8 @@ PARTS = {
 }
 FIRST_END, LAST_END = "2026-01-01T00:29", "2026-01-01T01:04"
 """Times of the last rows of both parts of the orders."""
+LAST_TIME = "2026-01-01T01:04:03"
+"""Time of the last row, which no watermark passes."""
 
 Rows = Counter[str]
 
@@ -388,13 +469,15 @@ def take_savepoint(flink: Flink, pair: Pair, directory: Path, options: Mapping[s
     expected = flink.run(plan, f"file://{directory}/first", {**options, **settings})
     text = pair.old if pair.plain else ""
     job = flink.start(plan, f"file://{live}", {**options, **settings}, bounded=False, text=text)
-    if pair.window:
+    if pair.window or pair.over:
         # Windows that are open now are emitted later.
         complete = job.wait(lambda: bool(job.rows()) and set(job.rows()) <= set(expected))
     else:
         complete = job.wait(lambda: job.rows() == expected)
     assert complete, (expected - job.rows(), job.rows() - expected)
-    return plan, job.stop(directory / "savepoints")
+    savepoint = job.stop(directory / "savepoints")
+    (directory / "emitted.json").write_text(json.dumps([*find_last(job.rows())]))
+    return plan, savepoint
 
 
 def write_live(live: Path, part: int) -> None:
@@ -422,7 +505,7 @@ def compare(flink: Flink, pair: Pair, plan: str, savepoint: str, directory: Path
             return find_last(_positive(job.rows())) == expected
 
     else:
-        changes = _find_changes(pair, runs)
+        changes = _find_changes(pair, runs, json.loads((directory / "emitted.json").read_text()))
 
         def done() -> bool:
             return job.rows() == changes
@@ -442,7 +525,10 @@ def _positive(rows: Rows) -> Rows:
     return Counter({row: count for row, count in rows.items() if count > 0})
 
 
-def _find_changes(pair: Pair, runs: Mapping[str, Rows]) -> Rows:
+def _find_changes(pair: Pair, runs: Mapping[str, Rows], emitted: Sequence[str]) -> Rows:
+    if pair.over:
+        rows = ((row, row.partition(", ")[0], row.rpartition(", ")[2]) for row in runs["both"])
+        return Counter({row: 1 for row, number, time in rows if number not in emitted and time < LAST_TIME})
     if pair.window:
         ends = ((row, row.rpartition(", ")[2]) for row in runs["both"])
         return Counter({row: 1 for row, end in ends if FIRST_END < end <= LAST_END})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -10,17 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from state_pipelines.errors import IncompatibleError, MigrationError, ProofError, TargetExistsError
-from state_pipelines.operations.migration import Migration
+from state_pipelines.operations.migration import Migration, sql_layouts, sql_revisions
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.migration_files import Change
 from state_pipelines.operations.migration.sql_revisions import _OperatorDraft
 from state_pipelines.operations.proofs import RECOMPUTED, ProofReport
+from state_pipelines.operations.sql_recomputation import recompute_columns
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.spark import NewOperator, NewState, bootstrap
+from state_pipelines.spark import NewOperator, NewState, bootstrap, sql_migration
 from state_pipelines.spark import migrate as run_migration
 from state_pipelines.spark.sql_migration import PLAN_FILE, REVISION_FILE, SqlMigration, migrate_query
 from tests.sql.recorded_pairs import RecordedPair, unpack
+from tests.sql.small_plans import aggregate, call, exchange, make_plan, scan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,8 +118,17 @@ def test_types_nullability_and_time_to_live_change_at_once(tmp_path: Path, spark
 @pytest.mark.parametrize(
     ("name", "change", "text"),
     [
-        ("dedup-drop", ("note", "VARCHAR(2147483647)", "VARCHAR(5)"), "a value of note is longer than 5"),
-        ("dedup-drop", ("note", "VARCHAR(2147483647)", "VARCHAR(9) NOT NULL"), "note is NULL, which the new query"),
+        (
+            "dedup-drop",
+            ("note", "VARCHAR(2147483647)", "VARCHAR(5)"),
+            r"o.note of key cid = \d+ is note \d+, which does",
+        ),
+        ("dedup-drop", ("note", "VARCHAR(2147483647)", "VARCHAR(9) NOT NULL"), "is NULL, which does not fit VARCHAR"),
+        (
+            "dedup-swap",
+            ("amount", "BIGINT", "DECIMAL(1, 0)"),
+            r"o.amount of key cid = \d+ is -?\d\d, which does not fit",
+        ),
     ],
 )
 def test_values_that_do_not_fit_end_the_migration(
@@ -201,3 +214,148 @@ def test_a_refused_query_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(IncompatibleError, match="the input takes back rows now"):
         migrate_query(pair.old, other.new, pair.savepoint, str(tmp_path / "refused"))
     assert not (tmp_path / "refused").exists()
+
+
+@pytest.fixture(scope="module")
+def layouts(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> tuple[Snapshot, SqlMigration]:
+    """A savepoint before and after a migration of a join, two ranks and an OVER."""
+    pair = unpack("layouts", tmp_path_factory.mktemp("layouts"))
+    return pair.open(), migrate(pair, spark)
+
+
+def list_entries(snapshot: Snapshot, name: str) -> list[tuple[Any, Any, Any]]:
+    """Key, user key and value of a state that one operator has."""
+    (operator,) = (each for each in snapshot.operators if any(one.name == name for one in each.keyed_states))
+    return [
+        (str(row["state_key"]), row.get("map_key"), row["map_value"] if "map_value" in row else row["value"])
+        for row in operator.state(name).to_arrow().to_pylist()
+    ]
+
+
+def test_other_layouts_are_recomputed(layouts: tuple[Snapshot, SqlMigration]) -> None:
+    _, result = layouts
+    assert result.proof is not None
+    check = next(each for each in result.proof.checks if each.name == RECOMPUTED)
+    assert check.ok
+    names = ("left-records", "right-records", "data-state-with-append", "Top1-Rank-State", "accState")
+    assert all(f" / {name}" in check.expected for name in names)
+
+
+def test_rows_of_an_outer_join_have_the_number_of_their_matches(layouts: tuple[Snapshot, SqlMigration]) -> None:
+    _, result = layouts
+    left, right = (list_entries(result.snapshot, f"{side}-records") for side in ("left", "right"))
+    cities = {key for key, _, _ in right}
+    assert {value["f1"] for _, _, value in left} == {0, 1}
+    assert all(value["f1"] == (key in cities) for key, _, value in left)
+    orders = Counter(key for key, _, _ in left)
+    assert all(value["f1"] == orders[key] for key, _, value in right)
+    assert max(orders.values()) > 1
+
+
+def test_a_rank_of_fewer_rows_keeps_the_first_ones(layouts: tuple[Snapshot, SqlMigration]) -> None:
+    before, after = (list_entries(each, "data-state-with-append") for each in (layouts[0], layouts[1].snapshot))
+
+    def list_amounts(entries: list[tuple[Any, Any, Any]]) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for key, user_key, rows in entries:
+            # NULL comes last.
+            found.setdefault(key, []).extend([-100 if user_key["f0"] is None else user_key["f0"]] * len(rows))
+        return {key: sorted(each, reverse=True) for key, each in found.items()}
+
+    old, new = list_amounts(before), list_amounts(after)
+    assert {len(each) for each in old.values()} == {5}
+    assert new == {key: each[:2] for key, each in old.items()}
+    often = list_entries(layouts[0], "data-state-with-update")
+    (first,) = {len(list_entries(layouts[1].snapshot, "Top1-Rank-State"))}
+    assert first == len({key for key, _, _ in often}) < len(often)
+
+
+def test_new_calls_of_an_over_are_added_up_from_its_rows(layouts: tuple[Snapshot, SqlMigration]) -> None:
+    old, result = layouts
+    (operator,) = (
+        each
+        for each in result.comparison.operators
+        if each.new is not None and any(state.name == "inputState" for state in each.states)
+    )
+    state = next(each for each in operator.states if each.name == "accState")
+    assert state.new is not None
+    meanings = [each.meaning for each in state.new.rows[0].columns]
+    quantity = meanings.index("$SUM0(o.qty)")
+    rows = state.old.rows[0] if state.old is not None else None
+    assert rows is not None
+    kept = next(each for each in operator.states if each.name == "inputState")
+    assert kept.old is not None
+    column = [each.meaning for each in kept.old.rows[0].columns].index("o.qty")
+    sums: Counter[str] = Counter()
+    for key, _, values in list_entries(old, "inputState"):
+        sums[key] += sum(each[f"f{column}"] for each in values)
+    accumulators = _list_accumulators(result.snapshot)
+    assert {key: value[f"f{quantity}"] for key, value in accumulators.items()} == sums
+
+
+def _list_accumulators(snapshot: Snapshot) -> dict[str, Any]:
+    """Accumulators of the OVER by key."""
+    (operator,) = (each for each in snapshot.operators if any(one.name == "inputState" for one in each.keyed_states))
+    rows = operator.state("accState").to_arrow().to_pylist()
+    return {str(row["state_key"]): row["value"] for row in rows}
+
+
+def test_broken_layouts_are_found_by_the_proof_alone(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare, add = sql_layouts._compare, sql_layouts._add
+    change = sql_layouts.change_layout
+    verdicts: dict[str, bool] = {}
+
+    def count(*arguments: Any) -> sql_layouts.LayoutSteps:
+        found = change(*arguments)
+        steps = (
+            replace(each, expression=each.expression.replace("coalesce(matches", "1 + coalesce(matches"))
+            if isinstance(each, st.Merge)
+            else each
+            for each in found.steps
+        )
+        return replace(found, steps=tuple(steps))
+
+    def recompute(comparison: Any, *others: Any) -> Any:
+        for each in comparison.operators:
+            checks = recompute_columns(replace(comparison, operators=(each,)), *others)
+            verdicts.update((each.old.kind, check.ok) for check in checks)
+        return recompute_columns(comparison, *others)
+
+    monkeypatch.setattr(sql_layouts, "_compare", lambda first, one, other, *tie: compare(first, other, one, *tie))
+    monkeypatch.setattr(sql_layouts, "_add", lambda row, index, of: add(row, index, of).replace("sum, 0)", "sum, 1)"))
+    monkeypatch.setattr(sql_revisions, "change_layout", count)
+    monkeypatch.setattr(sql_migration, "recompute_columns", recompute)
+    with pytest.raises(ProofError) as caught:
+        migrate(unpack("layouts", tmp_path), spark)
+    assert isinstance(caught.value.report, ProofReport)
+    assert [each.name for each in caught.value.report.failed] == [RECOMPUTED]
+    assert verdicts == {"join": False, "rank": False, "over-aggregate": False}
+
+
+def write_plans(directory: Path, old: str, new: str, of: str, value: str, spark: SparkSession) -> RecordedPair:
+    """A pair of plans of an aggregate, with a savepoint of three keys of the old one."""
+    (directory / "old.json").write_text(old)
+    (directory / "new.json").write_text(new)
+    rows = spark.range(3).selectExpr("named_struct('row_kind', '+I', 'f0', id) AS state_key", f"{value} AS value")
+    state = NewState("accState", rows, "VALUE", type=of)
+    operator = NewOperator("3_group-aggregate", [state], "RowData(BIGINT)", 1)
+    bootstrap(str(directory / "savepoint"), [operator])
+    return RecordedPair(directory)
+
+
+def test_a_sum_that_does_not_fit_names_its_key_and_the_way_out(tmp_path: Path, spark: SparkSession) -> None:
+    def plan(*calls: dict[str, Any]) -> str:
+        return make_plan(scan(1), exchange(2), aggregate(3, [0], *calls), edges=[(1, 2), (2, 3)])
+
+    value = "named_struct('row_kind', '+I', 'f0', id * 1500000000, 'f1', 1L)"
+    old, new = plan(call("AVG", 2, of="INT")), plan(call("SUM", 2, of="INT"), call("COUNT", 2, of="BIGINT NOT NULL"))
+    pair = write_plans(tmp_path, old, new, "RowData(BIGINT, BIGINT)", value, spark)
+    with pytest.raises(MigrationError, match="key id = 2 is 3000000000, which does not fit INT") as caught:
+        migrate(pair, spark)
+    assert caught.value.where.file == pair.savepoint
+    assert (caught.value.where.operator, caught.value.where.state) == ("3_group-aggregate", "accState")
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("Cast the column to its old type")
+    assert not (tmp_path / "migrated").exists()

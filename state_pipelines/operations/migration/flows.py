@@ -231,13 +231,24 @@ class Apply:
 
 @dataclass(frozen=True)
 class StateMerge:
-    """States joined by key and namespace (and user key); `sql` is over columns named like `inputs`."""
+    """States joined by key and namespace (and user key); `sql` is over columns named like `inputs`.
+
+    Values beside a map, which is the first input then, are those of the key at each of its entries. `own_keys` leaves
+    out keys that the first input does not have.
+    """
 
     inputs: tuple[tuple[str, Flow], ...]
     sql: str
     shape: StateShape
     nondeterministic: bool = False
     step: str = field(default="", compare=False)
+    own_keys: bool = False
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether the rows are the entries of a map, with values of their keys beside them."""
+        first, *others = (each.shape.kind for _, each in self.inputs)
+        return first == StateKind.MAP and StateKind.MAP not in others
 
 
 Flow = Read | Apply | StateMerge
@@ -303,8 +314,10 @@ def keeps_rows(flow: Flow) -> bool:
 
 
 def keeps_keys(flow: Flow) -> bool:
-    """Whether the bytes of keys stay: no other key, no change from or to a map."""
+    """Whether the bytes of keys stay and are enough: no other key, no change from or to a map, no values beside one."""
     for each in walk_flow(flow):
+        if isinstance(each, StateMerge) and each.is_beside:
+            return False
         if isinstance(each, Apply):
             if isinstance(each.stage, Rekey):
                 return False

@@ -483,7 +483,8 @@ class _Planner:
         kinds = {
             (StateKind.VALUE if each.shape.kind in KEYED_KINDS[3:] else each.shape.kind) for each in flows.values()
         }
-        if len(kinds) > 1 or kinds == {StateKind.LIST}:
+        is_beside = flow.shape.kind == StateKind.MAP and kinds == {StateKind.MAP, StateKind.VALUE}
+        if (len(kinds) > 1 and not is_beside) or kinds == {StateKind.LIST}:
             raise MigrationError(
                 f"states of kind {', '.join(sorted(kinds))} have no common entries to merge",
                 hint="`kind` makes VALUE states of them first",
@@ -493,15 +494,18 @@ class _Planner:
                 ("namespace", flow.shape.namespace, each.shape.namespace),
                 ("user key", flow.shape.map_key, each.shape.map_key),
             ):
-                if one != other:
+                is_entry = what == "user key" and each.shape.kind != StateKind.MAP and is_beside
+                if one != other and not is_entry:
                     raise MigrationError(f"{subject} and {name} have different serializers of the {what}")
         payload = adopt_python_payload(flow.shape.payload, resolve_type(step.type, self.context))
         shape = self._with_payload(flow.shape.with_name(into), payload)
-        shape = shape.with_kind(next(iter(kinds)), shape.payload, shape.map_key)
-        shape = shape.with_ttl(enabled=any(each.shape.ttl for each in flows.values()))
+        kind = StateKind.MAP if is_beside else next(iter(kinds))
+        shape = shape.with_kind(kind, shape.payload, shape.map_key)
+        # A value beside a map has the times of the entries.
+        shape = shape.with_ttl(enabled=flow.shape.ttl if is_beside else any(each.shape.ttl for each in flows.values()))
         # SQL names the states as the migration does.
         named = tuple((python_name(each.shape.info) or name, each) for name, each in flows.items())
-        merged = StateMerge(named, step.expression, shape, step.nondeterministic)
+        merged = StateMerge(named, step.expression, shape, step.nondeterministic, own_keys=step.own_keys)
         self._put(list(flows), {into: merged})
         return into
 

@@ -17,6 +17,7 @@ from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.migration_files import Change, Migration
 from state_pipelines.operations.migration.shapes import find_shapes
+from state_pipelines.operations.migration.sql_layouts import EMPTY_WAY, change_layout, fold_rows
 from state_pipelines.operations.rescale.rescale_request import OperatorRequest, RescaleRequest
 from state_pipelines.serializers.table_runtime import MAP_VIEW
 from state_pipelines.serializers.text import describe_type, parse
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from state_pipelines.sql.node_states import PlannedRow, PlannedState
     from state_pipelines.sql.verdict import Binding, ColumnVerdict, OperatorVerdict, PlanComparison, StateVerdict
 
+_FOLD_ROWS = Derivation.FOLD_ROWS
 _FOLDS = (
     Derivation.FOLD_COUNT,
     Derivation.FOLD_SUM,
@@ -45,7 +47,6 @@ FUNCTION_VIEW = re.compile(r"agg(\d+)\$(\w+)")
 """Name of a view of an aggregate function: position of the call, and field of the accumulator."""
 
 _BACK = "start the old query from the old savepoint instead"
-_EMPTY_WAY = "start that query from empty, build its state with `bootstrap`, or keep the old operator"
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _require_possible(comparison: PlanComparison, binding: Binding) -> None:
         for text in _explain(operator)
     ]
     if found:
-        raise IncompatibleError(f"the state cannot be migrated: {'; '.join(found)}", hint=f"Else {_EMPTY_WAY}")
+        raise IncompatibleError(f"the state cannot be migrated: {'; '.join(found)}", hint=f"Else {EMPTY_WAY}")
 
 
 def _explain(operator: OperatorVerdict) -> Iterator[str]:
@@ -210,7 +211,7 @@ class _OperatorDraft:
         assert verdict.new is not None
         self.old, self.new, self.verdict = verdict.old, verdict.new, verdict
         self.stored = _list_states(operator)
-        self.folded: list[Change] = []
+        self.copied: list[Change] = []
 
     def draft(self) -> Iterator[Change]:
         """Yield the changes, in the order in which they apply."""
@@ -240,7 +241,7 @@ class _OperatorDraft:
                     states.append(self._change(view, [st.DropState("the new query does not call the function")]))
                 elif new_name != view:
                     renames[view] = new_name
-        yield from self.folded
+        yield from self.copied
         # Dropped states may have names that others get.
         yield from sorted(states, key=lambda each: isinstance(each.upgrade[0], st.DropState))
         if renames:
@@ -277,7 +278,7 @@ class _OperatorDraft:
                 raise IncompatibleError(
                     f"state {name} is of the function that is call {old_call + 1} of the old query, and the plans do "
                     "not say which call of the new one takes it",
-                    hint=_EMPTY_WAY,
+                    hint=EMPTY_WAY,
                 )
         return found
 
@@ -292,7 +293,7 @@ class _OperatorDraft:
             if name not in names and any(isinstance(each, RowData) for each in walk(shape.payload)):
                 raise IncompatibleError(
                     f"state {name} holds rows that no plan describes, and other states of the operator change",
-                    hint=_EMPTY_WAY,
+                    hint=EMPTY_WAY,
                 )
 
     def _change(self, state: str | None, steps: Sequence[st.Step]) -> Change:
@@ -302,7 +303,7 @@ class _OperatorDraft:
     def _require_empty(state: StateVerdict) -> None:
         if state.verdict is Verdict.COMPUTED:
             raise IncompatibleError(
-                f"state {state.name} is computed from others, which is not carried out", hint=_EMPTY_WAY
+                f"state {state.name} is computed from others, which is not carried out", hint=EMPTY_WAY
             )
 
     def _change_key(self) -> Iterator[Change]:
@@ -315,20 +316,19 @@ class _OperatorDraft:
         yield self._change(None, [st.Key(parse(new.describe()), expression)])
 
     def _steps(self, verdict: StateVerdict, old: PlannedState, new: PlannedState) -> Iterator[st.Step]:
-        if old.plain_template != new.plain_template and (step := _leave_out_matches(old, new)) is not None:
-            yield step
-        elif old.plain_template != new.plain_template:
-            raise IncompatibleError(
-                f"the layout of state {new.name} changes ({old.plain_template} becomes {new.plain_template}), which is "
-                "not carried out",
-                hint=_EMPTY_WAY,
-            )
+        if old.plain_template != new.plain_template or verdict.derivation is not None:
+            layout = change_layout(verdict, self.old)
+            self.copied += [self._change(name, steps) for name, steps in layout.copies]
+            yield from layout.steps
         if verdict.bits is not None:
             yield from self._mark_values(verdict, new)
         for number in range(len(new.rows)):
             columns = [each for each in verdict.columns if each.row == number and each.new is not None]
             columns.sort(key=lambda each: each.new or 0)
-            before, after = old.rows[number], new.rows[number]
+            if len(new.rows) > len(old.rows) and number < len(new.rows) - 1:
+                # The key of a map, which has been computed from its row.
+                continue
+            before, after = old.rows[number if len(new.rows) == len(old.rows) else -1], new.rows[number]
             stays = [each.old for each in columns] == list(range(len(before.columns)))
             stays &= all(each.derivation in UNCHANGED for each in columns)
             if stays and before.describe() == after.describe():
@@ -336,8 +336,8 @@ class _OperatorDraft:
             if new.plain_template.startswith(f"Map<{{{number}}},"):
                 yield self._change_user_key(new, number, columns)
             elif new.plain_template.startswith("SortedMap<") or "External<" in new.plain_template:
-                raise IncompatibleError(f"rows inside {new.plain_template} are not changed", hint=_EMPTY_WAY)
-            elif any(each.derivation in _FOLDS for each in columns):
+                raise IncompatibleError(f"rows inside {new.plain_template} are not changed", hint=EMPTY_WAY)
+            elif any(each.derivation in (*_FOLDS, Derivation.FOLD_ROWS) for each in columns):
                 yield self._fold(old, new, number, columns)
             else:
                 is_plain = new.plain_template in ("{0}", f"Map<{{0}}, {{{number}}}>", f"Map<Long, {{{number}}}>")
@@ -356,9 +356,11 @@ class _OperatorDraft:
         """The row that is the user key of a map; the counts of rows that become equal add up."""
         made = ", ".join(f"'f{each.new}', map_key.f{each.old}" for each in columns)
         if any(each.old is None for each in columns) or not made:
-            raise IncompatibleError(f"rows of {new.name} are keys, and lack columns of the new ones", hint=_EMPTY_WAY)
+            raise IncompatibleError(f"rows of {new.name} are keys, and lack columns of the new ones", hint=EMPTY_WAY)
         value = new.plain_template.partition(", ")[2][:-1]
-        rules = {"Int": "CAST(sum(value) AS INT)"}
+        # Equal rows have the same number of matches.
+        both = "named_struct('f0', CAST(sum(f0) AS INT), 'f1', max(f1))"
+        rules = {"Int": "CAST(sum(value) AS INT)", "Tuple2<Int, Int>": both}
         return st.Kind(
             StateKind.MAP,
             key_type=parse(new.rows[number].describe()),
@@ -386,10 +388,15 @@ class _OperatorDraft:
         """Columns that are computed from the values in views, beside those of the accumulator."""
         folded: dict[str, list[tuple[PlannedColumn, str]]] = {}
         made = []
+        window = [(each, new.rows[number].columns[each.new or 0]) for each in columns if each.derivation is _FOLD_ROWS]
+        over = fold_rows(window, self.old) if window else None
+        added_up = iter(() if over is None else over.columns)
         for each in columns:
             assert each.new is not None
             column = new.rows[number].columns[each.new]
-            if each.derivation in _FOLDS and each.view is not None:
+            if each.derivation is _FOLD_ROWS:
+                made.append(next(added_up))
+            elif each.derivation in _FOLDS and each.view is not None:
                 view = self.old.find_state(each.view)
                 assert view is not None
                 fields = folded.setdefault(each.view, [])
@@ -404,13 +411,15 @@ class _OperatorDraft:
             values = ", ".join(f"'f{index}', {sql}" for index, (_, sql) in enumerate(computed))
             row = parse(f"RowData({types})")
             kind = st.Kind(StateKind.VALUE, row, f"named_struct('row_kind', '+I', {values})")
-            self.folded += [self._change(view_name, [st.CopyState(name)]), self._change(name, [kind])]
+            self.copied += [self._change(view_name, [st.CopyState(name)]), self._change(name, [kind])]
         types = ", ".join(_name_type(each) for each in new.rows[number].columns)
         fields_text = ", ".join(f"'f{index}', {sql}" for index, sql in enumerate(made))
         struct = f"named_struct('row_kind', {new.name}.row_kind, {fields_text})"
         others = tuple(f"folded_{each}" for each in folded)
-        expression = f"CASE WHEN {new.name} IS NOT NULL THEN {struct} END"
-        return st.Merge(others, new.name, parse(f"RowData({types})"), expression)
+        if over is not None:
+            self.copied += [self._change(name, steps) for name, steps in over.copies]
+            others += over.others
+        return st.Merge(others, new.name, parse(f"RowData({types})"), struct, own_keys=True)
 
     def _column(
         self, verdict: ColumnVerdict, old: PlannedState, new: PlannedState, number: int, prefix: str
@@ -442,10 +451,10 @@ class _OperatorDraft:
             case Derivation.NULL:
                 raise IncompatibleError(
                     f"rows from before do not have {column.meaning}, which is NOT NULL",
-                    hint=f"Let it be NULL in the query, or {_EMPTY_WAY}",
+                    hint=f"Let it be NULL in the query, or {EMPTY_WAY}",
                 )
         raise IncompatibleError(
-            f"{column.meaning} would be computed ({verdict.derivation}), which is not carried out", hint=_EMPTY_WAY
+            f"{column.meaning} would be computed ({verdict.derivation}), which is not carried out", hint=EMPTY_WAY
         )
 
     def _mark_values(self, verdict: StateVerdict, new: PlannedState) -> Iterator[st.Step]:
@@ -455,7 +464,7 @@ class _OperatorDraft:
         if verdict.bits == tuple(range(len(verdict.bits))) and len(verdict.bits) == len(verdict.old.calls):
             return
         if any("?" in each.plain_template for each in (verdict.old, new)):
-            raise IncompatibleError(f"the marks of {new.meaning} are lists, which are not changed", hint=_EMPTY_WAY)
+            raise IncompatibleError(f"the marks of {new.meaning} are lists, which are not changed", hint=EMPTY_WAY)
         if len(verdict.old.calls) == len(new.calls) == 1:
             return
         bits = [
@@ -473,21 +482,6 @@ def _find_call(state: PlannedState, row: int, index: int | None) -> int | None:
     return state.rows[row].columns[index].call
 
 
-def _leave_out_matches(old: PlannedState, new: PlannedState) -> st.Step | None:
-    """Step to the rows of a side of an inner join from those of an outer one, which have numbers of matches.
-
-    None for other layouts. Source: `OuterJoinRecordStateViews`, `JoinRecordStateViews`.
-    """
-    value = {
-        ("Tuple2<{0}, Int>", "{0}"): "{0}",
-        ("Map<{0}, Tuple2<{1}, Int>>", "Map<{0}, {1}>"): "{1}",
-        ("Map<{0}, Tuple2<Int, Int>>", "Map<{0}, Int>"): "Int",
-    }.get((old.plain_template, new.plain_template))
-    if value is None:
-        return None
-    return st.Convert(parse(value.format(*(each.describe() for each in old.rows))), "f0", ("f1",))
-
-
 def _write_time(time: datetime) -> str:
     """SQL of a time. It is a literal: an expression with another value each time could not be proven."""
     return f"TIMESTAMP '{time:%Y-%m-%d %H:%M:%S}+00:00'"
@@ -503,7 +497,7 @@ def _name_type(column: PlannedColumn) -> str:
     if kind.root == "RAW" and kind.class_name == MAP_VIEW:
         return f"RAW('{MAP_VIEW}', ?)"
     if kind == UNRESOLVED or kind.root in ("RAW", "STRUCTURED_TYPE"):
-        raise IncompatibleError(f"the accumulator of {column.meaning} is not one that can be made", hint=_EMPTY_WAY)
+        raise IncompatibleError(f"the accumulator of {column.meaning} is not one that can be made", hint=EMPTY_WAY)
     return describe_type(kind)
 
 
@@ -545,7 +539,7 @@ def _find_initial(column: PlannedColumn) -> str:
     if column.type.root == "RAW":
         return "NULL"
     if buffer is None:
-        raise IncompatibleError(f"it is not known what {column.meaning} begins with", hint=_EMPTY_WAY)
+        raise IncompatibleError(f"it is not known what {column.meaning} begins with", hint=EMPTY_WAY)
     if buffer.role is Role.DELIMITER:
         return "','"
     if buffer.role in (Role.COUNT, Role.SUM) or buffer.function in ("COUNT", "$SUM0"):
@@ -556,4 +550,4 @@ def _find_initial(column: PlannedColumn) -> str:
         number = "9223372036854775807L" if buffer.function == "FIRST_VALUE" else "(-9223372036854775807L - 1L)"
         first, second = column.type.names
         return f"named_struct('{first}', NULL, '{second}', {number})"
-    raise IncompatibleError(f"it is not known what {column.meaning} begins with", hint=_EMPTY_WAY)
+    raise IncompatibleError(f"it is not known what {column.meaning} begins with", hint=EMPTY_WAY)

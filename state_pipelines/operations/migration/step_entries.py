@@ -397,11 +397,12 @@ def _split_target(name: str, body: _Body) -> st.SplitTarget:
 
 
 def _merge(body: _Body) -> st.Step:
-    body.allow("with", "into", "type", "expression", _ALWAYS)
+    body.allow("with", "into", "type", "expression", "own_keys", _ALWAYS)
     others = body.names("with")
     if not others:
         raise body.error("`with` names no state")
-    return st.Merge(others, body.text("into"), body.serializer("type"), body.text("expression"), body.flag(_ALWAYS))
+    into, of, expression = body.text("into"), body.serializer("type"), body.text("expression")
+    return st.Merge(others, into, of, expression, body.flag(_ALWAYS), body.flag("own_keys"))
 
 
 def _key(body: _Body) -> st.Step:
@@ -640,7 +641,8 @@ def dump_step(step: st.Step) -> dict[str, Any]:
             return {"split": {"into": targets} | _given(discard=list(discard)) | _flag(step)}
         case st.Merge():
             merged: dict[str, Any] = {"with": list(step.others), "into": step.into, "type": _type(step.type)}
-            return {"merge": merged | {"expression": step.expression} | _flag(step)}
+            own = {"own_keys": True} if step.own_keys else {}
+            return {"merge": merged | {"expression": step.expression} | own | _flag(step)}
         case st.Key():
             body = {"type": _type(step.type), "expression": step.expression}
             return {"key": body | _given(on_equal=dict(step.on_equal)) | _flag(step)}

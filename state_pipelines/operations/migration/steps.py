@@ -312,10 +312,11 @@ class Merge:
     """Several states become one.
 
     Attributes:
-        others: the states beside that of the change.
+        others: the states beside that of the change; VALUE states beside a MAP give each entry the value of its key.
         into: name of the new state; it may be that of one of the old ones.
         type: of the new payload.
         expression: over columns named like the states; null for states without that key.
+        own_keys: whether keys that only the others have are left out, as they are beside a MAP.
     """
 
     others: tuple[str, ...]
@@ -323,6 +324,7 @@ class Merge:
     type: Serializer
     expression: str
     nondeterministic: bool = False
+    own_keys: bool = False
 
 
 @dataclass(frozen=True)
