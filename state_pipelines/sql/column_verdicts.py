@@ -299,7 +299,9 @@ def _compare_accumulators(
                 new=index,
                 derivation=Derivation.INITIAL,
                 exact=False,
-                reason=_explain_empty(column, source, pair.new),
+                reason="partial until the rows from before have left the window, which do not have the column"
+                if kept
+                else _explain_empty(column, source, pair.new),
             )
     for index in range(len(source.columns)):
         if index not in used:

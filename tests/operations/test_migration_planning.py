@@ -496,6 +496,15 @@ def test_states_merge() -> None:
         plan(shape(LONG), shape(LONG, name="t", kind="MAP"), steps=[{"merge": step}])
 
 
+def test_a_value_stands_beside_each_entry_of_a_map() -> None:
+    step = {"with": ["t"], "into": "s", "type": "Long", "expression": "s + coalesce(t, 0)"}
+    made = plan(shape(LONG, kind="MAP"), shape(LONG, name="t"), steps=[{"merge": step}])
+    flow = made.states["s"]
+    assert isinstance(flow, fl.Merge)
+    assert flow.is_beside
+    assert (flow.shape.kind, fl.keeps_keys(flow)) == ("MAP", False)
+
+
 def key_migration(**step: Any) -> Migration:
     return migration({"key": {"type": "Long", "expression": "CAST(state_key AS BIGINT)"} | step}, state=None)  # type: ignore[arg-type]
 

@@ -64,6 +64,10 @@ STEPS: list[tuple[dict[str, Any], st.Step]] = [
         st.Merge(("t",), "u", LONG, "s + t"),
     ),
     (
+        {"merge": {"with": ["t"], "into": "s", "type": "Long", "expression": "t", "own_keys": True}},
+        st.Merge(("t",), "s", LONG, "t", own_keys=True),
+    ),
+    (
         {"python": {"function": "a.b:c", "to": "Long", "deterministic": True}},
         st.Python("a.b:c", LONG, True),
     ),
