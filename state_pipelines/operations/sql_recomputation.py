@@ -320,11 +320,11 @@ def _expect_rows(
             numbers = (*(numbers if after.content == _NUMBERS else ()), matches(record.key))
         elif after.content == _NUMBERS:
             numbers = numbers[: 1 if state.new.plain_template == _COUNTED else 2]
-        place = (*record.key, user_key)
-        if place in expected and after.content == _NUMBERS:
+        entry = (*record.key, user_key)
+        if entry in expected and after.content == _NUMBERS:
             # Equal rows are counted together; each has the same matches.
-            numbers = (expected[place][1][0] + numbers[0], *numbers[1:])
-        expected[place] = (values if after.content != _NUMBERS else (), numbers)
+            numbers = (expected[entry][1][0] + numbers[0], *numbers[1:])
+        expected[entry] = (values if after.content != _NUMBERS else (), numbers)
     return expected
 
 

@@ -95,13 +95,12 @@ _OVER = "FROM o WINDOW w AS (PARTITION BY cid ORDER BY {} PRECEDING AND CURRENT 
 _WINDOW = "FROM TABLE(TUMBLE(TABLE o, DESCRIPTOR(ts), INTERVAL '10' MINUTE)) GROUP BY cid, window_start, window_end"
 
 
-def unite(join: str, most: int, latest: int, total: str) -> str:
-    """A query with a join, two ranks and an OVER, whose rows have its name in their first column."""
+def unite(join: str, most: int, latest: int) -> str:
+    """A query with a join and two ranks, whose rows have its name in their first column."""
     found = {
         "city": ("id", "amount", "city", f"FROM (SELECT a.id, a.amount, b.city FROM {_ORDERS} {join} {_CITIES})"),
         "most": ("cid", "amount", "id", _TOP.format(most)),
         "often": ("cid", "qty", "n", _TOP_OF.format(_AMOUNTS.format("COUNT(*)"), latest)),
-        "total": ("id", "SUM(amount) OVER w", total, _OVER.format("p ROWS BETWEEN 3")),
     }
     parts = []
     for name, (*columns, rest) in found.items():
@@ -240,7 +239,7 @@ PAIRS = (
             ("time-range", "ts RANGE BETWEEN INTERVAL '15' MINUTE", ", ts"),
         )
     ),
-    Pair("layouts", unite("JOIN", 5, 3, "COUNT(qty) OVER w"), unite("FULL JOIN", 2, 1, "SUM(qty) OVER w")),
+    Pair("layouts", unite("JOIN", 5, 3), unite("FULL JOIN", 2, 1)),
     Pair("dedup-swap", f"SELECT cid, amount, id {_LAST}", f"SELECT cid, id, amount {_LAST}", ordered=True),
     Pair("dedup-add", f"SELECT cid, amount {_LAST}", f"SELECT cid, amount, note {_LAST}", (2,), ordered=True),
     Pair("dedup-drop", f"SELECT cid, amount, note {_LAST}", f"SELECT cid, note {_LAST}", ordered=True),

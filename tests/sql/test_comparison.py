@@ -345,6 +345,45 @@ def test_a_sink_that_keeps_rows_gets_a_column_where_it_knows_the_key() -> None:
     assert sink.verdict is EMPTY
 
 
+def _edit(name: str, kind: str, **content: object) -> Plan:
+    """A plan of which the only node of a kind has other fields."""
+    import json
+
+    plan = json.loads(json.dumps(read_changed()[name]))
+    (node,) = (each for each in plan["nodes"] if each["type"].startswith(f"stream-exec-{kind}_"))
+    node.update(content)
+    return read_plan(json.dumps(plan))
+
+
+def test_a_rank_by_floating_point_numbers_does_not_choose_rows() -> None:
+    import json
+
+    old, new = (json.loads(json.dumps(read_changed()[each])) for each in ("top3", "top2"))
+    plans = [read_plan(json.dumps(each).replace("`amount` BIGINT", "`amount` DOUBLE")) for each in (old, new)]
+    (state,) = find_operator(compare_plans(*plans), "rank").states
+    assert state.verdict is REFUSED
+    assert "the first ones by amount cannot be chosen off line" in state.reason
+
+
+def test_a_rank_that_does_not_take_back_rows_any_more_keeps_the_first_ones() -> None:
+    node = {"rankStrategy": {"type": "Retract"}}
+    found = find_operator(compare_plans(_edit("top3", "rank", **node), changed_plan("top3")), "rank")
+    rows = next(each for each in found.states if each.new is not None)
+    assert rows.first is not None
+    assert (rows.verdict, rows.first.limit) == (COMPUTED, 3)
+    back = find_operator(compare_plans(changed_plan("top3"), _edit("top3", "rank", **node)), "rank")
+    assert back.verdict is REFUSED
+
+
+def test_an_over_with_fewer_rows_or_other_calls_is_refused() -> None:
+    fewer = find_operator(compare("over_longer", "over"), "over-aggregate")
+    assert fewer.verdict is REFUSED
+    assert "2 preceding rows instead of 5" in fewer.reasons[0]
+    unbounded = find_operator(compare("over", "over_unbounded"), "over-aggregate")
+    assert unbounded.verdict is REFUSED
+    assert "processedCountState" in unbounded.reasons[0]
+
+
 def test_options_of_a_source_are_said() -> None:
     import json
 

@@ -119,6 +119,15 @@ def test_exchanged_aggregates_are_columns_in_another_order(tmp_path: Path) -> No
     assert step == st.Columns((st.RowColumn("sum_k", "f1"), st.RowColumn("sum_amount", "f0")))
 
 
+@pytest.mark.parametrize(
+    ("name", "by_time"), [("over-rows", False), ("over-time-rows", True), ("over-time-range", True)]
+)
+def test_rows_after_the_watermark_are_not_in_the_window_of_an_over(name: str, by_time: bool, tmp_path: Path) -> None:
+    (merge,) = (each for each in find_steps(draft(unpack(name, tmp_path))) if isinstance(each, st.Merge))
+    assert ("filter(folded_inputState, each -> each.f0 <= coalesce(folded_time, 0L))" in merge.expression) is by_time
+    assert ("folded_time" in merge.others) is by_time
+
+
 def test_exchanged_views_exchange_their_names(tmp_path: Path) -> None:
     steps = find_steps(draft(unpack("swap-distinct", tmp_path)))
     renames = next(each for each in steps if isinstance(each, st.RenameStates))
