@@ -500,7 +500,7 @@ def test_a_value_stands_beside_each_entry_of_a_map() -> None:
     step = {"with": ["t"], "into": "s", "type": "Long", "expression": "s + coalesce(t, 0)"}
     made = plan(shape(LONG, kind="MAP"), shape(LONG, name="t"), steps=[{"merge": step}])
     flow = made.states["s"]
-    assert isinstance(flow, fl.Merge)
+    assert isinstance(flow, fl.StateMerge)
     assert flow.is_beside
     assert (flow.shape.kind, fl.keeps_keys(flow)) == ("MAP", False)
 
