@@ -359,8 +359,8 @@ def test_a_rank_by_floating_point_numbers_does_not_choose_rows() -> None:
     import json
 
     old, new = (json.loads(json.dumps(read_changed()[each])) for each in ("top3", "top2"))
-    plans = [read_plan(json.dumps(each).replace("`amount` BIGINT", "`amount` DOUBLE")) for each in (old, new)]
-    (state,) = find_operator(compare_plans(*plans), "rank").states
+    before, after = (read_plan(json.dumps(each).replace("`amount` BIGINT", "`amount` DOUBLE")) for each in (old, new))
+    (state,) = find_operator(compare_plans(before, after), "rank").states
     assert state.verdict is REFUSED
     assert "the first ones by amount cannot be chosen off line" in state.reason
 
