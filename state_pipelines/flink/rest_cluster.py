@@ -316,6 +316,23 @@ class RestCluster:
             watermark_ms=None if lowest is None or lowest <= -(1 << 63) else int(lowest),
         )
 
+    def read_parallelism(self, job_id: str) -> dict[str, tuple[int, int]]:
+        """Lowest and highest parallelism that the adaptive scheduler may give each task of a job."""
+        content = self._client.get(f"{_job_path(job_id)}/resource-requirements")
+        bounds: dict[str, tuple[int, int]] = {}
+        for vertex, each in content.items():
+            limits = take(each, "parallelism", dict)
+            bounds[vertex] = (take(limits, "lowerBound", int), take(limits, "upperBound", int))
+        return bounds
+
+    def change_parallelism(self, job_id: str, bounds: Mapping[str, tuple[int, int]]) -> None:
+        """Change the parallelism that the adaptive scheduler may give tasks; the job goes on with its state."""
+        body = {
+            vertex: {"parallelism": {"lowerBound": lowest, "upperBound": highest}}
+            for vertex, (lowest, highest) in bounds.items()
+        }
+        self._client.send("PUT", f"{_job_path(job_id)}/resource-requirements", body, is_idempotent=True)
+
 
 def _check_id(text: str | None, what: str) -> str | None:
     if text is not None and not _ID.fullmatch(text):

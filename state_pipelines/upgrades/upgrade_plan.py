@@ -201,21 +201,33 @@ def plan_upgrade(
 def _check_newest(
     request: UpgradeRequest, cluster: FlinkCluster, job: str, sleep: Callable[[float], object]
 ) -> tuple[CheckedSnapshot, StateChange]:
-    """Check the newest snapshot of a job; another one if Flink removes it meanwhile."""
+    """Check the newest snapshot of a job; another one if Flink removes it meanwhile, in the end its savepoint."""
     for _ in range(_CHECKS):
         checked, snapshot = find_snapshot(request, cluster, job, sleep=sleep)
         try:
             return checked, plan_change(request, snapshot)
         except (SnapshotGoneError, MissingFileError):
             continue
-    checked, snapshot = find_snapshot(request, cluster, job, sleep=sleep)
+    checked, snapshot = find_snapshot(request, cluster, job, checkpoints=False, sleep=sleep)
     return checked, plan_change(request, snapshot)
 
 
 def find_snapshot(
-    request: UpgradeRequest, cluster: FlinkCluster, job: str, *, sleep: Callable[[float], object] = time.sleep
+    request: UpgradeRequest,
+    cluster: FlinkCluster,
+    job: str,
+    *,
+    checkpoints: bool = True,
+    sleep: Callable[[float], object] = time.sleep,
 ) -> tuple[CheckedSnapshot, Snapshot]:
     """Open the newest snapshot of a running job that is readable from here, and make sure that its savepoints are.
+
+    Args:
+        request: the upgrade.
+        cluster: of the job.
+        job: its id.
+        checkpoints: a checkpoint will do; Flink may remove it while it is read.
+        sleep: waits for a savepoint that has to be taken.
 
     Raises:
         ClusterError: the cluster cannot be reached, or the savepoint failed.
@@ -226,11 +238,11 @@ def find_snapshot(
         savepoint = take_savepoint(request, cluster, job, sleep=sleep)
     seconds = None if savepoint[0].duration_ms is None else savepoint[0].duration_ms / 1000
     # Checkpoints may be anywhere, and may be gone as soon as they are read.
-    checkpoint = next(_open_all(request, _list_completed(cluster, job, is_savepoint=False)), None)
+    found = _open_all(request, _list_completed(cluster, job, is_savepoint=False))
+    checkpoint = next(found, None) if checkpoints else None
     newest = max((savepoint, checkpoint or savepoint), key=lambda each: each[0].id)
     kind = "savepoint" if newest[0].is_savepoint else "checkpoint"
-    found = CheckedSnapshot(newest[0].path, f"{kind} {newest[0].id}", newest[0].state_size, seconds)
-    return found, newest[1]
+    return CheckedSnapshot(newest[0].path, f"{kind} {newest[0].id}", newest[0].state_size, seconds), newest[1]
 
 
 def take_savepoint(

@@ -272,6 +272,15 @@ def test_secrets_of_the_configuration_are_hidden(server: Server, cluster: RestCl
     assert overview.configuration == {"s3.secret-key": "******", "parallelism.default": "2"}
 
 
+def test_the_adaptive_scheduler_is_asked_for_another_parallelism(server: Server, cluster: RestCluster) -> None:
+    bounds = {"v": {"parallelism": {"lowerBound": 1, "upperBound": 4}}}
+    server.on(f"GET /jobs/{JOB}/resource-requirements", bounds)
+    server.on(f"PUT /jobs/{JOB}/resource-requirements", {})
+    assert cluster.read_parallelism(JOB) == {"v": (1, 4)}
+    cluster.change_parallelism(JOB, {"v": (1, 8)})
+    assert server.received[-1].content == {"v": {"parallelism": {"lowerBound": 1, "upperBound": 8}}}
+
+
 def test_a_start_is_timed_by_its_subtasks(server: Server, cluster: RestCluster) -> None:
     task = {"name": "x", "parallelism": 2, "maxParallelism": 128, "status": "RUNNING"}
     server.on(f"GET /jobs/{JOB}", {"vertices": [{"id": "v1", **task}, {"id": "v2", **task}]})

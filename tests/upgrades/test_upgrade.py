@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +81,22 @@ def test_the_plan_stops_nothing_and_says_everything(tmp_path: Path, snapshot: Pa
     assert not (tmp_path / "results").exists()
     assert "nothing was stopped" in report.headline
     assert any("predicted down time: 11.5 s" in each for each in report.lines)
+
+
+def test_checkpoints_that_flink_removes_while_they_are_read_leave_the_savepoint(tmp_path: Path, snapshot: Path) -> None:
+    removed = tmp_path / "checkpoints" / "chk-9"
+    shutil.copytree(snapshot, removed)
+    for each in removed.iterdir():
+        if each.name != "_metadata":
+            each.unlink()
+    cluster = MemoryCluster(snapshot)
+    request = describe(tmp_path)
+    plan(request, cluster)
+    taken = cluster.jobs[OLD].savepoints
+    taken.append(replace(taken[0], id=9, is_savepoint=False, kind="CHECKPOINT", path=str(removed)))
+    found = plan(request, cluster)
+    assert found.checked is not None
+    assert (found.refusals, found.checked.description) == ((), "savepoint 1")
 
 
 def test_what_the_policy_does_not_allow_waits_for_an_approval(tmp_path: Path, snapshot: Path) -> None:
