@@ -34,7 +34,7 @@ from state_pipelines.serializers.registry import ENTRY_POINT_GROUP
 
 if TYPE_CHECKING:
     from state_pipelines.codecs.kryo.classes import FieldLists
-    from state_pipelines.codecs.protobuf import MessageTypes
+    from state_pipelines.codecs.messages import MessageTypes
     from state_pipelines.serializers.snapshot_classes import DeclaredSerializer
 
 

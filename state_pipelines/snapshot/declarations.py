@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.codecs.layout import check_layout, names_nested
-from state_pipelines.codecs.protobuf import MessageTypes, compile_proto
+from state_pipelines.codecs.messages import MessageTypes, compile_proto
 from state_pipelines.connectors.registry import list_codecs
 from state_pipelines.errors import UsageError, at
 from state_pipelines.javaclasses import load_field_lists

@@ -20,7 +20,7 @@ from state_pipelines.codecs.java import CollectionValue, MessageValue, ObjectVal
 from state_pipelines.codecs.json import value_json
 from state_pipelines.codecs.kryo import read_kryo, read_kryo_span, write_kryo
 from state_pipelines.codecs.layout import JavaText, register_class_layout
-from state_pipelines.codecs.protobuf import MessageTypes
+from state_pipelines.codecs.messages import MessageTypes
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.operations.convert import convert, plan_conversion

@@ -6,7 +6,8 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from state_pipelines.codecs.java import MapValue
-from state_pipelines.codecs.protobuf import MessageFormat, MessageTypes, ProtobufTypes
+from state_pipelines.codecs.messages import MessageFormat, MessageTypes
+from state_pipelines.codecs.protobuf import ProtobufTypes
 from state_pipelines.errors import FormatError, UsageError
 
 FIELD = descriptor_pb2.FieldDescriptorProto

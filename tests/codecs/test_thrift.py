@@ -6,7 +6,7 @@ import pytest
 
 from state_pipelines.codecs.java import MapValue
 from state_pipelines.codecs.json import value_json
-from state_pipelines.codecs.protobuf import MessageFormat, MessageTypes, ThriftFiles
+from state_pipelines.codecs.messages import MessageFormat, MessageTypes, ThriftFiles
 from state_pipelines.errors import FormatError, UsageError
 
 FILE = """

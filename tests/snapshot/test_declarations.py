@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from google.protobuf import descriptor_pb2
 
-from state_pipelines.codecs.protobuf import MessageFormat
+from state_pipelines.codecs.messages import MessageFormat
 from state_pipelines.errors import MissingFileError, UsageError
 from state_pipelines.metadata import compute_operator_id, format_operator_id
 from state_pipelines.serializers.build import basic

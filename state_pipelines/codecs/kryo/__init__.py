@@ -31,7 +31,7 @@ from state_pipelines.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from state_pipelines.binary.data_views import Reader, Writer
-    from state_pipelines.codecs.protobuf import MessageTypes
+    from state_pipelines.codecs.messages import MessageTypes
     from state_pipelines.serializers import tree
 
 __all__ = [

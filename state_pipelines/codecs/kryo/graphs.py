@@ -43,7 +43,7 @@ from state_pipelines.codecs.kryo.values import (
     resolve,
 )
 from state_pipelines.codecs.layout import Struct
-from state_pipelines.codecs.protobuf import SERIALIZERS
+from state_pipelines.codecs.messages import SERIALIZERS
 from state_pipelines.codecs.scalar.values import read, write
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError, Where
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from state_pipelines.binary.data_views import Reader, Writer
     from state_pipelines.binary.java_stream import JavaContent
     from state_pipelines.codecs.layout import Layout
-    from state_pipelines.codecs.protobuf import MessageFormat
+    from state_pipelines.codecs.messages import MessageFormat
 
 MAX_DEPTH = 64
 """Maximum nesting depth of objects."""

@@ -51,7 +51,7 @@ from state_pipelines.errors import UnsupportedError, ValueRangeError
 
 if TYPE_CHECKING:
     from state_pipelines.codecs.kryo.classes import Version
-    from state_pipelines.codecs.protobuf import MessageTypes
+    from state_pipelines.codecs.messages import MessageTypes
     from state_pipelines.serializers import tree
 
 Change = Callable[[Any], Any]

@@ -42,7 +42,7 @@ from state_pipelines.codecs.kryo.classes import (
     known_classes,
 )
 from state_pipelines.codecs.layout import find_class_layout, parse_layout
-from state_pipelines.codecs.protobuf import SERIALIZERS, MessageTypes
+from state_pipelines.codecs.messages import SERIALIZERS, MessageTypes
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 
 if TYPE_CHECKING:

@@ -45,8 +45,8 @@ from state_pipelines.codecs.java import (
 )
 from state_pipelines.codecs.kryo import FieldLists, read_kryo, read_kryo_span, write_kryo
 from state_pipelines.codecs.layout import Layout, Primitive, PrimitiveKind
+from state_pipelines.codecs.messages import decode_described
 from state_pipelines.codecs.pickles import Pickled
-from state_pipelines.codecs.protobuf import decode_described
 from state_pipelines.codecs.scalar import values as collections
 from state_pipelines.codecs.scalar.values import (
     Value,
