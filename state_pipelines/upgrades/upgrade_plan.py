@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import ClusterError, MissingFileError, NotFoundError, SnapshotGoneError, StateError
 from state_pipelines.flink.cluster import (
+    Checkpoint,
     CheckpointStatus,
     JobStatus,
     SavepointRequest,
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from state_pipelines.flink.cluster import Checkpoint, FlinkCluster, JobOverview
+    from state_pipelines.flink.cluster import FlinkCluster, JobOverview
     from state_pipelines.snapshot import Snapshot
     from state_pipelines.upgrades.down_time import DownTime
     from state_pipelines.upgrades.state_changes import StateChange
@@ -256,6 +258,7 @@ def take_savepoint(
     """
     settings = request.settings
     wanted = SavepointRequest(directory=settings.savepoints, format=settings.savepoint_format)
+    triggered = datetime.now(UTC)
     trigger = cluster.trigger_savepoint(job, wanted)
     try:
         progress = wait_for_savepoint(cluster, job, trigger, timeout_seconds=settings.savepoint_seconds, sleep=sleep)
@@ -271,10 +274,16 @@ def take_savepoint(
     for each in _list_completed(cluster, job, is_savepoint=True):
         if each.path.rstrip("/") == progress.path.rstrip("/"):
             return each, snapshot
-    raise ClusterError(
-        f"the savepoint {progress.path} is not in the history of checkpoints of job {job}",
-        hint="Raise web.checkpoints.history of the cluster",
+    # Flink's statistics are up to `web.refresh-interval` old, and keep only the last of frequent checkpoints.
+    taken = Checkpoint(
+        snapshot.checkpoint_id,
+        CheckpointStatus.COMPLETED,
+        is_savepoint=True,
+        kind="SAVEPOINT",
+        triggered=triggered,
+        path=progress.path,
     )
+    return taken, snapshot
 
 
 def refuse_savepoint(failure: str, cluster: FlinkCluster) -> ClusterError:

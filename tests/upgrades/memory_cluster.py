@@ -95,6 +95,7 @@ class MemoryCluster:
         self.savepoint_failure = ""
         self.is_slow = False
         self.forgets_triggers = False
+        self.has_history = True
         self.faults: list[tuple[str, ClusterError, bool]] = []
         self.broken: dict[str, str] = {}
         self.seen_as = seen_as
@@ -233,7 +234,9 @@ class MemoryCluster:
         job = self._job(job_id)
         is_stuck = self.broken.get(job.program, job.program) == "stuck.jar"
         completed = 0 if is_stuck else int(job.seconds)
-        return CheckpointStatistics(completed, 0, 0, 1, job.restored, None, tuple(job.savepoints))
+        return CheckpointStatistics(
+            completed, 0, 0, 1, job.restored, None, tuple(job.savepoints) if self.has_history else ()
+        )
 
     def read_checkpoint(self, job_id: str, checkpoint_id: int, *, subtasks: bool = False) -> Checkpoint:
         raise NotImplementedError

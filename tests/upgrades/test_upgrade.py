@@ -99,6 +99,17 @@ def test_checkpoints_that_flink_removes_while_they_are_read_leave_the_savepoint(
     assert (found.refusals, found.checked.description) == ((), "savepoint 1")
 
 
+def test_a_savepoint_that_the_statistics_do_not_have_is_checked(tmp_path: Path, snapshot: Path) -> None:
+    # They are up to 3 seconds old, and have the last ten of frequent checkpoints.
+    cluster = MemoryCluster(snapshot)
+    cluster.has_history = False
+    found = plan(describe(tmp_path), cluster)
+    assert found.checked is not None
+    assert found.refusals == ()
+    assert found.checked.path == cluster.jobs[OLD].savepoints[0].path
+    assert found.checked.description == f"savepoint {open_snapshot(str(snapshot)).checkpoint_id}"
+
+
 def test_what_the_policy_does_not_allow_waits_for_an_approval(tmp_path: Path, snapshot: Path) -> None:
     cluster = MemoryCluster(snapshot)
     request = describe(tmp_path, new_more=", max_parallelism: 256")
