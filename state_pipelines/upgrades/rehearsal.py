@@ -104,6 +104,8 @@ class RehearsalReport:
             size = "" if self.state_size is None else f", {self.state_size:,} bytes of state"
             lines.append(f"savepoint: {self.savepoint}{size}")
         lines += [f"{name}: {seconds:.1f} s with its proof" for name, seconds in self.change_seconds.items()]
+        if self.change_seconds:
+            lines.append("nothing of it is reused: the upgrade's own savepoint shares no file with this one")
         if self.start_seconds is not None:
             lines.append(f"the new program ran after {self.start_seconds:.1f} s on the cluster of rehearsals")
         if self.down_time is not None:
