@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Called
 
+pytestmark = pytest.mark.slow
+
 DESCRIPTION = """
 operators:
   - uid: customers
@@ -84,7 +86,6 @@ def test_nothing_else_is_removed(call: Callable[..., Called], tmp_path: Path, co
     assert (target / content).exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "beside", ["_metadata", "directory/file", "notes.txt", "01234567-89ab-cdef-0123-456789abcdef.parquet"]
 )

@@ -103,6 +103,7 @@ def test_growth_is_measured_from_the_oldest_checkpoint_that_is_left(server: Serv
     assert {each.hours for each in watch(server).growth} == {0.5}
 
 
+@pytest.mark.slow
 def test_state_that_does_not_fit_is_recognised(server: Server) -> None:
     misfit = (
         "x\nCaused by: org.apache.flink.util.StateMigrationException: The new state serializer must not be incompatible"
@@ -125,6 +126,7 @@ def test_state_that_does_not_fit_is_recognised(server: Server) -> None:
     assert watch(server).is_healthy
 
 
+@pytest.mark.slow
 def test_with_revisions_the_migration_is_proposed(server: Server, tmp_path: Path) -> None:
     misfit = "x\nCaused by: org.apache.flink.util.StateMigrationException: The new key serializer must be compatible"
     arrange(server, complete(4, 60), job="RESTARTING", failures=(fail_job(1, misfit),))
@@ -158,6 +160,7 @@ def test_the_command_that_mends_reaches_the_snapshot_from_here(server: Server, t
     assert CliRunner().invoke(CommandGroup("state-pipelines"), verify).exit_code == 0
 
 
+@pytest.mark.slow
 def test_the_limits_of_a_job_are_checked(server: Server, tmp_path: Path) -> None:
     history = (complete(4, 1), fail(3, 1800, EXPIRED), complete(2, 3601), complete(1, 7201))
     arrange(server, *history, interval=1000)

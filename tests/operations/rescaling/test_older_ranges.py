@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from state_pipelines.snapshot import Snapshot
 
+pytestmark = pytest.mark.slow
+
 FORMATS = ["canonical", "heap", "rocksdb"]
 
 
@@ -58,7 +60,6 @@ def test_every_record_is_read(older: Snapshot, whole: Snapshot) -> None:
     assert gather(dump(older)) == gather(dump(whole))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "content", [{"parallelism": 7}, {"parallelism": PARALLELISM}, {"max_parallelism": 251}], ids=str
 )
@@ -84,7 +85,6 @@ def test_a_rename_alone_takes_the_operator_to_the_formula(older: Snapshot, whole
     assert gather(found) == gather(moved)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("format", [*FORMATS, "keep"])
 def test_a_conversion_keeps_every_record(older: Snapshot, whole: Snapshot, format: str, tmp_path: Path) -> None:
     result = convert(older, str(tmp_path / "new"), format)

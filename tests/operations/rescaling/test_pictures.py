@@ -24,6 +24,8 @@ from tests.snapshot.savepoints import orders
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 def make(uid: str, m: int, p: int, new_m: int, new_p: int) -> OperatorBalance:
     random = np.random.default_rng(m)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
     from state_pipelines.storage import FileEntry, Location
 
+pytestmark = pytest.mark.slow
+
 POLICY = {"checkpoints": {"last": 3}}
 FAST = ApplyLimits(paths_per_second=1e9)
 
@@ -69,6 +71,7 @@ def kept_by_policy(tree: Tree) -> list[TreeSnapshot]:
     return [*newest, *tree.of("")]
 
 
+@pytest.mark.essential
 def test_orphans_go_and_nothing_else(tree: Tree) -> None:
     before = state_files(tree)
     result = apply(tree)
@@ -77,6 +80,7 @@ def test_orphans_go_and_nothing_else(tree: Tree) -> None:
     assert not result.kept
 
 
+@pytest.mark.essential
 def test_a_policy_deletes_snapshots_and_what_only_they_need(tree: Tree) -> None:
     apply(tree, POLICY)
     needed = {file for snapshot in kept_by_policy(tree) for file in snapshot.files}
@@ -93,6 +97,7 @@ def test_emptied_directories_are_removed(tree: Tree) -> None:
     assert not [path for path in tree.checkpoints.rglob("chk-*") if not list(path.iterdir())]
 
 
+@pytest.mark.essential
 def test_another_fingerprint_is_refused_and_nothing_is_deleted(tree: Tree) -> None:
     before = tree.files()
     with pytest.raises(IncompatibleError, match=plan(tree).fingerprint):
@@ -166,7 +171,6 @@ def test_a_log_where_files_are_deleted_is_refused(tree: Tree) -> None:
     assert tree.files() == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "error"), [("checkpoint-file", MissingFileError), ("metadata", StorageError)])
 def test_a_file_that_cannot_be_checked_is_tried_again_by_the_next_run(
     tree: Tree, monkeypatch: pytest.MonkeyPatch, kind: str, error: type[StateError]
@@ -221,7 +225,6 @@ def test_limits_that_allow_nothing_are_refused(bad: dict[str, int]) -> None:
         ApplyLimits(**bad)
 
 
-@pytest.mark.slow
 def test_limit_of_paths_ends_a_run_and_the_next_ones_finish(tree: Tree) -> None:
     fingerprint = plan(tree, POLICY).fingerprint
     limits = ApplyLimits(paths=40, paths_per_second=1e9)
@@ -348,7 +351,6 @@ class TestChangesMeanwhile:
 
 
 class TestQuarantine:
-    @pytest.mark.slow
     def test_files_are_moved_and_can_all_be_restored(self, tree: Tree) -> None:
         before = {path: path.read_bytes() for path in state_files(tree)}
         result = apply(tree, POLICY, quarantine=True)
