@@ -218,6 +218,8 @@ PAIRS = (
             f"top-{name}",
             f"SELECT cid, qty, n {_TOP_OF.format(_AMOUNTS.format(of), 3)}",
             f"SELECT cid, qty, n {_TOP_OF.format(_AMOUNTS.format(of), limit)}",
+            # Equal counts: which of them has the higher rank depends on the order of the rows.
+            ordered=True,
         )
         for name, of, limit in (
             ("update-fewer", "COUNT(*)", 2),
@@ -239,7 +241,7 @@ PAIRS = (
             ("time-range", "ts RANGE BETWEEN INTERVAL '15' MINUTE", ", ts"),
         )
     ),
-    Pair("layouts", unite("JOIN", 5, 3), unite("FULL JOIN", 2, 1)),
+    Pair("layouts", unite("JOIN", 5, 3), unite("FULL JOIN", 2, 1), ordered=True),
     Pair("dedup-swap", f"SELECT cid, amount, id {_LAST}", f"SELECT cid, id, amount {_LAST}", ordered=True),
     Pair("dedup-add", f"SELECT cid, amount {_LAST}", f"SELECT cid, amount, note {_LAST}", (2,), ordered=True),
     Pair("dedup-drop", f"SELECT cid, amount, note {_LAST}", f"SELECT cid, note {_LAST}", ordered=True),
