@@ -252,7 +252,7 @@ def read_outcome(instance: dg.DagsterInstance, run: dg.DagsterRun) -> RunOutcome
 
 
 def read_planned_assets(instance: dg.DagsterInstance, run_id: str) -> dict[str, set[dg.AssetKey]]:
-    """Return the assets that each step of a run materialises or checks, whoever has launched it."""
+    """Return the assets that each step of a run materialises or checks."""
     planned: dict[str, set[dg.AssetKey]] = {}
     for event in _list_events(instance, run_id, _PLANS):
         if event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED:

@@ -1,7 +1,7 @@
 """Digests of rows in Spark, and what a migration leaves as it is in an operator.
 
-Digests of the rows of a keyed state, by which a proof compares source and target. Whoever writes, reads or computes
-rows digests them on the way, so that no side is read for its digests alone if it is read anyway.
+Digests of the rows of a keyed state, by which a proof compares source and target. Rows are digested
+while they are written, read or computed, so that no side is read once more for its digests.
 
 Invariants between the states of Flink's own operators, checked on the result of a migration. `WindowOperator` and the
 operators of SQL keep several states that must agree: sessions, their contents and timers; the rows of a join and the

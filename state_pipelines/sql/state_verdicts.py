@@ -233,7 +233,7 @@ def _choose_rows(old: NodeSignature, pair: StatePair, limit: int) -> FirstRows |
             name = columns[index].name if isinstance(index, int) and 0 <= index < len(columns) else "a column"
             return (
                 f"fewer rows are kept, and the first ones by {name} cannot be chosen off line; keep the old number of "
-                "rows and filter by row number behind it, or start from empty"
+                "rows and filter its result by row number, or start from empty"
             )
         order.append(SortColumn(index, bool(each.get("isAscending")), bool(each.get("nullIsLast"))))
     return FirstRows(limit, tuple(order))

@@ -1,7 +1,7 @@
 """Down time of an upgrade: predicted from what was measured before, and measured from its record.
 
 A figure comes from the best source that there is: a rehearsal, the start of the running job as its cluster has timed
-it, an earlier upgrade of the job; what nobody has measured is assumed. The prediction says which.
+it, an earlier upgrade of the job; else it is assumed. The prediction says which.
 """
 
 from __future__ import annotations
