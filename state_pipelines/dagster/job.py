@@ -68,7 +68,7 @@ def _resolve_against(directory: Path, path: str) -> str:
 
 
 _PATHS = (
-    *("roots", "results", "tables", "requests", "classes", "protos", "thrifts", "plans", "migrations"),
+    *("roots", "results", "tables", "requests", "classes", "protos", "thrifts", "plans", "jars", "migrations"),
     "allow_roots",
     *("flink_config", "new_job", "new_query", "job_classes", "expectations", "data_docs", "bootstrap"),
 )
@@ -226,6 +226,9 @@ class FlinkJob(dg.Model):
     protos: _Texts = Field(default=(), description="Descriptor sets of Protobuf messages inside Kryo.")
     thrifts: _Texts = Field(default=(), description="Thrift files of structs inside Kryo.")
     plans: _Texts = Field(default=(), description="Compiled plans of SQL, which name operators and columns.")
+    jars: _Texts = Field(
+        default=(), description="Jars of connectors, formats and functions, for scripts in `plans` and `new_query`."
+    )
     migrations: _Optional = Field(default=None, description="Directory of revisions; none by default.")
     expectations: _Optional = Field(
         default=None, description="Directory of suites of Great Expectations (docs/expectations.md); none by default."
@@ -360,7 +363,9 @@ class FlinkJob(dg.Model):
     @property
     def declarations(self) -> dict[str, tuple[str, ...]]:
         """Declarations about the snapshots, as texts by kind (`snapshot.declarations.KINDS`)."""
-        return {kind.name: getattr(self, kind.name) for kind in KINDS}
+        found = {kind.name: getattr(self, kind.name) for kind in KINDS}
+        # A script is compiled with the jars beside it (`parse_plans`).
+        return found | {"plans": (*self.plans, *self.jars)}
 
     @model_validator(mode="after")
     def _check_roots(self) -> Self:
@@ -380,6 +385,8 @@ class FlinkJob(dg.Model):
     def _check_query(self) -> Self:
         if self.new_query is not None and len(self.plans) != 1:
             raise PydanticCustomError("no_query", "new_query takes over from one query that runs: set plans to it")
+        if self.jars and not self.plans:
+            raise PydanticCustomError("no_script", "jars has no effect without plans: set both, or none")
         if self.new_query is not None and self.migrations is not None:
             raise PydanticCustomError("two_changes", "new_query has steps of its own: set migrations or new_query")
         return self

@@ -7,7 +7,7 @@ They belong to Flink jobs with the field `new_query`; the query that runs is the
 
 import hashlib
 from collections.abc import Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -46,7 +46,7 @@ from state_pipelines.operations.sql_check import check, describe_verdict, list_r
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.sql.verdict import Verdict
 from state_pipelines.storage import resolve
-from state_pipelines.storage.files import read_file
+from state_pipelines.storage.files import find_entry, open_file, read_file
 
 if TYPE_CHECKING:
     from state_pipelines.spark.sql_migration import SqlMigration
@@ -94,12 +94,12 @@ def find_queries(job: FlinkJob) -> tuple[str, str]:
 
 
 def identify_queries(job: FlinkJob) -> str:
-    """Return a digest of both queries of a job, which changes with the content of either file.
+    """Return a digest of both queries of a job and their jars, which changes with the content of any file.
 
     Raises:
         StateError: a file cannot be read.
     """
-    return hashlib.sha256(b"".join(_digest_queries(job))).hexdigest()[:16]
+    return hashlib.sha256(b"".join([*_digest_queries(job), *map(_digest_jar, job.jars)])).hexdigest()[:16]
 
 
 def are_queries_equal(job: FlinkJob) -> bool:
@@ -114,6 +114,19 @@ def are_queries_equal(job: FlinkJob) -> bool:
 
 def _digest_queries(job: FlinkJob) -> list[bytes]:
     return [hashlib.sha256(read_file(resolve(path), most=_MOST)).digest() for path in find_queries(job)]
+
+
+def _digest_jar(path: str) -> bytes:
+    location = resolve(path)
+    entry = find_entry(location)
+    return _digest_version(path, entry.size, entry.modified)
+
+
+@lru_cache(maxsize=64)
+def _digest_version(path: str, size: int, modified: object) -> bytes:
+    """Return the digest of a file; one that has not changed is read once."""
+    with open_file(resolve(path)) as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _find_version(job: FlinkJob) -> str:
@@ -143,7 +156,7 @@ def build_sql_compatibility_report(job: FlinkJob) -> dg.AssetsDefinition:
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
         """Verdict per operator and column: what the new query keeps of the state, and which values would be swapped."""
         snapshot = open_partition(context, job)
-        report = check(*find_queries(job), snapshot, match=config.match)
+        report = check(*find_queries(job), snapshot, match=config.match, jars=job.jars)
         refused = report.verdict is Verdict.REFUSED or bool(report.obstacle)
         yield dg.MaterializeResult(
             asset_key=job.key(NAME),
@@ -219,6 +232,7 @@ def write_for_query(
         *find_queries(job),
         snapshot,
         name_target("query"),
+        jars=job.jars,
         match=config.match,
         backfill=config.backfill,
         spark=lambda: spark.session,

@@ -270,10 +270,15 @@ def _read_python_types(path: str) -> dict[str, dict[str, PythonDeclaration]]:
 
 
 def parse_plans(texts: Iterable[str]) -> tuple[Plan, ...]:
-    """Read compiled plans of SQL jobs, and compile SQL scripts; errors as of `load_plan` and `compile_script`."""
+    """Read compiled plans of SQL jobs, and compile SQL scripts with the jars among the texts.
+
+    Errors are those of `load_plan` and `compile_script`.
+    """
+    given = tuple(texts)
+    jars = [each for each in given if each.endswith(_JAR)]
     found = []
-    for text in texts:
-        plan = compile_script(text).plan if text.endswith(".sql") else load_plan(text)
+    for text in (each for each in given if not each.endswith(_JAR)):
+        plan = compile_script(text, jars=jars).plan if text.endswith(".sql") else load_plan(text)
         with at(file=text):
             # Reports a node whose fields are damaged with the name of the file.
             list_operators(plan)
@@ -281,6 +286,7 @@ def parse_plans(texts: Iterable[str]) -> tuple[Plan, ...]:
     return tuple(found)
 
 
+_JAR = ".jar"
 _PYTHON_SYNTAX = "OPERATOR.STATE=TYPE"
 _PYTHON_EXAMPLE = "py-op.typed='ROW<n BIGINT, s STRING>'"
 
@@ -370,7 +376,7 @@ KINDS = (
         "--plan",
         "FILE",
         "The compiled plan of the SQL job that wrote the snapshot (COMPILE PLAN), or its script (.sql), to name "
-        "operators and columns.",
+        "operators and columns; a jar (.jar) has functions of the script.",
         parse_plans,
     ),
 )

@@ -19,7 +19,9 @@ from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
 from state_pipelines.dagster.sql_queries import build_new_query, identify_queries
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.requests import parse_request
-from state_pipelines.snapshot import open_snapshot
+from state_pipelines.snapshot import declarations, open_snapshot
+from state_pipelines.sql import load_plan, planner
+from state_pipelines.sql.planner import CompiledScript
 from tests.dagster.conftest import ROOT, Deployment, build
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EXAMPLE = ROOT / "examples/totals"
+PLAN = load_plan(str(EXAMPLE / "totals.json"))
 OPERATOR = "3_group-aggregate"
 
 
@@ -219,3 +222,29 @@ def test_a_refused_query_stops_the_run_before_the_savepoint(run: Run, totals: De
     )
     assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.ERROR)
     assert result.asset_materializations_for_node("totals__migrated_savepoint") == []
+
+
+def test_jars_reach_every_script_of_a_job(totals: Deployment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[tuple[str, ...]] = []
+
+    def compile_script(path: str, *, jars: tuple[str, ...] = (), **_: object) -> CompiledScript:
+        given.append(tuple(jars))
+        return CompiledScript((EXAMPLE / Path(path).with_suffix(".json").name).read_text(), PLAN, ())
+
+    def compile_scripts(paths: list[str], *, jars: tuple[str, ...] = (), **_: object) -> tuple[CompiledScript, ...]:
+        return tuple(compile_script(each, jars=jars) for each in paths)
+
+    monkeypatch.setattr(declarations, "compile_script", compile_script)
+    monkeypatch.setattr(planner, "compile_scripts", compile_scripts)
+    jar = tmp_path / "functions.jar"
+    jar.write_bytes(b"one")
+    queries = {"plans": (str(EXAMPLE / "totals.sql"),), "new_query": str(EXAMPLE / "counted.sql")}
+    changed = totals.change(**queries, jars=(str(jar),))
+    key = changed.add_copy(EXAMPLE / "savepoint", "with-jars")
+    assert changed.run("check_query", key).success
+    assert len(given) >= 3
+    assert set(given) == {(str(jar),)}
+    before = identify_queries(changed.job)
+    assert before != identify_queries(totals.change(**queries).job)
+    jar.write_bytes(b"another")
+    assert identify_queries(changed.job) != before

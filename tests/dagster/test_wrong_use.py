@@ -379,6 +379,7 @@ def test_a_schedule_names_the_storage(unreachable: Deployment, tmp_path: Path) -
         ({"migrate_to": "base"}, "migrate_to"),
         ({"stream": {"definition": "x.py", "directory": "y"}}, "stream.definition"),
         ({"new_query": "new.sql"}, "set plans to it"),
+        ({"jars": ("functions.jar",)}, "jars has no effect without plans"),
         ({"new_query": "new.sql", "plans": ("old.sql",), "migrations": "m"}, "set migrations or new_query"),
         ({"retention": {"keep": 3}}, "retention"),
         ({"retention_runs": {"grace": "soon"}}, "retention_runs.grace"),

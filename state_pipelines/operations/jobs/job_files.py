@@ -410,6 +410,7 @@ attributes:
   # protos: [messages.desc]
   # thrifts: [messages.thrift]
   # plans: [plan.json]
+  # jars: [functions.jar]
   # Snapshots that get a partition. With `checkpoint` in kinds, the newest checkpoint of each hour gets one too.
   watch: {kinds: [savepoint]}
   # watch: {since: newest, kinds: [savepoint, checkpoint], checkpoints: 1h, migrate: [savepoint], retries: 2}
