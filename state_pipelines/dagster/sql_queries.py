@@ -125,8 +125,11 @@ def _digest_jar(path: str) -> bytes:
 @lru_cache(maxsize=64)
 def _digest_version(path: str, size: int, modified: object) -> bytes:
     """Return the digest of a file; one that has not changed is read once."""
+    digest = hashlib.sha256()
     with open_file(resolve(path)) as file:
-        return hashlib.file_digest(file, "sha256").digest()
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.digest()
 
 
 def _find_version(job: FlinkJob) -> str:
