@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
-from state_pipelines.errors import UsageError
+from state_pipelines.errors import StateError, UsageError
 from state_pipelines.redaction import redact
 
 if TYPE_CHECKING:
@@ -87,10 +87,10 @@ class OperationModel(BaseModel):
             raise _explain(error.errors(include_url=False)[0], cls, subject) from None
 
 
-class _Refusal(ValueError):
+class Refusal(ValueError):
     """A value that a parser refuses, with its error."""
 
-    def __init__(self, error: UsageError) -> None:
+    def __init__(self, error: StateError) -> None:
         super().__init__(error.what)
         self.error = error
 
@@ -102,7 +102,7 @@ def parsed(parse: Callable[[Any], object]) -> BeforeValidator:
         try:
             return parse(value)
         except UsageError as error:
-            raise _Refusal(error) from None
+            raise Refusal(error) from None
 
     return BeforeValidator(read)
 
@@ -265,7 +265,7 @@ def _explain(error: ErrorDetails, model: type[BaseModel], subject: str) -> Usage
         case "enum" | "literal_error":
             choices = str(context["expected"]).replace("'", "").replace(" or ", ", ")
             return UsageError(f"{named} is {shown}", hint=f"Choose from {choices}")
-        case _ if isinstance(refusal := context.get("error"), _Refusal):
+        case _ if isinstance(refusal := context.get("error"), Refusal):
             return UsageError(f"{path}: {refusal.error.what}", hint=refusal.error.hint)
         case _:
             return UsageError(f"{path} {error['msg'].removeprefix('Value error, ')}")

@@ -12,7 +12,7 @@ import pytest
 
 import state_pipelines
 from state_pipelines.cli.commands import COMMANDS, load_command
-from state_pipelines.operations.migration.step_entries import _STEPS
+from state_pipelines.operations.migration.step_entries import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,7 +129,7 @@ STEP = re.compile(r"step `(\w+)[:`]|`(\w+)` (?:the|it|changes|moves|gives|takes|
 
 def _find_unknown_steps(text: str) -> list[str]:
     named = (next(filter(None, found.groups())) for found in STEP.finditer(text))
-    return [name for name in named if name not in (*_STEPS, *COMMANDS)]
+    return [name for name in named if name not in (*STEPS, *COMMANDS)]
 
 
 @pytest.mark.parametrize("path", [path for path in MODULES if path.startswith(("operations/", "serializers/"))])

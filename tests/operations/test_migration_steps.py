@@ -6,8 +6,17 @@ import pytest
 import yaml
 
 from state_pipelines.errors import MigrationError
-from state_pipelines.operations.migration import Direction, dump_migration, load_migration, parse_migration
+from state_pipelines.operations.migration import (
+    Direction,
+    dump_migration,
+    load_migration,
+    make_migration_schema,
+    parse_migration,
+)
 from state_pipelines.operations.migration import steps as st
+from state_pipelines.operations.migration.step_entries import STEPS as STEP_NAMES
+from state_pipelines.operations.migration.step_entries import make_schema
+from state_pipelines.operations.migration.step_types import SqlType
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, enum, list_of, map_of, pojo, row
 from state_pipelines.serializers.tree import StateKind
@@ -34,7 +43,7 @@ STEPS: list[tuple[dict[str, Any], st.Step]] = [
     ({"set": {"field": "a", "expression": "a + 1"}}, st.Set("a", "a + 1")),
     ({"reorder": ["f1", "f0"]}, st.Reorder(("f1", "f0"))),
     ({"reorder": {"path": "a", "names": ["f1", "f0"]}}, st.Reorder(("f1", "f0"), "a")),
-    ({"add": {"field": "a", "type": "BIGINT", "expression": "1"}}, st.Add("a", st.SqlType("BIGINT"), "1")),
+    ({"add": {"field": "a", "type": "BIGINT", "expression": "1"}}, st.Add("a", SqlType("BIGINT"), "1")),
     ({"add": {"field": "a", "type": "Long?", "expression": "1"}}, st.Add("a", LONG, "1", nullable=True)),
     ({"add": {"field": "a", "type": "long", "expression": "1"}}, st.Add("a", LONG, "1", required=True)),
     (
@@ -46,12 +55,12 @@ STEPS: list[tuple[dict[str, Any], st.Step]] = [
     ({"collections": {"tags": "String"}}, st.Collections((("tags", list_of(STRING)),))),
     ({"collections": {"counts": "String, Long"}}, st.Collections((("counts", map_of(STRING, LONG)),))),
     ({"filter": {"keep": "a > 0", "reason": "old"}}, st.Filter("a > 0", "old")),
-    ({"ttl": {"enable": "ts"}}, st.TtlStep(st.TtlAction.ENABLE, "ts")),
-    ({"ttl": {"disable": "no need"}}, st.TtlStep(st.TtlAction.DISABLE, reason="no need")),
+    ({"ttl": {"enable": "ts"}}, st.TtlStep(enable="ts")),
+    ({"ttl": {"disable": "no need"}}, st.TtlStep(disable="no need")),
     ({"kind": {"to": StateKind.LIST}}, st.Kind(StateKind.LIST)),
     (
         {"kind": {"to": "MAP", "map_key": {"type": "Long", "expression": "a"}, "value": {"type": "String"}}},
-        st.Kind(StateKind.MAP, STRING, None, LONG, "a"),
+        st.Kind(StateKind.MAP, map_key=st.MapKey(LONG, "a"), value=st.NewPayload(STRING)),
     ),
     ({"rename_state": "t"}, st.RenameState("t")),
     ({"drop_state": {"reason": "gone"}}, st.DropState("gone")),
@@ -69,7 +78,7 @@ STEPS: list[tuple[dict[str, Any], st.Step]] = [
     ),
     (
         {"python": {"function": "a.b:c", "to": "Long", "deterministic": True}},
-        st.Python("a.b:c", LONG, True),
+        st.Python("a.b:c", LONG, deterministic=True),
     ),
 ]
 
@@ -91,7 +100,7 @@ def test_a_date_of_yaml_is_utc(tmp_path: Path) -> None:
     path.write_text(
         yaml.safe_dump(dump_migration(parse({"ttl": {"enable": "x"}}))).replace("enable: x", "enable: 2024-05-01")
     )
-    assert load_migration(path).upgrade == (st.TtlStep(st.TtlAction.ENABLE, "TIMESTAMP '2024-05-01 00:00:00+00:00'"),)
+    assert load_migration(path).upgrade == (st.TtlStep("TIMESTAMP '2024-05-01 00:00:00+00:00'"),)
 
 
 def test_a_key_step_is_one_of_the_operator() -> None:
@@ -175,7 +184,8 @@ def test_a_schema_is_read_beside_the_file(tmp_path: Path) -> None:
         ({"convert": {"to": "Long", "avro": "x"}}, "either `to` or `avro`"),
         ({"convert": {"avro": "none.avsc"}}, "cannot be read"),
         ({"split": {"into": {"t": {"fields": ["a"], "type": "Long"}}}}, "either `fields` or `type`"),
-        ({"merge": {"into": "t", "type": "Long", "expression": "1"}}, "`with` names no state"),
+        ({"merge": {"into": "t", "type": "Long", "expression": "1"}}, "`with` is missing"),
+        ({"merge": {"with": [], "into": "t", "type": "Long", "expression": "1"}}, "`with` names no state"),
         ({"python": {"function": "abc"}}, "not of the form module:name"),
         ({"key": {"type": "Long", "expression": "1"}}, "change a whole operator"),
         ({"rename_state": {"a": "b"}}, "change a whole operator"),
@@ -198,3 +208,59 @@ def test_expectations_are_read() -> None:
 def test_types_of_the_steps_are_serializers() -> None:
     (step,) = parse({"convert": {"to": "Pojo<a.B>(c: Enum<a.C>(X, Y))"}}).upgrade
     assert step.type == pojo("a.B", {"c": enum("a.C", "X", "Y")})
+
+
+@pytest.mark.parametrize(
+    ("step", "position", "message"),
+    [
+        ({"kind": {"to": "MAP", "map_key": {"type": "Long"}}}, "upgrade 1, map_key", "`expression` is missing"),
+        ({"kind": {"to": "MAP", "map_key": {"type": "Lnog", "expression": "a"}}}, "upgrade 1, map_key", "not a type"),
+        ({"columns": {"total": {"type": "BIGINT"}}}, "upgrade 1, total", "`expression` is missing"),
+        ({"columns": {"total": {"type": "Long", "expression": "f0"}}}, "upgrade 1, total", "'Long' is no SQL type"),
+        ({"split": {"into": {"t": {"fields": "a"}}}}, "upgrade 1, t", "`fields` is not a list"),
+        ({"split": {"into": {"t": {}}}}, "upgrade 1, t", "either `fields` or `type`"),
+        ({"split": {"into": {"t": {"name": "u", "fields": ["a"]}}}}, "upgrade 1, t", "unknown entries name"),
+        ({"rename": {"a": {"b": "c"}}}, "upgrade 1", "`a` is missing"),
+        (
+            {"cast": {"field": "a", "to": "Long", "required": True}},
+            "upgrade 1",
+            "unknown entries required",
+        ),
+        ({"filter": {"keep": "a", "reason": "b", "by": "t", "missing": "stay"}}, "upgrade 1", "`missing` is stay"),
+        ({"set": {"field": "a", "expression": "b", "nondeterministic": "yes"}}, "upgrade 1", "is true or false"),
+        ({"ttl": {"enable": None}}, "upgrade 1", "one of enable, disable and shift"),
+        ({"python": {"function": "a:b"}}, "upgrade 1", "does not say whether its function is deterministic"),
+    ],
+)
+def test_a_mistake_in_a_step_is_reported_with_its_position(step: dict[str, Any], position: str, message: str) -> None:
+    with pytest.raises(MigrationError, match=message) as caught:
+        parse(step)
+    assert caught.value.where.path == position
+
+
+@pytest.mark.parametrize(("content", "step"), STEPS)
+def test_the_schema_has_every_entry_of_a_step(content: dict[str, Any], step: st.Step) -> None:
+    ((name, body),) = content.items()
+    schema = make_schema()
+    found = next(each["properties"][name] for each in schema["anyOf"] if name in each["properties"])
+    kinds = {dict: "object", list: "array", str: "string"}
+    (option,) = (each for each in found.get("anyOf", [found]) if each["type"] == kinds[type(body)])
+    assert set(option.get("required", [])) <= set(body)
+    if "properties" in option:
+        assert set(body) <= set(option["properties"])
+        assert all(each.get("description") for each in option["properties"].values())
+
+
+def test_every_step_is_in_the_schema_with_its_description() -> None:
+    schema = make_schema()
+    assert [next(iter(each["properties"])) for each in schema["anyOf"]] == list(STEP_NAMES)
+    assert schema["anyOf"][3]["properties"]["drop"]["description"] == "A field goes."
+
+
+def test_the_schema_of_a_file_has_its_entries_and_the_steps() -> None:
+    one, several = make_migration_schema()["anyOf"]
+    change = {"operator", "state", "upgrade", "downgrade", "loss", "expect"}
+    assert {*one["properties"]} == {"revision", "revises", "description"} | change
+    assert {*several["properties"]["changes"]["items"]["properties"]} == change
+    assert one["properties"]["upgrade"]["items"]["anyOf"] == make_schema()["anyOf"]
+    assert all(each["description"] for each in one["properties"].values())

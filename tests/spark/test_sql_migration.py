@@ -16,6 +16,7 @@ from state_pipelines.operations.migration import Migration, sql_layouts, sql_rev
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.migration_files import Change
 from state_pipelines.operations.migration.sql_revisions import _OperatorDraft
+from state_pipelines.operations.migration.step_types import SqlType
 from state_pipelines.operations.proofs import RECOMPUTED, STATES_AGREE, ProofReport
 from state_pipelines.operations.sql_recomputation import recompute_columns
 from state_pipelines.serializers.text import describe
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-BIGINT = st.SqlType("BIGINT")
+BIGINT = SqlType("BIGINT")
 
 
 def read_rows(snapshot: Snapshot, state: str) -> dict[Any, Any]:

@@ -185,7 +185,7 @@ def test_a_time_to_live_that_is_switched_on_is_a_literal(tmp_path: Path) -> None
     assert report.obstacle == ""
     (step,) = find_steps(draft_sql_revision(report.comparison, report.binding, snapshot, "changed"))
     assert isinstance(step, st.TtlStep)
-    assert re.fullmatch(r"TIMESTAMP '[\d-]+ [\d:]+\+00:00'", step.expression)
+    assert re.fullmatch(r"TIMESTAMP '[\d-]+ [\d:]+\+00:00'", step.enable or "")
 
 
 def test_a_savepoint_of_another_query_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from state_pipelines.codecs.kryo.classes import JavaType, parse_type
 from state_pipelines.errors import NotFoundError, UsageError, Where
 from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, StateClasses, Subject
 from state_pipelines.operations.jobs.type_extraction import TypeExtraction, UnresolvedType, carry_over
-from state_pipelines.operations.migration.step_entries import JAVA_TYPES
+from state_pipelines.operations.migration.step_types import JAVA_TYPES
 from state_pipelines.serializers import build
 from state_pipelines.serializers import java_types as basics
 from state_pipelines.serializers.python_types import PythonType, PythonValue, parse_python_declaration

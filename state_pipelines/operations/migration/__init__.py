@@ -1,7 +1,7 @@
 """Migrations: changes of states, described in files, and the serializers that result from them.
 
-`files` reads the files, `steps` are what they say, `shapes` what planning knows of a state, `planning` turns a chain of
-revisions into one data flow per state (`flows`), which `state_pipelines.spark` runs.
+`migration_files` reads the files, `steps` declares the steps in them, `shapes` describes a state for planning, and
+`migration_planner` turns a chain of revisions into one data flow per state (`flows`), which `state_pipelines.spark` runs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from state_pipelines.operations.migration.migration_files import (
     RowExpectation,
     dump_migration,
     load_migration,
+    make_migration_schema,
     parse_migration,
 )
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes, payload_serializer, replace_payload
@@ -38,6 +39,7 @@ __all__ = [
     "dump_migration",
     "find_shapes",
     "load_migration",
+    "make_migration_schema",
     "parse_migration",
     "payload_serializer",
     "plan_value",

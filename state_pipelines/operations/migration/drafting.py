@@ -434,11 +434,11 @@ class _Attempt:
 
     def _change_ttl(self, new: StateShape, *, quiet: bool) -> st.TtlStep:
         if not new.ttl:
-            return st.TtlStep(st.TtlAction.DISABLE, reason="the code has no TTL there")
+            return st.TtlStep(disable="the code has no TTL there")
         moment = self._now.astimezone(UTC).isoformat(" ", "seconds")
         if not quiet:
             self.remarks.append(f"TTL is new: every entry counts as last accessed at {moment}")
-        return st.TtlStep(st.TtlAction.ENABLE, f"TIMESTAMP '{moment}'")
+        return st.TtlStep(enable=f"TIMESTAMP '{moment}'")
 
 
 def _change_kind(old: StateShape, new: StateShape, *, back: bool) -> st.Kind:
@@ -446,7 +446,8 @@ def _change_kind(old: StateShape, new: StateShape, *, back: bool) -> st.Kind:
     if new.kind not in (StateKind.VALUE, StateKind.LIST, StateKind.MAP):
         raise MigrationError(f"no step makes {new.kind} state")
     if new.kind == StateKind.MAP:
-        return st.Kind(StateKind.MAP, key_type=new.map_key, key_expression=TODO)
+        assert new.map_key is not None
+        return st.Kind(StateKind.MAP, map_key=st.MapKey(new.map_key, TODO))
     if new.kind == StateKind.VALUE and before == StateKind.LIST:
         # On the way back every list has the one element that the way up made.
         return st.Kind(StateKind.VALUE, expression="`values`[0]" if back else TODO)

@@ -1,12 +1,13 @@
 """Migration files: YAML, or a Python file that defines `MIGRATION`, to `Migration` and back.
 
 A file says one change at the top level (`operator`, `state`, `upgrade`, `downgrade`, `loss`, `expect`) or several under
-`changes`. What each step takes is in `parsing`.
+`changes`. `steps` declares what each step takes.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import yaml
 
 from state_pipelines.errors import MigrationError, StateError, UsageError, Where
-from state_pipelines.operations.migration.step_entries import dump_step, parse_step, take_text
+from state_pipelines.operations.migration.step_entries import dump_step, make_object, make_schema, parse_step
 from state_pipelines.operations.migration.steps import Direction, Filter, Key, RenameStates, Step
 from state_pipelines.operations.python_files import run_python_file
 from state_pipelines.storage.documents import parse_yaml, read_given_file
@@ -165,7 +166,7 @@ def load_migration(path: str | Path, *, allow_python: bool = False, named: bool 
         raise MigrationError("the migration file is not a mapping", where=where)
     try:
         if named:
-            take_text(content, "revision", "the file")
+            _take_text(content, "revision", "the file")
         return parse_migration(content, fingerprint=hashlib.sha256(raw).hexdigest()[:16], path=str(path))
     except StateError as error:
         if error.where.file is None:
@@ -187,7 +188,7 @@ def parse_migration(content: dict[str, Any], *, fingerprint: str = "", path: str
     several = "changes" in content
     _allow(content, _FILE if several else (*_FILE, *_CHANGE), "")
     given = content.get("revision")
-    revision = (Path(path).stem or "migration") if given is None else take_text(content, "revision", "the file")
+    revision = (Path(path).stem or "migration") if given is None else _take_text(content, "revision", "the file")
     directory = Path(path).parent
     if several:
         listed = content["changes"]
@@ -215,10 +216,10 @@ def _parse_change(content: dict[str, Any], directory: Path, where: str) -> Chang
     if not isinstance(content.get("loss") or [], list):
         raise MigrationError("`loss` is not a list", where=Where(path=where or None))
     losses = tuple(
-        Loss(take_text(each, "field", f"{where}loss {number}"), take_text(each, "reason", f"{where}loss {number}"))
+        Loss(_take_text(each, "field", f"{where}loss {number}"), _take_text(each, "reason", f"{where}loss {number}"))
         for number, each in enumerate(content.get("loss") or (), 1)
     )
-    operator = take_text(content, "operator", f"{where}the file")
+    operator = _take_text(content, "operator", f"{where}the file")
     upgrade = _parse_steps(content, Direction.UPGRADE, directory, where)
     of_operator = any(map(_changes_operator, upgrade))
     if of_operator and "state" in content:
@@ -227,12 +228,12 @@ def _parse_change(content: dict[str, Any], directory: Path, where: str) -> Chang
             where=Where(path=where or None),
             hint="Leave `state` out of this change",
         )
-    state = None if of_operator else take_text(content, "state", f"{where}the file")
+    state = None if of_operator else _take_text(content, "state", f"{where}the file")
     impossible = ""
     downgrade: tuple[Step, ...] = ()
     given = content.get(Direction.DOWNGRADE)
     if isinstance(given, dict) and list(given) == ["impossible"]:
-        impossible = take_text(given, "impossible", f"{where}downgrade")
+        impossible = _take_text(given, "impossible", f"{where}downgrade")
     else:
         downgrade = _parse_steps(content, Direction.DOWNGRADE, directory, where)
     for step in (*upgrade, *downgrade):
@@ -255,7 +256,7 @@ def _parse_expectations(content: dict[str, Any], where: str) -> tuple[RowExpecta
         raise MigrationError("`expect` is not a list", where=Where(path=where or None))
     found = []
     for number, each in enumerate(given, 1):
-        kind = take_text(each, "type", f"{where}expect {number}")
+        kind = _take_text(each, "type", f"{where}expect {number}")
         if not kind.startswith("expect_"):
             hint = "Types are those of Great Expectations, such as expect_column_values_to_not_be_null"
             raise MigrationError(
@@ -272,6 +273,13 @@ def _parse_steps(content: dict[str, Any], direction: Direction, directory: Path,
     return tuple(parse_step(step, f"{where}{direction} {number}", directory) for number, step in enumerate(steps, 1))
 
 
+def _take_text(body: object, name: str, where: str) -> str:
+    value = body.get(name) if isinstance(body, Mapping) else None
+    if value is None or isinstance(value, dict | list):
+        raise MigrationError(f"`{name}` is missing", where=Where(path=where))
+    return str(value)
+
+
 def _allow(content: dict[str, Any], known: tuple[str, ...], where: str) -> None:
     unknown = sorted(str(name) for name in content if name not in known)
     if unknown:
@@ -280,6 +288,36 @@ def _allow(content: dict[str, Any], known: tuple[str, ...], where: str) -> None:
             where=Where(path=where or None),
             hint=f"Known are {', '.join(sorted(known))}",
         )
+
+
+def make_migration_schema() -> dict[str, Any]:
+    """Return the JSON schema of a migration file, for editors and other tools."""
+    step = make_schema()
+    text: dict[str, Any] = {"type": ["string", "number"]}
+    steps = {"type": "array", "minItems": 1, "items": {"anyOf": step["anyOf"]}}
+    impossible = make_object({"impossible": {"type": "string", "description": "Reason why there is no way back."}})
+    loss = make_object({"field": text, "reason": text}, "field", "reason")
+    expectation = {
+        "type": "object",
+        "properties": {"type": {"type": "string", "pattern": "^expect_"}},
+        "required": ["type"],
+    }
+    change = {
+        "operator": text | {"description": "Uid or 32-digit id of the operator."},
+        "state": text | {"description": "Name of the state; left out by a change of the whole operator."},
+        "upgrade": steps | {"description": "Steps of the change."},
+        "downgrade": {"anyOf": [steps, impossible], "description": "Steps back, or the reason why there are none."},
+        "loss": {"type": "array", "items": loss, "description": "Fields that the way back does not restore."},
+        "expect": {"type": "array", "items": expectation, "description": "Expectations of Great Expectations."},
+    }
+    changes = {"type": "array", "minItems": 1, "items": make_object(change, "operator", "upgrade", "downgrade")}
+    file = {
+        "revision": text | {"description": "Name of the revision."},
+        "revises": text | {"description": "The revision before it."},
+        "description": text | {"description": "Purpose of the migration."},
+    }
+    one = make_object(file | change, "operator", "upgrade", "downgrade")
+    return {"anyOf": [one, make_object(file | {"changes": changes}, "changes")], "$defs": step["$defs"]}
 
 
 def dump_migration(migration: Migration) -> dict[str, Any]:

@@ -55,7 +55,7 @@ from state_pipelines.operations.migration.state_steps import (
     require_whole_sessions,
     sets_split,
 )
-from state_pipelines.operations.migration.step_entries import extract_like
+from state_pipelines.operations.migration.step_types import extract_like
 from state_pipelines.operations.migration.steps import Direction
 from state_pipelines.operations.migration.structs import PlanContext, known_sql_types, open_struct
 from state_pipelines.serializers import tree
@@ -429,12 +429,12 @@ class _Planner:
         return Apply(flow, stage, self._with_payload(shape, new))
 
     def _ttl(self, subject: str, flow: Flow, step: st.TtlStep) -> Flow:
-        shape, enabled = flow.shape, step.action is not st.TtlAction.DISABLE
-        if shape.ttl == (step.action is st.TtlAction.ENABLE):
+        shape, time = flow.shape, step.enable or step.shift
+        if shape.ttl == (step.enable is not None):
             raise MigrationError(f"the state has {'' if shape.ttl else 'no '}TTL already")
-        if not enabled:
-            self._note(subject, ["ttl_last_access"], step.reason)
-        return Apply(flow, flows.Stamp(step.expression if enabled else None), shape.with_ttl(enabled=enabled))
+        if step.disable is not None:
+            self._note(subject, ["ttl_last_access"], step.disable)
+        return Apply(flow, flows.Stamp(time), shape.with_ttl(enabled=time is not None))
 
     def _require_free(self, name: str) -> None:
         if name in self.states:
@@ -518,7 +518,7 @@ class _Planner:
                 f"`by` names {by}, which is no keyed state", hint=f"Keyed states are {states or 'none'}"
             )
         stage = flows.KeepKeys(
-            self._complete(keyed[name]), step.keep, step.reason, step.keeps_missing, step.nondeterministic
+            self._complete(keyed[name]), step.keep, step.reason, step.missing != "drop", step.nondeterministic
         )
         for each, flow in keyed.items():
             flow = self._complete(flow)

@@ -30,7 +30,8 @@ from state_pipelines.operations.migration.payload_conversion import (
     read_json,
     rename_classes,
 )
-from state_pipelines.operations.migration.step_entries import dump_step, make_literal
+from state_pipelines.operations.migration.step_entries import dump_step
+from state_pipelines.operations.migration.step_types import FieldType, SqlType, make_literal
 from state_pipelines.operations.migration.steps import TODO
 from state_pipelines.operations.migration.structs import (
     AvroType,
@@ -314,7 +315,7 @@ def sql_type(kind: pa.DataType) -> str:
     return names[kind]
 
 
-def name_type(path: str, of: SlotType) -> tuple[st.FieldType, bool]:
+def name_type(path: str, of: SlotType) -> tuple[FieldType, bool]:
     """The type of a slot as a file names it, and whether it is marked as nullable.
 
     Raises:
@@ -322,7 +323,7 @@ def name_type(path: str, of: SlotType) -> tuple[st.FieldType, bool]:
     """
     match of:
         case SqlColumn(type=kind):
-            return st.SqlType(describe_type(kind)), False
+            return SqlType(describe_type(kind)), False
         case AvroType(node=node):
             rest = [each for each in node if each != "null"] if isinstance(node, list) else [node]
             nullable = isinstance(node, list) and len(rest) == 1 and node[0] == "null"
@@ -374,7 +375,7 @@ class Defaults:
     def find(self, name: str) -> str:
         """SQL of the value, or TODO."""
         if name in self._given and not isinstance(self._given[name], list | dict):
-            return make_literal(self._given[name], name)
+            return make_literal(self._given[name])
         of: Any = None
         if name in self._types:
             node = self._types[name]
@@ -466,8 +467,7 @@ def _explain_shifts(old: tree.Serializer, new: tree.Serializer, context: PlanCon
 
 def has_todo(steps: Iterable[st.Step]) -> bool:
     """Whether somebody has to fill in an expression."""
-    expressions = (getattr(step, name, None) for step in steps for name in ("expression", "key_expression"))
-    return any(TODO in text for text in expressions if isinstance(text, str))
+    return any(TODO in text for step in steps for text in st.list_expressions(step))
 
 
 def _by_protocol(

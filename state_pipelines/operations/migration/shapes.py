@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import MigrationError, StateError, UsageError
 from state_pipelines.metadata import find_operator_id, format_operator_id
-from state_pipelines.operations.migration.steps import FieldType, SqlType
+from state_pipelines.operations.migration.step_types import FieldType, SqlType
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import list_of, map_of, row, ttl
 from state_pipelines.serializers.python_types import PythonDeclaration, PythonType, PythonValue, parse_python_type

@@ -195,7 +195,9 @@ def _list_one_row(verdict: StateVerdict, old: PlannedState, new: PlannedState) -
         else (f"Tuple2<{row}, Int>", "named_struct('f0', value, 'f1', 1)")
     )
     key = parse(new.rows[0].describe())
-    kind = st.Kind(StateKind.MAP, parse(of), value, key_type=key, key_expression=f"named_struct({made})")
+    kind = st.Kind(
+        StateKind.MAP, map_key=st.MapKey(key, f"named_struct({made})"), value=st.NewPayload(parse(of), value)
+    )
     return LayoutSteps(steps=(kind,))
 
 

@@ -18,6 +18,7 @@ from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.migration_files import Change, Migration
 from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.migration.sql_layouts import EMPTY_WAY, change_layout, fold_rows
+from state_pipelines.operations.migration.step_types import SqlType
 from state_pipelines.operations.rescale.rescale_request import OperatorRequest, RescaleRequest
 from state_pipelines.serializers.table_runtime import MAP_VIEW
 from state_pipelines.serializers.text import describe_type, parse
@@ -347,9 +348,10 @@ class _OperatorDraft:
                 if is_plain:
                     yield from self._fill(columns, after, new)
         if (old.ttl is None) != (new.ttl is None):
-            action = st.TtlAction.DISABLE if new.ttl is None else st.TtlAction.ENABLE
-            reason = "the new query has no time to live" if new.ttl is None else ""
-            yield st.TtlStep(action, "" if new.ttl is None else _write_time(datetime.now(UTC)), reason)
+            if new.ttl is None:
+                yield st.TtlStep(disable="the new query has no time to live")
+            else:
+                yield st.TtlStep(enable=_write_time(datetime.now(UTC)))
 
     @staticmethod
     def _change_user_key(new: PlannedState, number: int, columns: Sequence[ColumnVerdict]) -> st.Step:
@@ -361,12 +363,9 @@ class _OperatorDraft:
         # Equal rows have the same number of matches.
         both = "named_struct('f0', CAST(sum(f0) AS INT), 'f1', max(f1))"
         rules = {"Int": "CAST(sum(value) AS INT)", "Tuple2<Int, Int>": both}
-        return st.Kind(
-            StateKind.MAP,
-            key_type=parse(new.rows[number].describe()),
-            key_expression=f"named_struct('row_kind', map_key.row_kind, {made})",
-            on_equal=rules.get(value, "error"),
-        )
+        expression = f"named_struct('row_kind', map_key.row_kind, {made})"
+        key = st.MapKey(parse(new.rows[number].describe()), expression, rules.get(value))
+        return st.Kind(StateKind.MAP, map_key=key)
 
     def _fill(self, columns: Sequence[ColumnVerdict], row: PlannedRow, new: PlannedState) -> Iterator[st.Step]:
         for each in columns:
@@ -429,7 +428,7 @@ class _OperatorDraft:
         expression = self._express(verdict, old, column, number, prefix)
         if verdict.derivation is Derivation.COPY and verdict.old is not None:
             return st.RowColumn(column.name, expression)
-        return st.RowColumn(column.name, expression, st.SqlType(_name_type(column)))
+        return st.RowColumn(column.name, expression, SqlType(_name_type(column)))
 
     def _express(
         self, verdict: ColumnVerdict, old: PlannedState, column: PlannedColumn, number: int, prefix: str

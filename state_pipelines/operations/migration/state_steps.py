@@ -54,18 +54,19 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
     if step.on_equal != flows.EqualKeys.ERROR and (before, step.to) != (StateKind.MAP, StateKind.MAP):
         raise MigrationError("`on_equal` is about user keys of a map that become the same")
     payload = shape.payload
-    if step.type is not None:
-        payload = adopt_python_payload(payload, resolve_type(step.type, context))
+    given = step.payload
+    if given.type is not None:
+        payload = adopt_python_payload(payload, resolve_type(given.type, context))
     payload_type(payload, context)
-    if step.to == StateKind.VALUE and before != StateKind.VALUE and step.expression is None:
+    if step.to == StateKind.VALUE and before != StateKind.VALUE and given.expression is None:
         column = "values" if before == StateKind.LIST else "entries"
         raise MigrationError(
             f"what happens to the many values of a {before} state is not said",
             hint=f"Give an expression over `{column}`",
         )
-    map_key = None if step.key_type is None else resolve_type(step.key_type, context)
+    map_key = None if step.map_key is None else resolve_type(step.map_key.type, context)
     new = shape.with_kind(step.to, payload, map_key)
-    sql = step.expression
+    sql = given.expression
     if sql is None and payload != shape.payload:
         sql = convert_by_name(shape.payload, payload, context)
     if sql is None and before == step.to != StateKind.MAP:
@@ -73,7 +74,8 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
         return Apply(flow, flows.Replace("value"), new)
     if before == step.to == StateKind.VALUE:
         return Apply(flow, flows.Replace(sql or "value", False, step.nondeterministic), new)
-    return Apply(flow, flows.Regroup(sql, step.key_expression, step.nondeterministic, step.on_equal), new)
+    key = None if step.map_key is None else step.map_key.expression
+    return Apply(flow, flows.Regroup(sql, key, step.nondeterministic, step.on_equal), new)
 
 
 def _require_user_keys(step: st.Kind, before: StateKind) -> None:
@@ -82,7 +84,7 @@ def _require_user_keys(step: st.Kind, before: StateKind) -> None:
     Raises:
         MigrationError: the step makes a list of the values alone, or discards what there is not.
     """
-    names = set(re.findall(r"\w+", step.expression or ""))
+    names = set(re.findall(r"\w+", step.payload.expression or ""))
     loses = before == StateKind.MAP and step.to == StateKind.LIST and not names & {"map_key", st.TODO}
     if loses and "map_key" not in step.discard:
         raise MigrationError(

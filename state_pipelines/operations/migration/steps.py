@@ -1,23 +1,38 @@
-"""The steps of a migration as plain values, independent of the state they are applied to.
+"""The steps of a migration: plain values, which are also the entries of a migration file.
+
+The annotations of a step are its entry in a file: they read and write it (`step_entries`), and describe it in the JSON
+schema and in the reference. A step that is made by code is taken as it is, without being read.
 
 Expressions are Spark SQL. `nondeterministic` says that the author knows an expression to give other values each time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from state_pipelines.serializers.tree import Serializer
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, StrictBool, WithJsonSchema
+from pydantic_core import PydanticCustomError, core_schema
+
+from state_pipelines.errors import MigrationError, StateError
+from state_pipelines.operations.migration.step_types import FieldType, SqlType, parse_column_type, parse_field_type
+from state_pipelines.operations.migration.step_types import parse_type as _parse_type
+from state_pipelines.operations.models import Refusal
+from state_pipelines.serializers.text import spell
+from state_pipelines.serializers.tree import Serializer, StateKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from state_pipelines.serializers.tree import StateKind
+    from collections.abc import Iterator
 
 TODO = "TODO"
 """Placeholder in a draft for what only its author can decide; no migration runs with it."""
+
+
+ENTRY_NAME = "name of the entry"
+"""Name under which the name of an entry of a mapping is validated with it; no file can say it."""
 
 
 class Direction(StrEnum):
@@ -27,335 +42,539 @@ class Direction(StrEnum):
     DOWNGRADE = "downgrade"
 
 
-class TtlAction(StrEnum):
-    """Change of TTL, as the step `ttl` has it."""
-
-    ENABLE = "enable"
-    DISABLE = "disable"
-    SHIFT = "shift"
-
-
 @dataclass(frozen=True)
-class SqlType:
-    """A SQL type of the table runtime, such as `BIGINT`: the type of a field of a `RowData`.
+class _Parsed:
+    """Annotation of a field whose text in a file is parsed to a value.
 
     Attributes:
-        text: as `describe_type` writes it.
+        parse: makes a value of a text; raises a StateError for others.
+        write: mirror of `parse`.
+        kinds: types of values that are taken as they are.
     """
 
-    text: str
+    parse: Callable[[str], object]
+    write: Callable[[Any], object]
+    kinds: type | tuple[type, ...] = Serializer
+
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
+        """A schema of text for values of any type."""
+        write = core_schema.plain_serializer_function_ser_schema(self.write)
+        return core_schema.no_info_plain_validator_function(self._read, serialization=write)
+
+    def __get_pydantic_json_schema__(self, schema: object, handler: object) -> dict[str, Any]:
+        """The schema of a text."""
+        return {"type": "string"}
+
+    def _read(self, value: object) -> object:
+        if isinstance(value, self.kinds) and not isinstance(value, str):
+            return value
+        try:
+            return self.parse(_require_text(value))
+        except StateError as error:
+            raise Refusal(error) from None
 
 
-FieldType = Serializer | SqlType
+def _require_text(value: object) -> str:
+    if value is None or isinstance(value, dict | list):
+        raise PydanticCustomError("string_type", "is not text")
+    return str(value)
+
+
+def _list_items(value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise PydanticCustomError("dict_type", "is not a mapping")
+    return tuple(value.items())
+
+
+def _list_named(value: object, *, is_plain: bool) -> object:
+    """The entries of a mapping with their names in them; plain ones are texts that stand for their expressions."""
+    if not isinstance(value, Mapping):
+        raise PydanticCustomError("dict_type", "is not a mapping")
+    found = []
+    for name, given in value.items():
+        each = {"expression": given} if is_plain and not isinstance(given, Mapping) else given
+        found.append({**each, ENTRY_NAME: name} if isinstance(each, Mapping) else each)
+    return tuple(found)
+
+
+def _read_time(value: object) -> object:
+    """A time of YAML as SQL; without a zone it is UTC."""
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return f"TIMESTAMP '{moment.isoformat(' ')}'"
+    return f"TIMESTAMP '{value.isoformat()} 00:00:00+00:00'" if isinstance(value, date) else value
+
+
+def _parse_kind(text: str) -> StateKind:
+    word = text.upper()
+    if word not in (StateKind.VALUE, StateKind.LIST, StateKind.MAP):
+        raise MigrationError(f"{word} is not a kind of state", hint="Kinds are VALUE, LIST and MAP")
+    return StateKind(word)
+
+
+def _parse_name(text: str) -> str:
+    if not text or not text.isprintable():
+        raise MigrationError(f"{text!a} is not a name")
+    return text
+
+
+def _parse_function(text: str) -> str:
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise MigrationError(f"{text!r} is not of the form module:name")
+    return text
+
+
+def _parse_collection(text: str) -> Serializer:
+    return _parse_type(text, collections=True)
+
+
+def _write_field_type(of: FieldType) -> str:
+    return of.text if isinstance(of, SqlType) else spell(of)
+
+
+Text = Annotated[str, BeforeValidator(_require_text)]
+Name = Annotated[str, _Parsed(_parse_name, str)]
+Time = Annotated[Text, BeforeValidator(_read_time)]
+TypeText = Annotated[Serializer, _Parsed(_parse_type, spell)]
+FieldTypeText = Annotated[FieldType, _Parsed(parse_field_type, _write_field_type, (Serializer, SqlType))]
+ColumnType = Annotated[SqlType, _Parsed(parse_column_type, _write_field_type, SqlType)]
+CollectionType = Annotated[Serializer, _Parsed(_parse_collection, spell)]
+KindText = Annotated[StateKind, _Parsed(_parse_kind, str, StateKind)]
+Function = Annotated[str | Callable[..., Any], _Parsed(_parse_function, lambda given: given, Callable)]
+Names = Annotated[
+    tuple[Text, ...], BeforeValidator(lambda given: () if given is None else given), PlainSerializer(list)
+]
+_ByName = BeforeValidator(_list_items)
+_TEXTS = WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}})
+Pairs = Annotated[
+    tuple[tuple[Text, Text], ...],
+    _ByName,
+    BeforeValidator(lambda given: {} if given is None else given),
+    PlainSerializer(dict),
+    _TEXTS,
+]
+
+
+class StepValue:
+    """A step, or an entry inside of one."""
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 @dataclass(frozen=True)
-class Rename:
-    """Fields get other names; their bytes stay. Pairs of dotted path and new last name."""
+class Rename(StepValue):
+    """Fields get other names; their bytes stay."""
 
-    names: tuple[tuple[str, str], ...]
+    names: Annotated[tuple[tuple[Text, Name], ...], _ByName, PlainSerializer(dict), _TEXTS]
+    """By dotted path the new last name."""
 
 
 @dataclass(frozen=True)
-class Add:
-    """A new field with the value of an expression (a literal when the file gives a default).
+class Add(StepValue):
+    """A new field with the value of an expression (a literal where the file gives a default)."""
 
-    Attributes:
-        field: dotted path.
-        required: the type is a primitive of Java, which has no null.
-        nullable: the type was written with `?`; Avro fields become a union with null.
-    """
+    field: Text
+    """Dotted path of the field."""
 
-    field: str
-    type: FieldType
-    expression: str
+    type: FieldTypeText
+    """Type of the field; with `?` an Avro field becomes a union with null."""
+
+    expression: Text
+    """Value of the field."""
+
     required: bool = False
+    """The type is a primitive of Java, which has no null."""
+
     nullable: bool = False
-    nondeterministic: bool = False
+    """The type was written with `?`."""
+
+    nondeterministic: StrictBool = False
+    """The expression gives other values each time."""
 
 
 @dataclass(frozen=True)
-class Cast:
-    """A field gets another type; without expression by SQL's CAST. The rest as of `Add`."""
+class Cast(StepValue):
+    """A field gets another type."""
 
-    field: str
-    type: FieldType
-    expression: str | None
+    field: Text
+    """Dotted path of the field."""
+
+    type: Annotated[FieldTypeText, Field(alias="to")]
+    """New type of the field; with `?` an Avro field becomes a union with null."""
+
+    expression: Text | None = None
+    """Value of the field; by default that of SQL's CAST."""
+
     required: bool = False
+    """The type is a primitive of Java, which has no null."""
+
     nullable: bool = False
-    nondeterministic: bool = False
+    """The type was written with `?`."""
+
+    nondeterministic: StrictBool = False
+    """The expression gives other values each time."""
 
 
 @dataclass(frozen=True)
-class Drop:
+class Drop(StepValue):
     """A field goes."""
 
-    field: str
+    field: Text
+    """Dotted path of the field."""
 
 
 @dataclass(frozen=True)
-class Set:
+class Set(StepValue):
     """A field gets other values of the same type."""
 
-    field: str
-    expression: str
-    nondeterministic: bool = False
+    field: Text
+    """Dotted path of the field; `value` is the whole of a value without fields."""
+
+    expression: Text
+    """Value of the field."""
+
+    nondeterministic: StrictBool = False
+    """The expression gives other values each time."""
 
 
 @dataclass(frozen=True)
-class Reorder:
-    """The fields of a family with an order (Row, Tuple, Avro, RowData) come in another one.
+class Reorder(StepValue):
+    """The fields of a family with an order (Row, Tuple, Avro, RowData) come in another one."""
 
-    Attributes:
-        names: all fields, in the new order.
-        path: dotted path to the struct; empty for the payload itself.
-    """
+    names: Names
+    """All fields, in the new order."""
 
-    names: tuple[str, ...]
-    path: str = ""
+    path: Annotated[Text, BeforeValidator(lambda given: given or "")] = ""
+    """Dotted path to the struct; by default the payload itself."""
 
 
 @dataclass(frozen=True)
-class RowColumn:
-    """A column of a new row.
+class RowColumn(StepValue):
+    """A column of a new row; its name is for readers, columns go by position."""
 
-    Attributes:
-        name: for readers; columns go by position.
-        expression: of the value, over the columns of the old row.
-        type: SQL type; None is that of the old column which the expression names.
-    """
+    name: Annotated[Text, Field(alias=ENTRY_NAME, exclude=True)]
+    """Name of the column."""
 
-    name: str
-    expression: str
-    type: SqlType | None = None
+    expression: Text
+    """Value of the column, over the columns of the old row."""
+
+    type: ColumnType | None = None
+    """SQL type; by default that of the old column which the expression names."""
 
 
 @dataclass(frozen=True)
-class Columns:
+class Columns(StepValue):
     """A row of the table runtime gets other columns, all at once.
 
     The row is the payload, the element of a list, or the first field of a tuple; expressions name the columns of the
     latter two `row.f0` and so on.
     """
 
-    columns: tuple[RowColumn, ...]
+    columns: Annotated[
+        tuple[RowColumn, ...],
+        BeforeValidator(lambda given: _list_named(given, is_plain=True)),
+        PlainSerializer(lambda columns: {each.name: _write_column(each) for each in columns}),
+        WithJsonSchema(
+            {
+                "type": "object",
+                "additionalProperties": {
+                    "anyOf": [
+                        {"type": "string"},
+                        {
+                            "type": "object",
+                            "properties": {"type": {"type": "string"}, "expression": {"type": "string"}},
+                            "required": ["expression"],
+                            "additionalProperties": False,
+                        },
+                    ]
+                },
+            }
+        ),
+    ]
+    """By name of a column its expression, or `{type, expression}`."""
+
+
+def _write_column(column: RowColumn) -> object:
+    given = None if column.type is None else {"type": column.type.text, "expression": column.expression}
+    return given or column.expression
 
 
 @dataclass(frozen=True)
-class Fill:
-    """A column of a row gets the values of a Parquet table, by key; keys that the table does not have keep theirs.
+class Fill(StepValue):
+    """A column of a row gets the values of a Parquet table, by key; keys that the table does not have keep theirs."""
 
-    Attributes:
-        field: the column, such as `f2`.
-        table: path or URL of the table, with one row per key.
-        keys: pairs of a field of the key of the state, or of that of a map (`map_key.f0`), and its column in the table.
-        value: column of the table with the values.
-    """
+    field: Text
+    """The column, such as `f2`."""
 
-    field: str
-    table: str
-    keys: tuple[tuple[str, str], ...]
-    value: str
+    table: Text
+    """Path or URL of the table, with one row per key."""
 
+    keys: Pairs
+    """By field of the key of the state, or of that of a map (`map_key.f0`), its column in the table."""
 
-@dataclass(frozen=True)
-class Convert:
-    """The payload gets a serializer of any family.
-
-    Attributes:
-        type: the new serializer; of Kryo only the class counts, its registrations come from the snapshot.
-        expression: the new value; None is by field name.
-        discard: fields of the old value that the new one does not have.
-    """
-
-    type: Serializer
-    expression: str | None = None
-    discard: tuple[str, ...] = ()
-    nondeterministic: bool = False
+    value: Text
+    """Column of the table with the values."""
 
 
 @dataclass(frozen=True)
-class RenameClass:
+class Convert(StepValue):
+    """The payload gets a serializer of any family."""
+
+    type: Annotated[TypeText, Field(alias="to")]
+    """The new serializer; of Kryo only the class counts, its registrations come from the snapshot."""
+
+    expression: Text | None = None
+    """The new value; by default fields are matched by name."""
+
+    discard: Names = ()
+    """Fields of the old value that the new one does not have."""
+
+    nondeterministic: StrictBool = False
+    """The expression gives other values each time."""
+
+
+@dataclass(frozen=True)
+class RenameClass(StepValue):
     """Classes or whole packages get other names anywhere in the payload's serializer."""
 
-    names: tuple[tuple[str, str], ...]
+    names: Pairs
+    """By class or package its new name."""
 
 
 @dataclass(frozen=True)
-class Collections:
-    """Fields that Flink 1.x wrote by Kryo get the collection serializers of 2.x.
+class Collections(StepValue):
+    """Fields that Flink 1.x wrote by Kryo get the collection serializers of 2.x."""
 
-    Attributes:
-        types: field and its serializer, without the flags for null that Flink puts around.
+    types: Annotated[
+        tuple[tuple[Text, CollectionType], ...],
+        _ByName,
+        PlainSerializer(lambda types: {name: spell(of) for name, of in types}),
+        _TEXTS,
+    ]
+    """By field its elements: `ELEMENT` makes a list, `KEY, VALUE` a map; without the flags for null that Flink adds."""
+
+
+@dataclass(frozen=True)
+class Filter(StepValue):
+    """Entries for which an expression is not true go, or all entries of such keys."""
+
+    keep: Text
+    """Expression over the rows of the state, or of `by`: whether the entry or key stays."""
+
+    reason: Text
+    """Reason why the others may go."""
+
+    nondeterministic: StrictBool = False
+    """The expression gives other values each time."""
+
+    by: Text | None = None
+    """The state that decides for all keyed states and timers of the operator; by default a state decides for itself."""
+
+    missing: Literal["keep", "drop"] | None = None
+    """Keys without an entry in `by`: `keep` (the default) or `drop`."""
+
+
+@dataclass(frozen=True)
+class TtlStep(StepValue):
+    """TTL on or off, or other times of the last access: one of the three."""
+
+    enable: Time | None = None
+    """Time of the last access of all entries."""
+
+    disable: Text | None = None
+    """Reason why the times may go."""
+
+    shift: Time | None = None
+    """New time of the last access, in SQL."""
+
+
+@dataclass(frozen=True)
+class MapKey(StepValue):
+    """The user keys of a new map."""
+
+    type: TypeText
+    """Type of the user keys."""
+
+    expression: Text
+    """The user key."""
+
+    on_equal: Text | None = None
+    """Rule for values of a map that get the same user key: `error` (the default), or a SQL aggregate."""
+
+
+@dataclass(frozen=True)
+class NewPayload(StepValue):
+    """Type and expression of a new payload, such as the values of a new map."""
+
+    type: TypeText | None = None
+    """Type of the values; by default as it was."""
+
+    expression: Text | None = None
+    """The value; by default as it was."""
+
+
+@dataclass(frozen=True)
+class Kind(StepValue):
+    """The state becomes VALUE, LIST or MAP state; a MAP gets other user keys.
+
+    Expressions are over `values` or `entries`, all of a key, where lists and maps become VALUE; else over the one
+    payload. Entries of a map become elements in the order of their keys.
     """
 
-    types: tuple[tuple[str, Serializer], ...]
+    to: KindText
+    """VALUE, LIST or MAP."""
+
+    type: TypeText | None = None
+    """Type of the new payload, to VALUE and LIST; by default as it was."""
+
+    expression: Text | None = None
+    """The new payload, to VALUE and LIST; by default the one that there is."""
+
+    map_key: MapKey | None = None
+    """The user keys, to MAP."""
+
+    value: NewPayload | None = None
+    """The values, to MAP."""
+
+    discard: Names = ()
+    """`map_key` where a list of a map is to have its values alone."""
+
+    nondeterministic: StrictBool = False
+    """An expression gives other values each time."""
+
+    @property
+    def payload(self) -> NewPayload:
+        """Type and expression of the new payload."""
+        return self.value or NewPayload(self.type, self.expression)
+
+    @property
+    def on_equal(self) -> str:
+        """The rule for equal user keys."""
+        return (self.map_key and self.map_key.on_equal) or "error"
 
 
 @dataclass(frozen=True)
-class Filter:
-    """Entries for which `keep` is not true go, or all entries of such keys.
-
-    Attributes:
-        keep: over the rows of the state, or of `by`.
-        reason: why the others may go.
-        by: the state that decides for all keyed states and timers of the operator; None where a state decides for
-            itself.
-        keeps_missing: whether keys without an entry in `by` stay.
-    """
-
-    keep: str
-    reason: str
-    nondeterministic: bool = False
-    by: str | None = None
-    keeps_missing: bool = True
-
-
-@dataclass(frozen=True)
-class TtlStep:
-    """TTL on or off, or other times of the last access.
-
-    Attributes:
-        action: the change.
-        expression: time of the last access, for enable and shift.
-        reason: why the times may go, for disable.
-    """
-
-    action: TtlAction
-    expression: str = ""
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """The state becomes VALUE, LIST or MAP state.
-
-    Attributes:
-        to: VALUE, LIST or MAP; of a map to MAP with other user keys.
-        type: of the new payload; None is as it was.
-        expression: the new payload: of lists and maps to VALUE over `values` or `entries`, all of a key; else over the
-            one payload, which None keeps. Entries of a map become elements in the order of their keys.
-        key_type: of the user keys, to MAP.
-        key_expression: the user key, to MAP.
-        discard: `map_key` where a list of a map is to have its values alone.
-        on_equal: of a map to MAP, what happens to values that get the same user key: error, or a SQL aggregate.
-    """
-
-    to: StateKind
-    type: Serializer | None = None
-    expression: str | None = None
-    key_type: Serializer | None = None
-    key_expression: str | None = None
-    nondeterministic: bool = False
-    discard: tuple[str, ...] = ()
-    on_equal: str = "error"
-
-
-@dataclass(frozen=True)
-class RenameState:
+class RenameState(StepValue):
     """The state gets another name."""
 
-    name: str
+    name: Text
+    """New name."""
 
 
 @dataclass(frozen=True)
-class RenameStates:
-    """Several states of an operator get other names at once, and may exchange them. Pairs of old and new name."""
+class RenameStates(StepValue):
+    """Several states of an operator get other names at once, and may exchange them."""
 
-    names: tuple[tuple[str, str], ...]
+    names: Pairs
+    """By old name the new one."""
 
 
 @dataclass(frozen=True)
-class CopyState:
+class CopyState(StepValue):
     """The state is there under another name, too."""
 
-    name: str
+    name: Text
+    """The other name."""
 
 
 @dataclass(frozen=True)
-class DropState:
+class DropState(StepValue):
     """The state goes."""
 
-    reason: str
+    reason: Text
+    """Reason why it may go."""
 
 
 @dataclass(frozen=True)
-class SplitTarget:
-    """One of the states that a state becomes.
+class SplitTarget(StepValue):
+    """One of the states that a state becomes."""
 
-    Attributes:
-        name: of the new state.
-        fields: of the payload, which keeps its family; empty when `type` says it all.
-        type: the new payload.
-        expression: the new payload; None is by field name.
-        class_name: of the new POJO, with `fields`; None keeps the class.
-    """
+    name: Annotated[Text, Field(alias=ENTRY_NAME, exclude=True)]
+    """Name of the new state."""
 
-    name: str
-    fields: tuple[str, ...] = ()
-    type: Serializer | None = None
-    expression: str | None = None
-    class_name: str | None = None
+    fields: Names = ()
+    """Fields of the payload, which keeps its family; not with `type`."""
 
+    type: TypeText | None = None
+    """The new payload."""
 
-@dataclass(frozen=True)
-class Split:
-    """A state becomes several. `discard`: fields that none of them has."""
+    expression: Text | None = None
+    """The new payload; by default by field name."""
 
-    into: tuple[SplitTarget, ...]
-    discard: tuple[str, ...] = ()
-    nondeterministic: bool = False
+    class_name: Annotated[Text | None, Field(alias="class")] = None
+    """Class of the new POJO, with `fields`; by default the class stays."""
 
 
 @dataclass(frozen=True)
-class Merge:
-    """Several states become one.
+class Split(StepValue):
+    """A state becomes several."""
 
-    Attributes:
-        others: the states beside that of the change; VALUE states beside a MAP give each entry the value of its key.
-        into: name of the new state; it may be that of one of the old ones.
-        type: of the new payload.
-        expression: over columns named like the states; null for states without that key.
-        own_keys: whether keys that only the others have are left out, as they are beside a MAP.
-    """
+    into: Annotated[
+        tuple[SplitTarget, ...],
+        BeforeValidator(lambda given: _list_named(given, is_plain=False)),
+    ]
+    """By name of a new state its fields, or its type and expression."""
 
-    others: tuple[str, ...]
-    into: str
-    type: Serializer
-    expression: str
-    nondeterministic: bool = False
-    own_keys: bool = False
+    discard: Names = ()
+    """Fields that none of them has."""
+
+    nondeterministic: StrictBool = False
+    """An expression gives other values each time."""
 
 
 @dataclass(frozen=True)
-class Key:
-    """Another key for all states and timers of the operator.
+class Merge(StepValue):
+    """Several states become one; VALUE states beside a MAP give each entry the value of its key."""
 
-    Attributes:
-        type: of the new key.
-        expression: over `state_key` and its fields.
-        on_equal: by state, what happens to values that get the same key: error, first, last, or a SQL aggregate.
-    """
+    others: Annotated[Names, Field(alias="with")]
+    """The states beside that of the change."""
 
-    type: Serializer
-    expression: str
-    on_equal: tuple[tuple[str, str], ...] = ()
-    nondeterministic: bool = False
+    into: Text
+    """Name of the new state; it may be that of one of the old ones."""
+
+    type: TypeText
+    """Type of the new payload."""
+
+    expression: Text
+    """The new payload, over columns named like the states; null for states without that key."""
+
+    own_keys: StrictBool = False
+    """Leave out keys that only the others have, as they are beside a MAP."""
+
+    nondeterministic: StrictBool = False
+    """The expression gives other values each time."""
 
 
 @dataclass(frozen=True)
-class Python:
-    """A function of the user over the rows of the state, an Arrow record batch to another.
+class Key(StepValue):
+    """Another key for all states and timers of the operator."""
 
-    Attributes:
-        function: `module:name`, or the function itself.
-        type: of the new payload; None is as it was.
-        deterministic: whether it gives the same for the same rows.
-    """
+    type: TypeText
+    """Type of the new key."""
 
-    function: str | Callable[..., Any]
-    type: Serializer | None = None
-    deterministic: bool = False
+    expression: Text
+    """The new key, over `state_key` and its fields."""
+
+    on_equal: Pairs = ()
+    """By state the rule for values that get the same key: `error`, `first`, `last`, or a SQL aggregate."""
+
+    nondeterministic: StrictBool = False
+    """The expression gives other values each time."""
+
+
+@dataclass(frozen=True)
+class Python(StepValue):
+    """A function of the user over the rows of the state, an Arrow record batch to another."""
+
+    function: Function
+    """`module:name`, or the function itself."""
+
+    type: Annotated[TypeText | None, Field(alias="to")] = None
+    """Type of the new payload; by default as it was."""
+
+    deterministic: StrictBool = field(kw_only=True)
+    """Whether the function gives the same for the same rows."""
 
 
 FieldStep = Rename | Add | Cast | Drop | Set | Reorder
@@ -366,16 +585,22 @@ Step = PayloadStep | StateStep | Key | RenameStates
 
 def list_expressions(step: Step) -> Iterator[str]:
     """The SQL expressions of a step as the user wrote them."""
-    for name in ("expression", "keep", "key_expression"):
-        text = getattr(step, name, None)
-        if text:
-            yield text
     match step:
-        case Split(into=targets):
-            yield from (each.expression for each in targets if each.expression)
-        case Key(on_equal=rules):
-            yield from (rule for _, rule in rules)
-        case Kind(on_equal=rule) if rule != "error":
-            yield rule
-        case Columns(columns=columns):
-            yield from (each.expression for each in columns)
+        case Kind():
+            found = [step.payload.expression, step.map_key and step.map_key.expression]
+            found += [step.on_equal] if step.on_equal != "error" else []
+        case Filter():
+            found = [step.keep]
+        case TtlStep():
+            found = [step.enable, step.shift]
+        case Split():
+            found = [each.expression for each in step.into]
+        case Columns():
+            found = [each.expression for each in step.columns]
+        case Key():
+            found = [step.expression, *(rule for _, rule in step.on_equal)]
+        case Add() | Cast() | Set() | Convert() | Merge():
+            found = [step.expression]
+        case _:
+            found = []
+    yield from filter(None, found)

@@ -26,7 +26,7 @@ from state_pipelines.codecs.programs.program import variant_fields
 from state_pipelines.codecs.serializer_layouts import LayoutContext, contains_opaque, derive_layout, find_subclasses
 from state_pipelines.errors import MigrationError, UsageError
 from state_pipelines.operations.migration.shapes import adopt_python_type
-from state_pipelines.operations.migration.steps import FieldType, SqlType
+from state_pipelines.operations.migration.step_types import FieldType, SqlType
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import tuple_of
 from state_pipelines.serializers.python_types import PythonType, PythonValue
