@@ -1,7 +1,8 @@
 """Migrations: changes of states, described in files, and the serializers that result from them.
 
 `migration_files` reads the files, `steps` declares the steps in them, `shapes` describes a state for planning, and
-`migration_planner` turns a chain of revisions into one data flow per state (`flows`), which `state_pipelines.spark` runs.
+`migration_planner` turns a chain of revisions into one data flow per state (`flows`), which
+`state_pipelines.spark` runs.
 """
 
 from __future__ import annotations
