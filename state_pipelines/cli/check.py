@@ -297,8 +297,8 @@ def describe_new(
     if new is None and not code and not upgrade:
         raise UsageError(
             "there is no new job to check against",
-            hint="Name a snapshot or a description of it, give --job-classes, --type or --avro, or --target for the "
-            "same job on another Flink",
+            hint="Name a snapshot or a description of it, give --job-classes, --type or --avro, or "
+            "--target-release for the same job on another Flink",
         )
     return describe_new_job(old, code, release, new=new, open_other=opener.open_unchecked)
 

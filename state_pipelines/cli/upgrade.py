@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.commands import ANSWER_IS_NO
+from state_pipelines.cli.commands import ANSWER_IS_NO, COMMANDS
 from state_pipelines.cli.display import echo
 from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, MAP, STORAGE_OPTIONS, Excludes, RuledCommand
+from state_pipelines.errors import StateError
 from state_pipelines.flink.cluster import SavepointFormat
+from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.upgrades.job_upgrade import upgrade
 from state_pipelines.upgrades.rehearsal import rehearse
 from state_pipelines.upgrades.savepoint_policy import SavepointFailedError, savepoint
@@ -28,7 +31,54 @@ ALLOW_SQL = click.option(
 )
 
 
-@click.command("upgrade", cls=RuledCommand, rules=_RULES)
+SETTINGS = {
+    **{kind.flag: kind.name for kind in KINDS},
+    "--allow-root": "allow_roots",
+    "--job-classes": "job_classes",
+    "--type": "new_job",
+    "--avro": "new_job",
+    "--match": "match",
+    "--target-release": "target_release",
+}
+"""By option of other commands the field of the description of a job that says the same."""
+
+_OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+_NAMED = re.compile(rf"(`|\(|state-pipelines )(flink|{'|'.join(COMMANDS)})\b[^`;()]*$|\bflink run\b")
+
+
+def name_settings(text: str, command: click.Command) -> str:
+    """Return a text in which options that a command does not have are the fields of the description of the job.
+
+    Reading, checking and migrating name the options of their own commands. What another command is called with stays.
+    """
+    known = {option for each in command.params for option in each.opts}
+
+    def name(found: re.Match[str]) -> str:
+        option = found.group()
+        if option in known or option not in SETTINGS or _NAMED.search(text[: found.start()]):
+            return option
+        return f"`{SETTINGS[option]}` in the description of the job"
+
+    return _OPTION.sub(name, text)
+
+
+class _JobCommand(RuledCommand):
+    """A command that takes the description of a job."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; its errors name fields of the description."""
+        try:
+            return super().invoke(ctx)
+        except StateError as error:
+            error.what, error.hint = name_settings(error.what, self), name_settings(error.hint, self)
+            raise
+
+
+def _echo(ctx: click.Context, text: str) -> None:
+    echo(name_settings(text, ctx.command))
+
+
+@click.command("upgrade", cls=_JobCommand, rules=_RULES)
 @click.argument("job")
 @click.option("--plan", is_flag=True, help="Stop nothing; show what would happen, and the predicted down time.")
 @click.option("--approve", metavar="FINGERPRINT", help="Carry out the plan with this fingerprint, whatever the policy.")
@@ -66,7 +116,7 @@ def upgrade_command(
         click.echo(json.dumps(report.to_json(), indent=2, default=str))
     else:
         for line in report.list_lines():
-            echo(line)
+            _echo(ctx, line)
     ctx.exit(report.exit_code)
 
 
@@ -95,7 +145,7 @@ def make_reporter(*, as_json: bool) -> Callable[[str], None]:
     return report
 
 
-@click.command("rehearse")
+@click.command("rehearse", cls=_JobCommand)
 @click.argument("job")
 @MAP
 @ALLOW_PYTHON
@@ -125,14 +175,14 @@ def rehearse_command(
         click.echo(json.dumps(report.to_json(), indent=2, default=str))
     else:
         for line in report.list_lines():
-            echo(line)
+            _echo(ctx, line)
     ctx.exit(0 if report.ok else ANSWER_IS_NO)
 
 
 _SAVEPOINT_RULES = (Excludes("--due", ("--format",), "the policy says which formats are due"),)
 
 
-@click.command("savepoint", cls=RuledCommand, rules=_SAVEPOINT_RULES)
+@click.command("savepoint", cls=_JobCommand, rules=_SAVEPOINT_RULES)
 @click.argument("job")
 @click.option(
     "--format",

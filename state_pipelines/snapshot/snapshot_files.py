@@ -322,8 +322,8 @@ def explain_older_ranges(operator: OperatorState, label: str) -> str | None:
         return None
     return (
         f"operator {label}: its subtasks hold other key groups than Flink gives them today, so that Flink restores it "
-        f"whole at another parallelism only; rescale --parallelism {label}={operator.parallelism} writes them as Flink "
-        "does"
+        f"whole at another parallelism only; `rescale --parallelism {label}={operator.parallelism}` writes them as "
+        "Flink does"
     )
 
 

@@ -45,7 +45,7 @@ _INSTALL = (
     "Set FLINK_HOME to the directory of the Flink that runs the job (sql plan --flink-home), or install its jars, "
     "such as: pip install apache-flink-libraries==2.2.1"
 )
-_JARS = "(ADD JAR in the script, or --jars JAR of the commands state-pipelines sql)"
+_JARS = "(ADD JAR in the script, or state-pipelines sql --jars JAR)"
 _OPENED_PACKAGES = (
     *("java.io", "java.lang", "java.lang.invoke", "java.lang.reflect", "java.math", "java.net", "java.nio"),
     *("java.nio.charset", "java.text", "java.time", "java.util", "java.util.concurrent", "java.util.concurrent.atomic"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import NotFoundError, StateError, UsageError, Where
+from state_pipelines.errors import MigrationError, NotFoundError, StateError, UsageError, Where
 from state_pipelines.flink.cluster import SavepointFormat
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.check.check import CheckVerdict, check_jobs, parse_release
@@ -475,7 +475,11 @@ def _find_chain(request: UpgradeRequest, snapshot: Snapshot) -> Chain:
     if request.migrations is None:
         return []
     directory = RevisionDirectory(request.migrations, allow_python=request.allow_python)
-    chain = directory.between(directory.current(snapshot).require(), request.migrate_to)
+    current = directory.current(snapshot)
+    if current.revision is None:
+        hint = f"Migrate the savepoint by hand (`migrate --migrations {request.migrations} --from REVISION`)"
+        raise MigrationError(current.explain(), hint=hint)
+    chain = directory.between(current.revision, request.migrate_to)
     refuse_drafts(chain)
     return chain
 

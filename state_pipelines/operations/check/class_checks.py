@@ -363,7 +363,7 @@ def _leave_field_open(path: str, name: str, fields: list[str], reason: str) -> S
         outcome=Outcome.UNDETERMINED,
         reason=f"the field{'s' if several else ''} {', '.join(map(quote, fields))} of {name} "
         f"{'are' if several else 'is'} primitive in the new job and cannot be null: {reason}",
-        remedy="Look into the data with --scan, or show by --classes that the old fields are primitive too",
+        remedy="Look into the data (`check --scan`), or show by --classes that the old fields are primitive too",
     )
 
 
@@ -569,7 +569,7 @@ class WrittenClasses:
             return
         if data is None:
             yield from (
-                _undetermined(where, reason, f"Look into the data with --scan. {_GIVE_BOTH}")
+                _undetermined(where, reason, f"Look into the data (`check --scan`). {_GIVE_BOTH}")
                 for where, reason in openings
             )
             return
