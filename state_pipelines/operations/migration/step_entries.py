@@ -184,8 +184,10 @@ def _complete(entry: _Entry, made: st.Step, body: Any) -> st.Step:
             raise MigrationError(
                 "`missing` is about keys without an entry in the state of `by`", hint="Add `by: STATE`"
             )
-        case st.TtlStep() if len(body) != 1 or made == st.TtlStep():
+        case st.TtlStep() if len(body) != 1:
             raise MigrationError("`ttl` takes one of enable, disable and shift")
+        case st.TtlStep(enable=None, disable=None, shift=None):
+            raise MigrationError(f"`{next(iter(body))}` is missing")
         case st.Kind(to=StateKind.MAP):
             _refuse(body, "type", "expression", "discard")
             if made.map_key is None:
