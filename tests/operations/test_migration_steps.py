@@ -243,7 +243,7 @@ def test_the_schema_has_every_entry_of_a_step(content: dict[str, Any], step: st.
     ((name, body),) = content.items()
     schema = make_schema()
     found = next(each["properties"][name] for each in schema["anyOf"] if name in each["properties"])
-    kinds = {dict: "object", list: "array", str: "string"}
+    kinds: dict[type[Any], str] = {dict: "object", list: "array", str: "string"}
     (option,) = (each for each in found.get("anyOf", [found]) if each["type"] == kinds[type(body)])
     assert set(option.get("required", [])) <= set(body)
     if "properties" in option:

@@ -42,7 +42,7 @@ class _Entry:
     """
 
     name: str
-    kind: type[Any]
+    kind: Any
     whole: str = ""
     noun: str = ""
 
@@ -76,7 +76,7 @@ STEPS = tuple(dict.fromkeys(each.name for each in _ENTRIES))
 
 
 @cache
-def _adapt(kind: type[Any]) -> TypeAdapter[Any]:
+def _adapt(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
