@@ -25,7 +25,7 @@ from state_pipelines.flink.connections import connect
 from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark.migration_run import migrate
-from state_pipelines.upgrades.down_time import measure_down_time
+from state_pipelines.upgrades.upgrade_plan import measure_down_time
 from state_pipelines.upgrades.upgrade_records import Step, find_records
 from tests.flink.clusters import make_jar, running_cluster
 from tests.flink.jobs import Job

@@ -16,7 +16,7 @@ import click
 import dagster as dg
 
 from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
-from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
+from state_pipelines.dagster.sensors import build_new_snapshots
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.operations.inventory import find_snapshot, update_inventory
 from state_pipelines.storage import resolve

@@ -83,7 +83,7 @@ def _tick(directory: Path) -> str:
     import dagster as dg
 
     from state_pipelines.dagster import FlinkJob
-    from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
+    from state_pipelines.dagster.sensors import build_new_snapshots
 
     job = FlinkJob(name="bench", roots=(ROOT,), results=str(directory / "results"))
     cursor = directory / "cursor"

@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from state_pipelines.spark.bootstrap_run import bootstrap
     from state_pipelines.spark.migration_run import migrate
     from state_pipelines.storage import use_storage_options
-    from state_pipelines.upgrades.job_upgrade import upgrade
     from state_pipelines.upgrades.rehearsal import rehearse
     from state_pipelines.upgrades.savepoint_policy import savepoint
+    from state_pipelines.upgrades.upgrade_run import upgrade
 
 __all__ = [
     "Declarations",
@@ -122,7 +122,7 @@ _DEFINITIONS = {
     "rescale": "operations.rescale.rescale",
     "savepoint": "upgrades.savepoint_policy.savepoint",
     "status": "flink.status.status",
-    "upgrade": "upgrades.job_upgrade.upgrade",
+    "upgrade": "upgrades.upgrade_run.upgrade",
     "use_storage_options": "storage.use_storage_options",
     "verify": "operations.auditing.audit_snapshot",
     "verify_all": "operations.auditing.audit_paths",

@@ -30,7 +30,7 @@ from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.binary.snappy_frames import STREAM_ID, compress_chunks, iter_chunks
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import Decoded, plan_columns
-from state_pipelines.codecs.programs.program import Encoded, smallest_size
+from state_pipelines.codecs.programs import Encoded, smallest_size
 from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues, derive_layout
 from state_pipelines.errors import (
     EDITED_METADATA,

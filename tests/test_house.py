@@ -42,7 +42,7 @@ TERMS = re.compile(r"column_?famil(?:y|ies)", re.IGNORECASE)
 # Modules about the parts of a multipart upload.
 MULTIPART = (
     "state_pipelines.storage.uploads",
-    "state_pipelines.connectors.file_sink",
+    "state_pipelines.connectors.sinks",
 )
 # Classes of PySpark's `DataSource`, which are named after their formats. All other sources are Flink's.
 DATA_SOURCES = {"FlinkStateSource", "FlinkStateMetadataSource"}

@@ -29,7 +29,7 @@ from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.backends.snapshots import IncrementalSnapshots, KeyedSnapshot, write_full_snapshot
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.errors import StateError
 from state_pipelines.keyed.changelog.changes import (
     METADATA_KEY_GROUP,

@@ -29,7 +29,7 @@ import numpy as np
 
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import StateError, StateMigrationError, UnsupportedError, UsageError, Where
 from state_pipelines.keyed.hashing.value_hashes import make_key_hasher

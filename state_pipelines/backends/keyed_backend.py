@@ -4,7 +4,7 @@ Rewriting the values of a restored state with a new serializer, before the first
 `RocksDBKeyedStateBackend.migrateStateValues`, `AbstractRocksDBState.migrateSerializedValue`.
 
 One registered keyed state, seen from the current key of its backend. Values are those of the scalar codec
-(`codecs.scalar.codec`). With TTL in the serializer they are structs of `last_access` and `value`; what expires is
+(`codecs.scalar`). With TTL in the serializer they are structs of `last_access` and `value`; what expires is
 decided elsewhere.
 
 Timers of one timer service and time domain (`InternalTimerServiceImpl`, `KeyGroupedInternalPriorityQueue`). Timers live
@@ -41,7 +41,7 @@ from state_pipelines.backends.entry_store import (
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.layout import Struct
-from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.value_conversion import ValueConversion
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError, Where, at
 from state_pipelines.keyed.header import KeyedHeader

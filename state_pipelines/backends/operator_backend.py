@@ -11,8 +11,8 @@ import numpy as np
 
 from state_pipelines.backends.entry_store import Value, ValueChange, make_codec, read_clock, resolve_operator
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.codecs.programs.program import Encoded
-from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.programs import Encoded
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.codecs.value_conversion import ValueConversion
 from state_pipelines.errors import UnsupportedError, UsageError, Where, at

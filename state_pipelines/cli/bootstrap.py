@@ -18,7 +18,6 @@ from state_pipelines.cli.display import (
     run_with_bar,
     show_proof,
 )
-from state_pipelines.cli.model_options import add_options, model_options
 from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
@@ -27,7 +26,9 @@ from state_pipelines.cli.options import (
     Needs,
     Opener,
     RuledCommand,
+    add_options,
     discard_left_over,
+    model_options,
     snapshot_options,
 )
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapRequest, BootstrapResult, plan_bootstrap

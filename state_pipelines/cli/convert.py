@@ -18,7 +18,6 @@ from state_pipelines.cli.display import (
     print_table,
     run_with_bar,
 )
-from state_pipelines.cli.model_options import add_options, model_options
 from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
@@ -26,7 +25,9 @@ from state_pipelines.cli.options import (
     Needs,
     Opener,
     RuledCommand,
+    add_options,
     discard_left_over,
+    model_options,
     snapshot_options,
 )
 from state_pipelines.errors import UsageError

@@ -111,7 +111,7 @@ def command(
             hint="Every subtask needs at least one key group",
         )
     if plot is not None:
-        from state_pipelines.operations.balance_charts import choose_format
+        from state_pipelines.operations.balance import choose_format
 
         choose_format(plot)
     snapshot = opener.open(path)
@@ -145,7 +145,7 @@ def command(
             console.print()
             show_profile(profile, console)
     if balance is not None and plot is not None:
-        from state_pipelines.operations.balance_charts import save_balance
+        from state_pipelines.operations.balance import save_balance
 
         save_balance(balance, plot)
     finish_with_notes(notes, strict=strict, damage=damage, undetermined=report.has_undetermined)

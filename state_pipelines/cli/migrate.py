@@ -21,7 +21,6 @@ from state_pipelines.cli.display import (
     shorten_classes,
     show_proof,
 )
-from state_pipelines.cli.model_options import model_options
 from state_pipelines.cli.options import (
     ALLOW_PYTHON,
     AS_JSON,
@@ -31,6 +30,7 @@ from state_pipelines.cli.options import (
     Opener,
     RuledCommand,
     discard_left_over,
+    model_options,
     snapshot_options,
 )
 from state_pipelines.errors import MigrationError, ProofError, UsageError, Where

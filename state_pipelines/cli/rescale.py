@@ -20,7 +20,6 @@ from state_pipelines.cli.display import (
     print_table,
     run_with_bar,
 )
-from state_pipelines.cli.model_options import add_options, model_options
 from state_pipelines.cli.options import (
     AS_JSON,
     DISCARD_PARTIAL,
@@ -28,14 +27,16 @@ from state_pipelines.cli.options import (
     Excludes,
     Opener,
     RuledCommand,
+    add_options,
     choice_option,
     discard_left_over,
+    model_options,
     snapshot_options,
 )
 from state_pipelines.errors import UsageError, at
 from state_pipelines.operations.local_processes import Processes, choose_processes
 from state_pipelines.operations.rescale import plan_rescale, rehearse, run_rescale
-from state_pipelines.operations.rescale.rescale_planner import tell_label, tell_moved, tell_number
+from state_pipelines.operations.rescale.rescale import tell_label, tell_moved, tell_number
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest, parse_request, read_request
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.storage import resolve

@@ -11,8 +11,7 @@ import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import format_bytes, make_console, make_table, plural, show_progress
-from state_pipelines.cli.model_options import model_options
-from state_pipelines.cli.options import AS_JSON, Opener, snapshot_options
+from state_pipelines.cli.options import AS_JSON, Opener, model_options, snapshot_options
 from state_pipelines.operations.auditing import Depth, Severity, audit_paths, run_drill
 from state_pipelines.operations.auditing.report import AuditRequest, AuditVerdict
 

@@ -27,7 +27,7 @@ import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.expansion import ExpansionBudget
+from state_pipelines.codecs.java import ExpansionBudget
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 
 if TYPE_CHECKING:

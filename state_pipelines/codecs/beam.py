@@ -25,7 +25,7 @@ from state_pipelines.codecs.binary_rows import scaled
 from state_pipelines.codecs.java import read_number, twos_complement
 from state_pipelines.codecs.kernels.opcodes import MAX_EMPTY_ITEMS
 from state_pipelines.codecs.layout import Layout, register_layout
-from state_pipelines.codecs.scalar.values import Value, expect, read, read_items, write
+from state_pipelines.codecs.scalar_values import Value, expect, read, read_items, write
 from state_pipelines.errors import ValueRangeError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.beam import BYTE_BUFFER_CODER, KEY_CODER, BeamSerializer, Coder

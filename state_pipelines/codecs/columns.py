@@ -29,7 +29,7 @@ from state_pipelines.codecs.java import Undecoded
 from state_pipelines.codecs.json import dumps, to_json
 from state_pipelines.codecs.kryo.kryo_columns import find_kryo
 from state_pipelines.codecs.logical_values import dense_offsets
-from state_pipelines.codecs.programs.program import (
+from state_pipelines.codecs.programs import (
     Bytes,
     Encoded,
     LayoutProgram,
@@ -40,7 +40,7 @@ from state_pipelines.codecs.programs.program import (
     encode_array,
     pojo_fields,
 )
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError, Where
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PythonType
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.codecs.layout import Layout
-    from state_pipelines.codecs.programs.program import Wanted
+    from state_pipelines.codecs.programs import Wanted
 
 Change = Callable[[Any], Any]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.codecs.expansion import BYTES_PER_VALUE, ExpansionBudget, TreeSizes, count_repeated
+from state_pipelines.codecs.java import BYTES_PER_VALUE, ExpansionBudget, TreeSizes, count_repeated
 from state_pipelines.codecs.json import Json, big_integer, hex_bytes, number, sorted_set, tagged, value_json
 from state_pipelines.errors import FormatError, StateError, UnsupportedError
 

@@ -32,7 +32,7 @@ from state_pipelines.codecs.layout import LayoutContext as LayoutContext
 from state_pipelines.codecs.layout import OpaqueValues as OpaqueValues
 from state_pipelines.codecs.layout import keep_all_opaque as keep_all_opaque
 from state_pipelines.codecs.layout import keep_undecodable as keep_undecodable
-from state_pipelines.codecs.scalar.codec import WRITABLE_LAYOUTS
+from state_pipelines.codecs.scalar import WRITABLE_LAYOUTS
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import build, tree
 from state_pipelines.serializers.python_types import PICKLED, PythonType, PythonValue

@@ -17,8 +17,8 @@ from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.avro import make_resolution
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.layout import Convert, OpaqueValues, PrimitiveKind, find_conversion
-from state_pipelines.codecs.programs.program import Encoded
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.programs import Encoded
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError, ValueRangeError
 from state_pipelines.serializers import tree

@@ -36,7 +36,7 @@ import pyarrow as pa
 
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.json import dumps, to_json
-from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.registry import (
     ConnectorStateKind,

@@ -28,9 +28,8 @@ import pyarrow as pa
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.binary.java_stream import JavaEnum, JavaObject, read_stream
 from state_pipelines.codecs.java import ObjectValue
-from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.connectors.committers import register_committables
 from state_pipelines.connectors.registry import (
     ConnectorStateKind,
     Versioned,
@@ -43,6 +42,7 @@ from state_pipelines.connectors.registry import (
     write_optional,
     write_plain_element,
 )
+from state_pipelines.connectors.sinks import register_committables
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.tree import BasicKind

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from state_pipelines.binary.data_views import Reader, Writer
-from state_pipelines.codecs.scalar.codec import write_value
+from state_pipelines.codecs.scalar import write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UnsupportedVersionError, UsageError
 from state_pipelines.plugins import load_plugins

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import dagster as dg
 
-from state_pipelines.dagster.assets.checkpoint import build_checkpoint, build_savepoint
-from state_pipelines.dagster.assets.flink_job import build_flink_job_spec
 from state_pipelines.dagster.assets.retention import build_applied_retention, build_retention_plan
 from state_pipelines.dagster.assets.savepoints import (
     build_bootstrapped_savepoint,
+    build_checkpoint,
     build_converted_savepoint,
     build_migrated_savepoint,
     build_rescaled_savepoint,
+    build_savepoint,
 )
 from state_pipelines.dagster.assets.snapshots import (
     build_compatibility_report,
@@ -38,11 +38,9 @@ from state_pipelines.dagster.jobs import (
     build_savepoint_schedules,
 )
 from state_pipelines.dagster.ops import build_prune_partitions, build_register_snapshot
+from state_pipelines.dagster.partitions import build_flink_job_spec
 from state_pipelines.dagster.resources import build_job_resources
-from state_pipelines.dagster.sensors import new_snapshots
-from state_pipelines.dagster.sensors.failed_runs import build_failed_runs
-from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
-from state_pipelines.dagster.sensors.requests import build_requests
+from state_pipelines.dagster.sensors import NEW_SNAPSHOTS, build_failed_runs, build_new_snapshots, build_requests
 from state_pipelines.dagster.snapshots_resource import SnapshotsResource, StateTablesIOManager
 from state_pipelines.dagster.sql_queries import (
     build_new_query,
@@ -195,7 +193,7 @@ def _build_definitions(job: FlinkJob) -> dg.Definitions:
         return dg.Definitions(
             assets=list(show_error(error, assets)),
             jobs=jobs,
-            sensors=[build_failing_sensor(job, new_snapshots.NAME, error), failed],
+            sensors=[build_failing_sensor(job, NEW_SNAPSHOTS, error), failed],
             resources=resources,
         )
     return dg.Definitions(assets=assets, jobs=jobs, schedules=schedules, sensors=sensors, resources=resources)

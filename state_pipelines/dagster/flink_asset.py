@@ -1,13 +1,12 @@
-"""`flink_asset`: the decorator of the assets of a Flink job; ops and jobs with the Flink job that they are about.
+"""Assets of a Flink job: their decorator, the specifications of their checks, and configurations of their runs.
 
 Choices in run configurations are enums, with validators that Dagster runs before a run starts. The Flink
 job of an op is a resource or fixed; Dagster jobs have the resources that their ops need.
 """
 
-# Without the import of `annotations`: Dagster reads those of the decorated functions.
-
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
@@ -15,7 +14,6 @@ from typing import Any, Literal, TypeVar
 import dagster as dg
 from pydantic import BaseModel, Field, ValidationError, create_model
 
-from state_pipelines.dagster.checks import specify_checks
 from state_pipelines.dagster.failures import NOT_EVALUATED, reporting_failures, to_tag, using_storage_of
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.partitions import explain_removal
@@ -26,6 +24,36 @@ from state_pipelines.errors import StateError
 from state_pipelines.operations.models import find_choices, find_kind
 from state_pipelines.redaction import redact
 from state_pipelines.storage.resolution import scoped_storage_options
+
+
+def specify_checks(
+    job: FlinkJob, asset: str, descriptions: Mapping[str, str], *, partitioned: bool = True
+) -> list[dg.AssetCheckSpec]:
+    """Return specifications of blocking checks.
+
+    Args:
+        job: the Flink job.
+        asset: name of the asset, without the job.
+        descriptions: by name of the check.
+        partitioned: whether they have one result per snapshot.
+    """
+    with warnings.catch_warnings():
+        # Partitioned checks are a preview feature of Dagster 1.13, to which the dependencies are pinned.
+        warnings.simplefilter("ignore", dg.PreviewWarning)
+        return [
+            dg.AssetCheckSpec(
+                name,
+                asset=job.key(asset),
+                description=text,
+                blocking=True,
+                partitions_def=job.partitions if partitioned else None,
+            )
+            for name, text in descriptions.items()
+        ]
+
+
+# Without the import of `annotations`: Dagster reads those of the decorated functions.
+
 
 # Enums in the launchpad. A Python enum would be spelled by the names of its members, such as CANONICAL.
 FileModeName = Literal["copy", "link", "reference"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from state_pipelines.dagster.assets import flink_job
+from state_pipelines.dagster import partitions
 from state_pipelines.dagster.flink_asset import AssetStep, documented, flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import Cell, list_texts, make_table
@@ -27,8 +27,7 @@ from state_pipelines.flink.health import (
     Level,
     StateGrowth,
 )
-from state_pipelines.flink.health_charts import draw_health
-from state_pipelines.flink.status import JobReport, status
+from state_pipelines.flink.status import JobReport, draw_health, status
 from state_pipelines.redaction import redact
 from state_pipelines.snapshot.representation import format_bytes
 from state_pipelines.upgrades.savepoint_policy import find_newest_savepoint, find_savepoint_records
@@ -85,7 +84,7 @@ def build_job_health(job: FlinkJob) -> dg.AssetsDefinition:
         NAME,
         step=AssetStep.SEE,
         kinds={"flink"},
-        deps=[flink_job.NAME],
+        deps=[partitions.FLINK_JOB],
         partitioned=False,
         check_specs=list(specify_health_checks(job)),
     )
@@ -219,11 +218,11 @@ def observe_job(job: FlinkJob, health: Health) -> dg.AssetObservation:
     metadata: dict[str, Any] = {"findings": list_texts(health.list_lines()[:_SHOWN])}
     if report is None:
         metadata["status"] = "no answer"
-        return dg.AssetObservation(job.key(flink_job.NAME), metadata=metadata, tags=flink_job.SAME_VERSION)
+        return dg.AssetObservation(job.key(partitions.FLINK_JOB), metadata=metadata, tags=partitions.SAME_VERSION)
     metadata["status"] = str(report.job.status)
     metadata["job id"] = report.job.id
     metadata |= _count(report)
-    return dg.AssetObservation(job.key(flink_job.NAME), metadata=metadata, tags=flink_job.SAME_VERSION)
+    return dg.AssetObservation(job.key(partitions.FLINK_JOB), metadata=metadata, tags=partitions.SAME_VERSION)
 
 
 def describe_health(job: FlinkJob, health: Health) -> dict[str, Any]:

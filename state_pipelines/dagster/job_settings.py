@@ -21,10 +21,10 @@ from state_pipelines.errors import MigrationError, UsageError, Where
 from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations.jobs.flink_config import INTERVAL
 from state_pipelines.operations.migration.history import RevisionDirectory
-from state_pipelines.operations.python_files import run_python_file
 from state_pipelines.operations.retention import ApplyLimits
 from state_pipelines.operations.retention.policy import parse_duration, parse_size
 from state_pipelines.storage import join, resolve
+from state_pipelines.storage.documents import run_python_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

@@ -9,7 +9,8 @@ import dagster as dg
 from pydantic import Field
 
 from state_pipelines.dagster import job_health, ops
-from state_pipelines.dagster.assets import checkpoint, retention, savepoints, snapshots, state_tables
+from state_pipelines.dagster.assets import retention, savepoints, snapshots, state_tables
+from state_pipelines.dagster.assets import savepoints as checkpoint
 from state_pipelines.dagster.flink_asset import AssetJob, bind_op, checked_op, documented, make_op_job
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import list_texts

@@ -11,27 +11,25 @@ import dagster as dg
 from pydantic import Field, model_validator
 
 from state_pipelines.dagster.assets import retention, snapshots
-from state_pipelines.dagster.assets.checkpoint import (
-    CheckpointConfig,
-    SavepointFormatConfig,
-    describe_checkpoint,
-    get_snapshot,
-    take_checkpoints,
-    write_savepoint,
-)
 from state_pipelines.dagster.assets.retention import find_roots, open_log
 from state_pipelines.dagster.assets.savepoints import (
     TARGET,
     BootstrapConfig,
+    CheckpointConfig,
     ConversionConfig,
     MigrationRunConfig,
     NameTarget,
     RescaleConfig,
+    SavepointFormatConfig,
     WrittenSavepoint,
+    describe_checkpoint,
+    get_snapshot,
+    take_checkpoints,
     write_bootstrapped,
     write_converted,
     write_migrated,
     write_rescaled,
+    write_savepoint,
 )
 from state_pipelines.dagster.assets.snapshots import MigrationConfig, describe_report, judge_snapshot, list_reasons
 from state_pipelines.dagster.flink_asset import NON_EMPTY_TEXT, checked_op, make_config, make_op_job

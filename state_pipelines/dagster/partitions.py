@@ -1,10 +1,14 @@
-"""Dynamic partitions: one per snapshot, named after its directory and its content."""
+"""Snapshots in a Dagster instance: a dynamic partition for each, and the external asset `flink_job`."""
 
 from __future__ import annotations
 
 import hashlib
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import dagster as dg
+
+from state_pipelines.dagster.translation import DATA_VERSION_TAG
 from state_pipelines.errors import NotFoundError, StateError, UsageError
 from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations import inventory
@@ -12,9 +16,8 @@ from state_pipelines.redaction import redact
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
-    import dagster as dg
-
     from state_pipelines.dagster.job import FlinkJob
+    from state_pipelines.operations.inventory import SnapshotSummary
     from state_pipelines.snapshot import Snapshot
 
 NAMES = "state_pipelines_names"
@@ -116,3 +119,55 @@ def open_partition(context: dg.AssetExecutionContext, job: FlinkJob) -> Snapshot
     if not context.instance.has_dynamic_partition(name, key):
         context.instance.add_dynamic_partitions(name, [key])
     return snapshot
+
+
+FLINK_JOB = "flink_job"
+
+SAME_VERSION = {DATA_VERSION_TAG: "INITIAL"}
+"""Tag of each event with the data version of an external asset without events.
+
+With a version of its own, each new savepoint would make the results for all older snapshots *Unsynced*.
+"""
+
+
+def describe_savepoint(job: FlinkJob, summary: SnapshotSummary) -> dg.AssetMaterialization:
+    """Return the event for a savepoint that the running job has taken; the sensor `new_snapshots` reports it."""
+    return dg.AssetMaterialization(
+        job.key(FLINK_JOB),
+        tags=SAME_VERSION,
+        metadata={
+            "savepoint": summary.key,
+            "path": dg.MetadataValue.path(summary.path),
+            "bytes": summary.bytes,
+            **({} if summary.modified is None else {"taken": dg.MetadataValue.timestamp(summary.modified)}),
+        },
+    )
+
+
+def find_reported(instance: dg.DagsterInstance, job: FlinkJob) -> datetime | None:
+    """Return when the newest savepoint was taken that was reported; None if there is none, or its time is unknown."""
+    event = instance.get_latest_materialization_event(job.key(FLINK_JOB))
+    shown = None if event is None else event.asset_materialization
+    taken = None if shown is None else shown.metadata.get("taken")
+    return datetime.fromtimestamp(taken.value, UTC) if isinstance(taken, dg.TimestampMetadataValue) else None
+
+
+def build_flink_job_spec(job: FlinkJob) -> dg.AssetSpec:
+    """Build the external asset `flink_job` of a job."""
+    flink = job.flink
+    limit = job.thresholds.savepoint_limit
+    metadata: dict[str, object] = {
+        "roots": list(job.all_roots),
+        **({"checkpoint interval": str(flink.interval)} if flink.interval is not None else {}),
+        **({"checkpoints retained": flink.num_retained} if flink.num_retained is not None else {}),
+        **({"state TTL": str(flink.ttl)} if flink.ttl is not None else {}),
+    }
+    return job.specify(
+        FLINK_JOB,
+        description=job.description or f"The Flink job {job.name}, which takes the checkpoints and savepoints.",
+        tags=job.tags,
+        kinds={"flink"},
+        metadata=metadata,
+        # The time since the sensor has reported a savepoint (`describe_savepoint`).
+        freshness_policy=None if limit is None else dg.FreshnessPolicy.time_window(fail_window=limit),
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.dagster.assets import flink_job, savepoints
+from state_pipelines.dagster.assets import savepoints
 from state_pipelines.dagster.assets.savepoints import (
     SCRATCH,
     NameTarget,
@@ -26,7 +26,7 @@ from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.jobs import CHECK_QUERY
 from state_pipelines.dagster.jobs import SQL_REPORT as NAME
 from state_pipelines.dagster.metadata_values import ExpectationsResource, describe_numbers, list_texts, round_seconds
-from state_pipelines.dagster.partitions import open_partition
+from state_pipelines.dagster.partitions import FLINK_JOB, open_partition
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.translation import METADATA, NEW_SNAPSHOT
 from state_pipelines.dagster.triggers import share_instance
@@ -148,7 +148,7 @@ def build_sql_compatibility_report(job: FlinkJob) -> dg.AssetsDefinition:
         NAME,
         step=AssetStep.JUDGE,
         kinds={"flink", "sql", "markdown"},
-        deps=[flink_job.NAME],
+        deps=[FLINK_JOB],
         automation=NEW_SNAPSHOT,
         priority=METADATA,
         checks=_CHECKS,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from state_pipelines.checkpoints.coordinator import FailureReason
-from state_pipelines.dagster.assets import checkpoint, retention, state_tables
+from state_pipelines.dagster.assets import retention, savepoints, state_tables
 from state_pipelines.dagster.flink_asset import documented
 from state_pipelines.dagster.job_settings import PlanApplication
 from state_pipelines.dagster.jobs import APPLY_RETENTION, AUDIT, PLAN_RETENTION, TAKE_CHECKPOINT
@@ -150,7 +150,7 @@ def find_obstacle(instance: dg.DagsterInstance, job: FlinkJob) -> str:
     pending = instance.get_runs(wanted, limit=1)
     if pending:
         return f"A checkpoint is pending: run {pending[0].run_id}"
-    event = instance.get_latest_materialization_event(job.key(checkpoint.CHECKPOINT))
+    event = instance.get_latest_materialization_event(job.key(savepoints.CHECKPOINT))
     if event is not None and options.min_pause:
         passed = (datetime.now(UTC) - datetime.fromtimestamp(event.timestamp, UTC)).total_seconds() * 1000
         if passed < options.min_pause:

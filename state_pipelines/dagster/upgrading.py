@@ -19,7 +19,6 @@ from urllib.parse import quote
 import dagster as dg
 import yaml
 
-from state_pipelines.dagster.assets import flink_job as running_job
 from state_pipelines.dagster.flink_asset import (
     bind_op,
     checked_op,
@@ -30,18 +29,22 @@ from state_pipelines.dagster.flink_asset import (
 )
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import list_texts, round_seconds
+from state_pipelines.dagster.partitions import FLINK_JOB, SAME_VERSION
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.errors import NotFoundError, StateError, UsageError, Where
 from state_pipelines.operations.migration.history import RevisionDirectory
 from state_pipelines.operations.requests import UpgradeApproval
-from state_pipelines.upgrades.cluster_connections import connect_clusters
-from state_pipelines.upgrades.down_time import measure_down_time
-from state_pipelines.upgrades.job_upgrade import begin_record, find_done, refuse_plan, require_same_programs
-from state_pipelines.upgrades.leases import hold_lease
 from state_pipelines.upgrades.rehearsal import RehearsalReport
 from state_pipelines.upgrades.rehearsal import rehearse as rehearse_upgrade
-from state_pipelines.upgrades.upgrade_plan import UpgradePlan, plan_upgrade
-from state_pipelines.upgrades.upgrade_records import RecordDirectory, Step, UpgradeOutcome, UpgradeRecord, find_records
+from state_pipelines.upgrades.upgrade_plan import UpgradePlan, measure_down_time, plan_upgrade
+from state_pipelines.upgrades.upgrade_records import (
+    RecordDirectory,
+    Step,
+    UpgradeOutcome,
+    UpgradeRecord,
+    find_records,
+    hold_lease,
+)
 from state_pipelines.upgrades.upgrade_reports import (
     Result,
     UpgradeReport,
@@ -51,7 +54,15 @@ from state_pipelines.upgrades.upgrade_reports import (
     report_undecided,
 )
 from state_pipelines.upgrades.upgrade_request import UpgradeRequest, fingerprint, parse_upgrade_request
-from state_pipelines.upgrades.upgrade_run import UndecidedError, UpgradeRun
+from state_pipelines.upgrades.upgrade_run import (
+    UndecidedError,
+    UpgradeRun,
+    begin_record,
+    connect_clusters,
+    find_done,
+    refuse_plan,
+    require_same_programs,
+)
 
 Metadata: TypeAlias = dict[str, dg.MetadataValue[Any] | str | int | float]
 
@@ -323,8 +334,8 @@ def _list_commands(report: UpgradeReport) -> dict[str, str]:
 
 def _observe(job: FlinkJob, text: str, metadata: Metadata) -> dg.AssetObservation:
     """Return an observation of the running job, which has the history of its upgrades."""
-    key = job.key(running_job.NAME)
-    return dg.AssetObservation(key, description=text, metadata=metadata, tags=running_job.SAME_VERSION)
+    key = job.key(FLINK_JOB)
+    return dg.AssetObservation(key, description=text, metadata=metadata, tags=SAME_VERSION)
 
 
 def _describe_report(report: UpgradeReport) -> Metadata:

@@ -1,7 +1,7 @@
 """Types of values: the serializer that Java Flink creates for them, and the conversion from and to Python.
 
 A type converts between the values of functions (`Row`, tuples, dicts, dates) and those of the scalar codec
-(`codecs.scalar.codec`). Names are those of `pyflink.common.typeinfo`.
+(`codecs.scalar`). Names are those of `pyflink.common.typeinfo`.
 
 Dates and times of Python as Java's values, in the form of the scalar codec. Java's `Date`, `sql.Date`, `sql.Time` and
 `sql.Timestamp` are milliseconds of UTC here; a datetime without time zone is taken as UTC. Python has microseconds:

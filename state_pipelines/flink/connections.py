@@ -1,4 +1,4 @@
-"""The entry `cluster` of a job's description: where the job runs, and how that cluster is reached.
+"""Connections to clusters by the settings in the description of a job, and clusters that commands of the user reach.
 
     cluster: {rest: "http://jobmanager:8081"}
 
@@ -22,28 +22,279 @@
 
 `${NAME}` in user, password, token and headers is an environment variable, which is read at each request and kept
 nowhere.
+
+`CommandCluster`: a cluster that commands of the user speak to, for every deployment that has no other way. A verb is a
+command line, which runs without a shell. Words may hold `{job_id}`, `{trigger_id}` and the fields of the verb's
+request, which is also the JSON on standard input. The command prints what Flink's REST endpoint answers to the same
+(`flink.rest_cluster`), and ends with 0; its standard error is shown where it fails.
+
+| verb | fields | JSON on standard output, as of |
+|---|---|---|
+| `describe` | | `/overview`, with `web-submit` and `configuration` where known |
+| `list_jobs` | | `/jobs/overview` |
+| `read_job` | `job_id` | `/jobs/:id` |
+| `read_status` | `job_id` | `/jobs/:id/status` |
+| `trigger_savepoint` | `job_id`, `trigger_id`, `directory`, `format` | `request-id`, or nothing |
+| `stop` | `job_id`, `trigger_id`, `directory`, `format`, `drain` | `request-id`, or nothing |
+| `poll_savepoint` | `job_id`, `trigger_id` | `/jobs/:id/savepoints/:trigger` |
+| `trigger_checkpoint` | `job_id`, `trigger_id`, `kind` | `request-id`, or nothing |
+| `poll_checkpoint` | `job_id`, `trigger_id` | `/jobs/:id/checkpoints/:trigger` |
+| `cancel` | `job_id` | nothing |
+| `start` | the fields of `Submission` | `jobid` |
+| `read_exceptions` | `job_id` | `/jobs/:id/exceptions` |
+| `read_checkpoints` | `job_id` | `/jobs/:id/checkpoints` |
+| `read_checkpoint` | `job_id`, `checkpoint_id` | `/jobs/:id/checkpoints/details/:checkpoint` |
+| `read_load` | `job_id` | `restarts`, `uptime` in milliseconds, `pending-records` by vertex |
 """
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
+import shutil
+import subprocess
+import uuid
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from state_pipelines.errors import UsageError, at
-from state_pipelines.flink.commands import VERBS, CommandCluster
+from state_pipelines.errors import ClusterError, NotFoundError, UnsupportedError, UsageError, at
+from state_pipelines.flink.checkpoint_failures import find_root_cause
+from state_pipelines.flink.cluster import CheckpointKind, ClusterOverview, JobDetails, JobLoad, VertexLoad
 from state_pipelines.flink.http_client import Credentials, HttpClient, Timeouts
 from state_pipelines.flink.kubernetes_operator import PLURALS, OperatorCluster, connect_api
-from state_pipelines.flink.rest_cluster import RestCluster
-from state_pipelines.flink.sql_gateway import SqlGateway
+from state_pipelines.flink.rest_cluster import (
+    RestCluster,
+    SqlGateway,
+    read_checkpoint,
+    read_checkpoint_progress,
+    read_checkpoint_settings,
+    read_exceptions,
+    read_job,
+    read_savepoint_progress,
+    read_statistics,
+    read_status,
+    read_vertex,
+    take,
+)
+from state_pipelines.redaction import redact
 from state_pipelines.storage.documents import parse_yaml, read_given_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from state_pipelines.flink.cluster import FlinkCluster
+    from state_pipelines.flink.cluster import (
+        Checkpoint,
+        CheckpointProgress,
+        CheckpointStatistics,
+        FlinkCluster,
+        JobFailure,
+        JobOverview,
+        JobStart,
+        JobStatus,
+        SavepointProgress,
+        SavepointRequest,
+        Submission,
+    )
+
+VERBS = (
+    *("describe", "list_jobs", "read_job", "read_status", "trigger_savepoint", "stop", "poll_savepoint"),
+    *("trigger_checkpoint", "poll_checkpoint", "cancel", "start", "read_exceptions", "read_checkpoints"),
+    *("read_checkpoint", "read_load"),
+)
+"""Verbs that may have a command."""
+
+NOT_FOUND = 4
+"""Exit code of a command for a job or trigger that is not there."""
+
+_CHANGING = ("trigger_savepoint", "stop", "trigger_checkpoint", "cancel", "start")
+_FIELD = re.compile(r"\{([a-z_]+)\}")
+_MOST_SHOWN = 500
+
+
+class CommandCluster:
+    """A cluster behind commands.
+
+    Args:
+        commands: words of the command of each verb.
+        directory: in which commands run.
+        seconds: time that a command may take.
+    """
+
+    def __init__(self, commands: Mapping[str, tuple[str, ...]], directory: Path, seconds: float) -> None:
+        self._commands = commands
+        self._directory = directory
+        self._seconds = seconds
+
+    @property
+    def endpoint(self) -> str:
+        """The directory of the commands."""
+        return f"the commands in {self._directory}"
+
+    def describe(self) -> ClusterOverview:
+        """The cluster."""
+        content = self._run("describe", {})
+        return ClusterOverview(
+            endpoint=self.endpoint,
+            version=take(content, "flink-version", str, ""),
+            slots_total=_find_number(content, "slots-total"),
+            slots_available=_find_number(content, "slots-available"),
+            task_managers=_find_number(content, "taskmanagers"),
+            can_submit="start" in self._commands,
+            configuration=take(content, "configuration", dict, {}),
+            sql_obstacle="" if "start" in self._commands else "`commands` has no start",
+        )
+
+    def list_jobs(self) -> tuple[JobOverview, ...]:
+        """The jobs, newest first."""
+        jobs = [read_job(each) for each in take(self._run("list_jobs", {}), "jobs", list)]
+        return tuple(sorted(jobs, key=lambda each: each.started.timestamp() if each.started else 0, reverse=True))
+
+    def read_job(self, job_id: str) -> JobDetails:
+        """A job; its settings where the command gives them as `configuration` and `checkpoints`."""
+        content = self._run("read_job", {"job_id": job_id})
+        maximum = take(content, "maxParallelism", int, -1)
+        settings = content.get("checkpoints")
+        return JobDetails(
+            job=read_job(content),
+            vertices=tuple(read_vertex(each) for each in take(content, "vertices", list, [])),
+            max_parallelism=maximum if maximum > 0 else None,
+            configuration=take(content, "configuration", dict, {}),
+            checkpoints=read_checkpoint_settings(settings) if isinstance(settings, dict) else None,
+            plan=take(content, "plan", dict, {}),
+        )
+
+    def read_status(self, job_id: str) -> JobStatus:
+        """The status of a job."""
+        return read_status(take(self._run("read_status", {"job_id": job_id}), "status", str))
+
+    def trigger_savepoint(self, job_id: str, request: SavepointRequest) -> str:
+        """Ask for a savepoint with `trigger_savepoint`, or `stop` where the job is to end."""
+        trigger = request.trigger_id or uuid.uuid4().hex
+        fields = {**asdict(request), "job_id": job_id, "trigger_id": trigger}
+        content = self._run("stop" if request.stop or request.drain else "trigger_savepoint", fields)
+        return take(content, "request-id", str, trigger)
+
+    def poll_savepoint(self, job_id: str, trigger_id: str) -> SavepointProgress:
+        """Progress of a savepoint."""
+        return read_savepoint_progress(self._run("poll_savepoint", {"job_id": job_id, "trigger_id": trigger_id}))
+
+    def trigger_checkpoint(
+        self, job_id: str, kind: CheckpointKind = CheckpointKind.CONFIGURED, trigger_id: str | None = None
+    ) -> str:
+        """Ask for a checkpoint."""
+        trigger = trigger_id or uuid.uuid4().hex
+        content = self._run("trigger_checkpoint", {"job_id": job_id, "trigger_id": trigger, "kind": str(kind)})
+        return take(content, "request-id", str, trigger)
+
+    def poll_checkpoint(self, job_id: str, trigger_id: str) -> CheckpointProgress:
+        """Progress of a checkpoint."""
+        return read_checkpoint_progress(self._run("poll_checkpoint", {"job_id": job_id, "trigger_id": trigger_id}))
+
+    def cancel(self, job_id: str) -> None:
+        """Ask a job to end."""
+        self._run("cancel", {"job_id": job_id})
+
+    def start(self, submission: Submission) -> str:
+        """Start a job; the command must start none where one with the id of the submission is there."""
+        job_id = submission.job_id or uuid.uuid4().hex
+        return take(self._run("start", {**asdict(submission), "job_id": job_id}), "jobid", str)
+
+    def read_exceptions(self, job_id: str) -> tuple[JobFailure, ...]:
+        """The last failures of a job."""
+        return read_exceptions(self._run("read_exceptions", {"job_id": job_id}))
+
+    def read_checkpoints(self, job_id: str) -> CheckpointStatistics:
+        """Statistics of the checkpoints of a job."""
+        return read_statistics(self._run("read_checkpoints", {"job_id": job_id}))
+
+    def read_checkpoint(self, job_id: str, checkpoint_id: int, *, subtasks: bool = False) -> Checkpoint:
+        """One checkpoint with its tasks; a command gives no subtasks."""
+        del subtasks
+        return read_checkpoint(self._run("read_checkpoint", {"job_id": job_id, "checkpoint_id": checkpoint_id}), {})
+
+    def read_load(self, job_id: str) -> JobLoad:
+        """Restarts and lag of a running job."""
+        content = self._run("read_load", {"job_id": job_id})
+        pending = take(content, "pending-records", dict, {})
+        vertices = self.read_job(job_id).vertices
+        return JobLoad(
+            restarts=_find_number(content, "restarts"),
+            uptime_ms=_find_number(content, "uptime"),
+            vertices=tuple(VertexLoad(each, pending_records=_find_number(pending, each.id)) for each in vertices),
+        )
+
+    def read_start(self, job_id: str) -> JobStart | None:
+        """None: no command says how long a start took."""
+        del job_id
+        return None
+
+    def _run(self, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        words = self._commands.get(verb)
+        if words is None:
+            raise UnsupportedError(
+                f"`commands` of `cluster` has no {verb}", hint=f"Add a command for {verb} to the description of the job"
+            )
+        command = [_FIELD.sub(lambda match: _show(match, fields), word) for word in words]
+        program = shutil.which(command[0], path=None) or str(self._directory / command[0])
+        doubt = verb in _CHANGING
+        name = f"the command of {verb}"
+        try:
+            done = subprocess.run(
+                [program, *command[1:]],
+                cwd=self._directory,
+                input=json.dumps(fields, default=str).encode(),
+                capture_output=True,
+                timeout=self._seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise ClusterError(
+                f"{name} takes longer than {self._seconds:g} s",
+                hint="Raise command_seconds",
+                transient=True,
+                in_doubt=doubt,
+            ) from None
+        except OSError as error:
+            raise ClusterError(f"{name} cannot be run: {error.strerror}", hint=f"Look at {command[0]}") from None
+        errors = done.stderr.decode(errors="replace").strip()
+        shown = redact(find_root_cause(errors) or "it says nothing on its standard error")[:_MOST_SHOWN]
+        if done.returncode == NOT_FOUND:
+            raise NotFoundError(f"{name} finds nothing: {shown}")
+        if done.returncode:
+            raise ClusterError(f"{name} ended with {done.returncode}: {shown}", in_doubt=doubt)
+        if not done.stdout.strip():
+            return {}
+        try:
+            content = json.loads(done.stdout)
+        except ValueError:
+            content = None
+        if not isinstance(content, dict):
+            raise ClusterError(
+                f"{name} prints no JSON object", hint="Print nothing else on its standard output", in_doubt=doubt
+            )
+        return content
+
+
+def _show(match: re.Match[str], fields: Mapping[str, Any]) -> str:
+    """The text of a field in a word; braces around anything else stay."""
+    if match[1] not in fields:
+        return match[0]
+    value = fields[match[1]]
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple | dict):
+        return json.dumps(value)
+    return "" if value is None else str(value)
+
+
+def _find_number(content: Mapping[str, Any], name: str) -> int | None:
+    value = take(content, name, int, -1)
+    return value if value >= 0 else None
+
 
 _TEXTS = ("user", "password", "token")
 _FILES = ("token_file", "ca_certificates", "client_certificate", "client_key")

@@ -30,7 +30,7 @@ from state_pipelines.flink.cluster import (
     SavepointProgress,
     TriggerStatus,
 )
-from state_pipelines.flink.rest_values import read_status, take
+from state_pipelines.flink.rest_cluster import read_status, take
 from state_pipelines.redaction import redact
 
 if TYPE_CHECKING:

@@ -1,66 +1,480 @@
-"""`RestCluster`: session and application clusters through Flink's REST endpoint, 1.20 to 2.3.
+"""A cluster through Flink's REST API and its SQL gateway: requests, and the values in the answers.
 
 Sources: the message headers of `org.apache.flink.runtime.rest.messages` and of `org.apache.flink.runtime.webmonitor`.
+
+`SqlGateway`: jobs of SQL, which only Flink's SQL Gateway starts, through its REST endpoint of any version. A start is
+one session, whose options say from which snapshot and under which id the job starts. The session is closed again; the
+job goes on. Sources: `SqlGatewayRestEndpoint` with its message headers, `FetchResultsHandler`, and
+`PipelineExecutorUtils` for the option of the id.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import time
 import uuid
 from collections import defaultdict
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 from urllib.parse import quote
 
 from state_pipelines.errors import ClusterError, NotFoundError, StateError, UnsupportedError, UsageError, Where
+from state_pipelines.flink.checkpoint_failures import list_causes
 from state_pipelines.flink.cluster import (
+    POLL_SECONDS,
+    Checkpoint,
     CheckpointKind,
     CheckpointProgress,
+    CheckpointSettings,
+    CheckpointStatistics,
+    CheckpointStatus,
+    CheckpointSubtask,
+    CheckpointTask,
     ClusterOverview,
     JobDetails,
+    JobFailure,
     JobLoad,
     JobOverview,
     JobStart,
     JobStatus,
+    JobVertex,
     RestoreMode,
     SavepointProgress,
+    TriggerStatus,
     VertexLoad,
 )
-from state_pipelines.flink.rest_values import (
-    read_checkpoint,
-    read_checkpoint_progress,
-    read_checkpoint_settings,
-    read_configuration,
-    read_exceptions,
-    read_job,
-    read_savepoint_progress,
-    read_start,
-    read_statistics,
-    read_status,
-    read_subtasks,
-    read_vertex,
-    take,
-)
+from state_pipelines.redaction import is_secret_name, redact
+from state_pipelines.sql.scripts import parse_script
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from state_pipelines.flink.cluster import (
-        Checkpoint,
-        CheckpointStatistics,
-        JobFailure,
-        JobVertex,
-        SavepointRequest,
-        Submission,
-    )
+    from state_pipelines.flink.cluster import SavepointRequest, Submission
     from state_pipelines.flink.http_client import HttpClient
-    from state_pipelines.flink.sql_gateway import SqlGateway
+
+_T = TypeVar("_T")
+_HIDDEN = "******"
+_REQUIRED: Any = object()
+
+
+@overload
+def take(content: object, name: str, kind: type[_T]) -> _T: ...
+@overload
+def take(content: object, name: str, kind: type[_T], default: _T) -> _T: ...
+def take(content: object, name: str, kind: type[Any], default: Any = _REQUIRED) -> Any:
+    """A field of an answer.
+
+    Raises:
+        ClusterError: it is missing without a default, or has another type.
+    """
+    value = content.get(name) if isinstance(content, dict) else None
+    if value is None and default is not _REQUIRED:
+        return default
+    if kind is int and isinstance(value, float):
+        value = int(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ClusterError(
+            f"the answer has no {name} as Flink's REST endpoint gives it",
+            hint="Flink 1.20 to 2.3 are known: look whether the address is that of another service",
+        )
+    return value
+
+
+def _number(content: object, name: str) -> int | None:
+    value = take(content, name, int, -1)
+    return value if value >= 0 else None
+
+
+def _time(content: object, name: str) -> datetime | None:
+    millis = take(content, name, int, -1)
+    return datetime.fromtimestamp(millis / 1000, UTC) if 0 < millis < 1 << 47 else None
+
+
+def read_status(text: str) -> JobStatus:
+    """The status of a job."""
+    try:
+        return JobStatus(text)
+    except ValueError:
+        raise ClusterError(
+            f"the job has the status {text!r}, which is not known", hint="Flink 1.20 to 2.3 are known"
+        ) from None
+
+
+def read_job(content: Mapping[str, Any]) -> JobOverview:
+    """A job from `JobDetails` or `JobDetailsInfo`."""
+    tasks = content.get("tasks") or content.get("status-counts") or {}
+    return JobOverview(
+        id=take(content, "jid", str),
+        name=take(content, "name", str),
+        status=read_status(take(content, "state", str)),
+        started=_time(content, "start-time"),
+        ended=_time(content, "end-time"),
+        tasks={name.upper(): number for name, number in tasks.items() if number and name != "total"},
+    )
+
+
+def read_vertex(content: Mapping[str, Any]) -> JobVertex:
+    """A task from `JobDetailsInfo`."""
+    maximum = take(content, "maxParallelism", int, -1)
+    return JobVertex(
+        id=take(content, "id", str),
+        name=take(content, "name", str),
+        parallelism=take(content, "parallelism", int),
+        max_parallelism=maximum if maximum > 0 else None,
+        status=take(content, "status", str),
+    )
+
+
+def read_start(tasks: Sequence[Mapping[str, Any]]) -> JobStart | None:
+    """Durations of a start from `SubtasksTimesInfo` of each task; None before all subtasks run."""
+    scheduled, running, restores = list[int](), list[int](), list[int]()
+    subtasks = [take(task, "subtasks", list) for task in tasks]
+    for each in (each for task in subtasks for each in task):
+        times = take(each, "timestamps", dict)
+        begun, restoring, runs = (take(times, name, int, 0) for name in ("SCHEDULED", "INITIALIZING", "RUNNING"))
+        if not 0 < begun <= runs:
+            return None
+        scheduled.append(begun)
+        running.append(runs)
+        restores.append(runs - restoring if 0 < restoring <= runs else 0)
+    if not running:
+        return None
+    seconds = (max(running) - min(scheduled)) / 1000
+    return JobStart(seconds, max(restores) / 1000, max(map(len, subtasks)))
+
+
+def read_configuration(content: object) -> dict[str, str]:
+    """Options by name, without the values of secrets."""
+    options: dict[str, str] = {}
+    for each in content if isinstance(content, list) else ():
+        name, value = take(each, "key", str), str(each.get("value", ""))
+        options[name] = _HIDDEN if is_secret_name(name) else redact(value)
+    return dict(sorted(options.items()))
+
+
+def read_checkpoint_settings(content: Mapping[str, Any]) -> CheckpointSettings:
+    """Settings from `CheckpointConfigInfo`."""
+    interval = _number(content, "interval")
+    kept = take(content, "externalization", dict, {})
+    return CheckpointSettings(
+        mode=take(content, "mode", str, "").lower(),
+        # Long.MAX_VALUE: no periodic checkpoints.
+        interval_ms=None if interval is None or interval >= (1 << 63) - 1 else interval,
+        timeout_ms=_number(content, "timeout"),
+        min_pause_ms=_number(content, "min_pause"),
+        max_concurrent=_number(content, "max_concurrent"),
+        tolerable_failures=_number(content, "tolerable_failed_checkpoints"),
+        is_retained=bool(kept.get("enabled")) and not kept.get("delete_on_cancellation", True),
+        is_unaligned=take(content, "unaligned_checkpoints", bool, False),
+        backend=take(content, "state_backend", str, ""),
+        storage=take(content, "checkpoint_storage", str, ""),
+    )
+
+
+def _read_operation(content: Mapping[str, Any]) -> tuple[TriggerStatus, dict[str, Any], str]:
+    """Status, result and failure of an asynchronous operation (`AsynchronousOperationResult`)."""
+    status = take(take(content, "status", dict), "id", str)
+    if status == "IN_PROGRESS":
+        return TriggerStatus.IN_PROGRESS, {}, ""
+    operation = take(content, "operation", dict)
+    # Of `SavepointInfo`, and of `CheckpointInfo`.
+    failure = operation.get("failure-cause", operation.get("failureCause"))
+    if failure is not None:
+        stack = take(failure, "stack-trace", str, "") or take(failure, "class", str, "")
+        return TriggerStatus.FAILED, {}, redact("\n".join(list_causes(stack)))
+    return TriggerStatus.COMPLETED, operation, ""
+
+
+def read_savepoint_progress(content: Mapping[str, Any]) -> SavepointProgress:
+    """Progress of a savepoint (`SavepointInfo`)."""
+    status, operation, failure = _read_operation(content)
+    path = take(operation, "location", str) if status is TriggerStatus.COMPLETED else ""
+    return SavepointProgress(status, path, failure)
+
+
+def read_checkpoint_progress(content: Mapping[str, Any]) -> CheckpointProgress:
+    """Progress of a checkpoint (`CheckpointInfo`)."""
+    status, operation, failure = _read_operation(content)
+    number = take(operation, "checkpointId", int) if status is TriggerStatus.COMPLETED else None
+    return CheckpointProgress(status, number, failure)
+
+
+def read_exceptions(content: Mapping[str, Any]) -> tuple[JobFailure, ...]:
+    """Failures of a job from `JobExceptionsInfoWithHistory`."""
+    history = take(take(content, "exceptionHistory", dict, {}), "entries", list, [])
+    failures = [
+        JobFailure(
+            time=_time(each, "timestamp") or datetime.fromtimestamp(0, UTC),
+            exception=take(each, "exceptionName", str, ""),
+            stack=redact(take(each, "stacktrace", str, "")),
+            task=take(each, "taskName", str, ""),
+            location=take(each, "endpoint", str, "") or take(each, "location", str, ""),
+        )
+        for each in history
+    ]
+    return tuple(sorted(failures, key=lambda each: each.time, reverse=True))
+
+
+def read_statistics(content: Mapping[str, Any]) -> CheckpointStatistics:
+    """Statistics from `CheckpointingStatistics`."""
+    counts = take(content, "counts", dict)
+    latest = take(content, "latest", dict, {})
+    restored, completed = take(latest, "restored", dict, {}), take(latest, "completed", dict, {})
+    savepoint = take(latest, "savepoint", dict, {})
+    history = [read_checkpoint(each, {}) for each in take(content, "history", list, [])]
+    return CheckpointStatistics(
+        completed=take(counts, "completed", int),
+        failed=take(counts, "failed", int),
+        in_progress=take(counts, "in_progress", int),
+        restored=take(counts, "restored", int),
+        restored_path=take(restored, "external_path", str, ""),
+        restored_id=take(restored, "id", int) if restored else None,
+        history=tuple(sorted(history, key=lambda each: each.id, reverse=True)),
+        latest_completed=read_checkpoint(completed, {}) if completed else None,
+        latest_savepoint=read_checkpoint(savepoint, {}) if savepoint else None,
+    )
+
+
+def read_checkpoint(content: Mapping[str, Any], details: Mapping[str, tuple[CheckpointSubtask, ...]]) -> Checkpoint:
+    """A checkpoint from `CheckpointStatistics`, with the subtasks of each task where known."""
+    name = take(content, "status", str)
+    if name not in CheckpointStatus.__members__:
+        raise ClusterError(
+            f"a checkpoint has the status {name!r}, which is not known", hint="Flink 1.20 to 2.3 are known"
+        )
+    return Checkpoint(
+        id=take(content, "id", int),
+        status=CheckpointStatus(name),
+        is_savepoint=take(content, "is_savepoint", bool, False),
+        kind=take(content, "checkpoint_type", str, ""),
+        triggered=_time(content, "trigger_timestamp") or datetime.fromtimestamp(0, UTC),
+        duration_ms=_number(content, "end_to_end_duration"),
+        state_size=_number(content, "state_size"),
+        written_size=_number(content, "checkpointed_size"),
+        processed_data=_number(content, "processed_data"),
+        persisted_data=_number(content, "persisted_data"),
+        subtasks=take(content, "num_subtasks", int, 0),
+        acknowledged=take(content, "num_acknowledged_subtasks", int, 0),
+        path=_path(take(content, "external_path", str, "")),
+        failed=_time(content, "failure_timestamp"),
+        failure=redact(take(content, "failure_message", str, "")),
+        is_discarded=take(content, "discarded", bool, False),
+        tasks=tuple(
+            CheckpointTask(
+                vertex_id=vertex,
+                status=take(each, "status", str, ""),
+                subtasks=take(each, "num_subtasks", int, 0),
+                acknowledged=take(each, "num_acknowledged_subtasks", int, 0),
+                duration_ms=_number(each, "end_to_end_duration"),
+                state_size=_number(each, "state_size"),
+                written_size=_number(each, "checkpointed_size"),
+                details=details.get(vertex, ()),
+            )
+            for vertex, each in take(content, "tasks", dict, {}).items()
+        ),
+    )
+
+
+def _path(text: str) -> str:
+    # `CompletedCheckpointStats` of a checkpoint in memory.
+    return "" if text.startswith("<") else text
+
+
+def read_subtasks(content: Mapping[str, Any]) -> tuple[CheckpointSubtask, ...]:
+    """Subtasks from `TaskCheckpointStatisticsWithSubtaskDetails`."""
+    subtasks = []
+    for each in take(content, "subtasks", list, []):
+        durations = take(each, "checkpoint", dict, {})
+        alignment = take(each, "alignment", dict, {})
+        subtasks.append(
+            CheckpointSubtask(
+                index=take(each, "index", int),
+                is_completed=take(each, "status", str, "") == "completed",
+                acknowledged=_time(each, "ack_timestamp"),
+                duration_ms=_number(each, "end_to_end_duration"),
+                sync_ms=_number(durations, "sync"),
+                async_ms=_number(durations, "async"),
+                alignment_ms=_number(alignment, "duration"),
+                start_delay_ms=_number(each, "start_delay"),
+                state_size=_number(each, "state_size"),
+                written_size=_number(each, "checkpointed_size"),
+                is_unaligned=take(each, "unaligned_checkpoint", bool, False),
+                is_aborted=take(each, "aborted", bool, False),
+            )
+        )
+    return tuple(sorted(subtasks, key=lambda each: each.index))
+
+
+_VERSIONS = ("V4", "V3", "V2", "V1")
+"""Versions of the endpoint (`SqlGatewayRestAPIVersion`), of which the newest common one is spoken."""
+
+_JOB_ID = "$internal.pipeline.job-id"
+_DUPLICATE = ("DuplicateJobSubmissionException", "DuplicateApplicationSubmissionException")
+# Of a gateway that has started again since (`SessionManagerImpl.getSession`).
+_NO_SESSION = re.compile(r"Session '[^']*' does not exist")
+_SECONDS = 300.0
+"""Time in which a statement must be carried out: a planner that has just started takes long for its first one."""
+
+
+class SqlGateway:
+    """A SQL Gateway in front of a cluster.
+
+    Args:
+        client: requests to its endpoint.
+        sleep: waits between two polls.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        client: HttpClient,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._sleep = sleep
+        self._clock = clock
+
+    @property
+    def endpoint(self) -> str:
+        """Its address, without secrets."""
+        return self._client.endpoint
+
+    def read_version(self) -> str:
+        """Return the release of Flink that it is of.
+
+        Raises:
+            ClusterError: it cannot be reached.
+        """
+        return take(self._client.get("/info"), "version", str, "")
+
+    def start(self, submission: Submission, job_id: str) -> None:
+        """Start the job of a compiled plan or of a script, under an id; a repetition starts no second job.
+
+        Raises:
+            ClusterError: the gateway cannot be reached, or a statement fails, with Flink's reason.
+            UsageError: the script is not one of one job.
+        """
+        version = self._choose_version()
+        options = dict(_list_options(submission, job_id))
+        statements = [f"EXECUTE PLAN {_quote(submission.plan)}"] if submission.plan is not None else []
+        if submission.script is not None:
+            script = parse_script(submission.script)
+            options = {**script.settings, **options}
+            inserts = ";\n".join(each.text for each in script.inserts)
+            is_set = len(script.inserts) > 1
+            statements = [
+                *(f"ADD JAR {_quote(each)}" for each in script.jars),
+                *(each.text for each in script.definitions),
+                f"EXECUTE STATEMENT SET BEGIN\n{inserts};\nEND" if is_set else inserts,
+            ]
+        # A session that nobody knows because its answer was lost ends by itself.
+        opened = self._client.send("POST", f"/{version}/sessions", {"properties": options}, is_idempotent=True)
+        session = f"/{version}/sessions/{quote(take(opened.content, 'sessionHandle', str))}"
+        try:
+            found = ""
+            for each in statements:
+                found = self._execute(session, each)
+        except ClusterError as error:
+            if not any(name in error.details.get("flink", "") for name in _DUPLICATE):
+                raise
+            found = job_id
+        finally:
+            with suppress(StateError):
+                self._client.send("DELETE", session, is_idempotent=True)
+        if found and found != job_id:
+            raise ClusterError(
+                f"the SQL Gateway at {self.endpoint} started job {found} instead of {job_id}",
+                hint="Cancel that job, and start the program by hand: this gateway sets aside the id of a job",
+                in_doubt=True,
+            )
+
+    def _choose_version(self) -> str:
+        known = take(self._client.get("/api_versions"), "versions", list, [])
+        names = {str(each).upper() for each in known}
+        for each in _VERSIONS:
+            if each in names:
+                return each.lower()
+        raise ClusterError(
+            f"the SQL Gateway at {self.endpoint} speaks none of {', '.join(_VERSIONS)}",
+            hint="Look whether sql_gateway is the address of its REST endpoint",
+        )
+
+    def _execute(self, session: str, statement: str) -> str:
+        """Carry out a statement; return the id of the job that it started, empty without one.
+
+        Raises:
+            ClusterError: it failed, or takes too long.
+        """
+        # Definitions that are there already fail: what may have been carried out is not sent again.
+        answer = self._client.send("POST", f"{session}/statements", {"statement": statement}, is_idempotent=False)
+        operation = quote(take(answer.content, "operationHandle", str))
+        deadline = self._clock() + _SECONDS
+        while True:
+            try:
+                content = self._client.get(f"{session}/operations/{operation}/result/0")
+            except (ClusterError, NotFoundError) as error:
+                is_forgotten = isinstance(error, NotFoundError) or _NO_SESSION.search(error.what) is not None
+                if not is_forgotten and not getattr(error, "transient", False):
+                    raise
+                raise ClusterError(
+                    f"the SQL Gateway at {self.endpoint} gives no result of {statement[:60]!r}: {error}",
+                    hint="It may have been carried out: look at the jobs of the cluster",
+                    transient=True,
+                    in_doubt=True,
+                ) from None
+            if take(content, "resultType", str, "") != "NOT_READY":
+                return str(content.get("jobID") or _find_job(content))
+            if self._clock() >= deadline:
+                raise ClusterError(
+                    f"the SQL Gateway at {self.endpoint} has not carried out {statement[:60]!r} after {_SECONDS:g} s",
+                    hint="Look at its log, and at the free slots of the cluster",
+                    transient=True,
+                    in_doubt=True,
+                )
+            self._sleep(POLL_SECONDS)
+
+
+def _list_options(submission: Submission, job_id: str) -> Iterator[tuple[str, str]]:
+    """Yield the options of the session, last those that nothing may change."""
+    yield from submission.configuration.items()
+    if submission.parallelism is not None:
+        yield "parallelism.default", str(submission.parallelism)
+    if submission.savepoint is not None:
+        ignores = str(submission.allow_non_restored_state).lower()
+        # The names before Flink 1.20 and 2.0: each release takes no notice of those that it does not have.
+        yield "execution.savepoint.path", submission.savepoint
+        yield "execution.state-recovery.path", submission.savepoint
+        yield "execution.savepoint.ignore-unclaimed-state", ignores
+        yield "execution.state-recovery.ignore-unclaimed-state", ignores
+        yield "execution.state-recovery.claim-mode", str(submission.claim_mode)
+    yield "execution.attached", "false"
+    yield _JOB_ID, job_id
+
+
+def _find_job(content: dict[str, Any]) -> str:
+    """The id of a job in the rows of a result, as of a statement that has started one."""
+    results = take(content, "results", dict, {})
+    names = [str(each.get("name", "")).lower() for each in take(results, "columns", list, [])]
+    rows = take(results, "data", list, [])
+    if "job id" not in names or not rows:
+        return ""
+    fields = take(rows[0], "fields", list, [])
+    index = names.index("job id")
+    return str(fields[index]) if index < len(fields) else ""
+
+
+def _quote(text: str | None) -> str:
+    return "'" + str(text).replace("'", "''") + "'"
+
 
 _ID = re.compile(r"[0-9a-fA-F]{32}")
 _NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
 _MOST_EXCEPTIONS = 20
-_DUPLICATE = ("DuplicateJobSubmissionException", "DuplicateApplicationSubmissionException")
 # States of a job in which nothing of it is left to be cancelled.
 _CONFLICT = 409
 _RATIOS = ("busyTimeMsPerSecond", "backPressuredTimeMsPerSecond")
@@ -306,7 +720,7 @@ class RestCluster:
         if pending:
             lag = _read_metrics(self._client.get(metrics, {"get": ",".join(pending), "agg": "sum"}), "sum")
         marks = self._client.get(f"{path}/vertices/{quote(vertex.id)}/watermarks")
-        lowest = min((mark for each in marks if (mark := _number(each.get("value"))) is not None), default=None)
+        lowest = min((mark for each in marks if (mark := _parse_number(each.get("value"))) is not None), default=None)
         ratios = [None if (value := highest.get(name)) is None else round(value / 1000, 4) for name in _RATIOS]
         return VertexLoad(
             vertex=vertex,
@@ -382,13 +796,13 @@ def _explain_submission(error: ClusterError, submission: Submission) -> ClusterE
 def _read_metrics(content: object, field: str) -> dict[str, float]:
     values: dict[str, float] = defaultdict(float)
     for each in content if isinstance(content, list) else ():
-        number = _number(each.get(field)) if isinstance(each, dict) else None
+        number = _parse_number(each.get(field)) if isinstance(each, dict) else None
         if number is not None:
             values[take(each, "id", str)] = number
     return dict(values)
 
 
-def _number(value: object) -> float | None:
+def _parse_number(value: object) -> float | None:
     try:
         number = float(str(value))
     except ValueError:

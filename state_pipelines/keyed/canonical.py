@@ -51,7 +51,7 @@ from state_pipelines.storage.reading import read_ahead
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from state_pipelines.codecs.programs.program import Encoded
+    from state_pipelines.codecs.programs import Encoded
     from state_pipelines.keyed.keyed_file import RecordContext, RunFinder, Runs
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.metadata.streams import StateStream

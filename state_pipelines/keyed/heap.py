@@ -30,7 +30,7 @@ import pyarrow as pa
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.binary.snappy_frames import compress, iter_chunks
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.programs.program import compile_layout, decode_spans
+from state_pipelines.codecs.programs import compile_layout, decode_spans
 from state_pipelines.errors import EDITED_METADATA, FormatError, UnsupportedError, Where, at
 from state_pipelines.keyed.digests import digest_sections
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header

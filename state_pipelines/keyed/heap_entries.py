@@ -23,7 +23,7 @@ import numpy.typing as npt
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import walk_layout
 from state_pipelines.codecs.kernels.opcodes import MAX_EMPTY_ITEMS
-from state_pipelines.codecs.programs.program import smallest_size
+from state_pipelines.codecs.programs import smallest_size
 from state_pipelines.errors import FormatError, UnsupportedError, Where, at
 from state_pipelines.keyed import kernels as kernels
 from state_pipelines.keyed.record_layout import (

@@ -28,7 +28,7 @@ from state_pipelines.serializers.tree import StateKind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from state_pipelines.codecs.programs.program import Wanted
+    from state_pipelines.codecs.programs import Wanted
 
 Positions = npt.NDArray[np.int64]
 _Spans = Callable[["RecordRows"], tuple[npt.NDArray[np.uint8], Positions, Positions]]

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from state_pipelines.binary.compiled import njit
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.programs.program import Encoded, compile_layout, decode_sequence, smallest_size
-from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.programs import Encoded, compile_layout, decode_sequence, smallest_size
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import (
     EDITED_METADATA,

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.programs.array_builders import ArrayBuilder, ListBuilder, SpanBuilder, StructBuilder
-from state_pipelines.codecs.programs.program import (
+from state_pipelines.codecs.array_builders import ArrayBuilder, ListBuilder, SpanBuilder, StructBuilder
+from state_pipelines.codecs.programs import (
     LayoutProgram,
     compile_layout,
     decode_spans,
@@ -25,7 +25,7 @@ from state_pipelines.codecs.programs.program import (
     fill_sequences,
     measure_sequence,
 )
-from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues, derive_layout, fixed_length
 from state_pipelines.errors import FormatError, UnsupportedError, Where
 from state_pipelines.keyed.key_groups import key_group_prefix_size

@@ -24,7 +24,7 @@ from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import ColumnCodec, Decoded, explain, plan_columns
 from state_pipelines.codecs.layout import LayoutContext
 from state_pipelines.codecs.logical_values import conform, dense_offsets
-from state_pipelines.codecs.programs.program import Encoded, Wanted, below
+from state_pipelines.codecs.programs import Encoded, Wanted, below
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError, at
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.kernels import find_changes, match_prefix

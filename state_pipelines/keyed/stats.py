@@ -20,7 +20,7 @@ import numpy.typing as npt
 from state_pipelines.binary.compiled import copy, njit
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import explain
-from state_pipelines.codecs.scalar.codec import unknown_class
+from state_pipelines.codecs.scalar import unknown_class
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.heap_entries import find_opaque
 from state_pipelines.keyed.kernels import mix_bytes, same_bytes

@@ -23,11 +23,10 @@ from state_pipelines.metadata import CheckpointMetadata, CheckpointProperties, l
 from state_pipelines.metadata.checkpoint import SavepointFormatType, make_savepoint_properties
 from state_pipelines.metadata.handles import KeyedStateHandle, KeyGroupsSavepointStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.streams import open_stream
-from state_pipelines.operations.choices import parse_choice
 from state_pipelines.operations.inspect import FORST, find_keyed_formats
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.local_processes import choose_runner
-from state_pipelines.operations.models import OperationModel
+from state_pipelines.operations.models import OperationModel, parse_choice
 from state_pipelines.operations.proofs import (
     DifferingRecord,
     ProofReport,

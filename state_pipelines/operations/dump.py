@@ -36,7 +36,7 @@ from state_pipelines.codecs.columns import explain
 from state_pipelines.codecs.java import Undecoded
 from state_pipelines.codecs.json import Json, access_times, to_json, value_json
 from state_pipelines.codecs.pickles import Pickled, is_pickle
-from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import complete, derive_layout
 from state_pipelines.connectors.registry import LIST_INDEX
 from state_pipelines.errors import (

@@ -1,7 +1,7 @@
-"""Models of operations: what can be asked of one is declared once, by the fields of a pydantic model.
+"""Models of operations: their fields are options of commands, keywords, requests, and configurations of runs.
 
 A field is a name in a request file, a keyword argument of the library, and an entry of the JSON schema; `options` of a
-model are those of its command (`cli.model_options`), and its plain fields those of the configuration of a run
+model are those of its command (`cli.options`), and its plain fields those of the configuration of a run
 (`dagster.flink_asset`). The docstring of a field is its description in all of them.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import EnumType
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
@@ -19,6 +19,7 @@ from state_pipelines.redaction import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from enum import Enum
 
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
@@ -289,3 +290,24 @@ def _find_model(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseM
 
 def _find_field(model: type[BaseModel], name: str) -> FieldInfo:
     return next(field for own, field in model.model_fields.items() if name in (own, name_field(own, field)))
+
+
+Choice = TypeVar("Choice", bound="Enum")
+
+
+def parse_choice(choices: type[Choice], value: Choice | str, what: str) -> Choice:
+    """The choice that a word names.
+
+    Args:
+        choices: an enum whose values are the words.
+        value: a word, or the choice itself.
+        what: what is chosen, for the error.
+
+    Raises:
+        UsageError: there is no such choice.
+    """
+    try:
+        return choices(value)
+    except ValueError:
+        known = ", ".join(str(each.value) for each in choices)
+        raise UsageError(f"{value!r} is no {what}", hint=f"Choose from {known}") from None

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, Where
-from state_pipelines.rocksdb.blocks import TRAILER_SIZE, decode_blocks, verify_blocks
 from state_pipelines.rocksdb.kernels import (
     BAD_BLOCK,
     HAS_MERGES,
@@ -36,13 +35,16 @@ from state_pipelines.rocksdb.kernels import (
     write_resolved,
 )
 from state_pipelines.rocksdb.table import (
+    TRAILER_SIZE,
     RangeTombstone,
     Table,
     check_entries,
     check_keys,
+    decode_blocks,
     find_blocks,
     find_tail_size,
     open_table,
+    verify_blocks,
 )
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.reading import read_ahead

@@ -11,7 +11,7 @@ import numpy as np
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import explain
-from state_pipelines.codecs.scalar.codec import read_value, unknown_class
+from state_pipelines.codecs.scalar import read_value, unknown_class
 from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.errors import FormatError, UnsupportedError, Where, at
 from state_pipelines.keyed.heap_entries import has_opaque

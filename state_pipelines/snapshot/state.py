@@ -20,7 +20,7 @@ import pyarrow as pa
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.pickles import is_pickle
-from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.serializers import tree

@@ -24,7 +24,7 @@ from state_pipelines.metadata import find_operator_id
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult, plan_bootstrap
 from state_pipelines.operations.bootstrap.encoding import write_together
 from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, STATE_KEY, SUBTASK, NewOperator, NewState
-from state_pipelines.operations.choices import parse_choice
+from state_pipelines.operations.models import parse_choice
 from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.savepoint_plan import make_layouts

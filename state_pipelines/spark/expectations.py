@@ -46,9 +46,8 @@ from state_pipelines.operations.proofs import (
     choose_examples,
     to_plain,
 )
-from state_pipelines.operations.python_files import run_python_file
 from state_pipelines.spark.operator_state import read_rows
-from state_pipelines.storage.documents import compose_yaml, parse_yaml, read_given_text
+from state_pipelines.storage.documents import compose_yaml, parse_yaml, read_given_text, run_python_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -16,7 +16,7 @@ from state_pipelines.errors import StateError
 from state_pipelines.serializers.table_runtime import MAX_LENGTH
 from state_pipelines.serializers.tree import LogicalType
 from state_pipelines.sql.compiled_plans import read_type
-from state_pipelines.sql.expressions import find_column, find_function, render_aggregate
+from state_pipelines.sql.lineage import find_column, find_function, render_aggregate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -13,15 +13,16 @@ from typing import Any
 
 from state_pipelines.errors import UsageError
 from state_pipelines.sql.compiled_plans import Plan, PlanNode, list_mappings
-from state_pipelines.sql.expressions import find_column, render_sort
 from state_pipelines.sql.lineage import (
     SECOND_PHASES,
     Lineage,
     describe_node,
     find_arguments,
+    find_column,
     find_conditions,
     find_join_times,
     find_table,
+    render_sort,
     trace_lineage,
     without_filters,
 )

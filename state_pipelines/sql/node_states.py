@@ -22,13 +22,13 @@ from state_pipelines.sql.accumulators import (
     make_unique,
 )
 from state_pipelines.sql.compiled_plans import Plan, PlanNode, list_mappings, read_type, reading_fields
-from state_pipelines.sql.expressions import digest
 from state_pipelines.sql.lineage import (
     FIRST_PHASES,
     INCREMENTAL,
     PASSED,
     SECOND_PHASES,
     Lineage,
+    digest,
     find_arguments,
     trace_lineage,
     walk_up,

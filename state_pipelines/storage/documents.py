@@ -1,8 +1,9 @@
-"""Files that people write: read from the local disk, and as YAML with bounded depth and one kind of error."""
+"""Documents of users: YAML and JSON with limits and positions, and Python files that define one variable."""
 
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -261,3 +262,26 @@ def read_given_text(path: str | Path, what: str, *, most: int = MOST_TEXT, kind:
         return read_given_file(path, what, most=most, kind=kind).decode()
     except UnicodeDecodeError as error:
         raise kind(f"{what} is not UTF-8: {error}", where=Where(file=str(path))) from None
+
+
+def run_python_file(path: Path | str, name: str, *, kind: type[StateError] = UsageError, hint: str = "") -> object:
+    """Run a file and return a variable that it defines.
+
+    Args:
+        path: the file.
+        name: of the variable.
+        kind: class of the error.
+        hint: an example of the variable, for the error.
+
+    Raises:
+        StateError: of `kind`; the file cannot be run, or does not define the variable.
+    """
+    where = Where(file=str(path))
+    try:
+        found = runpy.run_path(str(path))
+    except Exception as error:
+        # The file is code of the user, which may raise anything.
+        raise kind(f"the file cannot be run: {type(error).__name__}: {error}", where=where) from error
+    if name not in found:
+        raise kind(f"the file does not define {name}", where=where, hint=hint)
+    return found[name]

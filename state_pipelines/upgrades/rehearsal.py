@@ -12,8 +12,6 @@ from state_pipelines.errors import ClusterError, ProofError, StateError
 from state_pipelines.flink.cluster import POLL_SECONDS, JobStatus, find_job, runs_all_tasks
 from state_pipelines.storage import join, resolve
 from state_pipelines.storage.files import is_directory, remove_directory, remove_file
-from state_pipelines.upgrades.cluster_connections import connect_clusters, connect_spare
-from state_pipelines.upgrades.down_time import predict_down_time
 from state_pipelines.upgrades.state_changes import (
     locate_plan,
     make_submission,
@@ -26,18 +24,19 @@ from state_pipelines.upgrades.state_changes import (
 from state_pipelines.upgrades.upgrade_plan import (
     check_clusters,
     check_job,
+    predict_down_time,
     take_savepoint,
 )
 from state_pipelines.upgrades.upgrade_records import find_records
 from state_pipelines.upgrades.upgrade_request import UpgradeRequest, load_upgrade_request
-from state_pipelines.upgrades.upgrade_run import describe_failure
+from state_pipelines.upgrades.upgrade_run import connect_clusters, connect_spare, describe_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from state_pipelines.flink.cluster import FlinkCluster
-    from state_pipelines.upgrades.down_time import DownTime
     from state_pipelines.upgrades.state_changes import StateChange
+    from state_pipelines.upgrades.upgrade_plan import DownTime
 
 
 @dataclass(frozen=True)

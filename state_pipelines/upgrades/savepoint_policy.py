@@ -55,8 +55,7 @@ from state_pipelines.redaction import redact
 from state_pipelines.storage import join, list_directory, parse_path_mapping, read_file, replace_file, resolve
 from state_pipelines.storage.files import is_directory, remove_file
 from state_pipelines.storage.locations import is_below
-from state_pipelines.upgrades.leases import hold_lease
-from state_pipelines.upgrades.upgrade_records import find_records
+from state_pipelines.upgrades.upgrade_records import find_records, hold_lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

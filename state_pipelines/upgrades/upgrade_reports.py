@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.upgrades.down_time import measure_down_time
+from state_pipelines.upgrades.upgrade_plan import measure_down_time
 from state_pipelines.upgrades.upgrade_records import Step, UpgradeOutcome
 from state_pipelines.upgrades.upgrade_request import Need
 

@@ -1,4 +1,4 @@
-"""The steps of an upgrade, each of which continues where a killed process has left it, and the way back.
+"""`upgrade`: a running job from its old program to the new one, step by step, or back.
 
 Until the job has stopped, a failure leaves it as it is. After that the old program is started again from its savepoint
 whatever has failed, unless the new one runs. A step first looks which of the jobs of the upgrade there are, by their
@@ -10,22 +10,17 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.errors import ClusterError, NotFoundError, StateError, StorageError, UsageError
 from state_pipelines.flink.checkpoint_failures import find_root_cause
-from state_pipelines.flink.cluster import (
-    POLL_SECONDS,
-    JobStatus,
-    SavepointRequest,
-    TriggerStatus,
-    runs_all_tasks,
-)
+from state_pipelines.flink.cluster import POLL_SECONDS, JobStatus, SavepointRequest, TriggerStatus, runs_all_tasks
+from state_pipelines.flink.connections import connect
 from state_pipelines.operations.retention import pin_snapshot, unpin_snapshot
 from state_pipelines.storage import Location, resolve
 from state_pipelines.storage.locations import is_below
 from state_pipelines.storage.snapshot_writer import find_snapshots
-from state_pipelines.upgrades.leases import LeaseLostError
 from state_pipelines.upgrades.state_changes import (
     make_submission,
     map_from_cluster,
@@ -37,23 +32,26 @@ from state_pipelines.upgrades.state_changes import (
     stage_plan,
     write_change,
 )
-from state_pipelines.upgrades.upgrade_records import Step, UpgradeOutcome
-from state_pipelines.upgrades.upgrade_request import fingerprint
+from state_pipelines.upgrades.upgrade_plan import plan_upgrade
+from state_pipelines.upgrades.upgrade_records import (
+    LeaseLostError,
+    Step,
+    UpgradeOutcome,
+    UpgradeRecord,
+    find_records,
+    hold_lease,
+)
+from state_pipelines.upgrades.upgrade_reports import UpgradeReport, report_plan, report_record, report_undecided
+from state_pipelines.upgrades.upgrade_request import UpgradeRequest, fingerprint, load_upgrade_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state_pipelines.flink.cluster import (
-        CheckpointStatistics,
-        FlinkCluster,
-        JobFailure,
-        JobLoad,
-        SavepointProgress,
-    )
-    from state_pipelines.upgrades.leases import Lease
+    from state_pipelines.flink.cluster import CheckpointStatistics, FlinkCluster, JobFailure, JobLoad, SavepointProgress
     from state_pipelines.upgrades.state_changes import StateChange
-    from state_pipelines.upgrades.upgrade_records import RecordDirectory, UpgradeRecord
-    from state_pipelines.upgrades.upgrade_request import Program, UpgradeRequest
+    from state_pipelines.upgrades.upgrade_plan import UpgradePlan
+    from state_pipelines.upgrades.upgrade_records import Lease, RecordDirectory
+    from state_pipelines.upgrades.upgrade_request import Program
 
 Answer = TypeVar("Answer")
 
@@ -658,3 +656,151 @@ def describe_failure(failures: tuple[JobFailure, ...]) -> str:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def connect_clusters(request: UpgradeRequest) -> tuple[FlinkCluster, FlinkCluster]:
+    """Connect to the cluster of the old program and to that of the new one, which may be the same.
+
+    Raises:
+        UsageError: a setting is wrong.
+    """
+    directory = Path(request.directory)
+    old = connect(request.cluster, directory)
+    return old, connect(request.settings.cluster, directory) if request.settings.cluster else old
+
+
+def connect_spare(request: UpgradeRequest) -> FlinkCluster | None:
+    """Connect to the cluster of rehearsals; None without one.
+
+    Raises:
+        UsageError: a setting is wrong.
+    """
+    settings = request.settings.rehearsal_cluster
+    return connect(settings, Path(request.directory)) if settings else None
+
+
+def upgrade(
+    job: UpgradeRequest | str,
+    *,
+    clusters: tuple[FlinkCluster, FlinkCluster] | None = None,
+    approve: str | None = None,
+    plan_only: bool = False,
+    sleep: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+    report: Callable[[str], object] = lambda text: None,
+) -> UpgradeReport:
+    """Upgrade a running job, or continue an upgrade that was interrupted.
+
+    Args:
+        job: the job, or the path of its `JOB.yaml`.
+        clusters: of the old and of the new program; by default those that the job names.
+        approve: fingerprint of the plan that may be carried out whatever the policy of the job says.
+        plan_only: stop nothing, and report what would happen.
+        sleep: waits between two polls.
+        clock: seconds that only grow.
+        report: gets a line for each step.
+
+    Raises:
+        UsageError: the job is not described completely, or another process upgrades it.
+        NotFoundError: the cluster has no such job.
+        ClusterError: the cluster cannot be reached, before anything was stopped.
+        StateError: records or revisions cannot be read.
+    """
+    request = load_upgrade_request(job) if isinstance(job, str) else job
+    old, new = clusters or connect_clusters(request)
+    records = find_records(request.results, request.name)
+    if plan_only:
+        unfinished = records.find_unfinished()
+        if unfinished is not None:
+            raise UsageError(
+                f"an upgrade of {request.name} is not decided yet ({unfinished.id})",
+                hint="Run it without --plan, which continues it",
+            )
+        return report_plan(request, plan_upgrade(request, old, new, records, sleep=sleep), is_wanted=True)
+    with hold_lease(records.location, request.name) as lease:
+        record, plan = records.find_unfinished(), None
+        if record is None:
+            done = find_done(request, new, records)
+            if done is not None:
+                return report_record(request, done, None)
+            plan = plan_upgrade(request, old, new, records, sleep=sleep)
+            refusal = refuse_plan(request, plan, records, approve)
+            if refusal is not None:
+                return refusal
+            record = begin_record(plan, records)
+        run = UpgradeRun(request, old, new, records, lease, record, sleep=sleep, clock=clock, report=report)
+        require_same_programs(request, record)
+        try:
+            return report_record(request, run.finish(), plan)
+        except UndecidedError as error:
+            return report_undecided(request, run.record, error, plan)
+
+
+def refuse_plan(
+    request: UpgradeRequest, plan: UpgradePlan, records: RecordDirectory, approve: str | None
+) -> UpgradeReport | None:
+    """Report why a plan is not carried out; None if it is.
+
+    Raises:
+        UsageError: another plan was approved.
+        StorageError: the approval cannot be read or written.
+    """
+    if plan.refusals:
+        return report_plan(request, plan, is_wanted=False)
+    if approve is not None:
+        if approve != plan.fingerprint:
+            raise UsageError(
+                f"the plan is {plan.fingerprint}, not {approve}: something of it has changed",
+                hint=f"Read it again: state-pipelines upgrade {request.file} --plan",
+            )
+        records.approve(approve, "the command")
+    elif plan.to_approve and not records.is_approved(plan.fingerprint):
+        return report_plan(request, plan, is_wanted=False)
+    return None
+
+
+def find_done(request: UpgradeRequest, cluster: FlinkCluster, records: RecordDirectory) -> UpgradeRecord | None:
+    """Find the upgrade that has started the very program that is asked for; None unless its job runs.
+
+    Raises:
+        ClusterError: the cluster cannot be reached.
+        StateError: a record or a jar cannot be read.
+    """
+    last = records.find_last()
+    if last is None or last.outcome is not UpgradeOutcome.UPGRADED:
+        return None
+    if last.plan.get("programs") != fingerprint(request.describe_change()):
+        return None
+    try:
+        status = cluster.read_status(last.make_id("new"))
+    except NotFoundError:
+        return None
+    return None if status.is_terminal else last
+
+
+def begin_record(plan: UpgradePlan, records: RecordDirectory) -> UpgradeRecord:
+    """Write the record of a new upgrade.
+
+    Raises:
+        StorageError: the storage refuses.
+    """
+    number = len(records.list_records())
+    mark = fingerprint([plan.job, plan.old_job, plan.fingerprint, number])[:12]
+    created = datetime.now(UTC).isoformat(timespec="microseconds")
+    record = UpgradeRecord(mark, plan.job, created, plan.old_job, plan.fingerprint, plan.to_json())
+    records.write(record)
+    return record
+
+
+def require_same_programs(request: UpgradeRequest, record: UpgradeRecord) -> None:
+    """Make sure that an upgrade is continued with the programs that it was begun with.
+
+    Raises:
+        UsageError: they are others.
+    """
+    if record.plan.get("programs") != fingerprint(request.describe_change()):
+        raise UsageError(
+            f"upgrade {record.id} of {record.job}, begun {record.created}, is not decided, and it was planned with "
+            "other programs",
+            hint="Continue it with the description of the job that it was begun with",
+        )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from state_pipelines.backends.entry_store import KeyContext
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.keyed.hashing.value_hashes import make_key_hasher

@@ -8,7 +8,7 @@ from hypothesis import given
 from state_pipelines.backends.entry_store import make_codec, make_head_measure
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.errors import FormatError, ValueRangeError
 from tests.codecs.strategies import cases
 

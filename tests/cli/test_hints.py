@@ -14,7 +14,7 @@ import pytest
 
 import state_pipelines
 from state_pipelines.cli.commands import COMMANDS, load_command
-from state_pipelines.cli.upgrade import SETTINGS, name_settings
+from state_pipelines.cli.running_jobs import SETTINGS, name_settings
 from state_pipelines.operations.migration.step_entries import STEPS
 
 if TYPE_CHECKING:

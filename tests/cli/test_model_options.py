@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from pydantic import Field, create_model
 
-from state_pipelines.cli.model_options import add_options, model_options
+from state_pipelines.cli.options import add_options, model_options
 from state_pipelines.dagster.flink_asset import list_changed, make_config
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapRequest

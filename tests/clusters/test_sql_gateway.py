@@ -10,8 +10,7 @@ from state_pipelines.errors import ClusterError, UnsupportedError
 from state_pipelines.flink.cluster import Submission
 from state_pipelines.flink.connections import connect
 from state_pipelines.flink.http_client import HttpClient
-from state_pipelines.flink.rest_cluster import RestCluster
-from state_pipelines.flink.sql_gateway import SqlGateway
+from state_pipelines.flink.rest_cluster import RestCluster, SqlGateway
 from tests.clusters.servers import BREAK, Server, serving
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.java import NANOS_OF_DAY
-from state_pipelines.codecs.programs.program import smallest_size
+from state_pipelines.codecs.programs import smallest_size
 
 MAX_DEPTH = 3
 ROW_KINDS = ("+I", "-U", "+U", "-D")

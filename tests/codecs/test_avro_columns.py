@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.avro import AvroBranch, AvroEnum, AvroMap, AvroRecord
-from state_pipelines.codecs.programs.program import arrow_type, compile_layout, decode_spans, encode_array
-from state_pipelines.codecs.scalar.codec import write_value
+from state_pipelines.codecs.programs import arrow_type, compile_layout, decode_spans, encode_array
+from state_pipelines.codecs.scalar import write_value
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 from state_pipelines.serializers import tree
 from tests.codecs.guarded import guarded

@@ -16,7 +16,7 @@ from state_pipelines.codecs.beam import BlockList
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.java import Undecoded
 from state_pipelines.codecs.json import to_json
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, fixed_length
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 from state_pipelines.keyed.hashing.value_hashes import Hasher

@@ -26,8 +26,8 @@ from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.java import MAX_BYTES, TypedValue, java_value, twos_complement
 from state_pipelines.codecs.json import value_json
 from state_pipelines.codecs.kryo.values import LEAVES_5
-from state_pipelines.codecs.programs.program import compile_layout, decode_spans, encode_array
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.programs import compile_layout, decode_spans, encode_array
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.errors import UnsupportedError, ValueRangeError
 from tests.codecs.kryo_graphs import varint
 

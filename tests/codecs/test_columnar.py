@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.programs.program import (
+from state_pipelines.codecs.programs import (
     arrow_type,
     compile_layout,
     decode_sequence,
     decode_spans,
     encode_array,
 )
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError
 from tests.codecs.guarded import guarded
 from tests.codecs.strategies import ALL_LAYOUTS, KNOWN_ENDS, SPAN_BOUND, cases, to_arrow_value

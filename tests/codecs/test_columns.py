@@ -25,7 +25,7 @@ from state_pipelines.codecs.java import (
 from state_pipelines.codecs.json import dumps, to_json
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.layout import PojoObject, PojoVariant, Primitive, PrimitiveKind
-from state_pipelines.codecs.scalar.codec import write_value
+from state_pipelines.codecs.scalar import write_value
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.serializers import tree
 

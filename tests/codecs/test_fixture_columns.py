@@ -15,7 +15,7 @@ from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.avro import AvroBranch, AvroEnum, AvroMap, AvroRecord
 from state_pipelines.codecs.binary_rows import BinaryRowValue, TimestampValue
 from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.keyed_state import KeyedState
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.columns import KernelCodec, plan_columns
 from state_pipelines.codecs.layout import JavaText, Optional, Primitive, PrimitiveKind, Struct
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.errors import FormatError, StateError, ValueRangeError
 
 ENTRY = Struct((("name", JavaText()), ("count", Primitive(PrimitiveKind.I32))))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.programs.program import arrow_type, compile_layout, decode_spans, encode_array
+from state_pipelines.codecs.programs import arrow_type, compile_layout, decode_spans, encode_array
 from state_pipelines.errors import FormatError, StateError, ValueRangeError
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.kernels import opcodes as op
-from state_pipelines.codecs.programs.program import arrow_type, compile_layout, decode_sequence, smallest_size
+from state_pipelines.codecs.programs import arrow_type, compile_layout, decode_sequence, smallest_size
 from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.serializers import build, tree
 

@@ -10,7 +10,7 @@ import pytest
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 from state_pipelines.serializers.python_types import parse_python_type

@@ -9,7 +9,7 @@ import pytest
 
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, ValueRangeError
 
 I32, I64, TEXT = lay.Primitive(lay.PrimitiveKind.I32), lay.Primitive(lay.PrimitiveKind.I64), lay.Text()

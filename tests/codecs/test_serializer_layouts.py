@@ -17,7 +17,7 @@ from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.binary_rows import BinaryRowValue, TimestampValue
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.java import Undecoded
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses, derive_layout, fixed_length
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.serializers import build, tree

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.binary_rows import BinaryRowValue, TimestampValue
-from state_pipelines.codecs.programs.program import (
+from state_pipelines.codecs.programs import (
     arrow_type,
     compile_layout,
     decode_sequence,
     decode_spans,
     encode_array,
 )
-from state_pipelines.codecs.scalar.codec import write_value
+from state_pipelines.codecs.scalar import write_value
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, ValueRangeError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.tree import LogicalType

@@ -6,7 +6,7 @@ import pytest
 
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.kryo import dump_classes, load_classes
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, complete, declare_subclasses, derive_layout
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.serializers.build import basic, enum, pojo

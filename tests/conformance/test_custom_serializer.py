@@ -28,10 +28,10 @@ import json, sys
 import numpy as np
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.binary.data_views import Writer
-from state_pipelines.codecs.programs.program import decode_spans, encode_array
+from state_pipelines.codecs.programs import decode_spans, encode_array
 from state_pipelines.codecs.json import to_json
-from state_pipelines.codecs.programs.program import compile_layout
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.programs import compile_layout
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, fixed_length
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers.compatibility import resolve

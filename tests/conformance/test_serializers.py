@@ -18,7 +18,7 @@ from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.avro import AvroRecord
 from state_pipelines.codecs.java import ObjectValue, TypedValue, Undecoded, java_value
 from state_pipelines.codecs.kryo import load_classes
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 

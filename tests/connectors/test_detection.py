@@ -18,14 +18,14 @@ from state_pipelines.connectors import (
     versioned_state,
     write_coordinator,
 )
-from state_pipelines.connectors.committers import (
+from state_pipelines.connectors.kafka import KafkaCommittable, TwoPhaseCommitState, write_kafka_committable
+from state_pipelines.connectors.registry import ConnectorStateKind, Versioned
+from state_pipelines.connectors.sinks import (
     CheckpointCommittables,
     CommitRequest,
     Committables,
     SubtaskCommittables,
 )
-from state_pipelines.connectors.kafka import KafkaCommittable, TwoPhaseCommitState, write_kafka_committable
-from state_pipelines.connectors.registry import ConnectorStateKind, Versioned
 from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic

@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 
 from state_pipelines.connectors import ConnectorState, detect, encode_elements, read_coordinator, write_coordinator
-from state_pipelines.connectors.committers import CheckpointCommittables, Committables
-from state_pipelines.connectors.file_sink import (
+from state_pipelines.connectors.base_sources import (
+    FileSplit,
+    FlinkPath,
+    HybridSplit,
+    NumberSequenceSplit,
+    PendingFileSplits,
+)
+from state_pipelines.connectors.registry import Versioned, read_versioned_array
+from state_pipelines.connectors.sinks import (
+    CheckpointCommittables,
+    Committables,
     FileBucket,
     InProgressFile,
     PendingFile,
@@ -14,10 +23,6 @@ from state_pipelines.connectors.file_sink import (
     read_file_committable,
     write_file_committable,
 )
-from state_pipelines.connectors.file_source import FileSplit, FlinkPath, PendingFileSplits
-from state_pipelines.connectors.hybrid_source import HybridSplit
-from state_pipelines.connectors.number_sequence import NumberSequenceSplit
-from state_pipelines.connectors.registry import Versioned, read_versioned_array
 from tests.connectors.vectors import BYTES, RELEASES, flink_bytes, wrap
 from tests.serializers.literals import i32
 

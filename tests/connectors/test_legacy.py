@@ -4,7 +4,7 @@ import pytest
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.connectors import ConnectorState, decode_splits, detect, encode_elements
-from state_pipelines.connectors.legacy_sources import LegacyKafkaOffset
+from state_pipelines.connectors.list_state_sources import LegacyKafkaOffset
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, pojo, tuple_of
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.connectors.file_sink import (
+from state_pipelines.connectors.registry import Versioned
+from state_pipelines.connectors.sinks import (
     FileBucket,
     FileCommittable,
     InProgressFile,
@@ -22,7 +23,6 @@ from state_pipelines.connectors.file_sink import (
     write_pending_file,
     write_recoverable,
 )
-from state_pipelines.connectors.registry import Versioned
 from state_pipelines.errors import FormatError
 from tests.connectors.vectors import i64, versioned
 from tests.serializers.literals import i32, utf

@@ -12,7 +12,7 @@ from dagster._core.execution.api import create_execution_plan
 from dagster._core.loader import LoadingContextForTest
 
 from state_pipelines.dagster import FlinkJob
-from state_pipelines.dagster.assets.flink_job import describe_savepoint
+from state_pipelines.dagster.partitions import describe_savepoint
 from state_pipelines.dagster.translation import DESCRIPTION, MIGRATION, NEW_SNAPSHOT, PRIORITY_TAG, TABLES
 from state_pipelines.operations.inventory import SnapshotSummary
 from tests.dagster.conftest import MIGRATIONS, build

@@ -14,7 +14,7 @@ import pytest
 
 from state_pipelines.dagster import FlinkJob
 from state_pipelines.dagster.failures import read_outcome
-from state_pipelines.dagster.sensors.failed_runs import JOB_TAG, REPORTED_TAG, build_failed_runs, post
+from state_pipelines.dagster.sensors import JOB_TAG, REPORTED_TAG, build_failed_runs, post
 from tests.dagster.conftest import build
 from tests.dagster.failing_jobs import execute_failing
 
@@ -233,7 +233,7 @@ def test_a_message_that_the_webhook_refuses_is_sent_again(watched: Watched, monk
         assert watched.evaluate("shop", AUDIT) == "No failed runs"
     assert len(received) == 1
     materialize(watched.instance, fail_asset("shop", "restore_audit"))
-    monkeypatch.setattr("state_pipelines.dagster.sensors.failed_runs._REPEATED_FOR", -1)
+    monkeypatch.setattr("state_pipelines.dagster.sensors._REPEATED_FOR", -1)
     with listen(500) as (watched.webhook, _):
         assert "is not tried again" in watched.evaluate("shop", AUDIT)
         assert watched.evaluate("shop", AUDIT) == "No failed runs"

@@ -16,7 +16,7 @@ import yaml
 
 import state_pipelines as sp
 from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
-from state_pipelines.dagster.assets.checkpoint import _check
+from state_pipelines.dagster.assets.savepoints import _check
 from state_pipelines.dagster.job_settings import StreamSettings, to_cron
 from state_pipelines.dagster.triggers import build_new_input
 from state_pipelines.errors import StateError, UsageError

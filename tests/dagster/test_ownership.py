@@ -16,7 +16,7 @@ import dagster as dg
 import pytest
 
 from state_pipelines.dagster import FlinkJob
-from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
+from state_pipelines.dagster.sensors import build_new_snapshots
 from state_pipelines.dagster.storage import LEASE, RENEWAL, Owner, describe_owner, is_due, take_marker
 from state_pipelines.storage import resolve
 

@@ -10,10 +10,9 @@ from unittest.mock import Mock
 import dagster as dg
 import pytest
 
+from state_pipelines.dagster import sensors
 from state_pipelines.dagster.assets.savepoints import RescaleConfig
-from state_pipelines.dagster.request_runs import plan_run
-from state_pipelines.dagster.sensors import requests as sensors
-from state_pipelines.dagster.sensors.requests import REQUEST_TAG
+from state_pipelines.dagster.sensors import REQUEST_TAG, plan_run
 from state_pipelines.errors import StorageError
 from state_pipelines.operations.inventory import update_inventory
 from state_pipelines.operations.requests import list_requests
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.dagster import FlinkJob
-    from state_pipelines.dagster.request_runs import Plan
+    from state_pipelines.dagster.sensors import Plan
     from state_pipelines.operations.requests import Request, RequestFile
     from tests.dagster.conftest import Deployment
 
@@ -344,7 +343,7 @@ def test_an_unexpected_error_concerns_one_request(requests: Requests, monkeypatc
 
 
 def test_waiting_requests_do_not_stop_others(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensors, "MOST_PER_TICK", 1)
+    monkeypatch.setattr(sensors, "MOST_REQUESTS_PER_TICK", 1)
     for name in ("a", "b"):
         requests.write(f"{name}.yaml", f"{{operation: verify, snapshot: to-come-{name}}}")
     requests.tick()

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from state_pipelines.dagster import FlinkJob, apply_retention, pin, verify
 from state_pipelines.dagster import plan_retention as plan_retention_op
 from state_pipelines.dagster.job_settings import PlanApplication
-from state_pipelines.dagster.request_runs import plan_run
+from state_pipelines.dagster.sensors import plan_run
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.requests import parse_request
 from state_pipelines.operations.retention import list_quarantine, plan_retention

@@ -13,11 +13,10 @@ import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
 
-from state_pipelines.dagster import FlinkJob
+from state_pipelines.dagster import FlinkJob, sensors
 from state_pipelines.dagster.job import Thresholds
 from state_pipelines.dagster.job_settings import Watch
-from state_pipelines.dagster.sensors import new_snapshots
-from state_pipelines.dagster.sensors.new_snapshots import MOST_PER_TICK, build_new_snapshots
+from state_pipelines.dagster.sensors import MOST_SNAPSHOTS_PER_TICK, build_new_snapshots
 from state_pipelines.errors import NotFoundError
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.operations.inventory import parse_partition_key, update_inventory
@@ -222,9 +221,9 @@ def test_results_are_not_taken_for_snapshots(watcher: Watcher) -> None:
 
 
 def test_one_tick_takes_up_a_bounded_number(watcher: Watcher) -> None:
-    for number in range(MOST_PER_TICK + 2):
+    for number in range(MOST_SNAPSHOTS_PER_TICK + 2):
         watcher.copy("2.2", f"chk-{number}")
-    assert [len(watcher.tick()) for _ in range(3)] == [MOST_PER_TICK, 2, 0]
+    assert [len(watcher.tick()) for _ in range(3)] == [MOST_SNAPSHOTS_PER_TICK, 2, 0]
 
 
 def test_the_newest_come_first_when_time_is_short(watcher: Watcher) -> None:
@@ -499,7 +498,7 @@ def test_the_sensor_reports_the_inventory_when_it_has_changed_and_every_hour(
     watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    monkeypatch.setattr(new_snapshots, "datetime", Mock(now=lambda _: now, fromisoformat=datetime.fromisoformat))
+    monkeypatch.setattr(sensors, "datetime", Mock(now=lambda _: now, fromisoformat=datetime.fromisoformat))
 
     def count_reports(minutes: int) -> int:
         nonlocal now

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from state_pipelines.dagster import FlinkJob
-from state_pipelines.dagster.request_runs import plan_run
-from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
+from state_pipelines.dagster.sensors import build_new_snapshots, plan_run
 from state_pipelines.dagster.sql_queries import build_new_query, identify_queries
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.requests import parse_request

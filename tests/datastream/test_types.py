@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_pipelines.binary.data_views import Reader, Writer
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.datastream import Instant, Row, RowKind, Types
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError

@@ -20,7 +20,7 @@ from unittest.mock import patch
 from state_pipelines.cli import main
 from state_pipelines.flink import connections
 from state_pipelines.operations.write.transaction import SnapshotTransaction
-from state_pipelines.upgrades import cluster_connections
+from state_pipelines.upgrades import upgrade_run
 from state_pipelines.upgrades.upgrade_records import RecordDirectory, UpgradeRecord
 
 VERBS = ("trigger_savepoint", "start", "cancel")
@@ -86,7 +86,7 @@ def run(boundaries: Boundaries, job: str) -> None:
         boundaries.reach("after the publication")
 
     with (
-        patch.object(cluster_connections, "connect", lambda *given: KilledCluster(connect(*given), boundaries)),
+        patch.object(upgrade_run, "connect", lambda *given: KilledCluster(connect(*given), boundaries)),
         patch.object(RecordDirectory, "write", write_or_die),
         patch.object(SnapshotTransaction, "commit", commit_or_die),
     ):

@@ -12,8 +12,8 @@ import pytest
 from state_pipelines.flink.cluster import JobStatus, SavepointRequest, Submission, wait_for_savepoint
 from state_pipelines.flink.connections import connect
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.upgrades.job_upgrade import upgrade
 from state_pipelines.upgrades.upgrade_reports import Result
+from state_pipelines.upgrades.upgrade_run import upgrade
 from tests.flink.clusters import running_cluster
 from tests.flink.harness import VERSIONS, install_libraries
 from tests.flink.sql_gateways import running_gateway

@@ -17,10 +17,10 @@ from state_pipelines.flink.cluster import (
 )
 from state_pipelines.flink.connections import connect
 from state_pipelines.flink.status import status
-from state_pipelines.upgrades.job_upgrade import upgrade
 from state_pipelines.upgrades.rehearsal import rehearse
 from state_pipelines.upgrades.upgrade_reports import Result
 from state_pipelines.upgrades.upgrade_request import load_upgrade_request
+from state_pipelines.upgrades.upgrade_run import upgrade
 from tests.flink.clusters import RunningCluster, make_jar, running_cluster
 from tests.flink.harness import VERSIONS
 from tests.flink.jobs import Job

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from state_pipelines.binary.data_views import Writer
-from state_pipelines.codecs.scalar.codec import write_value
+from state_pipelines.codecs.scalar import write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.keyed.changelog.changes import (
     METADATA_KEY_GROUP,

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from state_pipelines.codecs.programs.program import arrow_type
+from state_pipelines.codecs.programs import arrow_type
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError
 from state_pipelines.keyed.canonical import open_canonical

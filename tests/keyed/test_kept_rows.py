@@ -11,7 +11,7 @@ import pytest
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.kryo import load_classes
-from state_pipelines.codecs.scalar.codec import write_value
+from state_pipelines.codecs.scalar import write_value
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed.record_layout import KeyedLayout
 from state_pipelines.keyed.state_table import KeyedTable, RecordEncoder, TableOptions

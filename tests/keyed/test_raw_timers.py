@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.json import to_json
-from state_pipelines.codecs.programs.program import Encoded
-from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.programs import Encoded
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError
 from state_pipelines.keyed.keyed_file import RecordContext

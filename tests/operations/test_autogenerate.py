@@ -10,8 +10,7 @@ import yaml
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.check.check import check_jobs
-from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Subject, describe_job
-from state_pipelines.operations.jobs.retyped_job import replace_type
+from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Subject, describe_job, replace_type
 from state_pipelines.operations.migration.drafting import (
     Draft,
     draft_from_report,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.javaclasses import ClassPath
 from state_pipelines.operations.check.check import check, check_jobs
 from state_pipelines.operations.check.check_report import CheckVerdict
-from state_pipelines.operations.jobs.job_state import describe_job
-from state_pipelines.operations.jobs.retyped_job import declare_type, extract_types
+from state_pipelines.operations.jobs.job_state import declare_type, describe_job, extract_types
 from state_pipelines.snapshot import open_snapshot
 from tests.conformance.test_pyflink import SAVEPOINT, open_typed
 

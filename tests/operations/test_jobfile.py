@@ -15,8 +15,11 @@ from state_pipelines.errors import NotFoundError, StateError, UsageError
 from state_pipelines.javaclasses import ClassPath, GivenClass, JavaClass, open_class_path
 from state_pipelines.operations.check.check import CheckReport, CheckVerdict, StateCheck, check_jobs
 from state_pipelines.operations.jobs.job_files import load_job
-from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject
-from state_pipelines.operations.jobs.retyped_job import (
+from state_pipelines.operations.jobs.job_state import (
+    JobDescription,
+    JobOperator,
+    JobState,
+    Subject,
     extract_types,
     list_assumed,
     payload_of,

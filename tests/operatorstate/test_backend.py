@@ -16,7 +16,7 @@ from state_pipelines import operatorstate
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.binary.snappy_frames import STREAM_ID, compress_chunks, iter_chunks
 from state_pipelines.codecs.kryo import kryo_version
-from state_pipelines.codecs.programs.program import Encoded, compile_layout, encode_array
+from state_pipelines.codecs.programs import Encoded, compile_layout, encode_array
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, NotFoundError, StateError, UnsupportedError, UsageError
 from state_pipelines.metadata.checkpoint import read_metadata

@@ -27,8 +27,8 @@ from state_pipelines.codecs.binary_rows import write_array
 from state_pipelines.codecs.json import dumps, to_json, value_json
 from state_pipelines.codecs.kryo import read_kryo_span
 from state_pipelines.codecs.pickles import Pickled
-from state_pipelines.codecs.programs.program import compile_layout, decode_spans
-from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.programs import compile_layout, decode_spans
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import StateError
 from state_pipelines.metadata import read_metadata

@@ -13,8 +13,9 @@ from state_pipelines.metadata import compute_operator_id, read_metadata
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.operations.dump import dump_state
 from state_pipelines.operations.inspect import inspect
-from state_pipelines.rocksdb import blocks, manifest, table
+from state_pipelines.rocksdb import manifest, table
 from state_pipelines.rocksdb import scans as rocksdb_cache
+from state_pipelines.rocksdb import table as blocks
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.operator_state import InFlightState
 from state_pipelines.snapshot.snapshot import Snapshot

@@ -8,7 +8,7 @@ from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.json import value_json
 from state_pipelines.codecs.messages import MessageFormat, MessageTypes, ThriftFiles
 from state_pipelines.codecs.protobuf import ProtobufTypes
-from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.registry import Versioned, list_codecs, write_array_element, write_versioned_array
 from state_pipelines.errors import StateError

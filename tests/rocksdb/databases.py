@@ -11,9 +11,9 @@ import numpy as np
 from rocksdict import AccessType, BlockBasedOptions, ChecksumType, Options, Rdict
 
 from state_pipelines.metadata.streams import StateStream
-from state_pipelines.rocksdb.blocks import masked_crc32c
 from state_pipelines.rocksdb.manifest import ColumnFamily, read_database
 from state_pipelines.rocksdb.scans import SortedEntries, scan
+from state_pipelines.rocksdb.table import masked_crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

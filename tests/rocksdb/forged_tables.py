@@ -9,8 +9,8 @@ from rocksdict import DBCompressionType, Rdict
 
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.rocksdb import read_database
-from state_pipelines.rocksdb.blocks import masked_crc32c
 from state_pipelines.rocksdb.manifest import Cursor
+from state_pipelines.rocksdb.table import masked_crc32c
 from tests.rocksdb.databases import Pairs, frame_log, list_streams, make_options
 
 if TYPE_CHECKING:

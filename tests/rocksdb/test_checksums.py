@@ -7,7 +7,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.rocksdb.blocks import CRC32C, XXH3, find_wrong_block, masked_crc32c
+from state_pipelines.rocksdb.table import CRC32C, XXH3, find_wrong_block, masked_crc32c
 
 EMPTY_STREAM = 10
 

@@ -12,7 +12,7 @@ from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.java import Undecoded
 from state_pipelines.codecs.json import to_json
-from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.datastream import (
     KeyedProcessFunction,

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from state_pipelines.codecs.programs.program import Encoded
+from state_pipelines.codecs.programs import Encoded
 from state_pipelines.keyed.raw_timers import write_raw_sections
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, write_metadata
 from state_pipelines.metadata.checkpoint import MasterState, SubtaskState

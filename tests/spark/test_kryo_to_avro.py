@@ -12,8 +12,7 @@ from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.operations.check.check import check_jobs
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.jobs.job_state import describe_job
-from state_pipelines.operations.jobs.retyped_job import read_schema, replace_avro
+from state_pipelines.operations.jobs.job_state import describe_job, read_schema, replace_avro
 from state_pipelines.operations.migration import load_migration
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from state_pipelines.cli import main
-from state_pipelines.upgrades import job_upgrade, rehearsal
+from state_pipelines.upgrades import rehearsal, upgrade_run
 from tests.clusters.servers import serving
 from tests.upgrades.conftest import describe
 from tests.upgrades.memory_cluster import MemoryCluster
@@ -18,7 +18,7 @@ from tests.upgrades.memory_cluster import MemoryCluster
 def cluster(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     """The cluster that every description of a job names."""
     cluster = MemoryCluster(snapshot)
-    for module in (job_upgrade, rehearsal):
+    for module in (upgrade_run, rehearsal):
         monkeypatch.setattr(module, "connect_clusters", lambda request: (cluster, cluster))
     return cluster
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.flink.commands import VERBS
-from state_pipelines.upgrades.job_upgrade import upgrade
+from state_pipelines.flink.connections import VERBS
 from state_pipelines.upgrades.upgrade_reports import Result
+from state_pipelines.upgrades.upgrade_run import upgrade
 
 if TYPE_CHECKING:
     from pathlib import Path

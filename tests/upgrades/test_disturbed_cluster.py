@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from state_pipelines.cli import upgrade as upgrade_command
+from state_pipelines.cli import running_jobs as upgrade_command
 from state_pipelines.cli.commands import CommandGroup
 from state_pipelines.flink.cluster import JobStatus
-from state_pipelines.upgrades.job_upgrade import upgrade
+from state_pipelines.upgrades.upgrade_run import upgrade
 from tests.clusters.servers import WAIT, serving
 from tests.upgrades.conftest import describe
 from tests.upgrades.memory_cluster import MemoryCluster

@@ -9,8 +9,8 @@ import pytest
 from state_pipelines.flink.cluster import JobStart
 from state_pipelines.operations.inspect import inspect
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.upgrades.down_time import SUBMISSION_SECONDS, DownTime, measure_down_time
-from state_pipelines.upgrades.job_upgrade import upgrade
+from state_pipelines.upgrades.upgrade_plan import SUBMISSION_SECONDS, DownTime, measure_down_time
+from state_pipelines.upgrades.upgrade_run import upgrade
 from tests.upgrades.conftest import describe
 from tests.upgrades.memory_cluster import Fuse, Killed, MemoryCluster
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.upgrades.job_upgrade import upgrade
 from state_pipelines.upgrades.rehearsal import rehearse
 from state_pipelines.upgrades.upgrade_reports import Result
+from state_pipelines.upgrades.upgrade_run import upgrade
 from tests.clusters.kubernetes_api import KubernetesApi, OperatedJob, write_kubeconfig
 from tests.clusters.servers import serving
 

@@ -19,7 +19,7 @@ from state_pipelines.storage import (
     resolve,
     use_storage_options,
 )
-from state_pipelines.upgrades.leases import LEASE_SECONDS, LeaseLostError, hold_lease, take_lease
+from state_pipelines.upgrades.upgrade_records import LEASE_SECONDS, LeaseLostError, hold_lease, take_lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +113,7 @@ def test_of_two_processes_that_find_a_free_lease_one_gets_it(directory: str, mon
     location = resolve(directory)
     with monkeypatch.context() as both:
         # Neither sees the other one's file yet.
-        both.setattr("state_pipelines.upgrades.leases._find_newest", lambda directory: None)
+        both.setattr("state_pipelines.upgrades.upgrade_records._find_newest", lambda directory: None)
         take_lease(location, "orders")
         with pytest.raises(UsageError, match="under way"):
             take_lease(location, "orders")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.upgrades.job_upgrade import upgrade
 from state_pipelines.upgrades.state_changes import make_submission
 from state_pipelines.upgrades.upgrade_reports import Result
 from state_pipelines.upgrades.upgrade_request import load_upgrade_request
+from state_pipelines.upgrades.upgrade_run import upgrade
 from tests.upgrades.memory_cluster import MemoryCluster
 
 if TYPE_CHECKING:

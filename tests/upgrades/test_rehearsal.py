@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.errors import ClusterError
-from state_pipelines.upgrades.job_upgrade import upgrade
 from state_pipelines.upgrades.rehearsal import rehearse
+from state_pipelines.upgrades.upgrade_run import upgrade
 from tests.upgrades.conftest import describe
 from tests.upgrades.memory_cluster import MemoryCluster
 

@@ -14,7 +14,6 @@ from state_pipelines.errors import ClusterError, UsageError
 from state_pipelines.flink.cluster import Checkpoint, CheckpointStatus, JobStatus, SavepointFormat
 from state_pipelines.operations.retention.own_directory import read_pins
 from state_pipelines.storage import resolve
-from state_pipelines.upgrades.leases import hold_lease
 from state_pipelines.upgrades.savepoint_policy import (
     Period,
     SavepointFailedError,
@@ -30,7 +29,7 @@ from state_pipelines.upgrades.savepoint_policy import (
     take_due_savepoints,
     take_savepoint,
 )
-from state_pipelines.upgrades.upgrade_records import UpgradeOutcome, UpgradeRecord, find_records
+from state_pipelines.upgrades.upgrade_records import UpgradeOutcome, UpgradeRecord, find_records, hold_lease
 from tests.upgrades.conftest import SNAPSHOT
 from tests.upgrades.memory_cluster import Fuse, Killed, MemoryCluster
 

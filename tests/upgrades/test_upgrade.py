@@ -15,11 +15,10 @@ from state_pipelines.operations.retention import read_pins
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import replace_file, resolve
 from state_pipelines.upgrades import upgrade_records
-from state_pipelines.upgrades.job_upgrade import upgrade
-from state_pipelines.upgrades.leases import hold_lease
 from state_pipelines.upgrades.rehearsal import rehearse
-from state_pipelines.upgrades.upgrade_records import find_records
+from state_pipelines.upgrades.upgrade_records import find_records, hold_lease
 from state_pipelines.upgrades.upgrade_reports import Result
+from state_pipelines.upgrades.upgrade_run import upgrade
 from tests.upgrades.conftest import ROOT, describe
 from tests.upgrades.memory_cluster import Fuse, Killed, MemoryCluster, MemoryJob
 

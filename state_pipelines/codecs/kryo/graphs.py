@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from state_pipelines.binary.java_stream import HEADER, StreamReader, StreamWriter, read_stream, write_stream
-from state_pipelines.codecs.expansion import BYTES_PER_VALUE, HINT, ExpansionBudget
 from state_pipelines.codecs.java import (
+    BYTES_PER_VALUE,
+    HINT,
     ArrayValue,
     BackReference,
     CollectionKind,
     CollectionValue,
     EnumValue,
+    ExpansionBudget,
     MapValue,
     MessageValue,
     ObjectValue,
@@ -44,7 +46,7 @@ from state_pipelines.codecs.kryo.values import (
 )
 from state_pipelines.codecs.layout import Struct
 from state_pipelines.codecs.messages import SERIALIZERS
-from state_pipelines.codecs.scalar.values import read, write
+from state_pipelines.codecs.scalar_values import read, write
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError, Where
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Savepoints that runs write, with the results of their proof, or not at all.
+"""Assets that write a snapshot: migrated, converted, rescaled, bootstrapped, and those of a stream that runs here.
 
 `migrated_savepoint` follows the pending revisions, `rescaled_savepoint` has another parallelism, other key groups or
 operators, `converted_savepoint` another format, and `bootstrapped_savepoint` new states out of tables, from which a
@@ -18,17 +18,12 @@ import dagster as dg
 import yaml
 from pydantic import Field, model_validator
 
-from state_pipelines.dagster.assets import flink_job, snapshots, state_tables
+from state_pipelines.checkpoints.coordinator import FailureReason
+from state_pipelines.dagster.assets import snapshots, state_tables
 from state_pipelines.dagster.assets.snapshots import MigrationConfig
-from state_pipelines.dagster.flink_asset import (
-    AssetStep,
-    FileModeName,
-    flink_asset,
-    list_changed,
-    make_config,
-)
+from state_pipelines.dagster.flink_asset import AssetStep, FileModeName, flink_asset, list_changed, make_config
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.job_settings import load_function
+from state_pipelines.dagster.job_settings import StreamSettings, load_function
 from state_pipelines.dagster.metadata_values import (
     ExpectationsResource,
     describe_numbers,
@@ -36,16 +31,19 @@ from state_pipelines.dagster.metadata_values import (
     make_table,
     round_seconds,
 )
-from state_pipelines.dagster.partitions import open_partition
+from state_pipelines.dagster.partitions import FLINK_JOB, make_partition_key, open_partition
 from state_pipelines.dagster.resources import SparkResource
-from state_pipelines.errors import ProofError, UsageError, Where
+from state_pipelines.datastream.functions import combine_metrics
+from state_pipelines.errors import ProofError, StateError, UsageError, Where
+from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
+from state_pipelines.operations.balance import measure_balance
 from state_pipelines.operations.bootstrap.bootstrap import DESCRIPTIONS as BOOTSTRAP_DESCRIPTIONS
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapRequest, plan_bootstrap
 from state_pipelines.operations.bootstrap.new_states import NewOperator
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, load_bootstrap
-from state_pipelines.operations.choices import parse_choice
 from state_pipelines.operations.convert import DESCRIPTION, READS_BACK, ConversionRequest, convert
 from state_pipelines.operations.migration.flows import trace_columns
+from state_pipelines.operations.models import parse_choice
 from state_pipelines.operations.proofs import DESCRIPTIONS as PROOF_DESCRIPTIONS
 from state_pipelines.operations.proofs import (
     KEY_HASHES,
@@ -61,23 +59,25 @@ from state_pipelines.operations.proofs import (
     ProofReport,
 )
 from state_pipelines.operations.rescale import plan_rescale, run_rescale
-from state_pipelines.operations.rescale.rescale_planner import tell_label, tell_number
+from state_pipelines.operations.rescale.rescale import tell_label, tell_number
 from state_pipelines.operations.rescale.rescale_proof import DESCRIPTIONS as RESCALE_DESCRIPTIONS
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest, parse_request
-from state_pipelines.operations.write.keyed_rewrite import Format
+from state_pipelines.operations.write.keyed_rewrite import Format, NewFormat
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot import Snapshot, open_snapshot
-from state_pipelines.storage import resolve
+from state_pipelines.storage import join, parent, resolve
 from state_pipelines.storage.documents import parse_yaml
 from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
+    from state_pipelines.operations.auditing import AuditReport
+    from state_pipelines.operations.balance import Balance
     from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult
     from state_pipelines.operations.convert import ConversionResult
     from state_pipelines.operations.migration import Direction, Migration
     from state_pipelines.operations.rescale import RescaleResult
-    from state_pipelines.spark import MigrationResult
+    from state_pipelines.spark import KeyedProcessResult, MigrationResult
 
 NameTarget = Callable[[str], str]
 """Returns the directory of a new savepoint, by its purpose, such as the name of a revision."""
@@ -175,7 +175,7 @@ def describe_columns(job: FlinkJob, result: "MigrationResult") -> dict[str, obje
         for state in operator.survey().states
         for column in state_tables.name_columns(f"{operator.label}.{state.name}", state.schema)
     ]
-    source = job.key(flink_job.NAME if job.tables is None else state_tables.STATE_TABLES)
+    source = job.key(FLINK_JOB if job.tables is None else state_tables.STATE_TABLES)
     lineage = {new: [dg.TableColumnDep(source, name) for name in old] for new, old in _trace(result)}
     changed = tuple(f"{operator}.{state}." for operator, plan in result.plans.items() for state in plan.changed)
     for column in columns:
@@ -263,7 +263,7 @@ def build_rescaled_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
         RESCALED_SAVEPOINT,
         step=AssetStep.CHANGE,
         kinds={"flink", "spark"},
-        deps=[flink_job.NAME],
+        deps=[FLINK_JOB],
         checks=RESCALE_DESCRIPTIONS,
         writes=True,
     )
@@ -353,7 +353,7 @@ def build_converted_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
         CONVERTED_SAVEPOINT,
         step=AssetStep.CHANGE,
         kinds={"flink", "spark"},
-        deps=[flink_job.NAME],
+        deps=[FLINK_JOB],
         checks=CHECKS,
         writes=True,
     )
@@ -650,3 +650,259 @@ def _describe_bootstrapped(result: "BootstrapResult") -> dict[str, Any]:
         **describe_numbers(result.proof),
         "dagster/row_count": sum(result.entries.values()),
     }
+
+
+# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+
+
+CHECKPOINT = "checkpoint"
+
+CHECKPOINT_CHECKS = {
+    "restorable": (
+        frozenset(Property),
+        "The newest checkpoint can be restored, as far as its bytes show; `restore_audit` says more.",
+    ),
+    "files_present": (
+        {Property.FILES, Property.SIZES},
+        "Every file that it names exists, with the size that its state handle records.",
+    ),
+    "key_groups_covered": (
+        {Property.KEY_GROUPS, Property.OFFSETS},
+        "Every key group is held by exactly one subtask, at an offset inside its file.",
+    ),
+}
+"""The properties of the newest checkpoint of a run that a check is about, and its description."""
+
+_SAMPLE = 10
+_FAILURES = [dg.TableColumn(name) for name in ("reason", "message", "cause", "remedy")]
+_METRICS = [dg.TableColumn("metric"), dg.TableColumn("kind"), dg.TableColumn("values")]
+
+
+class CheckpointConfig(dg.Config):
+    """The numbers of the checkpoint that are reported."""
+
+    count: bool = Field(default=True, description="Read the newest checkpoint again, to count its entries.")
+
+
+def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
+    """Build the asset `checkpoint` of a job with a stream."""
+
+    @flink_asset(
+        job,
+        CHECKPOINT,
+        step=AssetStep.RUN,
+        kinds={"flink", "spark"},
+        partitioned=False,
+        writes=True,
+        pool=CHECKPOINT,
+        checks={name: text for name, (_, text) in CHECKPOINT_CHECKS.items()},
+        # Without new input there is no checkpoint.
+        output_required=False,
+    )
+    def checkpoint(
+        context: dg.AssetExecutionContext, config: CheckpointConfig, spark: SparkResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        """The checkpoints of the stream: a run processes the input that is there, and takes one after each batch.
+
+        If a batch fails, its checkpoint does too: the step shows Flink's reason, and the next run repeats the batch.
+        Failures that the options tolerate are shown beside the checkpoint that follows them.
+        """
+        taken: list[KeyedProcessResult] = []
+        try:
+            take_checkpoints(job, spark, taken.append)
+        except Exception:
+            # Those of the batches before are complete.
+            yield from _report(job, taken)
+            raise
+        if not taken:
+            context.log.info("There is no new input: no checkpoint was taken.")
+            return
+        *earlier, last = taken
+        yield from _report(job, earlier)
+        snapshot = get_snapshot(last)
+        yield dg.MaterializeResult(
+            asset_key=job.key(CHECKPOINT),
+            metadata=describe_checkpoint(last, config, spark),
+            data_version=dg.DataVersion(snapshot.fingerprint),
+            check_results=list(_check(audit_snapshot(snapshot, Depth.SAMPLE))),
+        )
+
+    return checkpoint
+
+
+def require_stream(job: FlinkJob) -> StreamSettings:
+    """Return the stream of a job.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if job.stream is None:
+        raise UsageError(f"the job {job.name} has no stream", hint="Set the field stream in the YAML of the job")
+    return job.stream
+
+
+def take_checkpoints(
+    job: FlinkJob, spark: SparkResource, on_checkpoint: "Callable[[KeyedProcessResult], None]"
+) -> None:
+    """Process the input of the stream that is there, and take a checkpoint after each batch.
+
+    Raises:
+        UsageError: the job has no stream.
+    """
+    from state_pipelines.spark.micro_batches import process_available  # Importing Spark takes seconds.
+
+    stream = require_stream(job)
+    process_available(
+        spark.session,
+        load_function(stream.definition),
+        checkpoints=stream.checkpoints,
+        progress=stream.progress,
+        options=stream.options,
+        on_checkpoint=on_checkpoint,
+        from_snapshot=None if stream.from_snapshot is None else job.storage.open(stream.from_snapshot),
+        metrics=stream.metrics,
+    )
+
+
+def describe_checkpoint(result: "KeyedProcessResult", config: CheckpointConfig, spark: SparkResource) -> dict[str, Any]:
+    """Return the numbers of the newest checkpoint of a run as metadata."""
+    snapshot = get_snapshot(result)
+    metadata = _describe(result) | {"snapshot": make_partition_key(snapshot)}
+    if config.count:
+        metadata["entries"] = _count_entries(measure_balance(snapshot, run=spark.run_tasks))
+    return metadata
+
+
+def _check(report: "AuditReport") -> Iterator[dg.AssetCheckResult]:
+    """Yield the results of the checks; what cannot be judged is a warning."""
+    grave = [each for each in report.findings if each.severity in (Severity.ERROR, Severity.UNDETERMINED)]
+    for name, (properties, _) in CHECKPOINT_CHECKS.items():
+        found = [each for each in grave if each.property in properties]
+        is_error = any(each.severity is Severity.ERROR for each in found)
+        yield dg.AssetCheckResult(
+            check_name=name,
+            passed=not found,
+            severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
+            metadata={
+                "expected": 0,
+                "observed": len(found),
+                **({"sample": list_texts([str(each) for each in found[:_SAMPLE]], "*")} if found else {}),
+            },
+        )
+
+
+def _count_entries(balance: "Balance") -> int:
+    for each in balance.operators:
+        if each.error:
+            raise StateError(
+                f"the checkpoint was taken, but cannot be read: {each.error}", where=Where(operator=each.uid)
+            )
+    return sum(state.records or 0 for each in balance.operators for state in each.states)
+
+
+def _report(job: FlinkJob, taken: "list[KeyedProcessResult]") -> Iterator[Any]:
+    """Yield an event for each of these checkpoints, which later ones may have replaced."""
+    for each in taken:
+        yield dg.AssetMaterialization(job.key(CHECKPOINT), metadata=_describe(each))
+
+
+def _describe(result: "KeyedProcessResult") -> dict[str, Any]:
+    """Return numbers of a checkpoint, which Dagster plots; none of its run where an earlier run had taken it."""
+    snapshot = get_snapshot(result)
+    numbers: dict[str, Any] = {"checkpoint id": snapshot.metadata.checkpoint_id}
+    if result.state_size:
+        numbers |= {
+            "duration in ms": result.duration,
+            "bytes": result.state_size,
+            "new bytes": result.persisted_size,
+        }
+    if result.postponed:
+        numbers["postponed"] = FailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS.message
+        numbers["postponed by ms"] = result.postponed
+    if result.failures:
+        rows = [tuple(each.describe().values()) for each in result.failures]
+        numbers |= {"failed before": len(rows), "failures": make_table(_FAILURES, rows)}
+    return {"path": dg.MetadataValue.path(snapshot.path), **numbers, **_describe_metrics(result)}
+
+
+def _describe_metrics(result: "KeyedProcessResult") -> dict[str, Any]:
+    """Return the metrics of the function over all subtasks: a table, and the counts, which Dagster plots."""
+    combined = combine_metrics(result.metrics)
+    if not combined:
+        return {}
+    rows = [
+        (
+            each.name,
+            each.kind,
+            each.error or ", ".join(f"{name} {number:,.6g}" for name, number in each.numbers.items()),
+        )
+        for each in combined
+    ]
+    counts = {f"metric {each.name}": each.numbers["count"] for each in combined if each.kind in ("counter", "meter")}
+    return {"metrics": make_table(_METRICS, rows), **counts}
+
+
+def get_snapshot(result: "KeyedProcessResult") -> "Snapshot":
+    """Return the snapshot of a checkpoint that was taken."""
+    assert result.snapshot is not None
+    return result.snapshot
+
+
+SAVEPOINT = "savepoint"
+
+
+class SavepointFormatConfig(dg.Config):
+    """The format of the savepoint."""
+
+    format: NewFormat = Field(
+        default="canonical", description="Format of keyed state; every backend of Flink restores canonical."
+    )
+
+
+def build_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
+    """Build the asset `savepoint` of a job with a stream."""
+
+    @flink_asset(
+        job,
+        SAVEPOINT,
+        step=AssetStep.RUN,
+        kinds={"flink", "spark"},
+        deps=[CHECKPOINT],
+        checks=CHECKS,
+        writes=True,
+        # A run of the stream removes old checkpoints, also the one that is read here.
+        pool=CHECKPOINT,
+        partitioned=False,
+    )
+    def savepoint(
+        context: dg.AssetExecutionContext,
+        config: SavepointFormatConfig,
+        spark: SparkResource,
+        expectations: ExpectationsResource,
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+        """A savepoint with the state of the newest checkpoint of the stream, published only if it reads back equal."""
+        write = partial(write_savepoint, job, config, spark, context.run.run_id)
+        yield from materialize_savepoint(context, job, SAVEPOINT, expectations, write)
+
+    return savepoint
+
+
+def write_savepoint(
+    job: FlinkJob, config: SavepointFormatConfig, spark: SparkResource, run_id: str
+) -> WrittenSavepoint:
+    """Write a savepoint with the state of the newest checkpoint of the stream.
+
+    Raises:
+        ProofError: the proof failed, and there is no new savepoint.
+        NotFoundError: there is no checkpoint yet.
+        UsageError: the job has no stream.
+    """
+    stream = require_stream(job)
+    newest = job.storage.find_newest(stream.checkpoints)
+    flink_id = parent(resolve(newest.path)).name
+    # As Flink names them, with digits of the run for its random ones.
+    name = f"savepoint-{flink_id[:6]}-{run_id.replace('-', '')[:12]}"
+    target = str(join(resolve(stream.savepoints), name))
+    result = convert(job.storage.open(newest.path), target, config.format, run=spark.run_tasks)
+    metadata = describe_conversion(result, config.format) | {"checkpoint": newest.key}
+    return WrittenSavepoint(result.path, metadata, open_snapshot(result.path).fingerprint, result.notes, result.proof)

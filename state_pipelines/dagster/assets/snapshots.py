@@ -20,18 +20,16 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from state_pipelines.dagster.assets import flink_job
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset, make_config
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import Cell, expect_none, list_texts, make_table, round_seconds
-from state_pipelines.dagster.partitions import open_partition
+from state_pipelines.dagster.partitions import FLINK_JOB, open_partition
 from state_pipelines.dagster.storage import AUDIT_REPORT
 from state_pipelines.dagster.translation import DATA_VERSION_TAG, METADATA, NEW_SNAPSHOT, SAMPLE
 from state_pipelines.errors import FormatError, Where
 from state_pipelines.metadata.checkpoint import SnapshotKind
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
-from state_pipelines.operations.balance import measure_balance
-from state_pipelines.operations.balance_charts import render_balance
+from state_pipelines.operations.balance import measure_balance, render_balance
 from state_pipelines.operations.check.check import CheckVerdict, MigrationCheckReport, check_migration, parse_release
 from state_pipelines.operations.diff import ExampleKind, diff
 from state_pipelines.operations.diff.diff_report import ComparedState, list_changes
@@ -94,7 +92,7 @@ def build_snapshot_inventory(job: FlinkJob) -> dg.AssetsDefinition:
         SNAPSHOT_INVENTORY,
         step=AssetStep.SEE,
         kinds={"flink", "parquet"},
-        deps=[flink_job.NAME],
+        deps=[FLINK_JOB],
         partitioned=False,
         freshness=_build_freshness(job),
         check_specs=list(_specify_checks(job, limit)),
@@ -358,7 +356,7 @@ def build_snapshot_profile(job: FlinkJob) -> dg.AssetsDefinition:
         SNAPSHOT_PROFILE,
         step=AssetStep.SEE,
         kinds={"flink", "json"},
-        deps=[flink_job.NAME],
+        deps=[FLINK_JOB],
         automation=NEW_SNAPSHOT,
     )
     def snapshot_profile(
@@ -497,7 +495,12 @@ def build_snapshot_diff(job: FlinkJob) -> dg.AssetsDefinition:
     """Build the asset `snapshot_diff` of a job."""
 
     @flink_asset(
-        job, SNAPSHOT_DIFF, step=AssetStep.SEE, kinds={"flink", "json"}, deps=[flink_job.NAME], automation=NEW_SNAPSHOT
+        job,
+        SNAPSHOT_DIFF,
+        step=AssetStep.SEE,
+        kinds={"flink", "json"},
+        deps=[FLINK_JOB],
+        automation=NEW_SNAPSHOT,
     )
     def snapshot_diff(context: dg.AssetExecutionContext, config: DiffConfig) -> Iterator[dg.MaterializeResult[None]]:
         """Records added, removed and changed since the previous snapshot, state by state, with samples."""
@@ -624,7 +627,7 @@ def build_key_group_balance(job: FlinkJob) -> dg.AssetsDefinition:
         KEY_GROUP_BALANCE,
         step=AssetStep.SEE,
         kinds={"flink", "markdown"},
-        deps=[flink_job.NAME],
+        deps=[FLINK_JOB],
         automation=NEW_SNAPSHOT,
         checks={} if limit is None else {BALANCED: f"The largest subtask has at most {limit} times the mean bytes."},
     )
@@ -751,7 +754,7 @@ def build_restore_audit(job: FlinkJob) -> dg.AssetsDefinition:
         RESTORE_AUDIT,
         step=AssetStep.KEEP,
         kinds={"flink"},
-        deps=[flink_job.NAME],
+        deps=[FLINK_JOB],
         automation=NEW_SNAPSHOT,
         priority=SAMPLE,
         checks=dict(AUDIT_CHECKS.values()),
@@ -860,7 +863,7 @@ def build_compatibility_report(job: FlinkJob) -> dg.AssetsDefinition:
         COMPATIBILITY_REPORT,
         step=AssetStep.JUDGE,
         kinds={"flink", "markdown"},
-        deps=[flink_job.NAME],
+        deps=[FLINK_JOB],
         automation=NEW_SNAPSHOT,
         priority=METADATA,
         checks=COMPATIBILITY_CHECKS,

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pyarrow as pa
 
-from state_pipelines.dagster.assets import flink_job
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob, TableSettings
 from state_pipelines.dagster.metadata_values import ExpectationsResource, make_table
-from state_pipelines.dagster.partitions import open_partition
+from state_pipelines.dagster.partitions import FLINK_JOB, open_partition
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.translation import NEW_SNAPSHOT, TABLES
 from state_pipelines.errors import StateError, UnsupportedError
@@ -45,7 +44,7 @@ def build_state_tables(job: FlinkJob) -> dg.AssetsDefinition:
         STATE_TABLES,
         step=AssetStep.SEE,
         kinds={"flink", "spark", "parquet"},
-        deps=[flink_job.NAME],
+        deps=[FLINK_JOB],
         automation=NEW_SNAPSHOT,
         priority=TABLES,
     )
@@ -185,7 +184,7 @@ def build_state_expectations(job: FlinkJob) -> dg.AssetsDefinition:
         STATE_EXPECTATIONS,
         step=AssetStep.JUDGE,
         kinds={"flink", "spark", "greatexpectations"},
-        deps=[flink_job.NAME],
+        deps=[FLINK_JOB],
         checks={SUITES: DESCRIPTIONS[SUITES]},
     )
     def state_expectations(

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.programs.program import compile_layout, decode_spans
+from state_pipelines.codecs.programs import compile_layout, decode_spans
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError, Where, at
 from state_pipelines.keyed.changelog.changes import (

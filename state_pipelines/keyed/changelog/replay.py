@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import walk_layout
-from state_pipelines.codecs.scalar.codec import unknown_class, write_value
+from state_pipelines.codecs.scalar import unknown_class, write_value
 from state_pipelines.errors import FormatError, UnsupportedError, Where
 from state_pipelines.keyed.changelog.changes import StateChangeOperation
 from state_pipelines.keyed.heap_entries import find_unread_class

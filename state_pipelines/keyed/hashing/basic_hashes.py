@@ -16,7 +16,7 @@ from state_pipelines.codecs import logical_values
 from state_pipelines.codecs.kernels.strings import load_unit, parse_numbers
 from state_pipelines.codecs.layout import LogicalKind
 from state_pipelines.codecs.logical_values import conform, flatten_entries
-from state_pipelines.codecs.programs.program import arrow_type
+from state_pipelines.codecs.programs import arrow_type
 from state_pipelines.codecs.serializer_layouts import BASIC_LAYOUTS
 from state_pipelines.errors import UsageError, ValueRangeError
 from state_pipelines.serializers.tree import BasicKind

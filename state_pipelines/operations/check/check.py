@@ -302,7 +302,7 @@ def check(
     Args:
         old: the snapshot to restore, or its path.
         new: a snapshot of the new job (of a test run, say) or its path, of which only the serializers and the
-            parallelism count; or the new job as `job_files.load_job` or `retyped_job.replace_classes` describe it.
+            parallelism count; or the new job as `job_files.load_job` or `job_state.replace_classes` describe it.
         target: release of Flink that is to run the new job, such as 1.20 or 2.2.
         backend: hashmap or rocksdb; None judges by the stricter one, which is rocksdb.
         allow_non_restored_state: the restore may drop the state of operators that the new job lacks

@@ -41,9 +41,12 @@ from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.javaclasses import ClassPath, open_class_path
 from state_pipelines.metadata.checkpoint import compute_operator_id, format_operator_id
-from state_pipelines.operations.jobs.job_state import JobDescription, JobOperator, JobState, Subject
-from state_pipelines.operations.jobs.retyped_job import (
+from state_pipelines.operations.jobs.job_state import (
     GENERIC_RECORD,
+    JobDescription,
+    JobOperator,
+    JobState,
+    Subject,
     configure_kryo,
     extract_types,
     list_assumed,

@@ -1,26 +1,53 @@
-"""Registered state of a job: operators, states and their serializers, as far as a restore needs them.
+"""Registered state of a job, as far as a restore needs it, and the change of its types by classes and schemas.
 
 A job is described by a snapshot that it took (`describe_job`), by a file (`jobs.job_files`), or by classes and schemas
-that take the place of those in another description (`jobs.retyped_job`).
+that take the place of those in another description (`replace_classes`).
+Types that are not given stay unchanged, so that the result is the old job with the types of the new code.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from state_pipelines.errors import NotFoundError, UnsupportedError
+from state_pipelines.codecs.kryo.classes import JavaType, parse_type
+from state_pipelines.errors import NotFoundError, UnsupportedError, UsageError, Where
+from state_pipelines.operations.jobs.type_extraction import TypeExtraction, UnresolvedType, carry_over
+from state_pipelines.operations.migration.step_types import JAVA_TYPES
+from state_pipelines.serializers import build
+from state_pipelines.serializers import java_types as basics
+from state_pipelines.serializers.python_types import PythonType, PythonValue, parse_python_declaration
 from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo
-from state_pipelines.serializers.tree import StateKind
+from state_pipelines.serializers.table_runtime import is_sql_word
+from state_pipelines.serializers.text import parse
+from state_pipelines.serializers.tree import (
+    Avro,
+    Basic,
+    Enum,
+    Kryo,
+    ListOf,
+    MapOf,
+    Pojo,
+    Serializer,
+    StateKind,
+    Ttl,
+    TtlAware,
+    Tuple,
+)
 from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.snapshot.state import PREFIX
+from state_pipelines.storage.documents import read_given_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from state_pipelines.codecs.kryo.classes import FieldLists
+    from state_pipelines.javaclasses import ClassPath
     from state_pipelines.metadata import OperatorState, SubtaskState
-    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.serializers.java_types import KryoConfig
     from state_pipelines.snapshot import Operator, Snapshot, State
 
 
@@ -270,3 +297,410 @@ class StateClasses:
             "found": list(self.found),
             "assumed": [name for name, _ in self.assumed],
         }
+
+
+_LIBRARIES = ("java.", "javax.", "jdk.", "scala.", "org.apache.avro.")
+_FLINK = "org.apache.flink."
+_FLINK_TUPLES = "org.apache.flink.api.java.tuple."
+GENERIC_RECORD = "org.apache.avro.generic.GenericRecord"
+
+_GENERIC_SERIALIZERS: dict[str, Callable[..., Serializer]] = {
+    "List": build.list_of,
+    "ArrayList": build.array_list_of,
+    "Set": build.set_of,
+    "Map": build.map_of,
+    "NullAwareMap": build.null_aware_map_of,
+    "Either": build.either,
+    "Nullable": build.nullable,
+    **{f"Tuple{size}": build.tuple_of for size in range(1, 26)},
+}
+
+Node = TypeVar("Node")
+
+
+def extract_types(
+    old: JobDescription,
+    classes: ClassPath,
+    release: tuple[int, int],
+    *,
+    registered: tuple[str, ...] | None = None,
+    factories: frozenset[str] = frozenset(),
+    kryo: KryoConfig | None = None,
+) -> TypeExtraction:
+    """The type extraction of `release` on `classes`, completed from the state of the old job.
+
+    Args:
+        old: the old job.
+        classes: where classes are looked up.
+        release: of Flink, major and minor.
+        registered: registered POJO types in their order, when the configuration of the new job is known.
+        factories: classes with a factory in that configuration.
+        kryo: Kryo entries of that configuration, when it is known.
+    """
+    carried, subclasses = carry_over(iter(_list_serializers(old)))
+    return TypeExtraction(classes, release, carried, subclasses, registered, factories, kryo)
+
+
+def configure_kryo(job: JobDescription, extraction: TypeExtraction) -> JobDescription:
+    """The job with the Kryo registrations of its configuration; as it is where the configuration is not known."""
+    if extraction.kryo is None:
+        return job
+
+    def change(node: Serializer) -> Serializer | None:
+        return extraction.configure_kryo(node.type_class) if isinstance(node, Kryo) else None
+
+    return replace(job, operators=tuple(_map_operator(each, change) for each in job.operators))
+
+
+def replace_classes(job: JobDescription, extraction: TypeExtraction) -> JobDescription:
+    """The job with every class that can be looked up as its class file has it now; the others stay as they are."""
+
+    def change(node: Serializer) -> Serializer | None:
+        name = _name_type(node)
+        if name is None or extraction.classes.find(name) is None:
+            return None
+        return extraction.extract(JavaType(name))
+
+    return replace(job, operators=tuple(_map_operator(each, change) for each in job.operators))
+
+
+def replace_type(job: JobDescription, subject: str, serializer: Serializer) -> JobDescription:
+    """The job with another type in one state.
+
+    Args:
+        job: the job.
+        subject: `OPERATOR/STATE`; of list and map state the type is that of the element or the value.
+        serializer: the new one.
+
+    Raises:
+        NotFoundError: the job has no such operator or state.
+        UsageError: `subject` has another form.
+    """
+    return _change_state(job, subject, lambda state: replace_state_type(state, serializer))
+
+
+def declare_type(job: JobDescription, subject: str, text: str, extraction: TypeExtraction) -> JobDescription:
+    """The job with another type in one state, as text; of a state of a Python function a type of PyFlink.
+
+    Raises:
+        NotFoundError: the job has no such operator or state.
+        UsageError: `subject` has another form, or the text is no type.
+    """
+
+    def change(state: JobState) -> JobState:
+        if not state.name.startswith(PREFIX):
+            return replace_state_type(state, read_type(text, extraction))
+        return _declare_python(state, parse_python_declaration(text).type)
+
+    return _change_state(job, subject, change)
+
+
+def _declare_python(state: JobState, of: PythonType) -> JobState:
+    whole = state.serializers.get(Subject.VALUE)
+    if not isinstance(whole, MapOf):
+        return replace_state_type(state, _type_bytes(payload_of(state), of))
+    if of.word != "MAP":
+        raise UsageError(f"{state.name} is map state, whose type is MAP<K, V>", where=Where(state=state.name))
+    key, value = of.children
+    payload = payload_of(state)
+    typed = replace(whole, key=_type_bytes(whole.key, key))
+    changed = replace(state, serializers={**state.serializers, Subject.VALUE: typed})
+    return replace_state_type(changed, _type_bytes(payload, value))
+
+
+def _type_bytes(node: Serializer, of: PythonType) -> PythonValue:
+    """The serializer of byte arrays with a type of their content."""
+    stored = node.stored if isinstance(node, PythonValue) else node
+    if not isinstance(stored, Basic):
+        raise UsageError("the state does not hold byte arrays, as state of Python functions does")
+    kind = node.kind if isinstance(node, PythonValue) else StateKind.VALUE
+    return PythonValue(snapshot_class=stored.snapshot_class, stored=stored, type=of, kind=kind)
+
+
+def replace_avro(job: JobDescription, subject: str, schema_json: str) -> JobDescription:
+    """The job with another Avro schema in one state: in its value, or in the one record of that name inside.
+
+    Raises:
+        NotFoundError: the job has no such operator or state.
+        UsageError: nothing in the state is Avro, or several things are and none has the name of the schema.
+    """
+    return _change_state(job, subject, lambda state: _replace_schema(state, schema_json))
+
+
+def read_schema(path: str | Path) -> str:
+    """The text of an `.avsc` file.
+
+    Raises:
+        UsageError: there is no such file, or it is no JSON.
+    """
+    text = read_given_text(path, "the schema")
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the schema is not JSON: {error}", where=Where(file=str(path))) from None
+    return text
+
+
+def read_type(text: str, extraction: TypeExtraction) -> Serializer:
+    """The serializer of a type in readable form (`Map<String, Long>`) or of a Java type (`com.acme.Order`).
+
+    Words of the readable form go first: `List<String>` is Flink's `ListSerializer`; `java.util.List<String>` is what
+    Flink extracts from that class.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    text = text.strip()
+    head, _, _ = text.partition("<")
+    if "(" in text or head == "Snapshot" or is_sql_word(head.split(" ")[0]):
+        return parse(text)
+    head, arguments = _split_arguments(text)
+    word = JAVA_TYPES.get(head, head)
+    if not arguments and word in basics.SNAPSHOT_CLASSES:
+        return build.basic(word)
+    if arguments and word in _GENERIC_SERIALIZERS:
+        try:
+            return _GENERIC_SERIALIZERS[word](*(read_type(each, extraction) for each in arguments))
+        except TypeError:
+            raise UsageError(f"{word} takes another number of types than {text!r} has") from None
+    return extraction.extract(parse_type(text))
+
+
+def payload_of(state: JobState) -> Serializer:
+    """The serializer of the value, list element or map value of a state, inside TTL."""
+    return _unwrap(_find_payload(state)[1])
+
+
+def replace_state_type(state: JobState, payload: Serializer) -> JobState:
+    """The state with another payload (see `payload_of`); TTL stays on or off."""
+    subject, old = _find_payload(state)
+    whole = state.serializers[subject]
+    new = _wrap_as(old, payload)
+    match state.kind, whole:
+        case StateKind.LIST, ListOf():
+            changed: Serializer = replace(whole, element=new)
+        case StateKind.MAP, MapOf():
+            changed = replace(whole, value=new)
+        case _:
+            changed = new
+    return replace(state, serializers={**state.serializers, subject: changed})
+
+
+def list_assumed(extraction: TypeExtraction) -> Iterator[str]:
+    """Assumptions of the extraction, for the notes of a report."""
+    if extraction.assumed:
+        names = ", ".join(sorted(extraction.assumed))
+        yield f"Not among the given classes, taken to be as in the snapshot: {names}"
+    if extraction.registered is None and any(extraction.subclasses.values()):
+        yield "Registered subclasses are taken to be those of the snapshot: the configuration of the job is not given"
+
+
+def find_state_classes(
+    job: JobDescription,
+    classes: ClassPath,
+    *,
+    given: Collection[str],
+) -> tuple[StateClasses, ...]:
+    """Look up the classes of all keys and states of a job.
+
+    Args:
+        job: the new job; types that are not among the classes are those of the old one.
+        classes: the given classes.
+        given: states with a type that was given in another way, as `OPERATOR/STATE`.
+    """
+
+    def look_up(operator: str, state: str, nodes: Iterable[Serializer]) -> StateClasses:
+        names = sorted({name for node in nodes for each in _walk(node) if (name := _name_user_class(each))})
+        missing = tuple(name for name in names if classes.find(name) is None)
+        return StateClasses(
+            operator,
+            state,
+            tuple(name for name in names if name not in missing),
+            tuple((name, tuple(_find_namesakes(name, classes))) for name in missing),
+            is_given=f"{operator}/{state}" in given,
+        )
+
+    return tuple(
+        each
+        for operator in job.operators
+        for each in (
+            *([look_up(operator.label, "", [operator.key])] if operator.key is not None else ()),
+            # Timers follow the keys.
+            *(
+                look_up(operator.label, state.name, state.serializers.values())
+                for state in operator.states
+                if state.kind is not StateKind.TIMER
+            ),
+        )
+    )
+
+
+def _name_user_class(node: Serializer) -> str | None:
+    name = _name_type(node)
+    if name is None or name.startswith(("[", *_LIBRARIES)):
+        return None
+    return None if name.startswith(_FLINK) and not isinstance(node, Pojo) else name
+
+
+def _find_namesakes(name: str, classes: ClassPath) -> Iterator[str]:
+    simple = name.rpartition(".")[2]
+    for below in classes.direct_subclasses.values():
+        yield from (each for each in below if each.rpartition(".")[2] == simple)
+
+
+def _list_serializers(job: JobDescription) -> list[Serializer]:
+    trees = [operator.key for operator in job.operators if operator.key is not None]
+    for operator in job.operators:
+        for state in operator.states:
+            trees += state.serializers.values()
+    return trees
+
+
+def _name_type(node: Serializer) -> str | None:
+    """The Java class that determines the node; None where none does."""
+    match node:
+        case Pojo():
+            return node.pojo_class
+        case Kryo():
+            return node.type_class
+        case Enum():
+            return node.enum_class
+        case Avro() if node.runtime_class != GENERIC_RECORD:
+            return node.runtime_class
+        case Tuple() if not node.tuple_class.startswith(_FLINK_TUPLES):
+            return node.tuple_class
+        case _:
+            return None
+
+
+def _map_operator(operator: JobOperator, change: Callable[[Serializer], Serializer | None]) -> JobOperator:
+    states = (
+        replace(state, serializers={subject: _map_tree(each, change) for subject, each in state.serializers.items()})
+        for state in operator.states
+    )
+    key = None if operator.key is None else _map_tree(operator.key, change)
+    return replace(operator, key=key, states=tuple(states))
+
+
+def _map_tree(node: Serializer, change: Callable[[Serializer], Serializer | None]) -> Serializer:
+    changed = change(node)
+    return _map_members(node, change) if changed is None else changed
+
+
+def _map_members(node: Node, change: Callable[[Serializer], Serializer | None]) -> Node:
+    """The node with its nested serializers changed, those in the fields of a POJO too."""
+    changed: dict[str, Any] = {}
+    for each in fields(node):  # type: ignore[arg-type]
+        before = getattr(node, each.name)
+        after = _map_member(before, change)
+        if after is not before:
+            changed[each.name] = after
+    return replace(node, **changed) if changed else node  # type: ignore[type-var]
+
+
+def _map_member(member: Any, change: Callable[[Serializer], Serializer | None]) -> Any:
+    if isinstance(member, Serializer):
+        return _map_tree(member, change)
+    if isinstance(member, tuple):
+        mapped = tuple(_map_member(each, change) for each in member)
+        return member if all(a is b for a, b in zip(member, mapped, strict=True)) else mapped
+    return _map_members(member, change) if is_dataclass(member) and not isinstance(member, type) else member
+
+
+def _change_state(job: JobDescription, subject: str, change: Callable[[JobState], JobState]) -> JobDescription:
+    name, slash, state_name = subject.partition("/")
+    if not slash or not name or not state_name:
+        raise UsageError(f"{subject!r} does not name a state", hint="Write OPERATOR/STATE")
+    operator = job.find(name)
+    if PREFIX + state_name in (each.name for each in operator.states):
+        state_name = PREFIX + state_name
+    if state_name not in (each.name for each in operator.states):
+        known = ", ".join(sorted(each.name for each in operator.states))
+        raise NotFoundError(
+            f"operator {name} has no state {state_name!r}",
+            hint=f"Its states are {known}" if known else "It has no states",
+        )
+    states = tuple(change(each) if each.name == state_name else each for each in operator.states)
+    changed = replace(operator, states=states)
+    return replace(job, operators=tuple(changed if each is operator else each for each in job.operators))
+
+
+def _find_payload(state: JobState) -> tuple[Subject, Serializer]:
+    """The role of the payload, and its serializer with TTL around it."""
+    for subject in (Subject.ELEMENT, Subject.MAP_VALUE):
+        if subject in state.serializers:
+            return subject, state.serializers[subject]
+    if Subject.VALUE not in state.serializers:
+        raise UsageError(f"state {state.name} has no values", hint="Timers follow the key and the namespace")
+    whole = state.serializers[Subject.VALUE]
+    match state.kind, whole:
+        case StateKind.LIST, ListOf(element=element):
+            return Subject.VALUE, element
+        case StateKind.MAP, MapOf(value=value):
+            return Subject.VALUE, value
+        case _:
+            return Subject.VALUE, whole
+
+
+def _unwrap(node: Serializer) -> Serializer:
+    return _unwrap(node.inner) if isinstance(node, Ttl | TtlAware) else node
+
+
+def _wrap_as(old: Serializer, payload: Serializer) -> Serializer:
+    return replace(old, inner=_wrap_as(old.inner, payload)) if isinstance(old, Ttl | TtlAware) else payload
+
+
+def _replace_schema(state: JobState, schema_json: str) -> JobState:
+    payload = payload_of(state)
+    wanted = _name_record(schema_json)
+    # A class that Avro generated, whose schema its class file does not give away.
+    unknown = [node for node in _walk(payload) if isinstance(node, UnresolvedType) and _simple_name(node) == wanted]
+    if unknown:
+        made = build.avro(unknown[0].unknown_class, schema_json)
+        return replace_state_type(state, _map_tree(payload, lambda node: made if node == unknown[0] else None))
+    nodes = [node for node in _walk(payload) if isinstance(node, Avro)]
+    fitting = [node for node in nodes if _name_record(node.schema_json) == wanted] or nodes
+    if not nodes:
+        raise UsageError(f"nothing in state {state.name} is Avro", hint="Describe the state in a file instead")
+    if len(set(fitting)) > 1:
+        raise UsageError(
+            f"state {state.name} holds several kinds of Avro records, none of which is called {wanted}",
+            hint=f"They are {', '.join(sorted(_name_record(node.schema_json) for node in nodes))}",
+        )
+    target = fitting[0]
+    return replace_state_type(
+        state, _map_tree(payload, lambda node: replace(target, schema_json=schema_json) if node == target else None)
+    )
+
+
+def _simple_name(node: UnresolvedType) -> str:
+    return node.unknown_class.rpartition(".")[2]
+
+
+def _walk(node: Serializer) -> Iterator[Serializer]:
+    yield node
+    for each in node.nested:
+        yield from _walk(each)
+
+
+def _name_record(schema_json: str) -> str:
+    schema = json.loads(schema_json)
+    return str(schema.get("name", "")).rpartition(".")[2] if isinstance(schema, dict) else str(schema)
+
+
+def _split_arguments(text: str) -> tuple[str, list[str]]:
+    """`Map<String, List<Long>>` as `Map` and its arguments as text."""
+    head, less, rest = text.partition("<")
+    if not less or not rest.endswith(">"):
+        return text, []
+    return head.strip(), list(_split_commas(rest[:-1]))
+
+
+def _split_commas(text: str) -> Iterable[str]:
+    depth, start = 0, 0
+    for index, symbol in enumerate(text):
+        depth += (symbol == "<") - (symbol == ">")
+        if symbol == "," and depth == 0:
+            yield text[start:index]
+            start = index + 1
+    yield text[start:]

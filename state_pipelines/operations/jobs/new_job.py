@@ -21,14 +21,12 @@ from state_pipelines.operations.jobs.job_state import (
     JobState,
     StateGroup,
     Subject,
-    describe_job,
-    list_serializers,
-)
-from state_pipelines.operations.jobs.retyped_job import (
     declare_type,
+    describe_job,
     extract_types,
     find_state_classes,
     list_assumed,
+    list_serializers,
     read_schema,
     replace_avro,
     replace_classes,

@@ -17,8 +17,7 @@ import yaml
 from state_pipelines.errors import MigrationError, StateError, UsageError, Where
 from state_pipelines.operations.migration.step_entries import dump_step, make_object, make_schema, parse_step
 from state_pipelines.operations.migration.steps import Direction, Filter, Key, RenameStates, Step
-from state_pipelines.operations.python_files import run_python_file
-from state_pipelines.storage.documents import parse_yaml, read_given_file
+from state_pipelines.storage.documents import parse_yaml, read_given_file, run_python_file
 
 _CHANGE = ("operator", "state", "upgrade", "downgrade", "loss", "expect")
 _FILE = ("revision", "revises", "description", "changes")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from state_pipelines.binary.data_views import java_order
-from state_pipelines.codecs.programs.program import variant_fields
+from state_pipelines.codecs.programs import variant_fields
 from state_pipelines.codecs.serializer_layouts import LayoutContext, contains_opaque, derive_layout, find_subclasses
 from state_pipelines.errors import MigrationError, UsageError
 from state_pipelines.operations.migration.shapes import adopt_python_type

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.binary.snappy_frames import STREAM_ID, iter_chunks
 from state_pipelines.codecs.json import to_json
-from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, Where, at
 from state_pipelines.keyed.digests import RecordDigest, digest_records, digest_run, digest_sections

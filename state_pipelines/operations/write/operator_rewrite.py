@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.logical_values import conform
-from state_pipelines.codecs.programs.program import Encoded
+from state_pipelines.codecs.programs import Encoded
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.metadata.handles import OperatorStreamStateHandle, RelativeFileStateHandle

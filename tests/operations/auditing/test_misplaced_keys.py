@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from state_pipelines.binary.data_views import Writer
-from state_pipelines.codecs.programs.program import Encoded
+from state_pipelines.codecs.programs import Encoded
 from state_pipelines.errors import FormatError
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.key_groups import assign_key_groups

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.metadata import CheckpointProperties, write_metadata
 from state_pipelines.operations.rescale.assembly import NeedsRecords
-from state_pipelines.operations.rescale.rescale_planner import plan_operator
+from state_pipelines.operations.rescale.rescale import plan_operator
 from state_pipelines.operations.rescale.rescale_request import EditedOperator, OperatorRequest, RescaleRequest
 from state_pipelines.operations.write.publication import FileMode, plan_copies
 from state_pipelines.snapshot import open_snapshot

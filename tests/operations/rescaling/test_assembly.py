@@ -12,7 +12,7 @@ import pytest
 import state_pipelines as sp
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.codecs.programs.program import Encoded
+from state_pipelines.codecs.programs import Encoded
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError
 from state_pipelines.keyed.canonical import CanonicalFile

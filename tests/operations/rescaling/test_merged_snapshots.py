@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from state_pipelines.codecs.programs.program import Encoded
+from state_pipelines.codecs.programs import Encoded
 from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.metadata import CheckpointProperties, KeyGroupRange, SubtaskState

@@ -5,7 +5,7 @@ import pytest
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.operations.rescale import parse_request, plan_rescale
 from state_pipelines.operations.rescale.assembly import MovedKeyGroups, find_moved_key_groups
-from state_pipelines.operations.rescale.rescale_planner import tell_moved
+from state_pipelines.operations.rescale.rescale import tell_moved
 from state_pipelines.storage import resolve
 from tests.snapshot.savepoints import orders
 

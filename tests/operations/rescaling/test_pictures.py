@@ -11,14 +11,17 @@ import pytest
 
 from state_pipelines.errors import TargetExistsError, UsageError
 from state_pipelines.operations.balance import (
+    MOST_OPERATORS,
     Balance,
     BalanceMethod,
     KeyGroupLoads,
     OperatorBalance,
     distribute,
+    draw_balance,
     measure_balance,
+    render_balance,
+    save_balance,
 )
-from state_pipelines.operations.balance_charts import MOST_OPERATORS, draw_balance, render_balance, save_balance
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:

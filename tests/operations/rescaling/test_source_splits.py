@@ -12,7 +12,7 @@ from state_pipelines.errors import UnsupportedError
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.inspect import inspect
 from state_pipelines.operations.rescale import parse_request, plan_rescale
-from state_pipelines.operations.rescale.rescale_planner import count_splits
+from state_pipelines.operations.rescale.rescale import count_splits
 from state_pipelines.storage import resolve
 from tests.connectors.vectors import versioned
 from tests.serializers.literals import i32

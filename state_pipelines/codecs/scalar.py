@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.binary.java_stream import JavaContent, JavaEnum, JavaObject
 from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs import scalar_values as collections
 from state_pipelines.codecs.avro import parse_avro_schema, read_avro, write_avro
 from state_pipelines.codecs.binary_rows import (
     MAX_UNSCALED,
@@ -47,8 +48,7 @@ from state_pipelines.codecs.kryo import FieldLists, read_kryo, read_kryo_span, w
 from state_pipelines.codecs.layout import Layout, Primitive, PrimitiveKind
 from state_pipelines.codecs.messages import decode_described
 from state_pipelines.codecs.pickles import Pickled
-from state_pipelines.codecs.scalar import values as collections
-from state_pipelines.codecs.scalar.values import (
+from state_pipelines.codecs.scalar_values import (
     Value,
     expect,
     expect_fields,

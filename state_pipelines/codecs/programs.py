@@ -1,10 +1,11 @@
-"""Programs: layouts compiled to instructions, and their execution by the kernels.
+"""Layouts compiled to instructions, and their runs: between bytes and Arrow arrays.
 
-Programs of SQL values: array builders of logical types and the instructions on the cells of binary rows. Fields of the
-outer row are `f0`, `f1`, … unless the snapshot has names for them, after a column `row_kind`; nested rows have the
-names of their type and no row kind. DECIMAL is decimal128; TIMESTAMP and TIMESTAMP_LTZ (UTC) are timestamps in ms, us
-or ns by their precision; DATE is date32, TIME time64[ns], intervals are months (int32) and durations; ARRAY, MAP and
-MULTISET are lists and maps; RAW values are their bytes.
+Programs: layouts compiled to instructions, and their execution by the kernels. Programs of SQL values: array builders
+of logical types and the instructions on the cells of binary rows. Fields of the outer row are `f0`, `f1`, … unless the
+snapshot has names for them, after a column `row_kind`; nested rows have the names of their type and no row kind.
+DECIMAL is decimal128; TIMESTAMP and TIMESTAMP_LTZ (UTC) are timestamps in ms, us or ns by their precision; DATE is
+date32, TIME time64[ns], intervals are months (int32) and durations; ARRAY, MAP and MULTISET are lists and maps; RAW
+values are their bytes.
 """
 
 from __future__ import annotations
@@ -19,15 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.avro import BlockArray, BlockMapping, FixedBytes, avro_layout
-from state_pipelines.codecs.binary_rows import element_width, null_bits
-from state_pipelines.codecs.kernels import opcodes as op
-from state_pipelines.codecs.kernels.buffers import ColumnKind, InputColumns, OutputColumns
-from state_pipelines.codecs.kernels.decoding import decode
-from state_pipelines.codecs.kernels.encoding import encode
-from state_pipelines.codecs.layout import PrimitiveKind
-from state_pipelines.codecs.logical_values import conform
-from state_pipelines.codecs.programs.array_builders import (
+from state_pipelines.codecs.array_builders import (
     COMPACT_DECIMAL,
     COMPACT_TIMESTAMP,
     ArrayBuilder,
@@ -50,6 +43,14 @@ from state_pipelines.codecs.programs.array_builders import (
     TimestampBuilder,
     make_decimal_type,
 )
+from state_pipelines.codecs.avro import BlockArray, BlockMapping, FixedBytes, avro_layout
+from state_pipelines.codecs.binary_rows import element_width, null_bits
+from state_pipelines.codecs.kernels import opcodes as op
+from state_pipelines.codecs.kernels.buffers import ColumnKind, InputColumns, OutputColumns
+from state_pipelines.codecs.kernels.decoding import decode
+from state_pipelines.codecs.kernels.encoding import encode
+from state_pipelines.codecs.layout import PrimitiveKind
+from state_pipelines.codecs.logical_values import conform
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError, Where
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.tree import LogicalType

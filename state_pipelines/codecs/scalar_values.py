@@ -319,7 +319,7 @@ def locate(error: StateError, step: str) -> None:
 
 @singledispatch
 def read(layout: lay.Layout, reader: Reader, tail: bool) -> Value:
-    """Read a value by the type of its layout; modules register their layouts here. See `codec.read_value`."""
+    """Read a value by the type of its layout; modules register their layouts here. See `scalar.read_value`."""
     return read_leaf(layout, reader)
 
 

@@ -1,1 +1,0 @@
-"""Layouts compiled to programs: instructions, kernel columns and Arrow arrays."""

@@ -1,1 +1,0 @@
-"""The scalar codec: one value at a time."""

@@ -1,1 +1,0 @@
-"""Sensors of a Flink job: one per module, with a function that builds it."""
