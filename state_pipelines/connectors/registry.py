@@ -706,7 +706,7 @@ def _decide(
         if len(found) == 1:
             return found[0]
         if found:
-            return AmbiguousState(tuple(found))
+            return AmbiguousState(tuple(sorted(found, key=lambda state: state.connector)))
     return None
 
 
