@@ -345,7 +345,7 @@ def _find_raw(
 ]:
     """The raw keyed and the raw operator state of an operator; timers in raw keyed state are among its files."""
     snapshot = operator.snapshot
-    unread = snapshot.keyed_files.survey_unread(operator.metadata, snapshot.layout_context)
+    unread = operator.files.survey_unread()
     subtasks = {each.index: each for each in operator.metadata.subtasks}
     keyed = []
     for index in unread:

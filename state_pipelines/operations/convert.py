@@ -65,7 +65,7 @@ from state_pipelines.storage.snapshot_writer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.heap_entries import EntryCodec
@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.snapshot import Operator, Snapshot
-    from state_pipelines.snapshot.snapshot_files import UnreadState
 
 
 @dataclass(frozen=True)
@@ -555,7 +554,7 @@ def _drop_raw_timers(
     metadata: CheckpointMetadata, operator: Operator, tasks: Sequence[SubtaskConversion]
 ) -> CheckpointMetadata:
     """`metadata` without the raw keyed state whose timers are written as managed state, or which has no timers."""
-    unread = _find_unread(operator)
+    unread = operator.files.find_unread()
     written = {task.subtask for task in tasks} - unread.keys()
     moved = {each.index for each in operator.metadata.subtasks if each.index in written and each.raw_keyed_state}
     if not moved:
@@ -577,18 +576,13 @@ def _drop_raw_timers(
     )
 
 
-def _find_unread(operator: Operator) -> Mapping[int, UnreadState]:
-    """By index of the subtask the raw keyed state that is not timers, or timers that are not read."""
-    return operator.snapshot.keyed_files.find_unread(operator.metadata, operator.snapshot.layout_context)
-
-
 def _note_operator(operator: Operator, tasks: Sequence[SubtaskConversion], format: Format) -> Iterator[str]:
     states = {info.name: info for task in tasks for info in task.header.states}
     if any(file.change_logs() for _, file in operator.keyed_files):
         yield f"operator {operator.label}: the base of the changelog and its changes become one state"
     if tasks and any(file.holds_raw_timers for _, file in operator.keyed_files):
         yield f"operator {operator.label}: the timers in raw keyed state become timer states"
-    unread = _find_unread(operator).values()
+    unread = operator.files.find_unread().values()
     if any(not each.is_timers for each in unread):
         yield f"operator {operator.label}: its raw keyed state is not timers and is copied as it is"
     for reason in dict.fromkeys(each.reason for each in unread if each.is_timers):

@@ -686,7 +686,7 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
         coordinator=report_coordinator(coordinator.data, chosen, _find_splits(others)) if coordinator else None,
         in_flight=InFlightReport(front, after) if front.handles or after.handles else None,
         keyed_formats=formats,
-        key_evidence=operator.snapshot.keyed_files.evidence(metadata),
+        key_evidence=operator.files.evidence,
         states=states,
         error=join_errors(errors),
         damaged=any(damage),
@@ -738,7 +738,7 @@ def _is_unreachable(error: StateError) -> bool:
 
 def _find_formats(operator: Operator, *, without_options: bool = False) -> list[KeyedFormatReport]:
     handles = [(each.index, each.managed_keyed_state) for each in operator.metadata.subtasks]
-    files, _ = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
+    files, _ = operator.files.survey()
     return find_keyed_formats(handles, files, operator.snapshot.handles, without_options=without_options)
 
 

@@ -216,7 +216,7 @@ def _plan(operator: Operator, keys: Sequence[object], *, everywhere: bool) -> It
 def _find_unsearched(operator: Operator) -> Iterator[str]:
     """Yield why some state of an operator, which may hold the keys, cannot be searched."""
     try:
-        unread = operator.snapshot.keyed_files.find_unread(operator.metadata, operator.snapshot.layout_context)
+        unread = operator.files.find_unread()
     except StateError as error:
         yield str(error)
         return

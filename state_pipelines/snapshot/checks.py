@@ -26,7 +26,7 @@ from state_pipelines.rocksdb.scans import find_files, scan, split_keys
 from state_pipelines.serializers.tree import Kryo
 from state_pipelines.snapshot.operator_state import NonKeyedState
 from state_pipelines.snapshot.snapshot import survey_operator
-from state_pipelines.snapshot.snapshot_files import check_subtasks, find_name, measure_handle
+from state_pipelines.snapshot.snapshot_files import check_subtasks, find_misfits, find_name, measure_handle
 from state_pipelines.snapshot.state import python_name
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _list_databases(operator: Operator) -> Iterator[tuple[object, RocksFile, Key
     """Yield a key of the database of each handle, the opened database, and the key groups of the handle."""
     handles = {each.index: each.managed_keyed_state for each in operator.metadata.subtasks}
     # What cannot be opened is an error elsewhere.
-    files, _ = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
+    files, _ = operator.files.survey()
     for index, file in files:
         for handle, database in _pair(handles[index], file):
             if isinstance(handle, IncrementalRemoteKeyedStateHandle) and isinstance(database, RocksFile):
@@ -299,7 +299,7 @@ def _find_unused_plans(snapshots: Sequence[Snapshot]) -> Iterator[str]:
             "started from; a job that was started from SQL text has no such names (table.exec.uid.generation)"
         )
     for each in snapshots:
-        yield from each.keyed_files.find_misfits()
+        yield from find_misfits(each)
 
 
 def _list_classes(snapshot: Snapshot) -> Iterator[str]:

@@ -182,7 +182,7 @@ def raise_first(failures: Sequence[Failure]) -> None:
 
 def _find_unread(operator: OperatorFiles) -> Mapping[int, RawKeyedSubtaskState]:
     """Find keyed state whose key serializer cannot be read, by index of the subtask."""
-    _, failures = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
+    _, failures = operator.files.survey()
     found = {}
     for subtask in operator.metadata.subtasks:
         failure = failures.get(subtask.index)
@@ -198,7 +198,7 @@ def _find_unread(operator: OperatorFiles) -> Mapping[int, RawKeyedSubtaskState]:
 
 def survey_keyed(operator: OperatorFiles) -> tuple[tuple[KeyedState, ...], list[Failure]]:
     """Keyed states and timers."""
-    files, failures = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
+    files, failures = operator.files.survey()
     unread = _find_unread(operator)
     subtask_states: dict[str, list[KeyedSubtaskState]] = {}
     for subtask, file in files:
@@ -244,7 +244,7 @@ def survey_raw(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Failure
     handles = operator.snapshot.handles
     keyed, raw, failures = [], [], []
     sections = _find_unread(operator)
-    unread = operator.snapshot.keyed_files.survey_unread(operator.metadata, operator.snapshot.layout_context)
+    unread = operator.files.survey_unread()
     for subtask in operator.metadata.subtasks:
         try:
             if subtask.index in unread:
@@ -509,7 +509,7 @@ class Operator(OperatorFiles):
         """Raw keyed state that is not timers, keyed state without a header, raw operator state; errors as `states`."""
         found, failures = survey_raw(self)
         if not self.is_partial:
-            self.snapshot.keyed_files.find_unread(self.metadata, self.snapshot.layout_context)
+            self.files.find_unread()
             raise_first(failures)
         return found
 

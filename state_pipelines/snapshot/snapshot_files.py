@@ -35,7 +35,6 @@ from state_pipelines.errors import (
 from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.keyed.changelog.reader import (
     ChangelogFile,
-    FoundKeySerializer,
     find_key_serializer,
     find_written_serializers,
 )
@@ -173,16 +172,13 @@ def _replace_rows(node: Any, rows: Iterator[PlannedRow]) -> Any:
     return replace(node, **{field.name: _replace_rows(getattr(node, field.name), rows) for field in fields(node)})
 
 
-def find_misfits(planned: Mapping[bytes, PlannedOperator], files: Mapping[bytes, Sequence[KeyedFile]]) -> Iterator[str]:
-    """Yield a note for each state whose rows are others than a plan says, so that they keep their numbers.
-
-    Args:
-        planned: operators of plans.
-        files: keyed files of operators, by operator id.
-    """
-    for operator_id, operator in planned.items():
+def find_misfits(snapshot: SnapshotFiles) -> Iterator[str]:
+    """Yield a note for each state whose rows are others than a declared plan says, so that they keep their numbers."""
+    for operator_id, operator in snapshot.planned.items():
         seen: set[str] = set()
-        for file in files.get(operator_id, ()):
+        for _, file in (
+            snapshot.keyed_files[operator_id].open_managed()[0] if operator_id in snapshot.keyed_files else ()
+        ):
             for info in file.described_states()[1]:
                 state = operator.find_state(info.name)
                 if state is None or info.name in seen or info.backend_type is BackendStateType.PRIORITY_QUEUE:
@@ -558,105 +554,81 @@ class UnreadState:
 
 
 class KeyedFiles:
-    """Opens the keyed state of operators, each once.
+    """The keyed state of one operator, of which each file is opened once.
 
     Args:
-        metadata: of the snapshot.
-        handles: opens handles.
-        key_serializers: by operator id, where the snapshot does not say it (changelog before its first
-            materialization) and the caller does.
-        planned: by operator id, SQL operators of declared plans, which name the columns of rows.
+        snapshot: the snapshot.
+        operator: metadata of the operator.
+
+    Attributes:
+        operator: metadata of the operator.
+        evidence: of a key serializer that was found rather than stored; empty where it is stored.
     """
 
-    def __init__(
-        self,
-        metadata: CheckpointMetadata,
-        handles: HandleReader,
-        key_serializers: Mapping[bytes, Serializer],
-        planned: Mapping[bytes, PlannedOperator] = MappingProxyType({}),
-    ) -> None:
-        self._planned = planned
-        self._metadata = metadata
-        self._handles = handles
-        self._key_serializers = key_serializers
-        self._managed: dict[bytes, tuple[Files, Mapping[int, StateError]]] = {}
-        self._complete: dict[bytes, tuple[Files, Failures]] = {}
-        self._raw: dict[bytes, tuple[Files, Mapping[int, UnreadState], Mapping[int, StateError]]] = {}
-        self._evidence: dict[bytes, FoundKeySerializer] = {}
-        self._checked: set[bytes] = set()
+    def __init__(self, snapshot: SnapshotFiles, operator: OperatorState) -> None:
+        self.operator = operator
+        self.evidence = ""
+        self._snapshot = snapshot
+        self._planned = snapshot.planned.get(operator.operator_id)
+        self._managed: tuple[Files, Mapping[int, StateError]] | None = None
+        self._complete: tuple[Files, Failures] | None = None
+        self._raw: tuple[Files, Mapping[int, UnreadState], Mapping[int, StateError]] | None = None
+        self._is_checked = False
 
-    def serializers(self) -> Iterator[Serializer]:
-        """Every serializer that the managed keyed state of the snapshot names.
-
-        State that cannot be read is left out; reading its records raises the error.
-        """
-        # Subtasks mostly share one header (see `parse_header`).
-        seen: set[int] = set()
-        for operator in self._metadata.operator_states:
-            for _, file in self._open_managed(operator)[0]:
-                key, states = file.described_states()
-                if id(states) in seen:
-                    continue
-                seen.add(id(states))
-                if key is not None:
-                    yield key
-                for info in states:
-                    yield from (serializer for _, serializer in info.serializers)
-
-    def open(self, operator: OperatorState, layouts: LayoutContext) -> Files:
-        """The files of an operator: of each subtask its managed state, then timers in its raw keyed state.
+    def open(self) -> Files:
+        """The files of each subtask: its managed state, then timers in its raw keyed state.
 
         Raises:
             StateError: a handle cannot be read, timers in raw keyed state are damaged, or a key group is held by no
                 subtask or by several.
             UnsupportedError: the key serializer of changelog state is not known.
         """
-        files, failures = self.survey(operator, layouts)
+        files, failures = self.survey()
         for failure in failures.values():
             raise failure
         return files
 
-    def survey(self, operator: OperatorState, layouts: LayoutContext) -> tuple[Files, Failures]:
-        """Open the files of an operator; errors of the others are by index of the subtask.
+    def survey(self) -> tuple[Files, Failures]:
+        """Open the files that can be read; errors of the others are by index of the subtask.
 
         The error under None is about the key groups of all subtasks.
         """
-        if operator.operator_id not in self._complete:
-            managed, failures = self._open_managed(operator)
+        if self._complete is None:
+            managed, failures = self.open_managed()
             failed: dict[int | None, StateError] = dict(failures.items())
             try:
-                self._check_ranges(operator)
+                self._check_ranges()
             except StateError as error:
                 failed[None] = error
             try:
-                managed = self._know_keys(operator, managed, layouts)
+                managed = self._know_keys(managed)
             except StateError as error:
                 failed |= {index: error for index, file in managed if _lacks_key(file)}
                 managed = tuple(each for each in managed if not _lacks_key(each[1]))
-            raw, _, raw_failures = self._open_raw(operator, layouts)
+            raw, _, raw_failures = self._open_raw()
             for index, failure in raw_failures.items():
                 failed.setdefault(index, failure)
-            self._complete[operator.operator_id] = tuple(sorted((*managed, *raw), key=lambda each: each[0])), failed
-        return self._complete[operator.operator_id]
+            self._complete = tuple(sorted((*managed, *raw), key=lambda each: each[0])), failed
+        return self._complete
 
-    def find_unread(self, operator: OperatorState, layouts: LayoutContext) -> Mapping[int, UnreadState]:
+    def find_unread(self) -> Mapping[int, UnreadState]:
         """By index of the subtask the raw keyed state that is not timers, or timers that are not read.
 
         Raises:
             StateError: a handle cannot be read, timers are damaged, or a key group is held by several subtasks.
         """
-        self._check_ranges(operator)
-        _, unread, failures = self._open_raw(operator, layouts)
+        self._check_ranges()
+        _, unread, failures = self._open_raw()
         for failure in failures.values():
             raise failure
         return unread
 
-    def survey_unread(self, operator: OperatorState, layouts: LayoutContext) -> Mapping[int, UnreadState]:
+    def survey_unread(self) -> Mapping[int, UnreadState]:
         """Find unread state as `find_unread` does, without subtasks whose state is damaged (see `survey`)."""
-        return self._open_raw(operator, layouts)[1]
+        return self._open_raw()[1]
 
-    def open_stored(self, operator: OperatorState, layouts: LayoutContext) -> tuple[KeyedFile, ...]:
-        """The files of an operator with the ranges that handles store: a database that several subtasks share once.
+    def open_stored(self) -> tuple[KeyedFile, ...]:
+        """The files with the ranges that handles store: a database that several subtasks share once.
 
         Proofs count these, so that what `open` leaves out of a shared database is counted.
 
@@ -664,8 +636,8 @@ class KeyedFiles:
             StateError: as for `open`.
         """
         found: dict[object, KeyedFile] = {}
-        handles = {each.index: each.managed_keyed_state for each in operator.subtasks}
-        for index, file in self.open(operator, layouts):
+        handles = {each.index: each.managed_keyed_state for each in self.operator.subtasks}
+        for index, file in self.open():
             handle = handles[index]
             if file.is_database and handle is not None:
                 found.setdefault(handle, file.narrow(handle.key_groups))
@@ -673,105 +645,84 @@ class KeyedFiles:
                 found[id(file)] = file
         return tuple(found.values())
 
-    def find_misfits(self) -> list[str]:
-        """Notes about states whose rows are others than a declared plan says."""
-        if not self._planned:
-            return []
-        files = {
-            each.operator_id: [file for _, file in self._open_managed(each)[0]]
-            for each in self._metadata.operator_states
-        }
-        return [*find_misfits(self._planned, files)]
+    def open_managed(self) -> tuple[Files, Mapping[int, StateError]]:
+        """The managed state of the subtasks that can be read, and the errors of the others by index of the subtask.
 
-    def evidence(self, operator: OperatorState) -> str:
-        """The evidence for a key serializer that was found rather than stored; empty when it is stored."""
-        found = self._evidence.get(operator.operator_id)
-        return found.evidence if found else ""
+        Layouts may depend on the other operators, whose managed state is therefore opened at the same time.
+        """
+        if self._managed is None:
+            _open_managed(self._snapshot)
+        assert self._managed is not None
+        return self._managed
 
-    def _check_ranges(self, operator: OperatorState) -> None:
-        if operator.operator_id not in self._checked:
-            metadata = str(join(self._handles.directory, METADATA_FILE))
+    def take_managed(self, opened: Iterator[KeyedFile | StateError | None]) -> None:
+        """Keep the managed state of each subtask, the next ones of `opened`."""
+        held = find_held_key_groups(self.operator)
+        files: list[tuple[int, KeyedFile]] = []
+        failures: dict[int, StateError] = {}
+        for subtask in self.operator.subtasks:
+            file = next(opened)
+            if file is not None and not isinstance(file, StateError):
+                try:
+                    _check_first_sections(file, self.operator.max_parallelism)
+                except StateError as error:
+                    file = error
+            if isinstance(file, StateError):
+                failures[subtask.index] = file
+            elif file is not None:
+                file = label_file(file, self._planned)
+                files.append((subtask.index, file.narrow(held[subtask.index]) if subtask.index in held else file))
+        self._managed = tuple(files), failures
+
+    def _check_ranges(self) -> None:
+        if not self._is_checked:
+            metadata = str(join(self._snapshot.handles.directory, METADATA_FILE))
             for raw in (False, True):
-                check_held_key_groups(operator, metadata, raw=raw)
-            check_owner(self._shared_files, operator.operator_id)
-            self._checked.add(operator.operator_id)
+                check_held_key_groups(self.operator, metadata, raw=raw)
+            check_owner(self._snapshot.shared_files, self.operator.operator_id)
+            self._is_checked = True
 
-    @cached_property
-    def _shared_files(self) -> Owners:
-        return find_shared_files(self._metadata)
-
-    def _open_managed(self, operator: OperatorState) -> tuple[Files, Mapping[int, StateError]]:
-        if operator.operator_id not in self._managed:
-            self._open_all_managed()
-        return self._managed[operator.operator_id]
-
-    def _open_all_managed(self) -> None:
-        """Open the managed state of all operators, on which the layouts of each depend, many files at a time."""
-        operators: dict[bytes, OperatorState] = {}
-        for each in self._metadata.operator_states:
-            operators.setdefault(each.operator_id, each)
-        opened = iter(
-            self._handles.open_side_by_side(
-                (subtask.managed_keyed_state, self._key_serializers.get(operator_id))
-                for operator_id, operator in operators.items()
-                for subtask in operator.subtasks
-            )
-        )
-        for operator_id, operator in operators.items():
-            held = find_held_key_groups(operator)
-            files: list[tuple[int, KeyedFile]] = []
-            failures: dict[int, StateError] = {}
-            for subtask in operator.subtasks:
-                file = next(opened)
-                if file is not None and not isinstance(file, StateError):
-                    try:
-                        _check_first_sections(file, operator.max_parallelism)
-                    except StateError as error:
-                        file = error
-                if isinstance(file, StateError):
-                    failures[subtask.index] = file
-                elif file is not None:
-                    file = label_file(file, self._planned.get(operator_id))
-                    files.append((subtask.index, file.narrow(held[subtask.index]) if subtask.index in held else file))
-            self._managed[operator_id] = tuple(files), failures
-
-    def _open_raw(
-        self, operator: OperatorState, layouts: LayoutContext
-    ) -> tuple[Files, Mapping[int, UnreadState], Mapping[int, StateError]]:
-        if operator.operator_id not in self._raw:
+    def _open_raw(self) -> tuple[Files, Mapping[int, UnreadState], Mapping[int, StateError]]:
+        if self._raw is None:
             files, unread, failures = [], {}, {}
-            opened = self._handles.open_all_raw_keyed([each.raw_keyed_state for each in operator.subtasks], layouts)
-            for subtask, file in zip(operator.subtasks, opened, strict=True):
+            subtasks, handles = self.operator.subtasks, self._snapshot.handles
+            opened = handles.open_all_raw_keyed(
+                [each.raw_keyed_state for each in subtasks], self._snapshot.layout_context
+            )
+            for subtask, file in zip(subtasks, opened, strict=True):
                 if isinstance(file, UnsupportedError):
                     unread[subtask.index] = UnreadState(explain(file), not isinstance(file, NotTimersError))
                 elif isinstance(file, StateError):
                     failures[subtask.index] = file
                 elif file is not None:
-                    files.append((subtask.index, label_file(file, self._planned.get(operator.operator_id))))
-            self._raw[operator.operator_id] = tuple(files), unread, failures
-        return self._raw[operator.operator_id]
+                    files.append((subtask.index, label_file(file, self._planned)))
+            self._raw = tuple(files), unread, failures
+        return self._raw
 
-    def _know_keys(self, operator: OperatorState, files: Files, layouts: LayoutContext) -> Files:
+    def _know_keys(self, files: Files) -> Files:
         unknown = [file for _, file in files if _lacks_key(file)]
         if not unknown:
             return files
         logs = [log for _, file in files for log in file.change_logs()]
-        context = RecordContext(operator.max_parallelism, layouts)
+        context = RecordContext(self.operator.max_parallelism, self._snapshot.layout_context)
         with at(file=unknown[0].name):
-            found = find_key_serializer(logs, context, self._candidates)
-        self._evidence[operator.operator_id] = found
+            found = find_key_serializer(logs, context, self._snapshot.key_candidates)
+        self.evidence = found.evidence
         return tuple((index, file.with_key_serializer(found.serializer)) for index, file in files)
 
-    @cached_property
-    def _candidates(self) -> tuple[Serializer, ...]:
-        """Key serializers that operators of the snapshot name."""
-        found: dict[Serializer, None] = {}
-        for operator in self._metadata.operator_states:
-            files, _ = self._open_managed(operator)
-            logs = [log for _, file in files for log in file.change_logs()]
-            found.update((serializer, None) for serializer, _ in find_written_serializers(logs))
-            found.update((key, None) for _, file in files if (key := file.described_states()[0]) is not None)
-        return tuple(found)
+
+def _open_managed(snapshot: SnapshotFiles) -> None:
+    """Open the managed state of all operators, many files at a time."""
+    keys = {find_operator_id(name): key for name, key in snapshot.declarations.key_serializers.items()}
+    opened = iter(
+        snapshot.handles.open_side_by_side(
+            (subtask.managed_keyed_state, keys.get(files.operator.operator_id))
+            for files in snapshot.keyed_files.values()
+            for subtask in files.operator.subtasks
+        )
+    )
+    for files in snapshot.keyed_files.values():
+        files.take_managed(opened)
 
 
 def _lacks_key(file: KeyedFile) -> bool:
@@ -820,9 +771,8 @@ class SnapshotFiles:
             list_operator_handles(metadata),
             copies,
         )
-        keys = {find_operator_id(name): key for name, key in self.declarations.key_serializers.items()}
         self.planned = find_planned(self.declarations.plans)
-        self.keyed_files = KeyedFiles(metadata, self.handles, keys, self.planned)
+        self.keyed_files = {each.operator_id: KeyedFiles(self, each) for each in metadata.operator_states}
 
     @property
     def uids(self) -> tuple[str, ...]:
@@ -902,6 +852,40 @@ class SnapshotFiles:
             hint=f"It has {known}" if known else "It has no operators at all",
         )
 
+    def list_keyed_serializers(self) -> Iterator[Serializer]:
+        """Every serializer that the managed keyed state of the snapshot names.
+
+        State that cannot be read is left out; reading its records raises the error.
+        """
+        # Subtasks mostly share one header (see `parse_header`).
+        seen: set[int] = set()
+        for files in self.keyed_files.values():
+            for _, file in files.open_managed()[0]:
+                key, states = file.described_states()
+                if id(states) in seen:
+                    continue
+                seen.add(id(states))
+                if key is not None:
+                    yield key
+                for info in states:
+                    yield from (serializer for _, serializer in info.serializers)
+
+    @cached_property
+    def shared_files(self) -> Owners:
+        """State that two operators have, see `find_shared_files`."""
+        return find_shared_files(self.metadata)
+
+    @cached_property
+    def key_candidates(self) -> tuple[Serializer, ...]:
+        """Key serializers that operators of the snapshot name, for changelog state that does not name its own."""
+        found: dict[Serializer, None] = {}
+        for operator in self.keyed_files.values():
+            files, _ = operator.open_managed()
+            logs = [log for _, file in files for log in file.change_logs()]
+            found.update((serializer, None) for serializer, _ in find_written_serializers(logs))
+            found.update((key, None) for _, file in files if (key := file.described_states()[0]) is not None)
+        return tuple(found)
+
     @cached_property
     def layout_context(self) -> LayoutContext:
         """The properties besides serializers that layouts depend on (see `LayoutContext`)."""
@@ -914,7 +898,7 @@ class SnapshotFiles:
             self.layout_context = self._find_layout_context()
 
     def _find_layout_context(self) -> LayoutContext:
-        serializers = [*self.keyed_files.serializers()]
+        serializers = [*self.list_keyed_serializers()]
         subtasks = (subtask for operator in self.metadata.operator_states for subtask in operator.subtasks)
         # Reading state whose header cannot be read raises the error; it has no serializers to add here.
         for unread in self.handles.open_operators(each.managed_operator_state for each in subtasks):
@@ -937,6 +921,7 @@ class OperatorFiles:
         snapshot: the snapshot.
         metadata: what `_metadata` says of the operator.
         uid: uid, when the snapshot stores it or the caller knows it.
+        files: opens its keyed state.
         is_partial: state in files that cannot be read is left out; else asking for it raises the error of the file.
     """
 
@@ -946,6 +931,7 @@ class OperatorFiles:
         self.snapshot = snapshot
         self.metadata = metadata
         self.uid = metadata.uid or uid
+        self.files = snapshot.keyed_files[metadata.operator_id]
         self.is_partial = is_partial
 
     @property
@@ -990,14 +976,7 @@ class OperatorFiles:
     @cached_property
     def keyed_files(self) -> tuple[tuple[int, KeyedFile], ...]:
         """Index of each subtask that has keyed state, and its file."""
-        if self.is_partial:
-            return self.snapshot.keyed_files.survey(self.metadata, self.snapshot.layout_context)[0]
-        return self.snapshot.keyed_files.open(self.metadata, self.snapshot.layout_context)
-
-    @property
-    def stored_files(self) -> tuple[KeyedFile, ...]:
-        """The files of its keyed state with the key groups that handles store; see `KeyedFiles.open_stored`."""
-        return self.snapshot.keyed_files.open_stored(self.metadata, self.snapshot.layout_context)
+        return self.files.survey()[0] if self.is_partial else self.files.open()
 
 
 Item = TypeVar("Item")

@@ -60,7 +60,7 @@ def test_records_that_a_clip_leaves_out_are_missing(shared: Snapshot) -> None:
     wrong = SimpleNamespace(
         label=operator.label,
         keyed_files=((index, clipped), *others),
-        stored_files=operator.stored_files,
+        files=operator.files,
         record_context=operator.record_context,
     )
     check = check_source_whole([cast("Operator", wrong)], run_tasks)

@@ -93,7 +93,7 @@ def make_serializer_reader() -> ByteReader:
     found: set[bytes] = set()
     for case in OWN:
         if case.case in ("heap", "rocksdb-heap-timers"):
-            for each in case.open().keyed_files.serializers():
+            for each in case.open().list_keyed_serializers():
                 writer = Writer()
                 write_snapshot(writer, each)
                 found.add(writer.getvalue())

@@ -283,9 +283,8 @@ def _verify_table(table: TableFile, kept: TableCache, amounts: ReadAmounts, *, w
 
 def _compare_raw_state(operator: Operator) -> Finding | None:
     """Return what is wrong if raw keyed state is timers in some subtasks and something else in others."""
-    files, metadata, layouts = operator.snapshot.keyed_files, operator.metadata, operator.snapshot.layout_context
-    timers = [index for index, file in files.survey(metadata, layouts)[0] if file.holds_raw_timers]
-    others = [index for index, unread in files.survey_unread(metadata, layouts).items() if not unread.is_timers]
+    timers = [index for index, file in operator.files.survey()[0] if file.holds_raw_timers]
+    others = [index for index, unread in operator.files.survey_unread().items() if not unread.is_timers]
     if not timers or not others:
         return None
     return Finding(

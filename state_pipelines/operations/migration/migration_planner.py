@@ -612,7 +612,7 @@ def describe_copied(flow: Read, own: StateMetaInfo, before: StateShape) -> State
 
 def make_context(snapshot: SnapshotFiles, shapes: Mapping[str, StateShape]) -> PlanContext:
     """Planning context of a snapshot."""
-    serializers = [*snapshot.keyed_files.serializers()]
+    serializers = [*snapshot.list_keyed_serializers()]
     serializers += [serializer for shape in shapes.values() for _, serializer in shape.info.serializers]
     nodes = [node for serializer in serializers for node in walk(serializer)]
     kryos = tuple(dict.fromkeys(node for node in nodes if isinstance(node, tree.Kryo)))

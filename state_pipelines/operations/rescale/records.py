@@ -712,7 +712,7 @@ class RecordMove:
         """
         keyed = [operator for operator in self.sources if has_keyed_state(operator)]
         for operator in keyed:
-            unread = operator.snapshot.keyed_files.find_unread(operator.metadata, operator.snapshot.layout_context)
+            unread = operator.files.find_unread()
             for each in unread.values():
                 raise UnsupportedError(
                     f"its records must move ({reason}), but its raw keyed state cannot: {each.reason}",

@@ -785,7 +785,7 @@ def _plan_rehearsal(plan: OperatorTasks) -> Iterator[CountKeyed]:
     if plan.records is None:
         return
     for operator in (plan.edited.operator, *plan.edited.merged):
-        for file in operator.stored_files:
+        for file in operator.files.open_stored():
             if plan.records.hasher is not None or file.needs_layouts:
                 yield from count_keyed(operator, file, plan.records.hasher)
 
@@ -886,7 +886,7 @@ def _find_read(plan: OperatorTasks, own: MovedRecords) -> Mapping[str, RecordDig
         return None
     read = [file.key_groups for _, file in edited.operator.keyed_files]
     # Databases that several subtasks share have more than the subtasks read of them.
-    return own.found if read == [file.key_groups for file in edited.operator.stored_files] else None
+    return own.found if read == [file.key_groups for file in edited.operator.files.open_stored()] else None
 
 
 def _prove(

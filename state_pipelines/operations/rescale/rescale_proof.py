@@ -493,7 +493,7 @@ def check_sources(edited: EditedSnapshot) -> None:
     for each in edited.operators:
         for operator in (each.operator, *each.merged):
             with at(operator=operator.label):
-                _ = operator.stored_files, operator.raw_states
+                _ = operator.files.open_stored(), operator.raw_states
                 for _ in list_stored_elements(operator, {}, {}):
                     pass
 
@@ -513,7 +513,7 @@ def _plan_counts(operator: Operator, side: ProofSide, *, is_after: bool) -> Iter
             wanted = compute_key_group_range(subtask, operator.parallelism, operator.max_parallelism)
             yield from count_keyed(operator, file, side.hasher, wanted)
     elif side.found is None:
-        for file in operator.stored_files:
+        for file in operator.files.open_stored():
             yield from count_keyed(operator, file)
     delegates = find_delegates(side.planned) if is_after else {}
     elements = tuple(list_stored_elements(operator, name_elements(side.before), delegates))
@@ -527,7 +527,7 @@ def _take_found(
     operator: Operator, found: Mapping[str, RecordDigest]
 ) -> Iterator[tuple[bool, CountKeyed | CountOperatorState, ProofCounts]]:
     """Results of the old keyed state that is not read again."""
-    files = operator.stored_files
+    files = operator.files.open_stored()
     digests = {name: digest.without_key_groups for name, digest in found.items()}
     for file in files[:1]:
         infos = {info for each in files for info in each.header.states}
@@ -718,7 +718,7 @@ def report_rescaling(
 
 def _find_differences(row: StateProof, side: ProofSide, run: Runner) -> tuple[RecordCounts, list[DifferingRecord]]:
     if row.keyed and row.state != KEYED_STATE and row.state not in side.dropped:
-        before = [(file, each.record_context) for each in side.before for file in each.stored_files]
+        before = [(file, each.record_context) for each in side.before for file in each.files.open_stored()]
         after = [(file, side.after.record_context) for _, file in side.after.keyed_files]
         # Entries that were to go are missing by intent; which these are, only their number says.
         removed = side.removed.get(row.state)

@@ -354,7 +354,7 @@ def check_source_whole(operators: Sequence[Operator], run: Runner) -> ProofCheck
     """
     compared: list[tuple[Operator, tuple[KeyedFile, ...], tuple[KeyedFile, ...]]] = []
     for operator in operators:
-        read, stored = tuple(file for _, file in operator.keyed_files), operator.stored_files
+        read, stored = tuple(file for _, file in operator.keyed_files), operator.files.open_stored()
         if len(read) != len(stored) or any(one != other for one, other in zip(read, stored, strict=True)):
             compared.append((operator, read, stored))
     if not compared:

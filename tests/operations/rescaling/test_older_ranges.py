@@ -115,7 +115,9 @@ def test_a_shared_database_is_counted_once(whole: Snapshot, mode: FileMode, tmp_
             assert [file.key_groups for _, file in operator.keyed_files] == [
                 compute_key_group_range(index, 4, operator.max_parallelism) for index in range(4)
             ]
-            assert [file.key_groups for file in operator.stored_files] == [KeyGroupRange(0, operator.max_parallelism)]
+            assert [file.key_groups for file in operator.files.open_stored()] == [
+                KeyGroupRange(0, operator.max_parallelism)
+            ]
     assert gather(dump(again)) == gather(dump(whole))
 
 
