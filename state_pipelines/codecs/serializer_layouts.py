@@ -45,10 +45,11 @@ from state_pipelines.serializers.tree import (
     PojoField,
     PojoSubclass,
     Serializer,
+    walk,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 _BASIC = {
     **{name: BasicKind(name.capitalize()) for name in PRIMITIVES},
@@ -142,7 +143,7 @@ class _Types:
     def __init__(self, pojo: Pojo, classes: FieldLists, kryo_version: int) -> None:
         self.classes = classes
         self.collections = kryo_version >= _FIRST_KRYO_WITH_COLLECTIONS
-        nodes = list(_walk(pojo))
+        nodes = list(walk(pojo))
         self.known: dict[str, Serializer] = {each.pojo_class: each for each in nodes if isinstance(each, Pojo)}
         self.known |= {each.enum_class: each for each in nodes if isinstance(each, Enum)}
         # The registrations, which give classes their ids, are those of the whole job.
@@ -175,12 +176,6 @@ class _Types:
         if component.name == "java.lang.String":
             return build.basic(BasicKind.STRING_ARRAY)
         return build.generic_array(component.name, self.serializer(component))
-
-
-def _walk(serializer: Serializer) -> Iterator[Serializer]:
-    yield serializer
-    for nested in serializer.nested:
-        yield from _walk(nested)
 
 
 _I32, _I64 = Primitive(PrimitiveKind.I32), Primitive(PrimitiveKind.I64)
@@ -397,13 +392,6 @@ def collect_subclasses(serializers: Iterable[tree.Serializer]) -> tuple[tuple[st
                     if subclass.serializer is not None:
                         found.setdefault(node.pojo_class, {}).setdefault(subclass.class_name, subclass)
     return tuple((name, tuple(subclasses.values())) for name, subclasses in sorted(found.items()))
-
-
-def walk(serializer: tree.Serializer) -> Iterator[tree.Serializer]:
-    """Yield the serializer and all that are nested in it, outermost first."""
-    yield serializer
-    for nested in serializer.nested:
-        yield from walk(nested)
 
 
 def _dynamic(serializer: tree.Serializer, context: LayoutContext) -> lay.Dynamic | lay.OpaqueBytes:

@@ -14,7 +14,7 @@ import re
 import struct
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum, StrEnum
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.binary.java_stream import (
@@ -59,6 +59,9 @@ from state_pipelines.metadata.handles import (
     write_operator_handle,
     write_stream_handle,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _MASK = (1 << 64) - 1
 _C1 = 0x87C37B91114253D5
@@ -453,6 +456,14 @@ class CheckpointMetadata:
     master_states: tuple[MasterState, ...] = ()
     operator_states: tuple[OperatorState, ...] = ()
     properties: CheckpointProperties | bytes | None = None
+
+    def map_subtasks(self, change: Callable[[OperatorState, SubtaskState], SubtaskState]) -> CheckpointMetadata:
+        """Replace each subtask by what `change` returns for its operator and for it."""
+        operators = (
+            replace(operator, subtasks=tuple(change(operator, each) for each in operator.subtasks))
+            for operator in self.operator_states
+        )
+        return replace(self, operator_states=tuple(operators))
 
 
 def read_metadata(data: bytes, name: str | None = None) -> CheckpointMetadata:

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.heap_entries import EntryCodec
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
-    from state_pipelines.metadata import SubtaskState
+    from state_pipelines.metadata import OperatorState, SubtaskState
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.snapshot import Operator, Snapshot
@@ -559,21 +559,12 @@ def _drop_raw_timers(
     moved = {each.index for each in operator.metadata.subtasks if each.index in written and each.raw_keyed_state}
     if not moved:
         return metadata
-    return replace(
-        metadata,
-        operator_states=tuple(
-            replace(
-                each,
-                subtasks=tuple(
-                    replace(subtask, raw_keyed_state=None) if subtask.index in moved else subtask
-                    for subtask in each.subtasks
-                ),
-            )
-            if each.operator_id == operator.metadata.operator_id
-            else each
-            for each in metadata.operator_states
-        ),
-    )
+
+    def drop(each: OperatorState, subtask: SubtaskState) -> SubtaskState:
+        is_moved = each.operator_id == operator.metadata.operator_id and subtask.index in moved
+        return replace(subtask, raw_keyed_state=None) if is_moved else subtask
+
+    return metadata.map_subtasks(drop)
 
 
 def _note_operator(operator: Operator, tasks: Sequence[SubtaskConversion], format: Format) -> Iterator[str]:
@@ -633,17 +624,8 @@ def _plan_in_flight(snapshot: Snapshot, choice: InFlight, notes: list[str]) -> C
         notes.append(f"{of} is kept as it is; the result is a checkpoint, not a savepoint")
         return snapshot.metadata
     notes.append(f"{of} is dropped: these records are lost")
-    return replace(
-        snapshot.metadata,
-        operator_states=tuple(
-            replace(
-                operator,
-                subtasks=tuple(
-                    replace(each, input_channel_state=(), result_subpartition_state=()) for each in operator.subtasks
-                ),
-            )
-            for operator in snapshot.metadata.operator_states
-        ),
+    return snapshot.metadata.map_subtasks(
+        lambda _, each: replace(each, input_channel_state=(), result_subpartition_state=())
     )
 
 
@@ -732,22 +714,14 @@ def require_conversion(plan: ConversionPlan, written: Sequence[WrittenState], me
     handles = {
         (task.operator_id, task.subtask): result.handle for task, result in zip(plan.tasks, written, strict=True)
     }
-    operators = tuple(
-        replace(
-            operator,
-            subtasks=tuple(
-                replace(
-                    each,
-                    managed_keyed_state=handles.get((operator.operator_id, each.index), each.managed_keyed_state),
-                )
-                for each in operator.subtasks
-            ),
-        )
-        for operator in plan.metadata.operator_states
-    )
+
+    def know(operator: OperatorState, each: SubtaskState) -> SubtaskState:
+        handle = handles.get((operator.operator_id, each.index), each.managed_keyed_state)
+        return replace(each, managed_keyed_state=handle)
+
     require_equal(
         metadata,
-        replace(plan.metadata, operator_states=operators),
+        plan.metadata.map_subtasks(know),
         str(plan.target),
         {each.metadata.operator_id: each.label for each in plan.snapshot.operators},
     )

@@ -479,37 +479,6 @@ def _call(word: str, class_name: str, arguments: Iterable[str]) -> str:
     return f"{word}<{quote(class_name)}>({', '.join(arguments)})"
 
 
-@describe.register
-def _spelled(node: _Spelled) -> str:
-    return node.text
-
-
-@describe.register
-def _basic(node: Basic) -> str:
-    return str(node.kind)
-
-
-@describe.register
-def _list(node: ListOf) -> str:
-    return _generic("ArrayList" if node.snapshot_class == java_types.ARRAY_LIST else "List", [describe(node.element)])
-
-
-@describe.register
-def _set(node: SetOf) -> str:
-    return _generic("Set", [describe(node.element)])
-
-
-@describe.register
-def _map(node: MapOf) -> str:
-    return _generic("NullAwareMap" if node.null_keys else "Map", map(describe, node.nested))
-
-
-@describe.register
-def _generic_array(node: GenericArray) -> str:
-    return _call("Array", node.component_class, [describe(node.element)])
-
-
-@describe.register
 def _tuple(node: Tuple) -> str:
     plain = f"Tuple{len(node.fields)}"
     if node.tuple_class == f"org.apache.flink.api.java.tuple.{plain}":
@@ -518,56 +487,26 @@ def _tuple(node: Tuple) -> str:
     return _call(word, node.tuple_class, map(describe, node.fields))
 
 
-@describe.register
-def _case_class(node: CaseClass) -> str:
-    return _call("CaseClass", node.case_class, map(describe, node.fields))
-
-
-@describe.register
 def _coproduct(node: Coproduct) -> str:
     cases = zip(node.cases, node.serializers, strict=True)
     return f"Coproduct({', '.join(f'{quote(name)}: {describe(each)}' for name, each in cases)})"
 
 
-@describe.register
 def _scala_collection(node: ScalaCollection) -> str:
     word = node.serializer_class.rpartition(".")[2].removesuffix("Serializer")
     return _generic(f"Scala{word}", [describe(node.element)])
 
 
-@describe.register
-def _mapped(node: Mapped) -> str:
-    return _call("Mapped", node.mapper, [describe(node.inner)])
-
-
-@describe.register
-def _case_object(node: CaseObject) -> str:
-    return _call("CaseObject", node.object_class, ())
-
-
-@describe.register
 def _row(node: PositionalRow) -> str:
     word = "Row" if node.supports_row_kind else "RowWithoutKind"
     return f"{word}({', '.join(f'f{index}: {describe(field)}' for index, field in enumerate(node.fields))})"
 
 
-@describe.register
 def _nullable(node: Nullable) -> str:
     padding = [f"padding {node.padding}"] if node.padding else []
     return _generic("Nullable", [describe(node.inner), *padding])
 
 
-@describe.register
-def _enum(node: Enum) -> str:
-    return _call("Enum", node.enum_class, map(quote, node.constants))
-
-
-@describe.register
-def _scala_enum(node: ScalaEnum) -> str:
-    return _call("ScalaEnum", node.enum_class, (f"{quote(name)} = {number}" for name, number in node.constants))
-
-
-@describe.register
 def _pojo(node: Pojo) -> str:
     entries = [_pojo_field(node, field) for field in node.fields]
     entries += [_pojo_subclass("registered", subclass) for subclass in node.registered]
@@ -593,17 +532,6 @@ def _resolved(serializer: Serializer | None) -> str:
     return UNRESOLVED if serializer is None else describe(serializer)
 
 
-@describe.register
-def _kryo(node: Kryo) -> str:
-    return f"Kryo<{quote(node.type_class)}>"
-
-
-@describe.register
-def _protobuf(node: Protobuf) -> str:
-    return f"Protobuf<{quote(node.message_class)}>"
-
-
-@describe.register
 def _avro(node: Avro) -> str:
     record = _avro_name(node.schema_json)
     if not record or record == node.runtime_class:
@@ -624,48 +552,12 @@ def _avro_name(schema_json: str) -> str:
     return f"{namespace}.{name}" if namespace and "." not in name else name
 
 
-@describe.register
-def _beam(node: BeamSerializer) -> str:
-    return _generic("Beam", [_coder(node.coder)])
-
-
 def _coder(coder: Coder) -> str:
     return _generic(
         quote(coder.simple_name), (_coder(each) for name, each in coder.components if name != "windowsCoder")
     )
 
 
-@describe.register
-def _class_bound(node: ClassBound) -> str:
-    return f"{node.kind}<{quote(node.type_class)}>"
-
-
-@describe.register
-def _opaque(node: Opaque) -> str:
-    return f"Opaque<{quote(node.unknown_class)}>"
-
-
-@describe.register
-def _declared(node: Declared) -> str:
-    return f"Declared<{quote(node.unknown_class)}>({node.layout})"
-
-
-@describe.register
-def _ttl(node: Ttl) -> str:
-    return _generic("Ttl", [describe(node.inner)])
-
-
-@describe.register
-def _ttl_aware(node: TtlAware) -> str:
-    return _generic("TtlAware", ["enabled" if node.ttl_enabled else "disabled", describe(node.inner)])
-
-
-@describe.register
-def _variants(node: Variants) -> str:
-    return _generic(str(node.kind), map(describe, node.serializers))
-
-
-@describe.register
 def _row_data(node: RowData) -> str:
     types = [*map(describe_type, node.types)]
     names = node.names if node.labels is None else node.labels
@@ -674,61 +566,52 @@ def _row_data(node: RowData) -> str:
     return f"RowData({', '.join(types)})"
 
 
-@describe.register
-def _binary_row(node: BinaryRow) -> str:
-    return f"BinaryRowData({node.num_fields})"
+_TEXTS: dict[type[Serializer], Callable[[Any], str]] = {
+    _Spelled: lambda node: node.text,
+    Basic: lambda node: str(node.kind),
+    ListOf: lambda node: _generic(
+        "ArrayList" if node.snapshot_class == java_types.ARRAY_LIST else "List", [describe(node.element)]
+    ),
+    SetOf: lambda node: _generic("Set", [describe(node.element)]),
+    MapOf: lambda node: _generic("NullAwareMap" if node.null_keys else "Map", map(describe, node.nested)),
+    GenericArray: lambda node: _call("Array", node.component_class, [describe(node.element)]),
+    Tuple: _tuple,
+    CaseClass: lambda node: _call("CaseClass", node.case_class, map(describe, node.fields)),
+    Coproduct: _coproduct,
+    ScalaCollection: _scala_collection,
+    Mapped: lambda node: _call("Mapped", node.mapper, [describe(node.inner)]),
+    CaseObject: lambda node: _call("CaseObject", node.object_class, ()),
+    PositionalRow: _row,
+    Nullable: _nullable,
+    Enum: lambda node: _call("Enum", node.enum_class, map(quote, node.constants)),
+    ScalaEnum: lambda node: _call(
+        "ScalaEnum", node.enum_class, (f"{quote(name)} = {number}" for name, number in node.constants)
+    ),
+    Pojo: _pojo,
+    Kryo: lambda node: f"Kryo<{quote(node.type_class)}>",
+    Protobuf: lambda node: f"Protobuf<{quote(node.message_class)}>",
+    Avro: _avro,
+    BeamSerializer: lambda node: _generic("Beam", [_coder(node.coder)]),
+    ClassBound: lambda node: f"{node.kind}<{quote(node.type_class)}>",
+    Opaque: lambda node: f"Opaque<{quote(node.unknown_class)}>",
+    Declared: lambda node: f"Declared<{quote(node.unknown_class)}>({node.layout})",
+    Ttl: lambda node: _generic("Ttl", [describe(node.inner)]),
+    TtlAware: lambda node: _generic("TtlAware", ["enabled" if node.ttl_enabled else "disabled", describe(node.inner)]),
+    Variants: lambda node: _generic(str(node.kind), map(describe, node.serializers)),
+    RowData: _row_data,
+    BinaryRow: lambda node: f"BinaryRowData({node.num_fields})",
+    ArrayData: lambda node: _generic("ArrayData", [describe_type(node.element_type)]),
+    MapData: lambda node: _generic("MapData", [describe_type(node.key_type), describe_type(node.value_type)]),
+    Decimal: lambda node: f"DecimalData({node.precision}, {node.scale})",
+    TimestampData: lambda node: f"TimestampData({node.precision})",
+    PythonRow: lambda node: f"PythonRow({', '.join(map(describe_type, node.types))})",
+    PythonArray: lambda node: _generic("PythonArray", [describe_type(node.element_type)]),
+    PythonMap: lambda node: _generic("PythonMap", [describe_type(node.key_type), describe_type(node.value_type)]),
+    PythonDecimal: lambda node: f"PythonDecimal({node.precision}, {node.scale})",
+    LinkedListOf: lambda node: _generic("LinkedList", [describe(node.element)]),
+    SortedMapOf: lambda node: _generic("SortedMap", map(describe, node.nested)),
+    External: lambda node: _generic("External", [describe(node.inner)]),
+}
 
-
-@describe.register
-def _array_data(node: ArrayData) -> str:
-    return _generic("ArrayData", [describe_type(node.element_type)])
-
-
-@describe.register
-def _map_data(node: MapData) -> str:
-    return _generic("MapData", [describe_type(node.key_type), describe_type(node.value_type)])
-
-
-@describe.register
-def _decimal(node: Decimal) -> str:
-    return f"DecimalData({node.precision}, {node.scale})"
-
-
-@describe.register
-def _timestamp(node: TimestampData) -> str:
-    return f"TimestampData({node.precision})"
-
-
-@describe.register
-def _python_row(node: PythonRow) -> str:
-    return f"PythonRow({', '.join(map(describe_type, node.types))})"
-
-
-@describe.register
-def _python_array(node: PythonArray) -> str:
-    return _generic("PythonArray", [describe_type(node.element_type)])
-
-
-@describe.register
-def _python_map(node: PythonMap) -> str:
-    return _generic("PythonMap", [describe_type(node.key_type), describe_type(node.value_type)])
-
-
-@describe.register
-def _python_decimal(node: PythonDecimal) -> str:
-    return f"PythonDecimal({node.precision}, {node.scale})"
-
-
-@describe.register
-def _linked_list(node: LinkedListOf) -> str:
-    return _generic("LinkedList", [describe(node.element)])
-
-
-@describe.register
-def _sorted_map(node: SortedMapOf) -> str:
-    return _generic("SortedMap", map(describe, node.nested))
-
-
-@describe.register
-def _external(node: External) -> str:
-    return _generic("External", [describe(node.inner)])
+for _class, _text in _TEXTS.items():
+    describe.register(_class, _text)

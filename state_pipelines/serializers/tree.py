@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from state_pipelines.errors import NotFoundError, UsageError, Where
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,13 @@ class Serializer:
     def nested(self) -> tuple[Serializer, ...]:
         """Nested serializers in the order of the snapshot."""
         return ()
+
+
+def walk(serializer: Serializer) -> Iterator[Serializer]:
+    """Yield the serializer and all that are nested in it, outermost first."""
+    yield serializer
+    for nested in serializer.nested:
+        yield from walk(nested)
 
 
 @dataclass(frozen=True, kw_only=True)

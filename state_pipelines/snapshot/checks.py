@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.errors import EDITED_METADATA, FormatError, StateError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.changelog.reader import ChangelogFile, find_bases
 from state_pipelines.keyed.key_groups import encode_prefix
@@ -23,7 +22,7 @@ from state_pipelines.metadata.handles import ChangelogStateBackendHandle, Increm
 from state_pipelines.metadata.streams import HEADER_SIZE, channel_states, measure_channel
 from state_pipelines.operatorstate import read_list_state
 from state_pipelines.rocksdb.scans import find_files, scan, split_keys
-from state_pipelines.serializers.tree import Kryo
+from state_pipelines.serializers.tree import Kryo, walk
 from state_pipelines.snapshot.operator_state import NonKeyedState
 from state_pipelines.snapshot.snapshot import survey_operator
 from state_pipelines.snapshot.snapshot_files import check_subtasks, find_misfits, find_name, measure_handle

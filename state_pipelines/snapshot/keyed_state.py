@@ -12,7 +12,6 @@ from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import explain
 from state_pipelines.codecs.scalar import read_value, unknown_class
-from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.errors import FormatError, UnsupportedError, Where, at
 from state_pipelines.keyed.heap_entries import has_opaque
 from state_pipelines.keyed.operator_columns import StateLayout
@@ -22,7 +21,7 @@ from state_pipelines.metadata.handles import MAX_PARALLELISM
 from state_pipelines.metadata.streams import KEPT
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo, keyed_state
-from state_pipelines.serializers.tree import Declared, Opaque, StateKind
+from state_pipelines.serializers.tree import Declared, Opaque, StateKind, walk
 from state_pipelines.snapshot.handle_readers import StateStatistics
 from state_pipelines.snapshot.snapshot_files import narrow_key_groups, scan_files
 from state_pipelines.snapshot.state import (

@@ -11,11 +11,12 @@ import pytest
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import find_surrogate, plan_columns, walk_layout
-from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, walk
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, pojo
 from state_pipelines.serializers.java_types import SNAPSHOT_CLASSES
 from state_pipelines.serializers.registry import read_nested, registered_classes
+from state_pipelines.serializers.tree import walk
 from tests.connectors.test_kafka_producer import state_serializer
 from tests.serializers import test_families, test_table
 from tests.serializers.javacoders import coder, legacy_snapshot, unversioned_snapshot

@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from state_pipelines.binary.data_views import Reader
-from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.keyed.hashing import HashExpression, parse_hash_expression
 from state_pipelines.keyed.hashing.value_hashes import class_name
 from state_pipelines.keyed.record_layout import KeyedRecords
 from state_pipelines.serializers.build import avro, basic
 from state_pipelines.serializers.registry import read_snapshot
-from state_pipelines.serializers.tree import Serializer, Tuple
+from state_pipelines.serializers.tree import Serializer, Tuple, walk
 
 FILE = Path(__file__).parents[1] / "data" / "key_groups" / "keys.tsv.gz"
 _SCALA = "org.apache.flink.api.scala.typeutils.ScalaCaseClassSerializerSnapshot"

@@ -25,7 +25,7 @@ from state_pipelines.codecs.columns import ColumnCodec, plan_columns
 from state_pipelines.codecs.kryo import read_kryo_class
 from state_pipelines.codecs.layout import ROW_KINDS
 from state_pipelines.codecs.logical_values import conform
-from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, walk
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.hashing import class_hashes
 from state_pipelines.keyed.hashing.basic_hashes import (
@@ -55,7 +55,7 @@ from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.serializers import beam, tree
 from state_pipelines.serializers.beam import BeamSerializer, Coder
 from state_pipelines.serializers.build import basic
-from state_pipelines.serializers.tree import COMPONENTS, BasicKind
+from state_pipelines.serializers.tree import COMPONENTS, BasicKind, walk
 
 if TYPE_CHECKING:
     from state_pipelines.codecs.kryo import Version

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from state_pipelines.codecs.kryo.classes import FieldLists
-from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.errors import UsageError
 from state_pipelines.javaclasses import ClassFieldLists
 from state_pipelines.keyed.key_groups import compute_default_max_parallelism
@@ -50,7 +49,7 @@ from state_pipelines.operations.migration import Direction, Migration
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.compatibility.rules import COMPARE_PLANS, find_exchangeable_views
 from state_pipelines.serializers.python_types import PythonValue
-from state_pipelines.serializers.tree import StateKind
+from state_pipelines.serializers.tree import StateKind, walk
 from state_pipelines.snapshot.snapshot import ensure_open, open_together
 from state_pipelines.snapshot.state import PREFIX
 

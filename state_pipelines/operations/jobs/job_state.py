@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from state_pipelines.serializers.tree import walk
 from state_pipelines.codecs.kryo.classes import JavaType, parse_type
 from state_pipelines.errors import NotFoundError, UnsupportedError, UsageError, Where
 from state_pipelines.operations.jobs.type_extraction import TypeExtraction, UnresolvedType, carry_over
@@ -510,7 +511,7 @@ def find_state_classes(
     """
 
     def look_up(operator: str, state: str, nodes: Iterable[Serializer]) -> StateClasses:
-        names = sorted({name for node in nodes for each in _walk(node) if (name := _name_user_class(each))})
+        names = sorted({name for node in nodes for each in walk(node) if (name := _name_user_class(each))})
         missing = tuple(name for name in names if classes.find(name) is None)
         return StateClasses(
             operator,
@@ -654,11 +655,11 @@ def _replace_schema(state: JobState, schema_json: str) -> JobState:
     payload = payload_of(state)
     wanted = _name_record(schema_json)
     # A class that Avro generated, whose schema its class file does not give away.
-    unknown = [node for node in _walk(payload) if isinstance(node, UnresolvedType) and _simple_name(node) == wanted]
+    unknown = [node for node in walk(payload) if isinstance(node, UnresolvedType) and _simple_name(node) == wanted]
     if unknown:
         made = build.avro(unknown[0].unknown_class, schema_json)
         return replace_state_type(state, _map_tree(payload, lambda node: made if node == unknown[0] else None))
-    nodes = [node for node in _walk(payload) if isinstance(node, Avro)]
+    nodes = [node for node in walk(payload) if isinstance(node, Avro)]
     fitting = [node for node in nodes if _name_record(node.schema_json) == wanted] or nodes
     if not nodes:
         raise UsageError(f"nothing in state {state.name} is Avro", hint="Describe the state in a file instead")
@@ -675,12 +676,6 @@ def _replace_schema(state: JobState, schema_json: str) -> JobState:
 
 def _simple_name(node: UnresolvedType) -> str:
     return node.unknown_class.rpartition(".")[2]
-
-
-def _walk(node: Serializer) -> Iterator[Serializer]:
-    yield node
-    for each in node.nested:
-        yield from _walk(each)
 
 
 def _name_record(schema_json: str) -> str:

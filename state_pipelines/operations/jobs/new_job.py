@@ -34,10 +34,10 @@ from state_pipelines.operations.jobs.job_state import (
 from state_pipelines.operations.migration.migration_planner import plan_operator
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes, number_columns
 from state_pipelines.serializers.compatibility import Outcome
-from state_pipelines.serializers.tree import Kryo, Serializer, StateKind
+from state_pipelines.serializers.tree import Kryo, Serializer, StateKind, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from state_pipelines.operations.jobs.job_state import StateClasses
     from state_pipelines.operations.migration.flows import OperatorPlan
@@ -171,7 +171,7 @@ def judge_removed(operator: JobOperator, state: JobState) -> StateCheck | None:
 def _find_removed(state: JobState) -> tuple[str, str] | None:
     if state.kind in (StateKind.SPLIT_DISTRIBUTE, StateKind.UNION) and state.name in _REMOVED_STATES:
         return _REMOVED_STATES[state.name]
-    for node in _walk(state.serializers.values()):
+    for node in (node for each in state.serializers.values() for node in walk(each)):
         if node.snapshot_class.startswith(_KAFKA_PACKAGE):
             return _KAFKA_SINK
         for package, found in _REMOVED_CLASSES.items():
@@ -194,14 +194,6 @@ def list_unnamed_operators(job: JobDescription) -> Iterator[str]:
 def _list_nodes(job: JobDescription) -> Iterator[Serializer]:
     for operator in job.operators:
         yield from operator.list_serializers()
-
-
-def _walk(nodes: Iterable[Serializer]) -> Iterator[Serializer]:
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        yield node
-        pending += node.nested
 
 
 _DESCRIPTIONS = (".yaml", ".yml", ".json")

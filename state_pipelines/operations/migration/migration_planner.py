@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_pipelines.codecs.serializer_layouts import complete, keep_undecodable, walk
+from state_pipelines.codecs.serializer_layouts import complete, keep_undecodable
 from state_pipelines.errors import MigrationError, StateError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.operations.migration import flows
@@ -61,7 +61,7 @@ from state_pipelines.operations.migration.structs import PlanContext, known_sql_
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.beam import BeamSerializer
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import KEYED_KINDS, LIST_KINDS, OPERATOR_KINDS, StateKind
+from state_pipelines.serializers.tree import KEYED_KINDS, LIST_KINDS, OPERATOR_KINDS, StateKind, walk
 from state_pipelines.snapshot.state import python_name
 
 if TYPE_CHECKING:

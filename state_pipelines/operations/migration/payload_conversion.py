@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from state_pipelines.codecs.columns import column_type
-from state_pipelines.codecs.serializer_layouts import LayoutContext, contains_opaque, derive_layout, walk
+from state_pipelines.codecs.serializer_layouts import LayoutContext, contains_opaque, derive_layout
 from state_pipelines.codecs.value_conversion import find_payload_conversion
 from state_pipelines.errors import MigrationError, UnsupportedError
 from state_pipelines.operations.migration.structs import (
@@ -29,6 +29,7 @@ from state_pipelines.serializers.build import nullable
 from state_pipelines.serializers.compatibility import Outcome, resolve_nested
 from state_pipelines.serializers.registry import is_custom
 from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.errors import IncompatibleError, UsageError, at
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.migration import steps as st
@@ -22,7 +21,7 @@ from state_pipelines.operations.migration.step_types import SqlType
 from state_pipelines.operations.rescale.rescale_request import OperatorRequest, RescaleRequest
 from state_pipelines.serializers.table_runtime import MAP_VIEW
 from state_pipelines.serializers.text import describe_type, parse
-from state_pipelines.serializers.tree import RowData, StateKind
+from state_pipelines.serializers.tree import RowData, StateKind, walk
 from state_pipelines.sql.accumulators import UNRESOLVED, PlannedColumn, Role
 from state_pipelines.sql.derivations import UNCHANGED, Derivation, is_unfiltered
 from state_pipelines.sql.verdict import Verdict, is_unchanged

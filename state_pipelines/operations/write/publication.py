@@ -181,29 +181,22 @@ def replace_keyed_state(
         operator_id: the operator.
         handles: by subtask, None to leave it without; a subtask that the metadata do not mention is added.
     """
-    return replace(
-        metadata,
-        operator_states=tuple(
-            _with_handles(operator, handles) if operator.operator_id == operator_id else operator
-            for operator in metadata.operator_states
-        ),
-    )
+
+    def change(operator: OperatorState, each: SubtaskState) -> SubtaskState:
+        is_named = operator.operator_id == operator_id and each.index in handles
+        return replace(each, managed_keyed_state=handles[each.index]) if is_named else each
+
+    return _add_subtasks(metadata, operator_id, handles).map_subtasks(change)
 
 
-def _with_handles(operator: OperatorState, handles: Mapping[int, KeyedStateHandle | None]) -> OperatorState:
-    return replace(
-        operator,
-        subtasks=tuple(
-            replace(each, managed_keyed_state=handles.get(each.index, each.managed_keyed_state))
-            for each in _add_subtasks(operator, handles)
-        ),
-    )
-
-
-def _add_subtasks(operator: OperatorState, indices: Iterable[int]) -> tuple[SubtaskState, ...]:
-    """The subtasks of an operator, and those of `indices` that it does not mention."""
-    known = {subtask.index for subtask in operator.subtasks}
-    return (*operator.subtasks, *(SubtaskState(index) for index in sorted(indices) if index not in known))
+def _add_subtasks(metadata: CheckpointMetadata, operator_id: bytes, indices: Iterable[int]) -> CheckpointMetadata:
+    """`metadata` with the subtasks of `indices` that an operator does not mention."""
+    operators = list(metadata.operator_states)
+    for number, operator in enumerate(operators):
+        if operator.operator_id == operator_id:
+            missing = sorted(set(indices) - {each.index for each in operator.subtasks})
+            operators[number] = replace(operator, subtasks=(*operator.subtasks, *map(SubtaskState, missing)))
+    return replace(metadata, operator_states=tuple(operators))
 
 
 def replace_operator_state(
@@ -217,15 +210,11 @@ def replace_operator_state(
         handles: by subtask, None where no operator state is left; a subtask that the metadata do not mention is added.
     """
 
-    def with_handles(operator: OperatorState) -> OperatorState:
-        subtasks = (
-            replace(each, managed_operator_state=handles[each.index]) if each.index in handles else each
-            for each in _add_subtasks(operator, handles)
-        )
-        return replace(operator, subtasks=tuple(subtasks))
+    def change(operator: OperatorState, each: SubtaskState) -> SubtaskState:
+        is_named = operator.operator_id == operator_id and each.index in handles
+        return replace(each, managed_operator_state=handles[each.index]) if is_named else each
 
-    states = (with_handles(each) if each.operator_id == operator_id else each for each in metadata.operator_states)
-    return replace(metadata, operator_states=tuple(states))
+    return _add_subtasks(metadata, operator_id, handles).map_subtasks(change)
 
 
 def plan_copies(
@@ -256,7 +245,7 @@ def plan_copies(
     """
     if metadata.version < FIRST_RELATIVE_VERSION:
         metadata = with_version(metadata, FIRST_RELATIVE_VERSION)
-    metadata = _separate_files(metadata)
+    metadata = metadata.map_subtasks(_separate_files)
     new = _new_names(snapshot.metadata, metadata)
     sizes = _find_sizes(metadata)
     names: dict[tuple[str, int], str] = {}
@@ -379,18 +368,8 @@ def _require_link(stream: StateStream, target: Location) -> None:
         )
 
 
-def _separate_files(metadata: CheckpointMetadata) -> CheckpointMetadata:
-    """`metadata` without what ties a checkpoint to others: shared tables become private, merged files plain ones."""
-    return replace(
-        metadata,
-        operator_states=tuple(
-            replace(operator, subtasks=tuple(map(_separate_subtask, operator.subtasks)))
-            for operator in metadata.operator_states
-        ),
-    )
-
-
-def _separate_subtask(subtask: SubtaskState) -> SubtaskState:
+def _separate_files(_: OperatorState, subtask: SubtaskState) -> SubtaskState:
+    """`subtask` without what ties a checkpoint to others: shared tables become private, merged files plain ones."""
     return replace(
         subtask,
         managed_operator_state=_separate_operator_state(subtask.managed_operator_state),
@@ -535,11 +514,10 @@ def _normalize(
             case handle:
                 return handle
 
-    operators = tuple(replace(each, subtasks=tuple(map(_separate, each.subtasks))) for each in metadata.operator_states)
-    return replace_stream_handles(replace(metadata, operator_states=operators), name)
+    return replace_stream_handles(metadata.map_subtasks(_separate), name)
 
 
-def _separate(subtask: SubtaskState) -> SubtaskState:
+def _separate(_: OperatorState, subtask: SubtaskState) -> SubtaskState:
     """`subtask` without shared tables and merged files, which staging makes its own.
 
     `publication` does the same; a comparison that called it would not see what it leaves out.
