@@ -25,6 +25,7 @@ from state_pipelines.operations.check.check_report import (
     CheckVerdict,
     MigrationCheckReport,
     StateCheck,
+    make_check,
 )
 from state_pipelines.operations.check.class_checks import (
     WrittenClasses,
@@ -237,12 +238,11 @@ def judge_undeclared(old: JobOperator, new: JobOperator) -> Iterator[StateCheck]
         if not state.name.startswith(PREFIX) or successor is None:
             continue
         if not (_is_typed(state) or _is_typed(successor)):
-            yield StateCheck(
-                operator=old.label,
-                state=state.name,
-                kind=str(state.kind),
-                subject=Subject.VALUE,
-                outcome=Outcome.UNDETERMINED,
+            yield make_check(
+                old,
+                state,
+                Subject.VALUE,
+                Outcome.UNDETERMINED,
                 reason="the type of this state of a Python function is not declared, and Flink compares only bytes",
                 remedy="Declare it: --python-types for the snapshots, --type for the new job",
             )
@@ -484,12 +484,11 @@ def _check_metadata(old: JobDescription, restore: Restore) -> Iterator[StateChec
     newest = max((version for since, version in _METADATA_VERSIONS.items() if since <= restore.release), default=0)
     if old.metadata_version is None or old.metadata_version <= newest:
         return
-    yield StateCheck(
-        operator=None,
-        state=None,
-        kind="",
-        subject=Subject.SNAPSHOT,
-        outcome=Outcome.INCOMPATIBLE,
+    yield make_check(
+        None,
+        None,
+        Subject.SNAPSHOT,
+        Outcome.INCOMPATIBLE,
         reason=f"the snapshot has metadata version {old.metadata_version}, the target reads up to {newest}",
         remedy="Restore with a newer Flink, or write the snapshot in an older metadata version",
         error=f"Unrecognized checkpoint version number: {old.metadata_version}",
@@ -569,40 +568,22 @@ def _check_max_parallelism(old: JobOperator, new: JobOperator, job: JobDescripti
         reason = f"the max parallelism was {before} and the job sets it to {after}"
         remedy = f"Set the max parallelism to {before}, or write the snapshot with another max parallelism"
         error = explain_max_parallelism(job.name, old.id, before, after)
-    yield StateCheck(
-        operator=old.label,
-        state=None,
-        kind="",
-        subject=Subject.OPERATOR,
-        outcome=outcome,
-        reason=reason,
-        remedy=remedy,
-        error=error,
-    )
+    yield make_check(old, None, Subject.OPERATOR, outcome, reason=reason, remedy=remedy, error=error)
 
 
 def _unread(old: JobOperator, reason: str) -> StateCheck:
-    return StateCheck(
-        operator=old.label,
-        state=None,
-        kind="",
-        subject=Subject.OPERATOR,
-        outcome=Outcome.UNDETERMINED,
+    return make_check(
+        old,
+        None,
+        Subject.OPERATOR,
+        Outcome.UNDETERMINED,
         reason=reason,
         remedy="Take a canonical savepoint, or register readers for serializers that are not known",
     )
 
 
 def _exchangeable(operator: JobOperator, finding: SerializerDifference) -> StateCheck:
-    return StateCheck(
-        operator=operator.label,
-        state=None,
-        kind="",
-        subject=Subject.OPERATOR,
-        outcome=finding.outcome,
-        findings=(finding,),
-        remedy=finding.remedy,
-    )
+    return make_check(operator, None, Subject.OPERATOR, finding.outcome, findings=(finding,), remedy=finding.remedy)
 
 
 def _assumed(state: StateClasses, job: JobDescription) -> StateCheck:
@@ -626,12 +607,11 @@ def _missing_operator(old: JobOperator, job: JobDescription, *, allowed: bool) -
     reason = "the new job has no such operator: Flink refuses the restore without `--allowNonRestoredState`"
     if allowed:
         reason = "the new job has no such operator: its state is dropped, as non-restored state is allowed"
-    return StateCheck(
-        operator=old.label,
-        state=None,
-        kind="",
-        subject=Subject.OPERATOR,
-        outcome=Outcome.AS_IS if allowed else Outcome.INCOMPATIBLE,
+    return make_check(
+        old,
+        None,
+        Subject.OPERATOR,
+        Outcome.AS_IS if allowed else Outcome.INCOMPATIBLE,
         reason=reason,
         remedy="Nothing to do if the state is no longer needed"
         if allowed
@@ -645,12 +625,11 @@ def _missing_state(old: JobOperator, new: JobOperator, state: JobState) -> State
     reason = "the new job does not register it: Flink carries it along unread into every later snapshot"
     if state.group is StateGroup.KEYED and new.key is None:
         reason = "the new operator has no keyed state: Flink drops this one without a word"
-    return StateCheck(
-        operator=old.label,
-        state=state.name,
-        kind=str(state.kind),
-        subject=Subject.STATE,
-        outcome=Outcome.AS_IS,
+    return make_check(
+        old,
+        state,
+        Subject.STATE,
+        Outcome.AS_IS,
         reason=reason,
         remedy="Nothing to do if the state is no longer needed; if it has another name now, rename it in a migration",
         partial=True,
@@ -658,12 +637,11 @@ def _missing_state(old: JobOperator, new: JobOperator, state: JobState) -> State
 
 
 def _starts_empty(operator: JobOperator, state: JobState) -> StateCheck:
-    return StateCheck(
-        operator=operator.label,
-        state=state.name,
-        kind=str(state.kind),
-        subject=Subject.STATE,
-        outcome=Outcome.AS_IS,
+    return make_check(
+        operator,
+        state,
+        Subject.STATE,
+        Outcome.AS_IS,
         reason="the snapshot has no such state: it starts empty",
         remedy="Nothing to do if that is right; if the state had another name, or the operator another uid, migrate",
         partial=True,
@@ -672,12 +650,11 @@ def _starts_empty(operator: JobOperator, state: JobState) -> StateCheck:
 
 def _other_kind(old: JobOperator, before: JobState, after: JobState) -> StateCheck:
     what = "state assignment modes" if before.group is StateGroup.LIST else "key/value state types"
-    return StateCheck(
-        operator=old.label,
-        state=before.name,
-        kind=str(before.kind),
-        subject=Subject.STATE,
-        outcome=Outcome.INCOMPATIBLE,
+    return make_check(
+        old,
+        before,
+        Subject.STATE,
+        Outcome.INCOMPATIBLE,
         reason=f"the state was {before.kind} and is {after.kind} now",
         remedy=f"Keep the state {before.kind}, give the new one another name, or change the kind in a migration",
         error=f"Incompatible {what}. Was [{before.kind}], registered with [{after.kind}].",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-from state_pipelines.operations.jobs.job_state import ClassStatus, StateClasses, Subject
+from state_pipelines.operations.jobs.job_state import ClassStatus, JobOperator, JobState, StateClasses, Subject
 from state_pipelines.serializers.compatibility import Outcome, SerializerDifference
 from state_pipelines.snapshot.representation import escape_html, escape_markdown, quote_markdown
 
@@ -108,6 +108,34 @@ class StateCheck:
                 return Action.ADVICE
             case _:
                 return Action.NOTHING
+
+
+def make_check(
+    operator: JobOperator | None,
+    state: JobState | None,
+    subject: Subject,
+    outcome: Outcome,
+    *,
+    reason: str = "",
+    findings: tuple[SerializerDifference, ...] = (),
+    remedy: str = "",
+    error: str = "",
+    partial: bool = False,
+) -> StateCheck:
+    """Make the entry about an operator or a state; None of what it is not about. Keys are a state without a name."""
+    named = state if state is not None and state.name else None
+    return StateCheck(
+        operator=None if operator is None else operator.label,
+        state=None if named is None else named.name,
+        kind="" if named is None else str(named.kind),
+        subject=subject,
+        outcome=outcome,
+        reason=reason,
+        findings=findings,
+        remedy=remedy,
+        error=error,
+        partial=partial,
+    )
 
 
 @dataclass(frozen=True)

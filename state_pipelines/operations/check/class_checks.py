@@ -37,7 +37,7 @@ from state_pipelines.codecs.kryo.classes import (
 from state_pipelines.codecs.kryo.values import component_type
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.javaclasses import RECORD_NAME, ClassFieldLists, Nesting
-from state_pipelines.operations.check.check_report import StateCheck
+from state_pipelines.operations.check.check_report import StateCheck, make_check
 from state_pipelines.operations.dump import dump_state
 from state_pipelines.operations.jobs.job_state import JobDescription, Subject
 from state_pipelines.operations.jobs.type_extraction import UnresolvedType
@@ -137,12 +137,11 @@ def _refuse(
     remedy = f"Restore with Flink {_format(last)}, take a savepoint there, and check that"
     if first > release:
         remedy = f"Restore with Flink {_format(first)} or newer"
-    return StateCheck(
-        operator=operator.label,
-        state=state.name or None,
-        kind=str(state.kind) if state.name else "",
-        subject=Subject.SNAPSHOT_CLASS,
-        outcome=Outcome.INCOMPATIBLE,
+    return make_check(
+        operator,
+        state,
+        Subject.SNAPSHOT_CLASS,
+        Outcome.INCOMPATIBLE,
         reason=f"Flink {_format(release)} has no class {name} (Flink {known} it), so that it cannot read the "
         "serializer snapshot",
         remedy=remedy,
@@ -419,16 +418,7 @@ def judge_snapshot_classes(job: JobDescription, classes: ClassPath) -> Iterator[
 
 
 def _make_check(outcome: Outcome, reason: str, remedy: str, error: str = "") -> StateCheck:
-    return StateCheck(
-        operator=None,
-        state=None,
-        kind="",
-        subject=Subject.SNAPSHOT_CLASS,
-        outcome=outcome,
-        reason=reason,
-        remedy=remedy,
-        error=error,
-    )
+    return make_check(None, None, Subject.SNAPSHOT_CLASS, outcome, reason=reason, remedy=remedy, error=error)
 
 
 def _find_problem(found: JavaClass) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.codecs.kryo.classes import FieldLists
 from state_pipelines.errors import UsageError
 from state_pipelines.javaclasses import ClassFieldLists, ClassPath, list_fields, load_field_lists, open_class_path
-from state_pipelines.operations.check.check_report import StateCheck
+from state_pipelines.operations.check.check_report import StateCheck, make_check
 from state_pipelines.operations.jobs.flink_config import FLINK_2
 from state_pipelines.operations.jobs.job_files import load_job
 from state_pipelines.operations.jobs.job_state import (
@@ -157,12 +157,11 @@ def judge_removed(operator: JobOperator, state: JobState) -> StateCheck | None:
     if found is None:
         return None
     what, remedy = found
-    return StateCheck(
-        operator=operator.label,
-        state=state.name,
-        kind=str(state.kind),
-        subject=Subject.STATE,
-        outcome=Outcome.INCOMPATIBLE,
+    return make_check(
+        operator,
+        state,
+        Subject.STATE,
+        Outcome.INCOMPATIBLE,
         reason=f"the state is that of {what}, which Flink 2 no longer has",
         remedy=remedy,
     )
