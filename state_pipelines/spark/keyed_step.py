@@ -6,7 +6,9 @@ import hashlib
 import json
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from state_pipelines.backends.entry_store import HeapStore
 from state_pipelines.backends.rocksdb_store import read_rocksdb_options
@@ -67,66 +69,33 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+Arguments = ParamSpec("Arguments")
 
-def keyed_process(
-    df: DataFrame,
-    *,
-    key: str | Sequence[str],
-    function: KeyedFunction,
-    uid: str,
-    output: str | StructType | None = None,
-    key_type: Any = None,
-    from_snapshot: Snapshot | str | None = None,
-    checkpoint: str | None = None,
-    savepoint: str | None = None,
-    savepoint_format: SavepointFormatType = SavepointFormatType.CANONICAL,
-    job_id: str | None = None,
-    parallelism: int | None = None,
-    max_parallelism: int | None = None,
-    order_by: Sequence[str] = (),
-    timestamp: str | None = None,
-    watermark: int | None = None,
-    options: Mapping[str, Any] | None = None,
-    hashes: Mapping[str, HashExpression] | None = None,
-    parameters: Mapping[str, str] | None = None,
-    pyflink_state: bool | None = None,
-    windows: WindowAssigner | None = None,
-    contents: StateDescriptor | None = None,
-    element: str | None = None,
-    allowed_lateness: Time | Duration = Time(0),  # noqa: B008 - frozen
-    broadcast_states: Sequence[MapStateDescriptor] = (),
-    classes: FieldLists | Iterable[str] | str | None = None,
-    flink_version: str | None = None,
-    metrics: str | None = None,
-) -> KeyedProcessResult:
-    """Run a keyed function over the rows of a DataFrame, with the state of a snapshot, and take a snapshot of the end.
 
-    Tasks are subtasks with ranges of key groups, as in Flink, which restores the snapshot and goes on. The function
-    gets each row as a `Row` with the names of the columns. It runs at once, not when the output is read.
+@dataclass(frozen=True, kw_only=True)
+class KeyedSettings:
+    """Keyword arguments that `keyed_process` and `keyed_batches` have in common.
 
-    Args:
-        df: the rows.
+    Attributes:
         key: column of the key; several are the fields of a tuple.
         function: a `KeyedProcessFunction`, as one writes it for PyFlink. A `KeyedCoProcessFunction` or a
             `KeyedBroadcastProcessFunction` has the rows of two inputs (see `connect`), a `WindowFunction` or a
             `ProcessWindowFunction` those of a window. A `CheckpointListener` is notified on the driver.
         uid: of the operator, by which state is found.
-        output: columns of what the function emits, as a schema or its DDL; default none, what it emits is dropped.
-        key_type: type of the keys (see `Types.of`); default that of the snapshot, else that of the columns.
-        from_snapshot: the state to start from; default `execution.state-recovery.path` of the options, else none.
-        checkpoint: directory of checkpoints; a checkpoint is taken at the end. Default `execution.checkpointing.dir` of
-            the options, unless a savepoint is asked for.
-        savepoint: directory of savepoints; a savepoint is taken at the end.
-        savepoint_format: canonical or native.
-        job_id: 32 hexadecimal digits, which name the directory of the job below `checkpoint`; default derived from
-            `uid`, so that the next run finds what this one has left.
+        key_type: type of the keys (see `Types.of`); default that of the restored state, else that of the columns.
+        from_snapshot: the state to start from, of a stream that of its first batch, since later ones ignore it; default
+            `execution.state-recovery.path` of the options, else none.
+        job_id: 32 hexadecimal digits, which name the directory of the job below that of the checkpoints. Default
+            derived from `uid`, so that the next run finds what this one has left. A query has a directory by its id,
+            which stays the same as long as its `checkpointLocation` does, and the uid; only calls outside of a query
+            give a `job_id`, and their batches must have ids of their own.
         parallelism: number of subtasks; default as many as Spark runs tasks.
-        max_parallelism: number of key groups; default that of the snapshot, else Flink's.
+        max_parallelism: number of key groups; default that of the restored state, else Flink's.
         order_by: columns by which the rows of a subtask are ordered; without them their order is Spark's, and another
-            attempt of a task may see another one.
+            attempt of a task, or a repeated batch, may see another one.
         timestamp: column of event time, whole milliseconds since 1970.
-        watermark: event time after the last row; timers up to it fire. Default none, so that they stay in the state.
-        options: Flink's options by key.
+        options: Flink's options by key. A batch of a stream waits for the interval after the start of the one before,
+            and for the pause after its checkpoint.
         hashes: `hashCode` of user classes among the keys, by class name.
         parameters: job parameters.
         pyflink_state: keep keys and state as PyFlink does, whose job then goes on from the snapshot; False: as Java
@@ -143,72 +112,18 @@ def keyed_process(
             Default the line of the snapshot, else 2.x.
         metrics: directory of files with the metrics of the function, JSON lines, below the id of the job by the name of
             the checkpoint or savepoint; default none.
-
-    Raises:
-        UsageError: the function is none that runs here, arguments contradict each other, a column is missing, Flink
-            rejects the type of the keys, or there are more subtasks than key groups.
-        IncompatibleError: the snapshot does not fit, in Flink's words.
-        StateError: the function, a task, or the checkpoint failed; nothing was published.
-    """
-    step = KeyedStep(
-        key=key,
-        function=function,
-        uid=uid,
-        output=output,
-        key_type=key_type,
-        from_snapshot=from_snapshot,
-        checkpoint=checkpoint,
-        savepoint=savepoint,
-        savepoint_format=savepoint_format,
-        job_id=job_id,
-        parallelism=parallelism,
-        max_parallelism=max_parallelism,
-        order_by=order_by,
-        timestamp=timestamp,
-        watermark=watermark,
-        options=options,
-        hashes=hashes,
-        parameters=parameters,
-        pyflink_state=pyflink_state,
-        windows=windows,
-        contents=contents,
-        element=element,
-        allowed_lateness=allowed_lateness,
-        broadcast_states=broadcast_states,
-        classes=classes,
-        flink_version=flink_version,
-        metrics=metrics,
-    )
-    return step.run(df)
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeyedStep:
-    """A keyed function, its state, and its snapshot; attributes that are not listed are arguments of `keyed_process`.
-
-    Attributes:
-        checkpoint_id: of the checkpoint to take; default the one after the last.
-        deliver: gets the output before the snapshot is published; if it fails, nothing is published.
-        out_of_orderness: milliseconds by which rows may be late, in place of a watermark; see `keyed_batches`.
-        schedule: of the stream whose batch this is; default one that begins with the run.
-        clock: the clock of checkpoints.
     """
 
     key: str | Sequence[str]
     function: KeyedFunction
     uid: str
-    output: str | StructType | None = None
     key_type: Any = None
     from_snapshot: Snapshot | str | None = None
-    checkpoint: str | None = None
-    savepoint: str | None = None
-    savepoint_format: SavepointFormatType = SavepointFormatType.CANONICAL
     job_id: str | None = None
     parallelism: int | None = None
     max_parallelism: int | None = None
     order_by: Sequence[str] = ()
     timestamp: str | None = None
-    watermark: int | None = None
     options: Mapping[str, Any] | None = None
     hashes: Mapping[str, HashExpression] | None = None
     parameters: Mapping[str, str] | None = None
@@ -221,6 +136,82 @@ class KeyedStep:
     classes: FieldLists | Iterable[str] | str | None = None
     flink_version: str | None = None
     metrics: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings(KeyedSettings):
+    """Keyword arguments of `keyed_process`: those of `KeyedSettings`, and the following.
+
+    Attributes:
+        output: columns of what the function emits, as a schema or its DDL; default none, what it emits is dropped.
+        checkpoint: directory of checkpoints; a checkpoint is taken at the end. Default `execution.checkpointing.dir` of
+            the options, unless a savepoint is asked for.
+        savepoint: directory of savepoints; a savepoint is taken at the end.
+        savepoint_format: canonical or native.
+        watermark: event time after the last row; timers up to it fire. Default none, so that they stay in the state.
+    """
+
+    output: str | StructType | None = None
+    checkpoint: str | None = None
+    savepoint: str | None = None
+    savepoint_format: SavepointFormatType = SavepointFormatType.CANONICAL
+    watermark: int | None = None
+
+
+def _take_settings(
+    make: Callable[Arguments, ProcessSettings],
+) -> Callable[
+    [Callable[[DataFrame, ProcessSettings], KeyedProcessResult]],
+    Callable[Concatenate[DataFrame, Arguments], KeyedProcessResult],
+]:
+    """Give a function the arguments of its settings."""
+
+    def decorate(
+        run: Callable[[DataFrame, ProcessSettings], KeyedProcessResult],
+    ) -> Callable[Concatenate[DataFrame, Arguments], KeyedProcessResult]:
+        @wraps(run)
+        def take(df: DataFrame, *args: Arguments.args, **settings: Arguments.kwargs) -> KeyedProcessResult:
+            return run(df, make(*args, **settings))
+
+        parameters = [signature(run).parameters["df"], *signature(make).parameters.values()]
+        vars(take)["__signature__"] = signature(run).replace(parameters=parameters)
+        return take
+
+    return decorate
+
+
+@_take_settings(ProcessSettings)
+def keyed_process(df: DataFrame, settings: ProcessSettings) -> KeyedProcessResult:
+    """Run a keyed function over the rows of a DataFrame, with the state of a snapshot, and take a snapshot of the end.
+
+    Tasks are subtasks with ranges of key groups, as in Flink, which restores the snapshot and goes on. The function
+    gets each row as a `Row` with the names of the columns. It runs at once, not when the output is read.
+
+    Args:
+        df: the rows.
+        settings: keyword arguments, see `KeyedSettings` and `ProcessSettings`.
+
+    Raises:
+        UsageError: the function is none that runs here, arguments contradict each other, a column is missing, Flink
+            rejects the type of the keys, or there are more subtasks than key groups.
+        IncompatibleError: the snapshot does not fit, in Flink's words.
+        StateError: the function, a task, or the checkpoint failed; nothing was published.
+    """
+    return KeyedStep(**vars(settings)).run(df)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedStep(ProcessSettings):
+    """A keyed function, its state, and its snapshot.
+
+    Attributes:
+        checkpoint_id: of the checkpoint to take; default the one after the last.
+        deliver: gets the output before the snapshot is published; if it fails, nothing is published.
+        out_of_orderness: milliseconds by which rows may be late, in place of a watermark; see `keyed_batches`.
+        schedule: of the stream whose batch this is; default one that begins with the run.
+        clock: the clock of checkpoints.
+    """
+
     checkpoint_id: int | None = None
     deliver: Callable[[DataFrame], None] | None = None
     out_of_orderness: int | None = None

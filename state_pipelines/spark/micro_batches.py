@@ -7,8 +7,8 @@ Spark repeats finds whether its state is complete, and no batch is counted twice
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
@@ -18,185 +18,120 @@ from pyspark.sql.types import IntegralType
 from state_pipelines.checkpoints.completed_checkpoints import CheckpointDirectories, find_latest_checkpoint
 from state_pipelines.checkpoints.coordinator import SYSTEM_CLOCK, CheckpointFailure, FailureReason, PeriodicSchedule
 from state_pipelines.checkpoints.options import ClaimMode, parse_options
-from state_pipelines.datastream import Time
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.metadata.checkpoint import compute_operator_id
 from state_pipelines.operations.jobs.flink_config import INTERVAL
-from state_pipelines.spark.keyed_step import KeyedStep, choose_store
+from state_pipelines.spark.keyed_step import KeyedSettings, KeyedStep, choose_store
 from state_pipelines.spark.keyed_tasks import KeyedProcessResult, require_columns
 from state_pipelines.spark.tasks import translate_failures
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from state_pipelines.codecs.kryo import FieldLists
-    from state_pipelines.datastream import Duration, MapStateDescriptor, StateDescriptor
-    from state_pipelines.datastream.windows import WindowAssigner
-    from state_pipelines.keyed.hashing import HashExpression
+    from state_pipelines.checkpoints.options import CheckpointOptions
     from state_pipelines.snapshot import Snapshot
-    from state_pipelines.spark.keyed_tasks import KeyedFunction
 
 _QUERY_ID = "sql.streaming.queryId"
 """Local property that holds the id of the query (`StreamExecution.QUERY_ID_KEY`)."""
 
 
-def keyed_batches(
-    *,
-    key: str | Sequence[str],
-    function: KeyedFunction,
-    uid: str,
-    checkpoints: str,
-    output: Callable[[DataFrame, int], None] | None = None,
-    columns: str | StructType | None = None,
-    key_type: Any = None,
-    from_snapshot: Snapshot | str | None = None,
-    job_id: str | None = None,
-    parallelism: int | None = None,
-    max_parallelism: int | None = None,
-    order_by: Sequence[str] = (),
-    timestamp: str | None = None,
-    out_of_orderness: int | None = None,
-    options: Mapping[str, Any] | None = None,
-    hashes: Mapping[str, HashExpression] | None = None,
-    parameters: Mapping[str, str] | None = None,
-    on_checkpoint: Callable[[KeyedProcessResult], None] | None = None,
-    pyflink_state: bool | None = None,
-    windows: WindowAssigner | None = None,
-    contents: StateDescriptor | None = None,
-    element: str | None = None,
-    allowed_lateness: Time | Duration = Time(0),  # noqa: B008 - frozen
-    broadcast_states: Sequence[MapStateDescriptor] = (),
-    classes: FieldLists | Iterable[str] | str | None = None,
-    flink_version: str | None = None,
-    metrics: str | None = None,
-) -> Callable[[DataFrame, int], None]:
-    """Make the function for `foreachBatch` that runs a keyed function over the batches of a streaming query.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KeyedBatches(KeyedSettings):
+    """The function for `foreachBatch` that runs a keyed function over the batches of a streaming query.
 
     Each batch starts from the checkpoint of the batch before and ends with its own. State counts each row once,
     wherever the query stops. The output of a batch is complete before its checkpoint is published: if the query stops
     in between, it is given again with the same id, and it is never left out.
 
-    Args:
-        key: column of the key; several are the fields of a tuple.
-        function: as of `keyed_process`.
-        uid: of the operator, by which state is found.
+    Making it raises `UsageError` where arguments contradict each other, or an option has no meaning for streams.
+
+    Attributes:
         checkpoints: directory of checkpoints (`execution.checkpointing.dir`).
         output: gets what the function emits and the id of the batch; it should replace what it wrote for the same id
             before. Default none, what the function emits is dropped.
         columns: of what the function emits, as a schema or its DDL; needed with `output`.
-        key_type: type of the keys; default that of the state, else that of the columns.
-        from_snapshot: the state that the first batch starts from; default `execution.state-recovery.path` of the
-            options, else none. Later batches ignore it.
-        job_id: 32 hexadecimal digits, which name the directory of the job below `checkpoints`, for calls outside of a
-            query, whose batches must have ids of their own. A query has a directory by its id, which stays the same as
-            long as its `checkpointLocation` does, and the uid.
-        parallelism: number of subtasks; default as many as Spark runs tasks.
-        max_parallelism: number of key groups; default that of the state, else Flink's.
-        order_by: columns by which the rows of a subtask are ordered; without them a repeated batch may emit other rows.
-        timestamp: column of event time, whole milliseconds since 1970.
         out_of_orderness: milliseconds by which rows may be late. After a batch the watermark is its highest timestamp
             minus these minus 1 (`BoundedOutOfOrdernessWatermarks`), and timers up to it fire. Of two inputs the
             lower one counts, and a batch with rows of one input only has no watermark; a broadcast input does not
             count. Default no watermark.
-        options: Flink's options by key. A batch waits for the interval after the start of the one before, and for the
-            pause after its checkpoint.
-        hashes: `hashCode` of user classes among the keys, by class name.
-        parameters: job parameters.
         on_checkpoint: gets the checkpoint of each batch, without the output; sizes and duration are 0 where an earlier
             run of the query had taken it already.
-        pyflink_state: keep keys and state as PyFlink does; see `keyed_process`.
-        windows: assigner of the windows of a window function, such as `TumblingEventTimeWindows.of(Time.hours(1))`.
-        contents: descriptor of the state `window-contents`: a list of the rows, or a reducing or aggregating state of
-            them; default a list, of the type that the restored state has, else of rows with the columns.
-        element: column whose values are the elements of windows, where these are no rows.
-        allowed_lateness: of rows after the end of their window.
-        broadcast_states: descriptors of the broadcast states of a `KeyedBroadcastProcessFunction`.
-        classes: fields of classes that Kryo writes, as `open_snapshot` has them, or paths of jars, directories and
-            field lists; default those that the snapshot was opened with.
-        flink_version: release that goes on from the snapshot, such as 1.20: new values of Kryo are those of its line.
-            Default the line of the snapshot, else 2.x.
-        metrics: directory of files with the metrics of the function, JSON lines, below the id of the job by the name of
-            the checkpoint or savepoint; default none.
-
-    Returns:
-        The function. It raises `UsageError` where the checkpoints do not fit the batch, and what `keyed_process`
-        raises; then nothing was published, and a restart of the query repeats the batch.
-
-    Raises:
-        UsageError: arguments contradict each other, or an option has no meaning for streams.
     """
-    if (output is None) != (columns is None):
-        raise UsageError("output and columns belong together", hint="Give both, or none where nothing is wanted")
-    if out_of_orderness is not None and timestamp is None:
-        raise UsageError("out_of_orderness needs a column of event time", hint="Give timestamp")
-    parsed = parse_options(dict(options or {}))
-    choose_store(parsed, options)
-    if parsed.claim_mode is ClaimMode.CLAIM:
-        raise UsageError(
-            "a stream does not claim the snapshot it starts from, since ids of its checkpoints follow the batches",
-            hint="Leave execution.state-recovery.claim-mode at NO_CLAIM, and delete the snapshot when it is not needed",
-        )
-    if not parsed.create_subdirectory:
-        raise UsageError(
-            "every query needs a directory of its own", hint="Leave execution.checkpointing.create-subdir at true"
-        )
-    if parsed.directory not in (None, checkpoints):
-        raise UsageError(
-            f"checkpoints is {checkpoints}, and execution.checkpointing.dir is {parsed.directory}",
-            hint="Leave the option out",
-        )
-    first = parsed.restore_path if from_snapshot is None else from_snapshot
-    step = KeyedStep(
-        key=key,
-        function=function,
-        uid=uid,
-        output=columns,
-        key_type=key_type,
-        checkpoint=checkpoints,
-        job_id=job_id,
-        parallelism=parallelism,
-        max_parallelism=max_parallelism,
-        order_by=order_by,
-        timestamp=timestamp,
-        options=options,
-        hashes=hashes,
-        parameters=parameters,
-        pyflink_state=pyflink_state,
-        windows=windows,
-        contents=contents,
-        element=element,
-        allowed_lateness=allowed_lateness,
-        broadcast_states=broadcast_states,
-        classes=classes,
-        flink_version=flink_version,
-        metrics=metrics,
-        out_of_orderness=out_of_orderness,
-        schedule=PeriodicSchedule(parsed.interval, parsed.min_pause, SYSTEM_CLOCK),
-        clock=SYSTEM_CLOCK,
-    )
 
-    def process(df: DataFrame, batch_id: int) -> None:
-        number = _name_job(df, uid, job_id)
-        if timestamp is not None and out_of_orderness is not None:
-            _require_event_time(df, timestamp)
-        directories = CheckpointDirectories(resolve(checkpoints), number)
+    checkpoints: str
+    output: Callable[[DataFrame, int], None] | None = None
+    columns: str | StructType | None = None
+    out_of_orderness: int | None = None
+    on_checkpoint: Callable[[KeyedProcessResult], None] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse arguments that contradict each other."""
+        if (self.output is None) != (self.columns is None):
+            raise UsageError("output and columns belong together", hint="Give both, or none where nothing is wanted")
+        if self.out_of_orderness is not None and self.timestamp is None:
+            raise UsageError("out_of_orderness needs a column of event time", hint="Give timestamp")
+        choose_store(self._options, self.options)
+        if self._options.claim_mode is ClaimMode.CLAIM:
+            raise UsageError(
+                "a stream does not claim the snapshot it starts from, since ids of its checkpoints follow the batches",
+                hint="Leave execution.state-recovery.claim-mode at NO_CLAIM, and delete the snapshot when it is not "
+                "needed",
+            )
+        if not self._options.create_subdirectory:
+            raise UsageError(
+                "every query needs a directory of its own", hint="Leave execution.checkpointing.create-subdir at true"
+            )
+        if self._options.directory not in (None, self.checkpoints):
+            raise UsageError(
+                f"checkpoints is {self.checkpoints}, and execution.checkpointing.dir is {self._options.directory}",
+                hint="Leave the option out",
+            )
+        _ = self._step
+
+    @cached_property
+    def _options(self) -> CheckpointOptions:
+        return parse_options(dict(self.options or {}))
+
+    @cached_property
+    def _step(self) -> KeyedStep:
+        """The step of every batch, without what a batch adds."""
+        return KeyedStep(
+            **{each.name: getattr(self, each.name) for each in fields(KeyedSettings)},
+            output=self.columns,
+            checkpoint=self.checkpoints,
+            out_of_orderness=self.out_of_orderness,
+            schedule=PeriodicSchedule(self._options.interval, self._options.min_pause, SYSTEM_CLOCK),
+            clock=SYSTEM_CLOCK,
+        )
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Run the function over one batch.
+
+        Raises:
+            UsageError: the checkpoints do not fit the batch.
+            StateError: as of `keyed_process`; nothing was published, and a restart of the query repeats the batch.
+        """
+        number = _name_job(df, self.uid, self.job_id)
+        if self.timestamp is not None and self.out_of_orderness is not None:
+            _require_event_time(df, self.timestamp)
+        directories = CheckpointDirectories(resolve(self.checkpoints), number)
         wanted = batch_id + 1
         latest = find_latest_checkpoint(directories.job)
         found = 0 if latest is None else latest.metadata.checkpoint_id
-        if latest is not None and latest.get_operator(compute_operator_id(uid)) is None:
+        if latest is not None and latest.get_operator(compute_operator_id(self.uid)) is None:
             raise UsageError(
-                f"the checkpoints of the job have no operator {uid}",
+                f"the checkpoints of the job have no operator {self.uid}",
                 where=Where(file=str(directories.job)),
                 hint="Give each operator a job_id or directory of its own",
             )
         if found == wanted:
             # The query stopped after the checkpoint, before Spark noted the end of the batch.
-            if on_checkpoint is not None:
-                on_checkpoint(KeyedProcessResult(None, latest))
+            if self.on_checkpoint is not None:
+                self.on_checkpoint(KeyedProcessResult(None, latest))
             return
         if found != batch_id:
             raise UsageError(
@@ -206,17 +141,21 @@ def keyed_batches(
                 hint="The checkpoints are of another query, or were deleted. Start a new query with another "
                 "checkpointLocation, and give the state to start from as from_snapshot",
             )
+        first = self._options.restore_path if self.from_snapshot is None else self.from_snapshot
+        output = self.output
         result = replace(
-            step,
+            self._step,
             from_snapshot=first if latest is None else latest,
             job_id=number,
             checkpoint_id=wanted,
             deliver=None if output is None else lambda rows: output(rows, batch_id),
         ).run(df)
-        if on_checkpoint is not None:
-            on_checkpoint(replace(result, output=None))
+        if self.on_checkpoint is not None:
+            self.on_checkpoint(replace(result, output=None))
 
-    return process
+
+keyed_batches = KeyedBatches
+"""Make the function for `foreachBatch`; the arguments are the attributes of `KeyedBatches` and `KeyedSettings`."""
 
 
 def _name_job(df: DataFrame, uid: str, job_id: str | None) -> str:

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import fields
+from inspect import Parameter, signature
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ import pytest
 import state_pipelines as sp
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.metadata import list_references
-from state_pipelines.spark.keyed_step import KeyedStep, keyed_process
+from state_pipelines.spark.keyed_step import KeyedSettings, keyed_process
 from state_pipelines.spark.micro_batches import keyed_batches
 from tests.spark.test_keyed_process import UID, CountClicks, RemindLater, clicks, expect
 
@@ -351,11 +353,17 @@ def test_contradictions(query: Query, options: dict[str, Any], message: str) -> 
         query.make_writer(**options)
 
 
-def test_arguments_are_those_of_the_batch_step() -> None:
-    own = {"output", "checkpoint", "checkpoint_id", "deliver", "watermark", "schedule", "clock"}
-    fields = set(KeyedStep.__dataclass_fields__) - own
-    parameters = set(keyed_batches.__kwdefaults__ or {}) | {"key", "function", "uid"}
-    assert fields - {"savepoint", "savepoint_format"} <= parameters
+def test_settings_are_keyword_arguments_of_both() -> None:
+    shared = {each.name for each in fields(KeyedSettings)}
+    for function, own in (
+        (keyed_process, {"df", "output", "checkpoint", "savepoint", "savepoint_format", "watermark"}),
+        (keyed_batches, {"checkpoints", "output", "columns", "out_of_orderness", "on_checkpoint"}),
+    ):
+        parameters = signature(function).parameters
+        assert set(parameters) == shared | own
+        assert {each.kind for name, each in parameters.items() if name != "df"} == {Parameter.KEYWORD_ONLY}
+        with pytest.raises(TypeError, match="nope"):
+            function(nope=1)  # type: ignore[call-arg, operator]
 
 
 def test_each_checkpoint_is_reported_also_when_the_batch_is_repeated(query: Query, spark: SparkSession) -> None:
