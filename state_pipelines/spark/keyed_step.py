@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import update_wrapper
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
@@ -169,13 +169,14 @@ def _take_settings(
     def decorate(
         run: Callable[[DataFrame, ProcessSettings], KeyedProcessResult],
     ) -> Callable[Concatenate[DataFrame, Arguments], KeyedProcessResult]:
-        @wraps(run)
         def take(df: DataFrame, *args: Arguments.args, **settings: Arguments.kwargs) -> KeyedProcessResult:
             return run(df, make(*args, **settings))
 
+        update_wrapper(take, run)
         parameters = [signature(run).parameters["df"], *signature(make).parameters.values()]
         vars(take)["__signature__"] = signature(run).replace(parameters=parameters)
-        return take
+        # Unlike its type it takes the rows by name, too.
+        return take  # type: ignore[return-value]
 
     return decorate
 
