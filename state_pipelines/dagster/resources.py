@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.operations.local_processes import Work
-    from state_pipelines.snapshot import Snapshot, State
-    from state_pipelines.snapshot.snapshot_files import OperatorFiles
+    from state_pipelines.snapshot import Operator, Snapshot, State
 
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgt]?", re.ASCII | re.IGNORECASE)
 _PER_OPERATOR = ("key_serializers", "connectors", "python_types")
@@ -117,7 +116,7 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
         return reader.option("operatorId", state.operator.id).option("stateVarName", state.name).load()
 
 
-def _is_about(text: str, operator: OperatorFiles) -> bool:
+def _is_about(text: str, operator: Operator) -> bool:
     """Return whether a declaration (`OPERATOR=…`, `OPERATOR.STATE=…`, or a file) concerns an operator."""
     path, equals, _ = text.partition("=")
     names = {operator.id, operator.label, operator.uid}
