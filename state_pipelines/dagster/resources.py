@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.operations.local_processes import Work
-    from state_pipelines.snapshot import Operator, Snapshot, State
+    from state_pipelines.snapshot import Snapshot, State
+    from state_pipelines.snapshot.snapshot_files import OperatorFiles
 
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgt]?", re.ASCII | re.IGNORECASE)
 _PER_OPERATOR = ("key_serializers", "connectors", "python_types")
@@ -116,7 +117,7 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
         return reader.option("operatorId", state.operator.id).option("stateVarName", state.name).load()
 
 
-def _is_about(text: str, operator: Operator) -> bool:
+def _is_about(text: str, operator: OperatorFiles) -> bool:
     """Return whether a declaration (`OPERATOR=…`, `OPERATOR.STATE=…`, or a file) concerns an operator."""
     path, equals, _ = text.partition("=")
     names = {operator.id, operator.label, operator.uid}

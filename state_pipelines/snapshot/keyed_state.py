@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.python_types import PythonDeclaration
     from state_pipelines.serializers.tree import Serializer
-    from state_pipelines.snapshot.snapshot import Operator
+    from state_pipelines.snapshot.snapshot_files import OperatorFiles
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class KeyedState(State):
 
     subtask_states: tuple[KeyedSubtaskState, ...]
 
-    def __init__(self, operator: Operator, subtask_states: tuple[KeyedSubtaskState, ...]) -> None:
+    def __init__(self, operator: OperatorFiles, subtask_states: tuple[KeyedSubtaskState, ...]) -> None:
         super().__init__(operator)
         self.subtask_states = subtask_states
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.handles import KeyGroupRange, OperatorStateHandle
     from state_pipelines.operatorstate import UnreadOperatorState
     from state_pipelines.serializers.tree import Serializer
-    from state_pipelines.snapshot.snapshot import Operator
+    from state_pipelines.snapshot.snapshot_files import OperatorFiles
 
 CONNECTOR_COLUMN = "connector"
 SPLIT_COLUMN = "split"
@@ -311,7 +311,7 @@ class NonKeyedState(State):
 
     subtask_states: tuple[NonKeyedSubtaskState, ...]
 
-    def __init__(self, operator: Operator, subtask_states: tuple[NonKeyedSubtaskState, ...]) -> None:
+    def __init__(self, operator: OperatorFiles, subtask_states: tuple[NonKeyedSubtaskState, ...]) -> None:
         super().__init__(operator)
         self.subtask_states = subtask_states
 
@@ -800,7 +800,7 @@ class RawKeyedState(BytesState):
 
     subtask_states: tuple[RawKeyedSubtaskState, ...]
 
-    def __init__(self, operator: Operator, subtask_states: tuple[RawKeyedSubtaskState, ...]) -> None:
+    def __init__(self, operator: OperatorFiles, subtask_states: tuple[RawKeyedSubtaskState, ...]) -> None:
         super().__init__(operator)
         self.subtask_states = subtask_states
 
@@ -847,7 +847,7 @@ class RawOperatorState(BytesState):
 
     subtask_states: tuple[RawOperatorSubtaskState, ...]
 
-    def __init__(self, operator: Operator, subtask_states: tuple[RawOperatorSubtaskState, ...]) -> None:
+    def __init__(self, operator: OperatorFiles, subtask_states: tuple[RawOperatorSubtaskState, ...]) -> None:
         super().__init__(operator)
         self.subtask_states = subtask_states
 
@@ -878,7 +878,7 @@ class InFlightState(BytesState):
 
     subtask_states: tuple[InFlightSubtaskState, ...]
 
-    def __init__(self, operator: Operator, subtask_states: tuple[InFlightSubtaskState, ...]) -> None:
+    def __init__(self, operator: OperatorFiles, subtask_states: tuple[InFlightSubtaskState, ...]) -> None:
         super().__init__(operator)
         self.subtask_states = subtask_states
 

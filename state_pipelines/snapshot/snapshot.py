@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from state_pipelines.codecs.columns import explain
-from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses
 from state_pipelines.errors import (
     NotFoundError,
     StateError,
@@ -22,24 +20,14 @@ from state_pipelines.errors import (
     Where,
     at,
 )
-from state_pipelines.keyed.changelog.reader import find_written_serializers
-from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.operator_columns import unmeasured
 from state_pipelines.keyed.operator_table import WINDOW, OperatorTable, OperatorTableOptions, group_files
-from state_pipelines.metadata import compute_operator_id, find_operator_id, read_metadata, write_metadata
-from state_pipelines.metadata.checkpoint import find_snapshot_kind, format_operator_id
+from state_pipelines.metadata import compute_operator_id, read_metadata, write_metadata
 from state_pipelines.metadata.handles import ChannelDirection
-from state_pipelines.metadata.streams import StateCategory, list_references, operator_handles
 from state_pipelines.serializers.snapshot_classes import OpenBodyError
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import StateKind
 from state_pipelines.snapshot.declarations import Declarations
-from state_pipelines.snapshot.handle_readers import (
-    HandleReader,
-    find_first_bases,
-    find_header_ends,
-    list_operator_handles,
-)
 from state_pipelines.snapshot.keyed_state import KeyedState, KeyedSubtaskState, read_states
 from state_pipelines.snapshot.operator_state import (
     IN_FLIGHT_NAME,
@@ -56,11 +44,9 @@ from state_pipelines.snapshot.operator_state import (
 )
 from state_pipelines.snapshot.representation import format_bytes, format_count, make_html_table
 from state_pipelines.snapshot.snapshot_files import (
-    KeyedFiles,
+    OperatorFiles,
+    SnapshotFiles,
     find_held_key_groups,
-    find_planned,
-    find_shared_files,
-    measure_handle,
     narrow_key_groups,
     scan_files,
 )
@@ -74,23 +60,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.codecs.kryo.classes import FieldLists
-    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.keyed.operator_columns import StateLayout
     from state_pipelines.keyed.state_table import TableOptions
-    from state_pipelines.metadata import CheckpointMetadata, OperatorState
-    from state_pipelines.metadata.checkpoint import SnapshotKind
     from state_pipelines.metadata.handles import KeyGroupRange
-    from state_pipelines.serializers.python_types import PythonDeclaration
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
-    from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.handle_readers import RawKeyedSubtaskState
-    from state_pipelines.snapshot.snapshot_files import Owners
     from state_pipelines.snapshot.state import State
     from state_pipelines.storage import Location, SnapshotLocation
-
-
-_FIRST_VERSION_OF_FLINK_2 = 5
-"""Metadata versions from here on are written by Flink 2, whose generic types are Kryo 5."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +121,7 @@ class OperatorSurvey:
     failures: tuple[Failure, ...]
 
 
-def survey(operator: Operator, *, in_flight: bool = False) -> OperatorSurvey:
+def survey(operator: OperatorFiles, *, in_flight: bool = False) -> OperatorSurvey:
     """The states of an operator as far as they can be read, and what cannot; see `Operator.survey`."""
     states: list[State] = []
     failures: list[Failure] = []
@@ -162,7 +138,9 @@ def survey(operator: Operator, *, in_flight: bool = False) -> OperatorSurvey:
     return OperatorSurvey(tuple(states), tuple(failures))
 
 
-def find_failures(operator: Operator, state: State | None, key_groups: KeyGroupRange | None = None) -> list[StateError]:
+def find_failures(
+    operator: OperatorFiles, state: State | None, key_groups: KeyGroupRange | None = None
+) -> list[StateError]:
     """Errors of the files that cannot be read and may hold records of a state.
 
     Args:
@@ -182,7 +160,7 @@ def find_failures(operator: Operator, state: State | None, key_groups: KeyGroupR
     ]
 
 
-def find_in_flight(operator: Operator) -> InFlightState | None:
+def find_in_flight(operator: OperatorFiles) -> InFlightState | None:
     """Find in-flight data of an unaligned checkpoint; None when there is none."""
     subtask_states = tuple(
         InFlightSubtaskState(subtask.index, operator.snapshot.handles.open_stream(handle.delegate), handle, direction)
@@ -202,7 +180,7 @@ def raise_first(failures: Sequence[Failure]) -> None:
         raise failure.error
 
 
-def _find_unread(operator: Operator) -> Mapping[int, RawKeyedSubtaskState]:
+def _find_unread(operator: OperatorFiles) -> Mapping[int, RawKeyedSubtaskState]:
     """Find keyed state whose key serializer cannot be read, by index of the subtask."""
     _, failures = operator.files.survey()
     found = {}
@@ -218,7 +196,7 @@ def _find_unread(operator: Operator) -> Mapping[int, RawKeyedSubtaskState]:
     return found
 
 
-def survey_keyed(operator: Operator) -> tuple[tuple[KeyedState, ...], list[Failure]]:
+def survey_keyed(operator: OperatorFiles) -> tuple[tuple[KeyedState, ...], list[Failure]]:
     """Keyed states and timers."""
     files, failures = operator.files.survey()
     unread = _find_unread(operator)
@@ -230,7 +208,7 @@ def survey_keyed(operator: Operator) -> tuple[tuple[KeyedState, ...], list[Failu
     return tuple(KeyedState(operator, tuple(each)) for each in subtask_states.values()), failed
 
 
-def survey_operator(operator: Operator) -> tuple[tuple[State, ...], list[Failure]]:
+def survey_operator(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Failure]]:
     """List states, then broadcast states."""
     lists: dict[str, list[NonKeyedSubtaskState]] = {}
     broadcasts: dict[str, list[NonKeyedSubtaskState]] = {}
@@ -255,13 +233,13 @@ def survey_operator(operator: Operator) -> tuple[tuple[State, ...], list[Failure
     return found, failures
 
 
-def _declare_broadcast(operator: Operator, info: StateMetaInfo) -> StateMetaInfo:
+def _declare_broadcast(operator: OperatorFiles, info: StateMetaInfo) -> StateMetaInfo:
     """The meta info of a broadcast state with the types that are declared of it."""
     declared = find_declaration(info, operator.snapshot.python_types.get(operator.metadata.operator_id))
     return info if declared is None else declare_types(info, declared, StateKind.MAP)
 
 
-def survey_raw(operator: Operator) -> tuple[tuple[State, ...], list[Failure]]:
+def survey_raw(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Failure]]:
     """Find state that is only known as bytes."""
     handles = operator.snapshot.handles
     keyed, raw, failures = [], [], []
@@ -284,12 +262,14 @@ def survey_raw(operator: Operator) -> tuple[tuple[State, ...], list[Failure]]:
     return found, failures
 
 
-def _fail(operator: Operator, subtask: int | None, error: StateError) -> Failure:
+def _fail(operator: OperatorFiles, subtask: int | None, error: StateError) -> Failure:
     error.where = replace(error.where, operator=error.where.operator or operator.label)
     return Failure(subtask, error)
 
 
-def choose_states(operator: Operator, states: Sequence[KeyedState], options: OperatorTableOptions) -> list[StateLayout]:
+def choose_states(
+    operator: OperatorFiles, states: Sequence[KeyedState], options: OperatorTableOptions
+) -> list[StateLayout]:
     """Choose the keyed states that take part in one table of all of them.
 
     Args:
@@ -344,69 +324,8 @@ def choose_states(operator: Operator, states: Sequence[KeyedState], options: Ope
     return layouts
 
 
-class Operator:
-    """One operator of a snapshot.
-
-    Attributes:
-        snapshot: the snapshot.
-        metadata: what `_metadata` says of the operator.
-        uid: uid, when the snapshot stores it or the caller knows it.
-        files: opens its keyed state.
-        is_partial: state in files that cannot be read is left out; else asking for it raises the error of the file.
-    """
-
-    def __init__(
-        self, snapshot: Snapshot, metadata: OperatorState, uid: str | None = None, *, is_partial: bool = False
-    ) -> None:
-        self.snapshot = snapshot
-        self.metadata = metadata
-        self.uid = metadata.uid or uid
-        self.files = snapshot.keyed_files[metadata.operator_id]
-        self.is_partial = is_partial
-
-    @property
-    def id(self) -> str:
-        """Operator id, 32 hexadecimal digits."""
-        return format_operator_id(self.metadata.operator_id)
-
-    @property
-    def name(self) -> str | None:
-        """Operator name; Flink stores it from 2.0 on."""
-        return self.metadata.name
-
-    @property
-    def label(self) -> str:
-        """The uid, or the id when the uid is not known."""
-        return self.uid or self.id
-
-    @property
-    def parallelism(self) -> int:
-        """Number of subtasks."""
-        return self.metadata.parallelism
-
-    @property
-    def max_parallelism(self) -> int:
-        """Number of key groups."""
-        return self.metadata.max_parallelism
-
-    @property
-    def record_context(self) -> RecordContext:
-        """The properties needed, besides the bytes, to find the records of its keyed state."""
-        return RecordContext(self.max_parallelism, self.snapshot.layout_context)
-
-    @cached_property
-    def keyed_size(self) -> int:
-        """Bytes of keyed state that the handles name, managed and raw; nothing is read."""
-        return sum(
-            measure_handle(reference.handle)
-            for reference in operator_handles(self.metadata)
-            if reference.category in (StateCategory.MANAGED_KEYED, StateCategory.RAW_KEYED)
-        )
-
-    @cached_property
-    def keyed_files(self) -> tuple[tuple[int, KeyedFile], ...]:
-        """Index of each subtask that has keyed state, and its file."""
-        return self.files.survey()[0] if self.is_partial else self.files.open()
+class Operator(OperatorFiles):
+    """One operator of a snapshot."""
 
     def __repr__(self) -> str:
         return f"<Operator {self._describe()}>"
@@ -600,173 +519,8 @@ class Operator:
         return find_in_flight(self)
 
 
-class Snapshot:
-    """A checkpoint or savepoint; nothing but `_metadata` is read before a state is asked for.
-
-    Args:
-        location: its directory and `_metadata`.
-        metadata: content of `_metadata`.
-        path_mapping: current directories of those that absolute handles name.
-        declarations: information that the snapshot does not hold.
-        copies: by URL of a file, a copy that is read instead.
-    """
-
-    def __init__(
-        self,
-        location: SnapshotLocation,
-        metadata: CheckpointMetadata,
-        path_mapping: PathMapping,
-        declarations: Declarations | None = None,
-        copies: Mapping[str, Location] = MappingProxyType({}),
-    ) -> None:
-        self.location = location
-        self.metadata = metadata
-        self.path_mapping = path_mapping
-        self.declarations = declarations or Declarations()
-        self.handles = HandleReader(
-            location.directory,
-            path_mapping,
-            self.declarations.serializers,
-            find_header_ends(metadata),
-            find_first_bases(metadata),
-            list_operator_handles(metadata),
-            copies,
-        )
-        self.planned = find_planned(self.declarations.plans)
-        self.keyed_files = {each.operator_id: KeyedFiles(self, each) for each in metadata.operator_states}
-
-    @property
-    def uids(self) -> tuple[str, ...]:
-        """Declared uids."""
-        return self.declarations.uids
-
-    @property
-    def classes(self) -> FieldLists | None:
-        """Declared classes."""
-        return self.declarations.classes
-
-    @cached_property
-    def connectors(self) -> dict[bytes, str]:
-        """Declared connectors by operator id."""
-        return {find_operator_id(name): connector for name, connector in self.declarations.connectors.items()}
-
-    @cached_property
-    def python_types(self) -> dict[bytes, Mapping[str, PythonDeclaration]]:
-        """Declared types of the states of Python functions, by operator id and name of the state in Python."""
-        return {find_operator_id(name): types for name, types in self.declarations.python_types.items()}
-
-    @property
-    def path(self) -> str:
-        """Directory of the snapshot, as a path or URL that `open_snapshot` takes."""
-        return str(self.location.directory)
-
-    @property
-    def checkpoint_id(self) -> int:
-        """Id of the checkpoint or savepoint."""
-        return self.metadata.checkpoint_id
-
-    @property
-    def kind(self) -> SnapshotKind:
-        """`savepoint` or `checkpoint`; `unknown` before Flink 1.16, whose metadata do not say."""
-        return find_snapshot_kind(self.metadata.properties)
-
-    @property
-    def kryo_version(self) -> int:
-        """Major version of Kryo of generic types: 2 for Flink 1.x, 5 from 2.0."""
-        return 5 if self.metadata.version >= _FIRST_VERSION_OF_FLINK_2 else 2
-
-    @cached_property
-    def file_size(self) -> int:
-        """Bytes of state that the handles name, inlined state included."""
-        return sum(measure_handle(reference.handle) for reference in list_references(self.metadata))
-
-    @cached_property
-    def known_uids(self) -> dict[bytes, str]:
-        """Uids by operator id: those that the snapshot stores, declared ones, and those of declared plans."""
-        planned = {operator_id: each.uid for operator_id, each in self.planned.items()}
-        declared = planned | {compute_operator_id(uid): uid for uid in self.uids}
-        stored = {each.operator_id: each.uid for each in self.metadata.operator_states if each.uid}
-        return declared | stored
-
-    def find_operator(self, name: str) -> OperatorState:
-        """The metadata of an operator by uid, 32-digit id, or operator name.
-
-        A uid is hashed, so that it finds its operator in snapshots that store only ids too.
-
-        Raises:
-            NotFoundError: there is none; the error lists what there is.
-        """
-        by_uid = compute_operator_id(name)
-        states = self.metadata.operator_states
-        for each in states:
-            if name in (format_operator_id(each.operator_id), each.uid) or each.operator_id == by_uid:
-                return each
-        named = [each for each in states if each.name == name]
-        if len(named) == 1:
-            return named[0]
-        known = ", ".join(
-            self.known_uids.get(each.operator_id) or format_operator_id(each.operator_id) for each in states
-        )
-        raise NotFoundError(
-            f"the snapshot has no operator {name}",
-            where=Where(file=str(self.location.metadata)),
-            hint=f"It has {known}" if known else "It has no operators at all",
-        )
-
-    def list_keyed_serializers(self) -> Iterator[Serializer]:
-        """Every serializer that the managed keyed state of the snapshot names.
-
-        State that cannot be read is left out; reading its records raises the error.
-        """
-        # Subtasks mostly share one header (see `parse_header`).
-        seen: set[int] = set()
-        for files in self.keyed_files.values():
-            for _, file in files.open_managed()[0]:
-                key, states = file.described_states()
-                if id(states) in seen:
-                    continue
-                seen.add(id(states))
-                if key is not None:
-                    yield key
-                for info in states:
-                    yield from (serializer for _, serializer in info.serializers)
-
-    @cached_property
-    def shared_files(self) -> Owners:
-        """State that two operators have, see `find_shared_files`."""
-        return find_shared_files(self.metadata)
-
-    @cached_property
-    def key_candidates(self) -> tuple[Serializer, ...]:
-        """Key serializers that operators of the snapshot name, for changelog state that does not name its own."""
-        found: dict[Serializer, None] = {}
-        for operator in self.keyed_files.values():
-            files, _ = operator.open_managed()
-            logs = [log for _, file in files for log in file.change_logs()]
-            found.update((serializer, None) for serializer, _ in find_written_serializers(logs))
-            found.update((key, None) for _, file in files if (key := file.described_states()[0]) is not None)
-        return tuple(found)
-
-    @cached_property
-    def layout_context(self) -> LayoutContext:
-        """The properties besides serializers that layouts depend on (see `LayoutContext`)."""
-        return self._find_layout_context()
-
-    def read_headers(self) -> None:
-        """Read the headers of all operators, for `layout_context`; threads may do it for several snapshots."""
-        # Up to Python 3.11 `cached_property` has one lock for all snapshots.
-        if "layout_context" not in vars(self):
-            self.layout_context = self._find_layout_context()
-
-    def _find_layout_context(self) -> LayoutContext:
-        serializers = [*self.list_keyed_serializers()]
-        subtasks = (subtask for operator in self.metadata.operator_states for subtask in operator.subtasks)
-        # Reading state whose header cannot be read raises the error; it has no serializers to add here.
-        for unread in self.handles.open_operators(each.managed_operator_state for each in subtasks):
-            infos = () if unread is None else (*unread.header.lists, *unread.header.broadcasts)
-            serializers += [serializer for info in infos for _, serializer in info.serializers]
-        subclasses = collect_subclasses(serializers)
-        return LayoutContext(self.kryo_version, subclasses, self.classes, self.declarations.messages)
+class Snapshot(SnapshotFiles):
+    """A checkpoint or savepoint; nothing but `_metadata` is read before a state is asked for."""
 
     def __repr__(self) -> str:
         return f"<Snapshot {self._describe()}>"

@@ -14,14 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from state_pipelines.codecs.columns import explain
+from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses
 from state_pipelines.errors import (
     EDITED_METADATA,
     FormatError,
+    NotFoundError,
     StateError,
     UnsupportedError,
     UsageError,
@@ -32,6 +36,7 @@ from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.keyed.changelog.reader import (
     ChangelogFile,
     find_key_serializer,
+    find_written_serializers,
 )
 from state_pipelines.keyed.hashing.value_hashes import find_key_group
 from state_pipelines.keyed.heap import check_first_section
@@ -39,7 +44,7 @@ from state_pipelines.keyed.key_groups import compute_key_group_range, key_group_
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.raw_timers import NotTimersError
 from state_pipelines.metadata import CheckpointMetadata, compute_operator_id, find_operator_id
-from state_pipelines.metadata.checkpoint import format_operator_id
+from state_pipelines.metadata.checkpoint import SnapshotKind, find_snapshot_kind, format_operator_id
 from state_pipelines.metadata.handles import (
     MAX_PARALLELISM,
     ByteStreamStateHandle,
@@ -52,9 +57,16 @@ from state_pipelines.metadata.handles import (
     RelativeFileStateHandle,
     SegmentFileStateHandle,
 )
-from state_pipelines.metadata.streams import StateCategory, StreamRole, list_references
+from state_pipelines.metadata.streams import StateCategory, StreamRole, list_references, operator_handles
 from state_pipelines.serializers.state_meta_info import VALUE_SERIALIZER, BackendStateType, StateMetaInfo
 from state_pipelines.serializers.tree import LogicalType, RowData, Serializer
+from state_pipelines.snapshot.declarations import Declarations
+from state_pipelines.snapshot.handle_readers import (
+    HandleReader,
+    find_first_bases,
+    find_header_ends,
+    list_operator_handles,
+)
 from state_pipelines.sql.accumulators import UNRESOLVED
 from state_pipelines.sql.node_states import PlannedOperator, PlannedRow, list_operators
 from state_pipelines.storage import METADATA_FILE, join
@@ -66,12 +78,13 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from state_pipelines.codecs.kryo.classes import FieldLists
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata import OperatorState
     from state_pipelines.metadata.handles import KeyedStateHandle, StreamStateHandle
-    from state_pipelines.snapshot.snapshot import Operator, Snapshot
+    from state_pipelines.serializers.python_types import PythonDeclaration
     from state_pipelines.sql.compiled_plans import Plan
-    from state_pipelines.storage import Location
+    from state_pipelines.storage import Location, PathMapping, SnapshotLocation
 
 
 def find_planned(plans: Iterable[Plan]) -> dict[bytes, PlannedOperator]:
@@ -159,7 +172,7 @@ def _replace_rows(node: Any, rows: Iterator[PlannedRow]) -> Any:
     return replace(node, **{field.name: _replace_rows(getattr(node, field.name), rows) for field in fields(node)})
 
 
-def find_misfits(snapshot: Snapshot) -> Iterator[str]:
+def find_misfits(snapshot: SnapshotFiles) -> Iterator[str]:
     """Yield a note for each state whose rows are others than a declared plan says, so that they keep their numbers."""
     for operator_id, operator in snapshot.planned.items():
         seen: set[str] = set()
@@ -552,7 +565,7 @@ class KeyedFiles:
         evidence: of a key serializer that was found rather than stored; empty where it is stored.
     """
 
-    def __init__(self, snapshot: Snapshot, operator: OperatorState) -> None:
+    def __init__(self, snapshot: SnapshotFiles, operator: OperatorState) -> None:
         self.operator = operator
         self.evidence = ""
         self._snapshot = snapshot
@@ -698,7 +711,7 @@ class KeyedFiles:
         return tuple((index, file.with_key_serializer(found.serializer)) for index, file in files)
 
 
-def _open_managed(snapshot: Snapshot) -> None:
+def _open_managed(snapshot: SnapshotFiles) -> None:
     """Open the managed state of all operators, many files at a time."""
     keys = {find_operator_id(name): key for name, key in snapshot.declarations.key_serializers.items()}
     opened = iter(
@@ -722,10 +735,248 @@ def _check_first_sections(file: KeyedFile, max_parallelism: int) -> None:
             check_first_section(each, key_group_prefix_size(max_parallelism))
 
 
+FIRST_VERSION_OF_FLINK_2 = 5
+"""Metadata versions from here on are written by Flink 2, whose generic types are Kryo 5."""
+
+
+class SnapshotFiles:
+    """Metadata of a snapshot, and the readers of its files; nothing is read before it is asked for.
+
+    Args:
+        location: where it lies.
+        metadata: content of `_metadata`.
+        path_mapping: where directories that absolute handles name are now.
+        declarations: information that the snapshot does not hold.
+        copies: by URL of a file, a copy that is read instead.
+    """
+
+    def __init__(
+        self,
+        location: SnapshotLocation,
+        metadata: CheckpointMetadata,
+        path_mapping: PathMapping,
+        declarations: Declarations | None = None,
+        copies: Mapping[str, Location] = MappingProxyType({}),
+    ) -> None:
+        self.location = location
+        self.metadata = metadata
+        self.path_mapping = path_mapping
+        self.declarations = declarations or Declarations()
+        self.handles = HandleReader(
+            location.directory,
+            path_mapping,
+            self.declarations.serializers,
+            find_header_ends(metadata),
+            find_first_bases(metadata),
+            list_operator_handles(metadata),
+            copies,
+        )
+        self.planned = find_planned(self.declarations.plans)
+        self.keyed_files = {each.operator_id: KeyedFiles(self, each) for each in metadata.operator_states}
+
+    @property
+    def uids(self) -> tuple[str, ...]:
+        """Declared uids."""
+        return self.declarations.uids
+
+    @property
+    def classes(self) -> FieldLists | None:
+        """Declared classes."""
+        return self.declarations.classes
+
+    @cached_property
+    def connectors(self) -> dict[bytes, str]:
+        """Declared connectors by operator id."""
+        return {find_operator_id(name): connector for name, connector in self.declarations.connectors.items()}
+
+    @cached_property
+    def python_types(self) -> dict[bytes, Mapping[str, PythonDeclaration]]:
+        """Declared types of the states of Python functions, by operator id and name of the state in Python."""
+        return {find_operator_id(name): types for name, types in self.declarations.python_types.items()}
+
+    @property
+    def path(self) -> str:
+        """Directory of the snapshot, as a path or URL that `open_snapshot` takes."""
+        return str(self.location.directory)
+
+    @property
+    def checkpoint_id(self) -> int:
+        """Id of the checkpoint or savepoint."""
+        return self.metadata.checkpoint_id
+
+    @property
+    def kind(self) -> SnapshotKind:
+        """`savepoint` or `checkpoint`; `unknown` before Flink 1.16, whose metadata do not say."""
+        return find_snapshot_kind(self.metadata.properties)
+
+    @property
+    def kryo_version(self) -> int:
+        """Major version of Kryo of generic types: 2 for Flink 1.x, 5 from 2.0."""
+        return 5 if self.metadata.version >= FIRST_VERSION_OF_FLINK_2 else 2
+
+    @cached_property
+    def file_size(self) -> int:
+        """Bytes of state that the handles name, inlined state included."""
+        return sum(measure_handle(reference.handle) for reference in list_references(self.metadata))
+
+    @cached_property
+    def known_uids(self) -> dict[bytes, str]:
+        """Uids by operator id: those that the snapshot stores, declared ones, and those of declared plans."""
+        planned = {operator_id: each.uid for operator_id, each in self.planned.items()}
+        declared = planned | {compute_operator_id(uid): uid for uid in self.uids}
+        stored = {each.operator_id: each.uid for each in self.metadata.operator_states if each.uid}
+        return declared | stored
+
+    def find_operator(self, name: str) -> OperatorState:
+        """The metadata of an operator by uid, 32-digit id, or operator name.
+
+        A uid is hashed, so that it finds its operator in snapshots that store only ids too.
+
+        Raises:
+            NotFoundError: there is none; the error lists what there is.
+        """
+        by_uid = compute_operator_id(name)
+        states = self.metadata.operator_states
+        for each in states:
+            if name in (format_operator_id(each.operator_id), each.uid) or each.operator_id == by_uid:
+                return each
+        named = [each for each in states if each.name == name]
+        if len(named) == 1:
+            return named[0]
+        known = ", ".join(
+            self.known_uids.get(each.operator_id) or format_operator_id(each.operator_id) for each in states
+        )
+        raise NotFoundError(
+            f"the snapshot has no operator {name}",
+            where=Where(file=str(self.location.metadata)),
+            hint=f"It has {known}" if known else "It has no operators at all",
+        )
+
+    def list_keyed_serializers(self) -> Iterator[Serializer]:
+        """Every serializer that the managed keyed state of the snapshot names.
+
+        State that cannot be read is left out; reading its records raises the error.
+        """
+        # Subtasks mostly share one header (see `parse_header`).
+        seen: set[int] = set()
+        for files in self.keyed_files.values():
+            for _, file in files.open_managed()[0]:
+                key, states = file.described_states()
+                if id(states) in seen:
+                    continue
+                seen.add(id(states))
+                if key is not None:
+                    yield key
+                for info in states:
+                    yield from (serializer for _, serializer in info.serializers)
+
+    @cached_property
+    def shared_files(self) -> Owners:
+        """State that two operators have, see `find_shared_files`."""
+        return find_shared_files(self.metadata)
+
+    @cached_property
+    def key_candidates(self) -> tuple[Serializer, ...]:
+        """Key serializers that operators of the snapshot name, for changelog state that does not name its own."""
+        found: dict[Serializer, None] = {}
+        for operator in self.keyed_files.values():
+            files, _ = operator.open_managed()
+            logs = [log for _, file in files for log in file.change_logs()]
+            found.update((serializer, None) for serializer, _ in find_written_serializers(logs))
+            found.update((key, None) for _, file in files if (key := file.described_states()[0]) is not None)
+        return tuple(found)
+
+    @cached_property
+    def layout_context(self) -> LayoutContext:
+        """The properties besides serializers that layouts depend on (see `LayoutContext`)."""
+        return self._find_layout_context()
+
+    def read_headers(self) -> None:
+        """Read the headers of all operators, for `layout_context`; threads may do it for several snapshots."""
+        # Up to Python 3.11 `cached_property` has one lock for all snapshots.
+        if "layout_context" not in vars(self):
+            self.layout_context = self._find_layout_context()
+
+    def _find_layout_context(self) -> LayoutContext:
+        serializers = [*self.list_keyed_serializers()]
+        subtasks = (subtask for operator in self.metadata.operator_states for subtask in operator.subtasks)
+        # Reading state whose header cannot be read raises the error; it has no serializers to add here.
+        for unread in self.handles.open_operators(each.managed_operator_state for each in subtasks):
+            infos = () if unread is None else (*unread.header.lists, *unread.header.broadcasts)
+            serializers += [serializer for info in infos for _, serializer in info.serializers]
+        subclasses = collect_subclasses(serializers)
+        return LayoutContext(self.kryo_version, subclasses, self.classes, self.declarations.messages)
+
+
 def measure_handle(handle: object) -> int:
     """Bytes of state that a handle names; nothing is read."""
     data = getattr(handle, "data", None)
     return len(data) if data is not None else int(getattr(handle, "size", 0))
+
+
+class OperatorFiles:
+    """Metadata and files of one operator of a snapshot.
+
+    Attributes:
+        snapshot: the snapshot.
+        metadata: what `_metadata` says of the operator.
+        uid: uid, when the snapshot stores it or the caller knows it.
+        files: opens its keyed state.
+        is_partial: state in files that cannot be read is left out; else asking for it raises the error of the file.
+    """
+
+    def __init__(
+        self, snapshot: SnapshotFiles, metadata: OperatorState, uid: str | None = None, *, is_partial: bool = False
+    ) -> None:
+        self.snapshot = snapshot
+        self.metadata = metadata
+        self.uid = metadata.uid or uid
+        self.files = snapshot.keyed_files[metadata.operator_id]
+        self.is_partial = is_partial
+
+    @property
+    def id(self) -> str:
+        """Operator id, 32 hexadecimal digits."""
+        return format_operator_id(self.metadata.operator_id)
+
+    @property
+    def name(self) -> str | None:
+        """Operator name; Flink stores it from 2.0 on."""
+        return self.metadata.name
+
+    @property
+    def label(self) -> str:
+        """The uid, or the id when the uid is not known."""
+        return self.uid or self.id
+
+    @property
+    def parallelism(self) -> int:
+        """Number of subtasks."""
+        return self.metadata.parallelism
+
+    @property
+    def max_parallelism(self) -> int:
+        """Number of key groups."""
+        return self.metadata.max_parallelism
+
+    @property
+    def record_context(self) -> RecordContext:
+        """The properties needed, besides the bytes, to find the records of its keyed state."""
+        return RecordContext(self.max_parallelism, self.snapshot.layout_context)
+
+    @cached_property
+    def keyed_size(self) -> int:
+        """Bytes of keyed state that the handles name, managed and raw; nothing is read."""
+        return sum(
+            measure_handle(reference.handle)
+            for reference in operator_handles(self.metadata)
+            if reference.category in (StateCategory.MANAGED_KEYED, StateCategory.RAW_KEYED)
+        )
+
+    @cached_property
+    def keyed_files(self) -> tuple[tuple[int, KeyedFile], ...]:
+        """Index of each subtask that has keyed state, and its file."""
+        return self.files.survey()[0] if self.is_partial else self.files.open()
 
 
 Item = TypeVar("Item")
@@ -733,7 +984,7 @@ Result = TypeVar("Result")
 
 
 def scan_files(
-    operator: Operator,
+    operator: OperatorFiles,
     items: Iterable[Item],
     scan: Callable[[Item], Iterator[Result]],
     most: int | None = None,
@@ -743,7 +994,7 @@ def scan_files(
     return scan_ahead(items, scan, operator.snapshot.location.directory, mean if most is None else min(most, mean))
 
 
-def count_scans(operator: Operator, target: Location | None = None) -> int:
+def count_scans(operator: OperatorFiles, target: Location | None = None) -> int:
     """Return how many scans of files one process had better run at a time, since they wait for the storage.
 
     Args:
@@ -755,11 +1006,11 @@ def count_scans(operator: Operator, target: Location | None = None) -> int:
     return 1 + count_scans_ahead(_find_mean_size(operator))
 
 
-def _find_mean_size(operator: Operator) -> int:
+def _find_mean_size(operator: OperatorFiles) -> int:
     return operator.keyed_size // max(1, len(operator.keyed_files))
 
 
-def require_key_groups(operator: Operator, key_groups: KeyGroupRange) -> None:
+def require_key_groups(operator: OperatorFiles, key_groups: KeyGroupRange) -> None:
     """Refuse a range that begins after the last key group of an operator.
 
     Raises:
@@ -775,7 +1026,7 @@ def require_key_groups(operator: Operator, key_groups: KeyGroupRange) -> None:
 
 
 def narrow_key_groups(
-    operator: Operator, key: npt.NDArray[np.uint8] | None, key_groups: KeyGroupRange | None = None
+    operator: OperatorFiles, key: npt.NDArray[np.uint8] | None, key_groups: KeyGroupRange | None = None
 ) -> KeyGroupRange | None:
     """Narrow a range of key groups to that of a key, so that no other is read.
 

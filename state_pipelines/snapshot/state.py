@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.handle_readers import StateOfSubtask, StateStatistics
-    from state_pipelines.snapshot.snapshot import Operator
+    from state_pipelines.snapshot.snapshot_files import OperatorFiles
 
 PREFIX = "python-state-"
 """Prefix of the Java name of every state of a Python function (`BeamStateStore.PYTHON_STATE_PREFIX`)."""
@@ -314,7 +314,7 @@ class State(ABC):
 
     subtask_states: Sequence[StateOfSubtask]
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: OperatorFiles) -> None:
         self.operator = operator
 
     def __repr__(self) -> str:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from state_pipelines.rocksdb.manifest import TableFile
     from state_pipelines.rocksdb.scans import TableCache
     from state_pipelines.snapshot import Operator, Snapshot, State
+    from state_pipelines.snapshot.snapshot_files import OperatorFiles
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -254,7 +255,7 @@ def _plan_operator(
             )
 
 
-def _note_undecoded(operator: Operator, state: State, reason: str) -> Finding:
+def _note_undecoded(operator: OperatorFiles, state: State, reason: str) -> Finding:
     return Finding(
         Severity.NOTE,
         Property.RECORDS,

@@ -67,7 +67,8 @@ from state_pipelines.snapshot.state import python_name
 if TYPE_CHECKING:
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
-    from state_pipelines.snapshot import Operator, Snapshot
+    from state_pipelines.snapshot import Operator
+    from state_pipelines.snapshot.snapshot_files import SnapshotFiles
 
 Chain = Sequence[tuple[Migration, Direction]]
 """Revisions in the order in which they are applied, each with its direction."""
@@ -609,7 +610,7 @@ def describe_copied(flow: Read, own: StateMetaInfo, before: StateShape) -> State
     return flow.shape.info
 
 
-def make_context(snapshot: Snapshot, shapes: Mapping[str, StateShape]) -> PlanContext:
+def make_context(snapshot: SnapshotFiles, shapes: Mapping[str, StateShape]) -> PlanContext:
     """Planning context of a snapshot."""
     serializers = [*snapshot.list_keyed_serializers()]
     serializers += [serializer for shape in shapes.values() for _, serializer in shape.info.serializers]
