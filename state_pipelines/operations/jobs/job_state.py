@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from state_pipelines.serializers.tree import walk
 from state_pipelines.codecs.kryo.classes import JavaType, parse_type
 from state_pipelines.errors import NotFoundError, UnsupportedError, UsageError, Where
 from state_pipelines.operations.jobs.type_extraction import TypeExtraction, UnresolvedType, carry_over
@@ -36,6 +35,7 @@ from state_pipelines.serializers.tree import (
     Ttl,
     TtlAware,
     Tuple,
+    walk,
 )
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.state import PREFIX
