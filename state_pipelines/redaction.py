@@ -73,7 +73,7 @@ _NAMED = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _SHOWN_NAMED = r"\g<strong>\g<weak>\g<argument>\g<single>\g<double>…"
-# The rest of the line; a cookie has names of its own.
+# The whole rest of the line is hidden: the names in a cookie do not say which values are secret.
 _COOKIE = re.compile(r"(?<![\w.-])((?:set-)?cookie\s?:\s)(?!…)[^\r\n'\"]++", re.IGNORECASE)
 _BEARER = re.compile(r"(?<!\w)(Bearer\s)\s*+[\w.~+/=-]{8,}+", re.IGNORECASE)
 # <SecretAccessKey>…</SecretAccessKey>

@@ -210,7 +210,7 @@ PROCESSES = click.option(
 
 
 def run_with_bar(processes: Processes, console: Console, tasks: Sequence[Work[Result]], what: str) -> list[Result]:
-    """Run tasks under a bar, when somebody looks; as `Processes.run`."""
+    """Run tasks as `Processes.run` does, with a progress bar where stderr is a terminal."""
     with _make_bar(console) as bar:
         task = bar.add_task(what, total=len(tasks))
         return processes.run(tasks, what, report=lambda done, total: bar.update(task, completed=done, total=total))

@@ -614,7 +614,7 @@ def producer_rows(state: TwoPhaseCommitState) -> Iterator[Row]:
 
 
 def is_two_phase_commit(serializer: tree.Serializer) -> bool:
-    """Return whether the elements are states of such sinks, other than `FlinkKafkaProducer` (`kafka_producer`)."""
+    """Return whether the elements are states of such sinks, other than `FlinkKafkaProducer`."""
     return transaction_serializer(serializer) is not None and not is_kafka_producer(serializer)
 
 

@@ -811,7 +811,7 @@ class _RequestTick:
             self.cursor[file.name] = [file.mark, _WAITING]
             with self._explaining(file):
                 if file.has_result():
-                    # As after the cursor was cleared.
+                    # The request was carried out before the cursor was cleared.
                     self.cursor[file.name] = [file.mark, _DONE]
                     continue
                 try:

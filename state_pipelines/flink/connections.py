@@ -280,7 +280,7 @@ class CommandCluster:
 
 
 def _show(match: re.Match[str], fields: Mapping[str, Any]) -> str:
-    """The text of a field in a word; braces around anything else stay."""
+    """The text of a field that an argument of the command line names in braces; other braces stay as they are."""
     if match[1] not in fields:
         return match[0]
     value = fields[match[1]]

@@ -25,7 +25,7 @@ from state_pipelines.codecs.columns import walk_layout
 from state_pipelines.codecs.kernels.opcodes import MAX_EMPTY_ITEMS
 from state_pipelines.codecs.programs import smallest_size
 from state_pipelines.errors import FormatError, UnsupportedError, Where, at
-from state_pipelines.keyed import kernels as kernels
+from state_pipelines.keyed import kernels
 from state_pipelines.keyed.record_layout import (
     KeyedLayout,
     KeyedRecords,
@@ -146,7 +146,7 @@ class HeapEntries:
     """Bounds of the fields of entries; for timers only `items`, the elements.
 
     Attributes:
-        kind: of `heap_kernels`.
+        kind: `ONE`, `LIST` or `MAP` of `keyed.kernels`.
         keys: of the entries.
         namespaces: of the entries.
         offsets: i64[n + 1] first item of each entry of a list or map.
@@ -179,7 +179,8 @@ class HeapEntries:
         measured = codec.measured
         repeats: npt.NDArray[np.int64] | int = 1
         if self.kind != kernels.ONE:
-            # As Flink does (`HeapKeyValueStateIterator`): elsewhere an empty list would be a value without bytes.
+            # Empty lists and maps are left out, as Flink does (`HeapKeyValueStateIterator`): in the canonical format an
+            # empty list would be a value without bytes.
             filled = np.diff(self.offsets)
             repeats = filled if self.kind == kernels.MAP else np.minimum(filled, 1)
         sizes = (self.keys[1] - self.keys[0]) + (self.namespaces[1] - self.namespaces[0]) + (16 if measured else 0)

@@ -1,7 +1,7 @@
 """`_metadata` of every version, state handles, properties, operator ids: readers and writers side by side.
 
-The modules: `checkpoint` (the file, its properties, ids of operators), `handles` (of streams and state),
-`references` (all streams of a file), `streams` (their bytes).
+The modules: `checkpoint` (the file, its properties, ids of operators), `handles` (of streams and state), `streams` (the
+bytes of handles, and all files that a snapshot references).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The files of a RocksDB database, read without RocksDB and written through rocksdict; nothing of Flink's state in it.
 
-The modules: `manifest` (the column families and their tables), `table` (one SST file), `scan` (entries of a column
-family, size estimates, splits), `cache` (tables opened once for several scans), `writer` (a new database); `blocks`,
-`checksums`, `snappy`, `varints`, `kernels` and `versions` serve them.
+The modules: `manifest` (the column families and their tables), `table` (one SST file, its blocks and their checksums),
+`scans` (entries of a column family, size estimates, splits, tables opened once for several scans), `kernels` (blocks
+decompressed and decoded, versions of a key resolved), `writer` (a new database).
 """
 
 from __future__ import annotations

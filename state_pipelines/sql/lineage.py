@@ -430,7 +430,7 @@ def _trace_kept_columns(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
     return Lineage(columns, rows)
 
 
-# Several kinds of nodes keep the same rows.
+# Nodes of these kinds have the rows of nodes of another kind, and get its name in lineages.
 _SHORT_KINDS = {"changelog-normalize": "normalize", "sort-limit": "rank"}
 
 

@@ -3,7 +3,7 @@
 Credentials of Google Cloud Storage, without a long wait for those that do not exist. gcsfs without credentials asks the
 metadata server that Google's machines have, elsewhere for up to half a minute, and reads as anybody then.
 
-Retries of storage clients, which are left out where this package repeats a request (`faults.request`). Both together
+Retries of storage clients, which are left out where this package repeats a request (`request`). Both together
 would wait for minutes before they say that a storage does not answer. Streams are repeated by their clients.
 """
 

@@ -77,7 +77,7 @@ def warn_of_refusal(source: Location, reason: str) -> None:
 class PartUpload(ABC):
     """A new object in parts; it does not exist before the block is left without error.
 
-    Every request is repeated by the rule of `faults.request`. A failed upload is given up.
+    Every request is repeated by the rule of `locations.request`. A failed upload is given up.
 
     Attributes:
         size: bytes so far.

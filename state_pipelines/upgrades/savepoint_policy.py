@@ -114,7 +114,7 @@ _Periodic = Annotated[
 
 
 class SavepointPolicy(OperationModel):
-    """The policy of a job."""
+    """Formats, intervals and directory of the savepoints of a job, and which ones are kept."""
 
     directory: str | None = None
     """Directory of savepoints, as the cluster names it; by default that of the cluster."""

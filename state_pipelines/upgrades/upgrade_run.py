@@ -131,7 +131,7 @@ class UpgradeRun:
         return str(self.record.get(Step.STOP).get("savepoint", ""))
 
     def finish(self) -> UpgradeRecord:
-        """Take all steps that are left, and decide.
+        """Take all steps that are left, and decide whether the new program stays or the old one comes back.
 
         Raises:
             UndecidedError: it cannot be seen what runs; the next run continues.

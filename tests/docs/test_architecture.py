@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pkgutil
 import re
 import sys
@@ -15,6 +16,7 @@ from tests.docs.runner import ROOT
 
 if TYPE_CHECKING:
     from types import FrameType
+    from pathlib import Path
 
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 NAMES = sorted(set(re.findall(r"`((?!java\.)(?:\w+\.)+\w+)`", PAGE)))
@@ -23,11 +25,23 @@ LONGEST = 10
 MIGRATION, CHECK = 20, 15
 """Largest numbers of modules on the way of a migrated byte and of a verdict."""
 ORDERS = ROOT / "examples/orders/savepoints"
+PACKAGES = sorted((ROOT / "state_pipelines").rglob("__init__.py"))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_exists(name: str) -> None:
     assert pkgutil.resolve_name(f"state_pipelines.{name}") is not None
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.parent.name)
+def test_a_package_lists_modules_that_exist(package: Path) -> None:
+    listed = re.findall(r"The modules: (.*)", ast.get_docstring(ast.parse(package.read_text())) or "", re.DOTALL)
+    names = {name for text in listed for name in re.findall(r"`(\w+)`", text)}
+    assert names <= {each.stem for each in package.parent.iterdir()}
+
+
+def test_some_packages_list_their_modules() -> None:
+    assert sum("The modules: " in each.read_text() for each in PACKAGES) > 1
 
 
 def test_no_walk_takes_more_than_ten_calls() -> None:

@@ -3,7 +3,7 @@
 Kryo 2.24 (up to Flink 1.20) and Kryo 5 (from Flink 2.0) write different bytes; the snapshot does not distinguish them.
 The version of `_metadata` does: up to 4 it is Kryo 2, from 5 on Kryo 5 (`kryo_version`).
 
-Read are the JDK classes of `classes` and `leaves`, the classes of field lists, and those that Flink's or Kryo's own
+Read are the JDK classes of `classes` and `values`, the classes of field lists, and those that Flink's or Kryo's own
 `JavaSerializer` or chill's serializers of Protobuf and Thrift write. Not read are classes with another Kryo serializer
 of their own, the additional registrations of the Scala API, a second object by Java serialization in one
 graph (such as a second `Locale` of Kryo 2), and in Kryo 2 a collection of arrays of a generic class in a field of

@@ -327,7 +327,14 @@ def _require_distinct_keys(array: pa.Array, rows: npt.NDArray[np.int64], path: s
 
 
 def _refuse_equal(keys: pa.Array, hashes: npt.NDArray[np.uint64], rows: npt.NDArray[np.int64], path: str) -> None:
-    """Refuse equal keys among those of one hash; `rows` are those of the column."""
+    """Refuse a map that has a key twice.
+
+    Args:
+        keys: of all maps of a column.
+        hashes: of each key together with its map.
+        rows: row of the table that each key is in.
+        path: of the column, for the error.
+    """
     order = np.argsort(hashes, kind="stable")
     for index in np.flatnonzero(np.diff(hashes[order]) == 0).tolist():
         one, other = ((rows[each], repr(keys[each].as_py())) for each in order[index : index + 2].tolist())

@@ -145,7 +145,12 @@ class Position:
 
 @dataclass(frozen=True)
 class _Finding:
-    """Whether a snapshot may be at a revision: why not, and whether every step leads back."""
+    """Whether a snapshot may be at a revision.
+
+    Attributes:
+        refused: why it cannot be, empty where it may be.
+        exact: every migration from the first on has an opposite that leads back to the same schemas.
+    """
 
     refused: str = ""
     exact: bool = True

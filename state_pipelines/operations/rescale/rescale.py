@@ -2,7 +2,7 @@
 
 Planning of the change of each operator; everything impossible is refused here, before anything is written. State whose
 key groups stay and whose files fit together is reused, or copied as ranges of bytes (`assembly`). Other keyed state is
-moved record by record (`regrouping`).
+moved record by record (`records`).
 
 Splits that a source knows, so that more subtasks than splits are noticed: those would stay idle. The readers hold the
 splits that are assigned, the enumerator (coordinator state) those that are not yet.

@@ -1,6 +1,6 @@
 """New files of operator state: some states encoded again, all others copied as bytes.
 
-Two steps, as for keyed state (`rewriting`): `write_elements` encodes rows of one state into element files, one per
+Two steps, as for keyed state (`keyed_rewrite`): `write_elements` encodes rows of one state into element files, one per
 subtask and task; `OperatorRewrite.run` writes the file of one subtask from those and from the old file. One subtask's
 file is held in memory, no more.
 """
