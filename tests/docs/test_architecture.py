@@ -15,8 +15,8 @@ from state_pipelines.keyed import sections
 from tests.docs.runner import ROOT
 
 if TYPE_CHECKING:
-    from types import FrameType
     from pathlib import Path
+    from types import FrameType
 
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 NAMES = sorted(set(re.findall(r"`((?!java\.)(?:\w+\.)+\w+)`", PAGE)))
