@@ -347,3 +347,17 @@ def test_orders_keep_their_files_byte_for_byte(tmp_path: Path) -> None:
         directory.mkdir()
         spill = encode(state, state.to_arrow(), directory / "part")
         assert raw_rows(rewrite_state(state, (spill,), directory)) == raw_rows(state)
+
+
+def test_a_state_is_copied_under_several_names(tmp_path: Path) -> None:
+    state = find("state-kinds", "map")
+    held = state.subtask_states[0]
+    header = held.file.header
+    info = replace(header.states[held.state_id], name="other")
+    copying = copy_states(held.subtask, held.file, header, state.context, join(resolve(str(tmp_path)), "copied"))
+    header = replace(header, states=(*header.states, info))
+    copied = (*copying.copied, (len(header.states) - 1, held.state_id))
+    written = merge_spills(replace(copying, header=header, copied=copied))
+    records = dict(written.records)
+    assert records[len(header.states) - 1] == records[held.state_id] > 0
+    assert written.states["other"] == written.states[state.name]

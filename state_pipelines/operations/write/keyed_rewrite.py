@@ -289,7 +289,10 @@ class Merging:
 
     def __init__(self, rewrite: FileRewrite) -> None:
         self.rewrite = rewrite
-        self.copied = {old_id: new_id for new_id, old_id in rewrite.copied}
+        # A state may be there under several names.
+        self.copied: dict[int, list[int]] = {}
+        for new_id, old_id in rewrite.copied:
+            self.copied.setdefault(old_id, []).append(new_id)
         self.rewriters = [(new_id, old_id, each.start()) for new_id, old_id, each in rewrite.rewritten]
         self.waiting = _WaitingRecords()
         self.names = {number: info.name for number, info in enumerate(rewrite.header.states)}
@@ -324,8 +327,8 @@ class Merging:
                 yield self._join(KeyGroupRange(first, key_group - first))
                 first = key_group
             for old_id, records in old:
-                if old_id in self.copied:
-                    self.buffer.add(self.copied[old_id], records)
+                for new_id in self.copied.get(old_id, ()):
+                    self.buffer.add(new_id, records)
                 if any(old_id == each for _, each, _ in self.rewriters):
                     self.waiting.add(old_id, records)
             if self.waiting.held >= _SPARSE * BATCH:
@@ -391,8 +394,13 @@ class Merging:
         base, context = self.rewrite.base, self.rewrite.context
         if base is not None and self.copied:
             for old_id, records in base.scan([*self.copied], context, key_groups):
-                self.buffer.add(self.copied[old_id], records)
+                self.buffer.add(self.copied[old_id][0], records)
                 yield self.buffer.sort(key_groups)
+            # One after the other: the records of a state lie together.
+            for old_id, new_id in ((one, other) for one, others in self.copied.items() for other in others[1:]):
+                for _, records in base.scan([old_id], context, key_groups):
+                    self.buffer.add(new_id, records)
+                    yield self.buffer.sort(key_groups)
         if base is not None:
             # One after the other: the records of a state lie together.
             for new_id, old_id, rewriter in self.rewriters:
