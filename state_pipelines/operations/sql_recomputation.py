@@ -7,9 +7,10 @@ that a step takes from elsewhere, or computes in another way, are found here.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from functools import cmp_to_key
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import MigrationError, Where
@@ -26,7 +27,7 @@ from state_pipelines.operations.proofs import (
     RecordCounts,
     to_plain,
 )
-from state_pipelines.serializers.tree import StateKind
+from state_pipelines.serializers.tree import External, Serializer, StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.sql.accumulators import Role
 from state_pipelines.sql.derivations import UNCHANGED, Derivation, is_unfiltered
@@ -173,6 +174,7 @@ _LAYOUTS: Mapping[str, _Layout] = {
     "Map<{0}, List<{1}>>": _Layout(_LIST, key=True),
     "Map<{0}, Int>": _Layout(_NUMBERS, key=True),
     "Map<{0}, Tuple2<Int, Int>>": _Layout(_NUMBERS, key=True),
+    "Long": _Layout(_NUMBERS),
 }
 """Layouts that are compared, by `PlannedState.plain_template`."""
 
@@ -219,7 +221,12 @@ def _scan(state: KeyedState, groups: KeyGroupRange) -> Iterator[dict[str, Any]]:
 
 
 def _fields(row: Mapping[str, Any] | None) -> _Row:
-    return () if row is None else tuple(value for name, value in row.items() if name != "row_kind")
+    return () if row is None else tuple(_flatten(value) for name, value in row.items() if name != "row_kind")
+
+
+def _flatten(value: Any) -> Any:
+    """Return the value and the number of values of a MAX or MIN that takes back rows, others as they are."""
+    return tuple(value.values())[:2] if isinstance(value, dict) and "mapSize" in value else value
 
 
 def _find_key(row: Mapping[str, Any]) -> _Row:
@@ -288,8 +295,10 @@ def _expect_rows(
     }
     windows: Mapping[_Row, list[_Row]] = {}
     if any(each.derivation is Derivation.FOLD_ROWS for each in columns):
-        windows = _read_windows(olds, groups)
+        windows = {key: [row for _, row in rows] for key, rows in _read_windows(olds, groups, state.last).items()}
     records: Iterable[_Record] = _read_records(before, stored, groups)
+    if state.derivation is Derivation.LAST_ROWS:
+        records = _shorten_records(state, _read_windows(olds, groups, None), records)
     if state.first is not None:
         records = _choose_records(state.first, before, records)
     matches = _count_matches(state, planned, olds, groups)
@@ -371,8 +380,10 @@ def _choose_records(first: FirstRows, layout: _Layout, records: Iterable[_Record
 _INPUT, _LAST_TIME = "inputState", "lastTriggeringTsState"
 
 
-def _read_windows(olds: Mapping[str, KeyedState], groups: KeyGroupRange) -> Mapping[_Row, list[_Row]]:
-    """Return the rows of the windows of an OVER, by key, in the order of their times."""
+def _read_windows(
+    olds: Mapping[str, KeyedState], groups: KeyGroupRange, last: int | None
+) -> Mapping[_Row, list[tuple[int, _Row]]]:
+    """Return times and rows of the windows of an OVER, by key, in the order of their times: the last ones, or all."""
     times: dict[_Row, int] | None = None
     if _LAST_TIME in olds:
         times = {_find_key(row): row["value"] for row in _scan(olds[_LAST_TIME], groups)}
@@ -380,7 +391,31 @@ def _read_windows(olds: Mapping[str, KeyedState], groups: KeyGroupRange) -> Mapp
     for record in _read_records(_LAYOUTS["Map<Long, List<{0}>>"], olds[_INPUT], groups):
         if times is None or record.user_key <= times.get(record.key, 0):
             found.setdefault(record.key, []).append((record.user_key, record.rows))
-    return {key: [row for _, rows in sorted(each) for row in rows] for key, each in found.items()}
+    ordered = {
+        key: [(time, row) for time, rows in sorted(each, key=itemgetter(0)) for row in rows]
+        for key, each in found.items()
+    }
+    return ordered if last is None else {key: rows[-last:] for key, rows in ordered.items()}
+
+
+def _shorten_records(
+    state: StateVerdict, windows: Mapping[_Row, list[tuple[int, _Row]]], records: Iterable[_Record]
+) -> Iterator[_Record]:
+    """Yield the records of the states of a window with its last rows alone; rows that are not in it yet stay."""
+    assert state.old is not None
+    assert state.last is not None
+    for record in records:
+        whole = windows.get(record.key, [])
+        window = whole[-state.last :]
+        match state.old.name:
+            case "processedCountState":
+                yield replace(record, numbers=(len(window),))
+            case "smallestTSState":
+                yield replace(record, numbers=(window[0][0] if window else record.numbers[0],))
+            case _:
+                kept = tuple(row for time, row in window if time == record.user_key)
+                if kept or all(time != record.user_key for time, _ in whole):
+                    yield replace(record, rows=kept or record.rows)
 
 
 def _fold_window(column: ColumnVerdict, state: StateVerdict, rows: Sequence[_Row]) -> Any:
@@ -407,7 +442,7 @@ def _read_view(stored: KeyedState, groups: KeyGroupRange, calls: Sequence[str]) 
     bit = next((index for index, each in enumerate(calls) if is_unfiltered(each)), 0)
     found: dict[_Row, list[Any]] = {}
     for row in _scan(stored, groups):
-        if len(calls) <= 1 or row["map_value"] >> bit & 1:
+        if (row["map_value"] > 0) if len(calls) <= 1 else row["map_value"] >> bit & 1:
             found.setdefault(_find_key(row), []).append(row["map_key"])
     return found
 
@@ -428,7 +463,8 @@ _FOLDS: Mapping[Derivation, Callable[[Sequence[Any]], Any]] = {
 def _derive(column: ColumnVerdict, fields: _Row, values: Sequence[Any]) -> Any:
     """Return the value of a column: from the fields of the old row, or from the values of a view."""
     if column.derivation is not None and column.derivation in _FOLDS:
-        return _FOLDS[column.derivation](values)
+        found = _FOLDS[column.derivation](values)
+        return (found, len(values)) if column.type.startswith("STRUCTURED") else found
     first = fields[column.sources[0]]
     match column.derivation:
         case Derivation.SUM_OR_ZERO:
@@ -545,4 +581,19 @@ def compare_with_template(result: Snapshot, template: Snapshot) -> tuple[ProofCh
 
 
 def _list_serializers(state: KeyedState) -> tuple[object, ...]:
-    return (str(state.kind), state.key_serializer, *state.stored_info.serializers)
+    return (str(state.kind), state.key_serializer, *map(_compare_serializer, state.stored_info.serializers))
+
+
+def _compare_serializer(found: Any) -> Any:
+    """Return a serializer without the data types of external structures, which `ExternalSerializerSnapshot` ignores.
+
+    The values of MAX and of COUNT(DISTINCT …) differ in whether the data type may be NULL.
+    """
+    if isinstance(found, tuple):
+        return tuple(map(_compare_serializer, found))
+    if not isinstance(found, Serializer):
+        return found
+    nested = {each.name: _compare_serializer(getattr(found, each.name)) for each in fields(found)}
+    if isinstance(found, External):
+        nested |= {"java_type": b"", "is_internal_input": False}
+    return replace(found, **nested)

@@ -608,7 +608,7 @@ def take_columns(text: str, position: int) -> tuple[list[tuple[str | None, Logic
 
 def is_sql_word(word: str) -> bool:
     """Return whether a word begins a SQL type."""
-    return word in _WORDS or word in _NESTED or word in ("ROW", "INTERVAL", "RAW")
+    return word in _WORDS or word in _NESTED or word in ("ROW", "INTERVAL", "RAW", "STRUCTURED")
 
 
 class _TypeParser:
@@ -744,6 +744,8 @@ class _TypeParser:
             return self._row()
         if word == "RAW":
             return self._raw()
+        if word == "STRUCTURED":
+            return self._structured()
         if word == "INTERVAL":
             return self._interval()
         if word not in _WORDS:
@@ -791,6 +793,16 @@ class _TypeParser:
                 self.quoted()
         return LogicalType(root="ROW", children=tuple(children), names=tuple(names))
 
+    def _structured(self) -> LogicalType:
+        self.expect("(")
+        shown = _SHOWN_CLASS.match(self.text, self.position)
+        if shown is None:
+            raise self.error("the name of a class expected")
+        self.position = shown.end()
+        if not self.peek("<"):
+            raise self.error("'<' expected")
+        return replace(self._row(), root="STRUCTURED_TYPE", class_name=shown[1])
+
     def _raw(self) -> LogicalType:
         self.expect("(")
         shown = _SHOWN_CLASS.match(self.text, self.position)
@@ -831,6 +843,7 @@ MAP_VIEW = "org.apache.flink.table.api.dataview.MapView"
 _COLLECTIONS = ("ARRAY", "MAP", "MULTISET")
 _ARRAY_LIST = "java.util.ArrayList"
 _ROW_FIELD = "org.apache.flink.table.types.logical.RowType$RowField"
+_ATTRIBUTE = "org.apache.flink.table.types.logical.StructuredType$StructuredAttribute"
 _INT = LogicalType(root="INTEGER", nullable=False)
 
 
@@ -866,14 +879,15 @@ def make_column(of: LogicalType) -> tuple[bytes, Serializer]:
     """Return the Java stream of a type and the serializer of its values.
 
     Raises:
-        UsageError: the Java stream is not known: of structured and raw types, and of lists and maps of rows.
+        UsageError: the Java stream is not known: of lists and maps of rows, of raw types, and of structured types that
+            are not accumulators of MAX and MIN.
     """
     return write_stream(_Interning().take(_make_type(of))), _make_serializer(of)
 
 
 def _make_serializer(of: LogicalType) -> Serializer:
     match of.root:
-        case "ROW":
+        case "ROW" | "STRUCTURED_TYPE":
             return make_row(of.children)
         case "ARRAY" | "MAP" | "MULTISET":
             return _make_collection(of)
@@ -930,6 +944,8 @@ def _make_type(of: LogicalType) -> JavaObject:
             values |= {"keyType": _make_type(of.children[0]), "valueType": _make_type(of.children[1])}
         case "ROW":
             values["fields"] = _with_fields(found.fields["fields"], of)
+        case "STRUCTURED_TYPE":
+            values["attributes"] = _with_attributes(found.fields["attributes"], of)
     return _with_values(_with_numbers(found, of), values)
 
 
@@ -953,6 +969,22 @@ def _with_fields(content: JavaValue, of: LogicalType) -> JavaValue:
     size = len(fields)
     written = JavaClassData((size,), (JavaBlock(size.to_bytes(4, "big")), *fields))
     return replace(content, class_data=tuple(written if each is data else each for each in content.class_data))
+
+
+def _with_attributes(content: JavaValue, of: LogicalType) -> JavaValue:
+    """The list of the attributes of a structured type, with other types; it has as many as the recorded one."""
+    assert isinstance(content, JavaObject)
+    types = {JavaString(name): _make_type(child) for name, child in zip(of.names, of.children, strict=True)}
+    data = []
+    for each in content.class_data:
+        annotation = tuple(
+            _with_values(one, {"type": types[JavaString(str(one.fields["name"]))]})
+            if isinstance(one, JavaObject) and one.class_name == _ATTRIBUTE
+            else one
+            for one in each.annotation or ()
+        )
+        data.append(each if each.annotation is None else replace(each, annotation=annotation))
+    return replace(content, class_data=tuple(data))
 
 
 def _with_numbers(content: JavaObject, of: LogicalType) -> JavaObject:
@@ -981,6 +1013,11 @@ def _find_key(of: LogicalType) -> str:
     if of.root in ("ARRAY", "MAP", "MULTISET"):
         # The object of the inner type is replaced: any one of the kind does.
         return f"{of.root} INTEGER"
+    if of.root == "STRUCTURED_TYPE":
+        key = f"{of.root} {of.class_name}"
+        if key not in _recorded() or of.names != _recorded()[key].types[0].names:
+            raise _unknown(of)
+        return key
     if of.root == "RAW" or of.root not in _recorded():
         raise _unknown(of)
     return of.root
@@ -1012,6 +1049,8 @@ def _recorded() -> Mapping[str, RowData]:
         assert isinstance(row, RowData)
         (of,) = row.types
         inner = f" {of.children[0].root}" if of.root in _COLLECTIONS else ""
+        if of.root == "STRUCTURED_TYPE":
+            inner = f" {of.class_name}"
         found.setdefault(f"{of.root}{inner}", row)
     return found
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.serializers.text import describe_type
 from state_pipelines.sql.accumulators import MAP_VIEW, UNRESOLVED, PlannedColumn, Role
+from state_pipelines.sql.compiled_plans import list_mappings
 from state_pipelines.sql.derivations import (
     UNCHANGED,
     Derivation,
@@ -201,17 +203,29 @@ def _compare_accumulators(
     views: Sequence[PlannedState],
 ) -> Iterator[ColumnVerdict]:
     taken: set[int] = set()
+    begins_to_retract = retracts(new.node) and not retracts(old.node)
     derived = [
-        derive_column(column, source.columns, views, taken) if column.type != MAP_VIEW else None
+        derive_column(column, source.columns, views, taken, counts=not begins_to_retract)
+        if column.type != MAP_VIEW
+        else None
         for column in bare.columns
     ]
-    begins_to_retract = retracts(new.node) and not retracts(old.node)
     kept = _list_kept_rows(old, new)
     used: set[int] = set(taken)
+    shortened = find_shorter_window(old, new) is not None
+    if shortened:
+        # The buffers have rows that are not in the window of the new query.
+        derived = [None] * len(derived)
     for index, (shown, column) in enumerate(zip(row.columns, bare.columns, strict=True)):
         if column.type == MAP_VIEW:
             same = [n for n, each in enumerate(source.columns) if each.meaning == column.meaning]
-            if same:
+            if shortened:
+                used |= {*same}
+                reason = (
+                    "values of rows that leave the window are not taken out of it; start from empty, or keep the bounds"
+                )
+                yield _verdict(shown, Verdict.REFUSED, number, new=index, exact=False, reason=reason)
+            elif same:
                 used.add(same[0])
                 yield _verdict(
                     shown,
@@ -274,6 +288,16 @@ def _compare_accumulators(
                 reason="no plan describes the accumulator of the function, so that its first value is not known; "
                 "start from empty, or keep the calls as they are",
             )
+        elif column.type.root == "STRUCTURED_TYPE" and not kept:
+            yield _verdict(
+                shown,
+                Verdict.REFUSED,
+                number,
+                new=index,
+                exact=False,
+                reason="rows from before are taken back from it, and no state has their values; keep MAX, MIN or "
+                "COUNT(DISTINCT …) of the column in the old query first, or start from empty",
+            )
         elif kept and (reason := _find_unfolded(column, kept)):
             yield _verdict(shown, Verdict.REFUSED, number, new=index, exact=False, reason=reason)
         elif column.buffer.argument in kept:
@@ -301,7 +325,7 @@ def _compare_accumulators(
                 exact=False,
                 reason="partial until the rows from before have left the window, which do not have the column"
                 if kept
-                else _explain_empty(column, source, pair.new),
+                else _explain_empty(column, source, pair.new) + (_TAKEN_BACK if retracts(new.node) else ""),
             )
     for index in range(len(source.columns)):
         if index not in used:
@@ -320,6 +344,37 @@ def _list_kept_rows(old: NodeSignature, new: NodeSignature) -> tuple[str, ...]:
         return ()
     return ("", *(each.meaning for row in rows.rows for each in row.columns))
 
+
+def find_shorter_window(old: NodeSignature, new: NodeSignature) -> int | None:
+    """Return the number of rows in the window of an OVER by ROWS that has fewer of them than before; None of others.
+
+    Once its window is full, `RowTimeRowsBoundedPrecedingFunction` takes back one row for each that comes in, so that a
+    window with more rows stays so. One by RANGE takes back all that are too old.
+    """
+    if new.kind != "over-aggregate":
+        return None
+    before, after = (_count_preceding(each.node) for each in (old, new))
+    # The window has the current row too.
+    return after + 1 if before is not None and after is not None and after < before else None
+
+
+def _count_preceding(node: PlanNode) -> int | None:
+    """Return the number of preceding rows of an OVER by ROWS; None of others."""
+    spec = node.mapping("overSpec")
+    groups, constants = list_mappings(spec.get("groups")), list_mappings(spec.get("constants"))
+    if not groups or not groups[0].get("isRows"):
+        return None
+    lower = groups[0].get("lowerBound")
+    offset = lower.get("offset") if isinstance(lower, Mapping) else None
+    if not isinstance(offset, Mapping):
+        return None
+    value, index, inputs = offset.get("value"), offset.get("inputIndex"), spec.get("originalInputFields")
+    if isinstance(index, int) and isinstance(inputs, int) and 0 <= index - inputs < len(constants):
+        value = constants[index - inputs].get("value")
+    return value if isinstance(value, int) else None
+
+
+_TAKEN_BACK = "; rows from before that are taken back are taken out of it too"
 
 _ADDED_UP = ("COUNT", "SUM", "$SUM0", "AVG")
 

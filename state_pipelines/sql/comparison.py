@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from state_pipelines.sql.column_verdicts import describe_end
-from state_pipelines.sql.compiled_plans import list_mappings
+from state_pipelines.sql.column_verdicts import describe_end, find_shorter_window
 from state_pipelines.sql.lineage import INCREMENTAL, find_table_options, walk_up
 from state_pipelines.sql.matching import JOINS, NodeMatches, NodeSignature, find_join_spec, list_signatures, match_nodes
 from state_pipelines.sql.state_verdicts import compare_states, sides_are_exchanged
@@ -118,6 +117,7 @@ _OPAQUE: Mapping[str, tuple[str, str]] = {
     "process-table-function": ("a process table function keeps states of its own", "start it from empty"),
 }
 _INPUT = re.compile(r"#\d+")
+_PRECEDING = re.compile(r"preceding \d+")
 _NO_STATE_KNOWN = ("table-source-scan", "sink")
 
 
@@ -178,8 +178,7 @@ def _find_refusals(old_plan: Plan, new_plan: Plan, old: NodeSignature, new: Node
 def _find_over_refusal(old: NodeSignature, new: NodeSignature) -> str:
     """Return in words why an OVER with other bounds cannot go on; empty where it can.
 
-    `RowTimeRowsBoundedPrecedingFunction` takes back one row for each that comes in once its window is full, so that a
-    window with more rows stays so. One by RANGE takes back all that are too old.
+    The states of its window differ by the kind of the bound and of the time.
     """
     way = "start from empty, or keep the bounds"
     kept, wanted = (
@@ -188,26 +187,7 @@ def _find_over_refusal(old: NodeSignature, new: NodeSignature) -> str:
     )
     if kept != wanted:
         return f"the window goes by other rows or times ({', '.join(sorted(kept ^ wanted))} of one is unknown); {way}"
-    before, after = (_count_preceding(each.node) for each in (old, new))
-    if before is not None and after is not None and after < before:
-        return f"the window has {after} preceding rows instead of {before}, and old rows would never leave it; {way}"
     return ""
-
-
-def _count_preceding(node: PlanNode) -> int | None:
-    """Return the number of preceding rows of an OVER by ROWS; None of others."""
-    spec = node.mapping("overSpec")
-    groups, constants = list_mappings(spec.get("groups")), list_mappings(spec.get("constants"))
-    if not groups or not groups[0].get("isRows"):
-        return None
-    lower = groups[0].get("lowerBound")
-    offset = lower.get("offset") if isinstance(lower, Mapping) else None
-    if not isinstance(offset, Mapping):
-        return None
-    value, index, inputs = offset.get("value"), offset.get("inputIndex"), spec.get("originalInputFields")
-    if isinstance(index, int) and isinstance(inputs, int) and 0 <= index - inputs < len(constants):
-        value = constants[index - inputs].get("value")
-    return value if isinstance(value, int) else None
 
 
 def find_window(node: PlanNode) -> str:
@@ -244,10 +224,16 @@ def _find_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
         yield more
     if old.kind in JOINS:
         yield from _find_join_changes(old, new)
-    elif old.bare_task != new.bare_task and old.kind != "rank":
+    elif old.bare_task != new.bare_task and old.kind != "rank" and not _is_shortened(old, new):
         # An input stands as # and its number in these texts.
         one, other = (_INPUT.sub("its input", each.bare_task) for each in (old, new))
         yield f"its task changes from {one} to {other}: rows from before were handled by the old one"
+
+
+def _is_shortened(old: NodeSignature, new: NodeSignature) -> bool:
+    """Return whether only the number of rows of an OVER gets less, whose last rows are kept."""
+    one, other = (_PRECEDING.sub("", each.bare_task) for each in (old, new))
+    return one == other and find_shorter_window(old, new) is not None
 
 
 def _find_join_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:

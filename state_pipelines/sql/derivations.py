@@ -34,6 +34,8 @@ class Derivation(StrEnum):
         FOLD_ROWS: the function over the rows that another state of the operator keeps.
         COUNT_MATCHES: the number of rows of the other side of a join.
         FIRST_ROWS: the first rows by the order of a rank, of more rows that were kept.
+        LAST_ROWS: the last rows of a window, of more rows that were in it; their number, or the time of the first one.
+        COPY_VALUES: the values of another state, with the number of rows of each.
         INITIAL: the value that the accumulator begins with: NULL, for counts and `$SUM0` zero.
         NULL: no value, in a row that did not have the column.
     """
@@ -52,6 +54,8 @@ class Derivation(StrEnum):
     FOLD_ROWS = "fold rows"
     COUNT_MATCHES = "count matches"
     FIRST_ROWS = "first rows"
+    LAST_ROWS = "last rows"
+    COPY_VALUES = "copy values"
     INITIAL = "initial"
     NULL = "null"
 
@@ -126,14 +130,20 @@ def _compare_decimals(precision: int, scale: int, new: LogicalType) -> Derivatio
 
 
 def derive_column(
-    new: PlannedColumn, old: Sequence[PlannedColumn], views: Sequence[PlannedState], used: set[int]
+    new: PlannedColumn,
+    old: Sequence[PlannedColumn],
+    views: Sequence[PlannedState],
+    used: set[int],
+    *,
+    counts: bool = True,
 ) -> DerivedColumn | None:
     """Find the source of a column of an accumulator; None where the old one has none.
 
     Args:
         new: the column.
         old: columns of the old accumulator.
-        views: old states of distinct values.
+        views: old states of values.
+        counts: whether they have the number of rows of each value, which a query that takes back rows needs.
         used: indices of old columns that are the same column as an earlier one; the found one is added.
     """
     same = [index for index, each in enumerate(old) if each.meaning == new.meaning]
@@ -147,7 +157,7 @@ def derive_column(
     for index, each in enumerate(old):
         if each.buffer is not None and _is_widened(each, new):
             return DerivedColumn(Derivation.WIDEN, (index,), None, f"from {each.meaning}, unless that has overflowed")
-    return _derive_buffer(new.buffer, new, old) or _fold_view(new.buffer, new, views)
+    return _derive_buffer(new.buffer, new, old) or _fold_view(new.buffer, new, views, counts=counts)
 
 
 def _compare_buffers(old: LogicalType, new: LogicalType) -> Derivation | None:
@@ -272,11 +282,17 @@ _FOLDS: Mapping[tuple[str, Role], Derivation] = {
 }
 
 
-def _fold_view(buffer: Buffer, new: PlannedColumn, views: Sequence[PlannedState]) -> DerivedColumn | None:
+def _fold_view(
+    buffer: Buffer, new: PlannedColumn, views: Sequence[PlannedState], *, counts: bool
+) -> DerivedColumn | None:
     """Find the view with all values of the arguments of a call."""
     how = _FOLDS.get((buffer.function, buffer.role))
     extreme = how in (Derivation.FOLD_MAX, Derivation.FOLD_MIN)
-    if how is None or buffer.filter or not (buffer.distinct or extreme) or (extreme and buffer.retracts):
+    if how is None or buffer.filter or not (buffer.distinct or extreme):
+        return None
+    if extreme and (found := _fold_counted(how, buffer, views) if counts else None) is not None:
+        return found
+    if extreme and buffer.retracts:
         return None
     if how is not Derivation.FOLD_COUNT and new.type.root in _FLOATS and not extreme:
         # The order of the values in a view is another one than that of the rows.
@@ -284,6 +300,16 @@ def _fold_view(buffer: Buffer, new: PlannedColumn, views: Sequence[PlannedState]
     for each in views:
         unfiltered = any(is_unfiltered(call) for call in each.calls)
         if each.meaning == f"distinct values of {buffer.argument}" and unfiltered:
+            return DerivedColumn(how, (), each.name, f"from the {each.meaning}")
+    return None
+
+
+def _fold_counted(how: Derivation, buffer: Buffer, views: Sequence[PlannedState]) -> DerivedColumn | None:
+    """Find the state with all values of the argument of MAX or MIN, and the number of rows of each."""
+    extremes = [f"values of {function}({buffer.argument})" for function in ("MAX", "MIN")]
+    for each in views:
+        distinct = each.meaning == f"distinct values of {buffer.argument}" and len(each.calls) == 1
+        if each.meaning in extremes or (distinct and is_unfiltered(each.calls[0])):
             return DerivedColumn(how, (), each.name, f"from the {each.meaning}")
     return None
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.sql.column_verdicts import StatePair, compare_rows, describe_end
+from state_pipelines.sql.column_verdicts import (
+    StatePair,
+    compare_rows,
+    describe_end,
+    find_shorter_window,
+    retracts,
+)
 from state_pipelines.sql.compiled_plans import list_mappings
 from state_pipelines.sql.derivations import Derivation, is_unfiltered
 from state_pipelines.sql.matching import JOINS, NodeSignature, find_join_spec
@@ -46,7 +52,11 @@ def compare_states(
         after: new operator.
     """
     names = _pair_names(old, new, bare_old, bare_new)
-    views = tuple(each for each in bare_old.states if each.calls and not each.name.endswith("_null_state"))
+    views = tuple(
+        each
+        for each in bare_old.states
+        if (each.calls and not each.name.endswith("_null_state")) or each.meaning.startswith(_VALUES)
+    )
     accumulator: StateVerdict | None = None
     for state, bare in zip(after.states, bare_new.states, strict=True):
         name = names.get(state.name)
@@ -54,7 +64,8 @@ def compare_states(
         bare_found = None if name is None else bare_old.find_state(name)
         swap = _find_swap(before.find_state(state.name), state, bare_old.find_state(state.name), bare)
         if found is None or bare_found is None:
-            yield replace(_add_state(old, new, state, bare, accumulator), swap=swap)
+            added = _copy_values(bare, before, accumulator, state) or _add_state(old, new, state, bare, accumulator)
+            yield replace(added, swap=swap)
             continue
         pair = StatePair(found, state, bare_found, bare)
         verdict = replace(_compare_state(old, new, pair, views), swap=swap)
@@ -109,6 +120,26 @@ def sides_are_exchanged(old: NodeSignature, new: NodeSignature) -> bool:
     return old.sides != new.sides and old.sides == new.sides[::-1]
 
 
+_VALUES = "values of "
+"""Beginning of the meaning of a state with the values of MAX or MIN, and the number of rows of each."""
+
+
+def _copy_values(
+    bare: PlannedState, before: PlannedOperator, accumulator: StateVerdict | None, state: PlannedState
+) -> StateVerdict | None:
+    """Return the verdict of the values of MAX or MIN that another state of the old operator has; None of others."""
+    text = bare.meaning.removeprefix(_VALUES)
+    if accumulator is None or accumulator.new is None or text == bare.meaning:
+        return None
+    views = (each.view for each in accumulator.columns if each.new is not None and each.meaning == text)
+    source = next((before.find_state(each) for each in views if each is not None), None)
+    if source is None:
+        return None
+    exact = state.ttl is None
+    reason = f"from the {source.meaning}, with the number of rows of each"
+    return StateVerdict(source, state, Verdict.COMPUTED, derivation=Derivation.COPY_VALUES, exact=exact, reason=reason)
+
+
 def _add_state(
     old: NodeSignature,
     new: NodeSignature,
@@ -117,9 +148,9 @@ def _add_state(
     accumulator: StateVerdict | None,
 ) -> StateVerdict:
     """The verdict of a state that the old operator does not have."""
-    if bare.meaning.startswith("values of "):
+    if bare.meaning.startswith(_VALUES):
         # The view of MIN or MAX that have to take back rows.
-        text = bare.meaning.removeprefix("values of ")
+        text = bare.meaning.removeprefix(_VALUES)
         carried = accumulator is not None and any(
             each.meaning == text and each.verdict is not Verdict.EMPTY for each in accumulator.columns
         )
@@ -137,6 +168,12 @@ def _add_state(
 def _compare_state(
     old: NodeSignature, new: NodeSignature, pair: StatePair, views: Sequence[PlannedState]
 ) -> StateVerdict:
+    if pair.new.calls and retracts(old.node) != retracts(new.node):
+        reason = (
+            "the view of a query that takes back rows has numbers of rows, and that of others has marks; start from "
+            "empty, or keep an input of the same kind"
+        )
+        return StateVerdict(pair.old, pair.new, Verdict.REFUSED, exact=False, reason=reason)
     if pair.new.calls and not pair.new.rows:
         return _compare_view(pair)
     derivation: Derivation | None = None
@@ -167,6 +204,11 @@ def _compare_state(
         first, derivation = chosen, Derivation.FIRST_ROWS
         rows = "row is" if limit == 1 else f"{limit} rows are"
         reasons = [f"the first {rows} kept; those that were emitted after them are not taken back"]
+    last = find_shorter_window(old, new)
+    if last is not None and pair.new.name in WINDOW_STATES:
+        derivation = Derivation.LAST_ROWS
+        rows = "row" if last == 1 else f"{last} rows"
+        reasons = [f"the last {rows} of the window are kept; those that were emitted stay as they are"]
     columns = tuple(compare_rows(old, new, pair, views))
     ttl = pair.new.ttl or pair.old.ttl
     if ttl is not None:
@@ -189,6 +231,7 @@ def _compare_state(
         columns,
         derivation,
         first=first,
+        last=last,
         unmatched=unmatched,
         exact=exact,
         reason="; ".join(filter(None, reasons)),
@@ -200,6 +243,9 @@ def _list_unmatched(node: NodeSignature) -> tuple[int, ...]:
     found = find_join_spec(node.node).get("filterNulls")
     return tuple(index for index, each in enumerate(found) if each) if isinstance(found, list) else ()
 
+
+WINDOW_STATES = ("inputState", "processedCountState", "smallestTSState")
+"""States of an OVER by ROWS that say which rows are in its window."""
 
 _LIMITED = ("Top1-Rank-State", "data-state-with-append", "data-state-with-update")
 """States of a rank that hold no more rows than it emits; `RetractableTopNFunction` keeps all rows."""

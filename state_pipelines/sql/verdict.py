@@ -124,6 +124,7 @@ class StateVerdict:
         bits: of a view of distinct values whose calls change: for each call of the new one its position in the old one,
             None where there is none. None where the values stay as they are.
         first: the rows that are kept of those that were, where a rank keeps fewer; None where all are kept.
+        last: number of rows in the window of an OVER, where it has fewer than before; None where all are kept.
         unmatched: of a join whose matches are counted, columns of the key whose NULL matches nothing.
         exact: whether it is what a run of the new query over all rows would hold.
         reason: in words.
@@ -137,6 +138,7 @@ class StateVerdict:
     derivation: Derivation | None = None
     bits: tuple[int | None, ...] | None = None
     first: FirstRows | None = None
+    last: int | None = None
     unmatched: tuple[int, ...] = ()
     exact: bool = True
     reason: str = ""

@@ -7,11 +7,21 @@ those; `test_sql_types` holds that every Flink writes these bytes.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from state_pipelines.binary.data_views import Writer
+from state_pipelines.serializers.registry import write_nested
 from state_pipelines.serializers.table_runtime import RECORDED_FILE, format_recorded
-from state_pipelines.sql.planner import start_java
+from state_pipelines.serializers.text import describe_type
+from state_pipelines.serializers.tree import RowData
+from state_pipelines.snapshot import open_snapshot
+from state_pipelines.sql.planner import compile_script, start_java
+from state_pipelines.sql.templates import open_cluster
 from tests.flink.harness import ROOT, VERSIONS, install_libraries
+from tests.flink.planned_states import link_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +60,8 @@ OTHERS = (
     ),
 )
 """Types that are made of the recorded ones; tests compare their snapshots with those of Flink."""
+EXTREMES = ("INT", "BIGINT", "DECIMAL(12, 3)", "VARCHAR(20)", "TIMESTAMP(3)")
+"""Types of the values of MAX and MIN that take back rows; the accumulators of the first one are recorded."""
 OTHERS_FILE = ROOT / "tests/data/sql/types.tsv"
 
 
@@ -83,11 +95,43 @@ def _write_row(java: Any, text: str) -> bytes:
     return bytes(out.getCopyOfBuffer())
 
 
+def write_accumulators(version: str, directory: Path) -> dict[str, bytes]:
+    """Return by type the serializer snapshot of a row with the accumulator of a MAX or MIN that takes back rows."""
+    columns = ", ".join(f"MAX(c{n}), MIN(c{n})" for n in range(len(EXTREMES)))
+    fields = ", ".join(f"c{n} {of}" for n, of in enumerate(EXTREMES))
+    last = "(SELECT *, ROW_NUMBER() OVER (PARTITION BY id ORDER BY p DESC) AS r FROM source) WHERE r = 1"
+    names = [f"r{n} {of}" for n, of in enumerate(each for of in EXTREMES for each in (of, of))]
+    script = directory / "extremes.sql"
+    script.write_text(
+        f"CREATE TABLE source (id INT, k INT, {fields}, p AS PROCTIME()) WITH ('connector' = 'datagen');\n"
+        f"CREATE TABLE target (k INT, {', '.join(names)}) WITH ('connector' = 'blackhole');\n"
+        f"INSERT INTO target SELECT k, {columns} FROM {last} GROUP BY k;\n"
+    )
+    home = str(link_home(version, directory))
+    plan = compile_script(str(script), flink_home=home).json
+    with open_cluster(home) as take:
+        snapshot = open_snapshot(take(plan, str(directory / "template")))
+    (state,) = (each for operator in snapshot.operators for each in operator.keyed_states if each.name == "accState")
+    row = state.stored_info.value_serializer
+    assert isinstance(row, RowData)
+    found = {}
+    for of, java, serializer in zip(row.types, row.java_types, row.fields, strict=True):
+        if of.root == "STRUCTURED_TYPE":
+            writer = Writer()
+            write_nested(writer, replace(row, types=(of,), java_types=(java,), fields=(serializer,), labels=None))
+            found[describe_type(of)] = writer.getvalue()
+    return found
+
+
 def main() -> None:
     """Record all types, as the last release writes them."""
+    with TemporaryDirectory() as directory:
+        accumulators = write_accumulators(VERSIONS[-1], Path(directory))
+    recorded = dict(list(accumulators.items())[:2])
     with open_flink(VERSIONS[-1]) as write:
-        RECORDED_FILE.write_text(format_recorded(write((*TYPES, *COLLECTIONS, MAP_VIEW))), encoding="utf-8")
-        OTHERS_FILE.write_text(format_recorded(write(OTHERS)), encoding="utf-8")
+        texts = format_recorded(write((*TYPES, *COLLECTIONS, MAP_VIEW)) | recorded)
+        RECORDED_FILE.write_text(texts, encoding="utf-8")
+        OTHERS_FILE.write_text(format_recorded(write(OTHERS) | accumulators), encoding="utf-8")
 
 
 if __name__ == "__main__":

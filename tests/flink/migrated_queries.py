@@ -287,6 +287,40 @@ PAIRS = (
     Pair(
         "ttl-swap", group("SUM(amount), SUM(k)"), group("SUM(k), SUM(amount)"), settings={"table.exec.state.ttl": "1 d"}
     ),
+    Pair("retract-extremes", group("MAX(s)", _INNER), group("COUNT(*), MIN(s), MAX(s)", _INNER)),
+    Pair("retract-other-extreme", group("MIN(s), SUM(n)", _INNER), group("SUM(n), MAX(s)", _INNER)),
+    Pair(
+        "retract-extremes-of-distinct",
+        group("COUNT(DISTINCT s)", _INNER),
+        group("MIN(s), COUNT(DISTINCT s), MAX(s)", _INNER),
+    ),
+    Pair(
+        "retract-marks",
+        group("COUNT(DISTINCT s) FILTER (WHERE n > 3), COUNT(DISTINCT s), COUNT(*)", _INNER),
+        group("COUNT(*), COUNT(DISTINCT s), COUNT(DISTINCT s) FILTER (WHERE n > 3)", _INNER),
+    ),
+    Pair(
+        "over-views",
+        f"SELECT id, cid, COUNT(DISTINCT k) OVER w, COUNT(DISTINCT qty) OVER w {_OVER.format('p ROWS BETWEEN 3')}",
+        f"SELECT id, cid, COUNT(DISTINCT qty) OVER w, COUNT(DISTINCT k) OVER w {_OVER.format('p ROWS BETWEEN 3')}",
+    ),
+    Pair(
+        "window-views",
+        group("COUNT(DISTINCT k), COUNT(DISTINCT amount), window_end", _WINDOW),
+        group("COUNT(DISTINCT amount), COUNT(DISTINCT k), window_end", _WINDOW),
+        window=True,
+    ),
+    Pair(
+        "over-rows-fewer",
+        f"SELECT id, cid, k, qty, SUM(amount) OVER w {_OVER.format('p ROWS BETWEEN 4')}",
+        f"SELECT id, cid, k, qty, COUNT(*) OVER w, SUM(amount) OVER w {_OVER.format('p ROWS BETWEEN 1')}",
+    ),
+    Pair(
+        "over-time-rows-fewer",
+        f"SELECT id, k, SUM(amount) OVER w, AVG(qty) OVER w, ts {_OVER.format('ts ROWS BETWEEN 4')}",
+        f"SELECT id, k, AVG(qty) OVER w, SUM(amount) OVER w, SUM(k) OVER w, ts {_OVER.format('ts ROWS BETWEEN 2')}",
+        over=True,
+    ),
 )
 
 

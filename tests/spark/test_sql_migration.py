@@ -24,8 +24,9 @@ from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark import NewOperator, NewState, bootstrap, sql_migration
 from state_pipelines.spark import migrate as run_migration
 from state_pipelines.spark.sql_migration import PLAN_FILE, REVISION_FILE, SqlMigration, migrate_query
+from state_pipelines.sql.verdict import Verdict
 from tests.sql.recorded_pairs import RecordedPair, unpack
-from tests.sql.small_plans import aggregate, call, exchange, make_plan, scan
+from tests.sql.small_plans import aggregate, call, exchange, join, make_plan, scan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -300,6 +301,82 @@ def test_new_calls_of_an_over_are_added_up_from_its_rows(
     assert [each.name for each in caught.value.report.failed] == [RECOMPUTED]
 
 
+@pytest.mark.parametrize(("name", "last"), [("over-rows-fewer", 2), ("over-time-rows-fewer", 3)])
+def test_a_shorter_window_keeps_its_last_rows(name: str, last: int, tmp_path: Path, spark: SparkSession) -> None:
+    pair = unpack(name, tmp_path)
+    result = migrate(pair, spark)
+    assert result.proof is not None
+    (check,) = (each for each in result.proof.checks if each.name == RECOMPUTED)
+    assert check.ok
+    assert all(each in check.expected for each in ("accState", "inputState", "processedCountState"))
+    times = {key: value for key, _, value in list_entries(pair.open(), "lastTriggeringTsState")} if last == 3 else {}
+    windows: dict[str, list[str]] = {}
+    waiting = 0
+    for key, time, rows in sorted(list_entries(pair.open(), "inputState"), key=lambda each: each[:2]):
+        if times and time > times.get(key, 0):
+            waiting += len(rows)
+        else:
+            windows.setdefault(key, []).extend(json.dumps(each, default=str) for each in rows)
+    kept = {key: each[-last:] for key, each in windows.items()}
+    assert any(len(kept[key]) < len(windows[key]) for key in kept)
+    found: dict[str, list[str]] = {}
+    for key, time, rows in sorted(list_entries(result.snapshot, "inputState"), key=lambda each: each[:2]):
+        if not times or time <= times.get(key, 0):
+            found.setdefault(key, []).extend(json.dumps(each, default=str) for each in rows)
+        else:
+            waiting -= len(rows)
+    assert (found, waiting) == (kept, 0)
+    counts = {key: value for key, _, value in list_entries(result.snapshot, "processedCountState")}
+    assert counts == {key: len(each) for key, each in kept.items()}
+
+
+def test_extremes_that_take_back_rows_come_from_the_values_of_others(tmp_path: Path, spark: SparkSession) -> None:
+    pair = unpack("retract-extremes-of-distinct", tmp_path)
+    result = migrate(pair, spark)
+    assert result.proof is not None
+    assert {each.name: each.ok for each in result.proof.checks}[RECOMPUTED]
+    states = {each.name: each for operator in result.snapshot.operators for each in operator.keyed_states}
+    (planned,) = (
+        each for operator in result.comparison.operators for each in operator.states if each.name == "agg2$map"
+    )
+    assert (planned.verdict, planned.exact) == (Verdict.COMPUTED, True)
+    values: dict[str, dict[int, int]] = {}
+    for key, value, count in list_entries(pair.open(), "distinctAcc_0"):
+        values.setdefault(key, {})[value] = count
+    for name in ("agg0$map", "agg2$map", "distinctAcc_0"):
+        assert states[name].kind == "MAP"
+        copied: dict[str, dict[int, int]] = {}
+        for key, value, count in list_entries(result.snapshot, name):
+            copied.setdefault(key, {})[value] = count
+        assert copied == values
+    (accumulator,) = (each for each in result.snapshot.operators if any(one.name == "agg0$map" for one in each.states))
+    for row in accumulator.state("accState").to_arrow().to_pylist():
+        mine = values.get(str(row["state_key"]), {})
+        low, high = row["value"]["f0"], row["value"]["f2"]
+        assert (low["min"], low["mapSize"]) == (min(mine, default=None), len(mine))
+        assert (high["max"], high["mapSize"]) == (max(mine, default=None), len(mine))
+        # What Flink writes for a view, whose entries are a state of their own.
+        assert low["map"] == high["map"] == b"\0"
+
+
+def test_a_rank_of_one_row_becomes_one_of_several(tmp_path: Path, spark: SparkSession) -> None:
+    pair = unpack("top-to-first", tmp_path)
+    first = migrate(pair, spark)
+    assert first.path is not None
+    back = migrate_query(pair.new, pair.old, first.path, str(tmp_path / "back"), spark=spark)
+    assert back.proof is not None
+    assert {each.name: each.ok for each in back.proof.checks}[RECOMPUTED]
+    assert not back.comparison.exact
+    ones = {key: row for key, _, row in list_entries(first.snapshot, "Top1-Rank-State")}
+    entries = list_entries(back.snapshot, "data-state-with-append")
+    assert len(entries) == len(ones) == 20
+    columns = ("amount", "cid", "id")
+    for key, sort_key, rows in entries:
+        (row,) = rows
+        assert Counter(row.values()) == Counter(ones[key].values()), columns
+        assert sort_key["f0"] in row.values()
+
+
 def test_broken_layouts_are_found_by_the_proof_alone(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,3 +436,38 @@ def test_a_sum_that_does_not_fit_names_its_key_and_the_way_out(tmp_path: Path, s
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("Cast the column to its old type")
     assert not (tmp_path / "migrated").exists()
+
+
+def test_equal_rows_of_an_outer_join_are_counted_together(tmp_path: Path, spark: SparkSession) -> None:
+    def plan(*columns: str) -> str:
+        left = f"ROW<{', '.join(f'`{each}` BIGINT' for each in columns)}>"
+        right = "ROW<`id` BIGINT, `city` BIGINT>"
+        both = join(5, left, right, kind="LEFT", leftUpsertKeys=[], rightUpsertKeys=[])
+        both["state"] = []
+        nodes = (scan(1, "l", left), exchange(2, left), scan(3, "r", right), exchange(4, right), both)
+        return make_plan(*nodes, edges=[(1, 2), (3, 4), (2, 5), (4, 5)])
+
+    for name, columns in (("old", ("id", "note", "word")), ("new", ("id", "note"))):
+        (tmp_path / f"{name}.json").write_text(plan(*columns))
+    # Rows (0, 7, 1), (0, 7, 2) and (0, 8, 3), which come 2, 3 and 4 times, and each has 6 matches.
+    values = "VALUES (0L, 7L, 1L, 2), (0L, 7L, 2L, 3), (0L, 8L, 3L, 4)"
+    left = spark.sql(
+        "SELECT named_struct('row_kind', '+I', 'f0', col1) AS state_key, "
+        "named_struct('row_kind', '+I', 'f0', col1, 'f1', col2, 'f2', col3) AS map_key, "
+        f"named_struct('f0', col4, 'f1', 6) AS map_value FROM {values}"
+    )
+    right = spark.sql(
+        "SELECT named_struct('row_kind', '+I', 'f0', 0L) AS state_key, "
+        "named_struct('row_kind', '+I', 'f0', 0L, 'f1', 9L) AS map_key, 6 AS map_value"
+    )
+    three, two = (f"RowData({', '.join(['BIGINT'] * number)})" for number in (3, 2))
+    states = [
+        NewState("left-records", left, "MAP", type=f"Map<{three}, Tuple2<Int, Int>>"),
+        NewState("right-records", right, "MAP", type=f"Map<{two}, Int>"),
+    ]
+    bootstrap(str(tmp_path / "savepoint"), [NewOperator("5_join", states, "RowData(BIGINT)", 1)])
+    result = migrate(RecordedPair(tmp_path), spark)
+    assert result.proof is not None
+    assert {each.name: each.ok for each in result.proof.checks}[RECOMPUTED]
+    found = {key["f1"]: (value["f0"], value["f1"]) for _, key, value in list_entries(result.snapshot, "left-records")}
+    assert found == {7: (5, 6), 8: (4, 6)}

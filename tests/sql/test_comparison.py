@@ -375,10 +375,21 @@ def test_a_rank_that_does_not_take_back_rows_any_more_keeps_the_first_ones() -> 
     assert back.verdict is REFUSED
 
 
-def test_an_over_with_fewer_rows_or_other_calls_is_refused() -> None:
+def test_an_over_with_fewer_rows_keeps_the_last_ones() -> None:
     fewer = find_operator(compare("over_longer", "over"), "over-aggregate")
-    assert fewer.verdict is REFUSED
-    assert "2 preceding rows instead of 5" in fewer.reasons[0]
+    assert (fewer.verdict, fewer.exact) == (COMPUTED, True)
+    found = {each.name: each for each in fewer.states}
+    assert {name: each.derivation for name, each in found.items() if each.derivation is not None} == {
+        "inputState": Derivation.LAST_ROWS,
+        "processedCountState": Derivation.LAST_ROWS,
+    }
+    assert {each.last for each in found.values()} == {3}
+    assert {each.derivation for each in found["accState"].columns} == {Derivation.FOLD_ROWS}
+    longer = find_operator(compare("over", "over_longer"), "over-aggregate")
+    assert {each.last for each in longer.states} == {None}
+
+
+def test_an_over_with_other_states_is_refused() -> None:
     unbounded = find_operator(compare("over", "over_unbounded"), "over-aggregate")
     assert unbounded.verdict is REFUSED
     assert "processedCountState" in unbounded.reasons[0]
@@ -420,3 +431,50 @@ def test_functions_that_no_plan_describes_are_carried_or_refused() -> None:
     assert "no plan describes the accumulator of the function" in refused.reason
     back = find_operator(compare_plans(changed, changed_plan("sums")), "group-aggregate")
     assert back.verdict is EMPTY
+
+
+def _call(plan: str, function: str, **content: object) -> dict[str, object]:
+    """The first aggregate call of a plan, with another function."""
+    node = next(each for each in read_changed()[plan]["nodes"] if "group-aggregate" in each["type"])
+    return {**node["aggCalls"][0], "name": "other", "internalName": f"${function}$1", **content}
+
+
+def test_an_extreme_that_takes_back_rows_needs_the_values_of_another_call() -> None:
+    name = "maximum_retracting"
+    maximum, minimum = _call(name, "MAX"), _call(name, "MIN")
+    both = _edit(name, "group-aggregate", aggCalls=[minimum, maximum], aggCallNeedRetractions=[True, True])
+    found = find_operator(compare_plans(changed_plan(name), both), "group-aggregate")
+    assert (found.verdict, found.exact) == (COMPUTED, True)
+    states = {each.name: each for each in found.states}
+    column = next(each for each in states["accState"].columns if each.meaning.startswith("MIN("))
+    assert (column.derivation, column.view) == (Derivation.FOLD_MIN, "agg0$map")
+    # The values of the call that stays get its new position, and are copied for the other one.
+    sources = {each: states[each].old.name for each in ("agg0$map", "agg1$map")}  # type: ignore[union-attr]
+    assert sources == {"agg0$map": "agg0$map", "agg1$map": "agg0$map"}
+    assert [states[each].derivation for each in sources] == [Derivation.COPY_VALUES, None]
+
+    count = _call(name, "COUNT", argList=[], type="BIGINT NOT NULL")
+    alone = _edit(name, "group-aggregate", aggCalls=[count], aggCallNeedRetractions=[True])
+    refused = find_operator(compare_plans(alone, both), "group-aggregate")
+    assert refused.verdict is REFUSED
+    (state,) = (each for each in refused.states if each.name == "accState")
+    reasons = [each.reason for each in state.columns if each.verdict is REFUSED]
+    assert len(reasons) == 2
+    assert all("no state has their values; keep MAX, MIN or COUNT(DISTINCT …)" in each for each in reasons)
+
+
+def test_marks_of_distinct_values_are_no_numbers_of_rows() -> None:
+    counted = [
+        _call("maximum", "COUNT", argList=[], type="BIGINT NOT NULL"),
+        _call("maximum", "COUNT", distinct=True, type="BIGINT NOT NULL"),
+    ]
+
+    def plan(*, retracts: bool) -> Plan:
+        fields = {"aggCalls": counted, "aggCallNeedRetractions": [retracts] * 2, "needRetraction": retracts}
+        return _edit("maximum", "group-aggregate", **fields)
+
+    for one, other in ((False, True), (True, False)):
+        found = find_operator(compare_plans(plan(retracts=one), plan(retracts=other)), "group-aggregate")
+        views = {each.name: each for each in found.states if each.name.startswith("distinctAcc")}
+        assert {each.verdict for each in views.values()} == {REFUSED}
+        assert all("has numbers of rows, and that of others has marks" in each.reason for each in views.values())

@@ -62,6 +62,8 @@ def change_layout(verdict: StateVerdict, operator: PlannedOperator) -> LayoutSte
     assert old is not None
     assert new is not None
     before, after = old.plain_template, new.plain_template
+    if verdict.derivation is Derivation.LAST_ROWS:
+        return _shorten_window(verdict, old, operator)
     if verdict.derivation is Derivation.COUNT_MATCHES and _MARKS.get(before) == after:
         return _count_matches(verdict, old, operator)
     if _MARKS.get(after) == before:
@@ -204,7 +206,41 @@ def _list_one_row(verdict: StateVerdict, old: PlannedState, new: PlannedState) -
 # Windows of OVER.
 
 INPUT, LAST_TIME = "inputState", "lastTriggeringTsState"
+_SIZES, _SIZES_TIME, _SMALLEST = "sizes_inputState", "sizes_time", "smallest_time"
 _FOLDED, _FOLDED_TIME = "folded_inputState", "folded_time"
+
+
+def _shorten_window(verdict: StateVerdict, old: PlannedState, operator: PlannedOperator) -> LayoutSteps:
+    """The states of a window with its last rows alone; rows after the last timer are not in it yet."""
+    last = verdict.last
+    if old.name != INPUT:
+        if old.name == "processedCountState":
+            return LayoutSteps(steps=(st.Set("value", f"least(value, {last}L)"),))
+        later = "aggregate(filter(entries, other -> other.key > each.key), 0, (sum, other) -> sum + size(other.value))"
+        reduced = f"array_min(transform(filter(entries, each -> {later} < {last}), each -> each.key))"
+        kind = st.Kind(StateKind.VALUE, parse("Long"), reduced)
+        smallest = f"coalesce({_SMALLEST}, `{old.name}`)"
+        merge = st.Merge((_SMALLEST,), old.name, parse("Long"), smallest, own_keys=True)
+        return LayoutSteps(((INPUT, (st.CopyState(_SMALLEST),)), (_SMALLEST, (kind,))), (merge,))
+    reduced = "transform(entries, each -> named_struct('f0', each.key, 'f1', size(each.value)))"
+    sizes = st.Kind(StateKind.VALUE, parse("List<Tuple2<Long, Int>>"), reduced)
+    copies: list[tuple[str, tuple[st.Step, ...]]] = [(INPUT, (st.CopyState(_SIZES),)), (_SIZES, (sizes,))]
+    others, later, waits = [_SIZES], "each.f0 > map_key", "false"
+    if operator.find_state(LAST_TIME) is not None:
+        copies.append((LAST_TIME, (st.CopyState(_SIZES_TIME),)))
+        others.append(_SIZES_TIME)
+        later += f" AND each.f0 <= coalesce({_SIZES_TIME}, 0L)"
+        waits = f"map_key > coalesce({_SIZES_TIME}, 0L)"
+    after = f"aggregate(filter({_SIZES}, each -> {later}), 0, (sum, each) -> sum + each.f1)"
+    rows = f"IF({waits}, `{INPUT}`, {_take_last(f'`{INPUT}`', f'greatest({last} - {after}, 0)')})"
+    merge = st.Merge(tuple(others), INPUT, parse(f"List<{old.rows[-1].describe()}>"), rows)
+    reason = f"the window of the new query has {last} rows"
+    return LayoutSteps(tuple(copies), (merge, st.Filter("size(value) > 0", reason)))
+
+
+def _take_last(rows: str, number: str) -> str:
+    """SQL of the last elements of an array."""
+    return f"slice({rows}, greatest(size({rows}) - {number}, 0) + 1, size({rows}))"
 
 
 @dataclass(frozen=True)
@@ -222,7 +258,9 @@ class FoldedRows:
     columns: tuple[str, ...]
 
 
-def fold_rows(columns: Sequence[tuple[ColumnVerdict, PlannedColumn]], operator: PlannedOperator) -> FoldedRows:
+def fold_rows(
+    columns: Sequence[tuple[ColumnVerdict, PlannedColumn]], operator: PlannedOperator, last: int | None = None
+) -> FoldedRows:
     """Return SQL of columns of the accumulator of an OVER, from the rows of its window.
 
     By event time, rows later than the last timer are not in it yet (`RowTimeRowsBoundedPrecedingFunction`,
@@ -231,6 +269,7 @@ def fold_rows(columns: Sequence[tuple[ColumnVerdict, PlannedColumn]], operator: 
     Args:
         columns: verdicts and columns that are folded.
         operator: the old one.
+        last: number of rows that stay in the window; None for all.
 
     Raises:
         IncompatibleError: it does not say which of its rows are in the window.
@@ -245,6 +284,8 @@ def fold_rows(columns: Sequence[tuple[ColumnVerdict, PlannedColumn]], operator: 
     rows = _FOLDED
     if by_event_time:
         rows = f"filter({_FOLDED}, each -> each.f0 <= coalesce({_FOLDED_TIME}, 0L))"
+    if last is not None:
+        rows = _take_last(rows, str(last))
     for number, (verdict, column) in enumerate(columns):
         buffer = column.buffer
         assert buffer is not None
@@ -264,6 +305,10 @@ def fold_rows(columns: Sequence[tuple[ColumnVerdict, PlannedColumn]], operator: 
         found.append(f"aggregate({rows}, CAST({start} AS {of}), (sum, each) -> {_add('each.f1', number, of)})")
     made = ", ".join(f"'f{index}', {sql}" for index, sql in enumerate(sums))
     reduced = f"transform(entries, each -> named_struct('f0', each.key, 'f1', named_struct('row_kind', '+I', {made})))"
+    if last is not None:
+        # Each row by itself, in the order of time.
+        single = "transform(each.value, row -> named_struct('key', each.key, 'value', array(row)))"
+        reduced = reduced.replace("transform(entries,", f"transform(flatten(transform(entries, each -> {single})),", 1)
     kind = st.Kind(StateKind.VALUE, parse(f"List<Tuple2<Long, RowData({', '.join(types)})>>"), reduced)
     copies: list[tuple[str, tuple[st.Step, ...]]] = [(INPUT, (st.CopyState(_FOLDED),)), (_FOLDED, (kind,))]
     others = [_FOLDED]

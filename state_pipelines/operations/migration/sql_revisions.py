@@ -22,7 +22,7 @@ from state_pipelines.operations.rescale.rescale_request import OperatorRequest, 
 from state_pipelines.serializers.table_runtime import MAP_VIEW
 from state_pipelines.serializers.text import describe_type, parse
 from state_pipelines.serializers.tree import RowData, StateKind, walk
-from state_pipelines.sql.accumulators import UNRESOLVED, PlannedColumn, Role
+from state_pipelines.sql.accumulators import MOST_FILTERS, UNRESOLVED, PlannedColumn, Role
 from state_pipelines.sql.derivations import UNCHANGED, Derivation, is_unfiltered
 from state_pipelines.sql.verdict import Verdict, is_unchanged
 from state_pipelines.storage import resolve
@@ -228,6 +228,11 @@ class _OperatorDraft:
                     states.append(self._change(name, [st.DropState("the new query has no such state")]))
                     continue
                 assert each.old is not None
+                if each.derivation is Derivation.COPY_VALUES:
+                    copy = f"values_{len(renames)}_{len(self.copied)}"
+                    self.copied.append(self._change(name, [st.CopyState(copy)]))
+                    renames[copy] = each.new.name
+                    continue
                 steps = list(self._steps(each, each.old, each.new))
                 if steps:
                     states.append(self._change(name, steps))
@@ -338,7 +343,7 @@ class _OperatorDraft:
             elif new.plain_template.startswith("SortedMap<") or "External<" in new.plain_template:
                 raise IncompatibleError(f"rows inside {new.plain_template} are not changed", hint=EMPTY_WAY)
             elif any(each.derivation in (*_FOLDS, Derivation.FOLD_ROWS) for each in columns):
-                yield self._fold(old, new, number, columns)
+                yield self._fold(old, new, number, columns, verdict.last)
             else:
                 is_plain = new.plain_template in ("{0}", f"Map<{{0}}, {{{number}}}>", f"Map<Long, {{{number}}}>")
                 is_plain |= new.kind is StateKind.LIST and new.plain_template == "List<{0}>"
@@ -382,12 +387,19 @@ class _OperatorDraft:
                     keys += [(f"map_key.f{index}", name) for index, name in enumerate(new.rows[0].names)]
                 yield st.Fill(f"f{each.new}", str(resolve(found[1])), tuple(keys), found[0])
 
-    def _fold(self, old: PlannedState, new: PlannedState, number: int, columns: Sequence[ColumnVerdict]) -> st.Step:
+    def _fold(
+        self,
+        old: PlannedState,
+        new: PlannedState,
+        number: int,
+        columns: Sequence[ColumnVerdict],
+        last: int | None,
+    ) -> st.Step:
         """Columns that are computed from the values in views, beside those of the accumulator."""
         folded: dict[str, list[tuple[PlannedColumn, str]]] = {}
         made = []
         window = [(each, new.rows[number].columns[each.new or 0]) for each in columns if each.derivation is _FOLD_ROWS]
-        over = fold_rows(window, self.old) if window else None
+        over = fold_rows(window, self.old, last) if window else None
         added_up = iter(() if over is None else over.columns)
         for each in columns:
             assert each.new is not None
@@ -399,12 +411,14 @@ class _OperatorDraft:
                 assert view is not None
                 fields = folded.setdefault(each.view, [])
                 initial = "0" if each.derivation in (Derivation.FOLD_COUNT, Derivation.FOLD_SUM_OR_ZERO) else "NULL"
-                made.append(f"coalesce(folded_{each.view}.f{len(fields)}, {initial})")
+                if column.type.root == "STRUCTURED_TYPE":
+                    initial = _make_extreme(column, "NULL", "0")
+                made.append(f"coalesce({_name_folded(each.view)}.f{len(fields)}, {initial})")
                 fields.append((column, _fold_values(each.derivation, view, column)))
             else:
                 made.append(self._express(each, old, column, number, f"{new.name}."))
         for view_name, computed in folded.items():
-            name = f"folded_{view_name}"
+            name = _name_folded(view_name)
             types = ", ".join(describe_type(replace(column.type, nullable=True)) for column, _ in computed)
             values = ", ".join(f"'f{index}', {sql}" for index, (_, sql) in enumerate(computed))
             row = parse(f"RowData({types})")
@@ -413,7 +427,7 @@ class _OperatorDraft:
         types = ", ".join(_name_type(each) for each in new.rows[number].columns)
         fields_text = ", ".join(f"'f{index}', {sql}" for index, sql in enumerate(made))
         struct = f"named_struct('row_kind', {new.name}.row_kind, {fields_text})"
-        others = tuple(f"folded_{each}" for each in folded)
+        others = tuple(map(_name_folded, folded))
         if over is not None:
             self.copied += [self._change(name, steps) for name, steps in over.copies]
             others += over.others
@@ -461,8 +475,17 @@ class _OperatorDraft:
         assert verdict.old is not None
         if verdict.bits == tuple(range(len(verdict.bits))) and len(verdict.bits) == len(verdict.old.calls):
             return
-        if any("?" in each.plain_template for each in (verdict.old, new)):
-            raise IncompatibleError(f"the marks of {new.meaning} are lists, which are not changed", hint=EMPTY_WAY)
+        lists = ["?" in each.plain_template for each in (verdict.old, new)]
+        if any(lists):
+            # Where rows are taken back, several calls have a list with the number of rows of each.
+            if not all(lists) or len(verdict.old.calls) > MOST_FILTERS or None in verdict.bits:
+                raise IncompatibleError(
+                    f"the {new.meaning} are kept for {len(verdict.old.calls)} calls in another form than for "
+                    f"{len(new.calls)}: {', '.join(new.calls)}",
+                    hint=f"Keep the DISTINCT calls of the column, or {EMPTY_WAY}",
+                )
+            yield st.Set("value", f"array({', '.join(f'value[{each}]' for each in verdict.bits)})")
+            return
         if len(verdict.old.calls) == len(new.calls) == 1:
             return
         bits = [
@@ -471,6 +494,11 @@ class _OperatorDraft:
             if old is not None
         ]
         yield st.Set("value", f"CAST({' | '.join(bits) or '0'} AS BIGINT)")
+
+
+def _name_folded(view: str) -> str:
+    """Return the name of the copy of a view that is folded, as a word of SQL."""
+    return f"folded_{view.replace('$', '_')}"
 
 
 def _find_call(state: PlannedState, row: int, index: int | None) -> int | None:
@@ -494,7 +522,8 @@ def _name_type(column: PlannedColumn) -> str:
     kind = column.type
     if kind.root == "RAW" and kind.class_name == MAP_VIEW:
         return f"RAW('{MAP_VIEW}', ?)"
-    if kind == UNRESOLVED or kind.root in ("RAW", "STRUCTURED_TYPE"):
+    known = kind.root == "STRUCTURED_TYPE" and column.buffer is not None and column.buffer.function in ("MAX", "MIN")
+    if kind == UNRESOLVED or (kind.root in ("RAW", "STRUCTURED_TYPE") and not known):
         raise IncompatibleError(f"the accumulator of {column.meaning} is not one that can be made", hint=EMPTY_WAY)
     return describe_type(kind)
 
@@ -503,12 +532,16 @@ def _fold_values(derivation: Derivation, view: PlannedState, column: PlannedColu
     """SQL over the entries of a view: its distinct values are their keys."""
     if "?" in view.plain_template or "{0}" in view.plain_template:
         raise IncompatibleError(f"values of {view.meaning} are not folded, since they are rows or have lists of marks")
-    values = "transform(entries, entry -> entry.key)"
+    # A value whose rows have all been taken back, or that was taken back before it came, has no positive number.
+    values = "transform(filter(entries, entry -> entry.value > 0), entry -> entry.key)"
     if len(view.calls) > 1:
         # Each call has a bit; that of a call without FILTER is set for all values.
         bit = next(index for index, call in enumerate(view.calls) if is_unfiltered(call))
         values = f"transform(filter(entries, entry -> shiftright(entry.value, {bit}) & 1L = 1L), entry -> entry.key)"
     of = describe_type(replace(column.type, nullable=True))
+    if column.type.root == "STRUCTURED_TYPE":
+        word = "array_max" if derivation is Derivation.FOLD_MAX else "array_min"
+        return _make_extreme(column, f"{word}({values})", f"size({values})")
     match derivation:
         case Derivation.FOLD_COUNT:
             return f"CAST(size({values}) AS BIGINT)"
@@ -518,6 +551,15 @@ def _fold_values(derivation: Derivation, view: PlannedState, column: PlannedColu
             return f"array_max({values})"
     start = f"CAST(NULL AS {of})"
     return f"aggregate({values}, {start}, (sum, each) -> CAST(coalesce(sum, 0) + each AS {of}))"
+
+
+def _make_extreme(column: PlannedColumn, value: str, size: str) -> str:
+    """SQL of the accumulator of a MAX or MIN that takes back rows (`MaxWithRetractAggFunction`).
+
+    Its values are in a state of their own, so that the map in it is what `NullSerializer` writes.
+    """
+    first, second, third = column.type.names
+    return f"named_struct('{first}', {value}, '{second}', CAST({size} AS BIGINT), '{third}', X'00')"
 
 
 def _check(source: str, old: PlannedColumn, new: PlannedColumn) -> str:
