@@ -614,29 +614,3 @@ def wait_for_savepoint(
             )
         sleep(POLL_SECONDS)
     return progress
-
-
-def wait_for_status(
-    cluster: FlinkCluster,
-    job_id: str,
-    is_reached: Callable[[JobStatus], bool],
-    *,
-    timeout_seconds: float,
-    sleep: Callable[[float], object] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> JobStatus:
-    """Poll the status of a job until it is one of those that are waited for.
-
-    Raises:
-        ClusterError: it takes longer than the time-out.
-    """
-    deadline = clock() + timeout_seconds
-    while not is_reached(status := cluster.read_status(job_id)):
-        if clock() >= deadline:
-            raise ClusterError(
-                f"job {job_id} at {cluster.endpoint} is still {status} after {timeout_seconds:g} s",
-                hint="Look at its exceptions and at the free slots of the cluster",
-                transient=True,
-            )
-        sleep(POLL_SECONDS)
-    return status

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from state_pipelines.binary.compiled import njit
-from state_pipelines.binary.data_views import Reader, Writer
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.programs import Encoded, compile_layout, decode_sequence, smallest_size
 from state_pipelines.codecs.scalar import read_value
@@ -47,11 +47,11 @@ from state_pipelines.keyed.sections import (
     select_sections,
 )
 from state_pipelines.serializers.build import timer
-from state_pipelines.serializers.registry import read_nested, write_nested
+from state_pipelines.serializers.registry import read_nested
 from state_pipelines.serializers.state_meta_info import TIMER_STATE, StateMetaInfo, priority_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from state_pipelines.keyed.keyed_file import RecordContext, Runs
     from state_pipelines.metadata.handles import KeyGroupRange
@@ -247,53 +247,15 @@ def read_raw_timers(
     return services
 
 
-def write_raw_timers(services: Sequence[InternalTimersSnapshot]) -> bytes:
-    """Mirror of `read_raw_timers`."""
-    writer = Writer()
-    writer.take(MARKER)
-    writer.i32(VERSION)
-    writer.i32(len(services))
-    for service in services:
-        writer.utf(service.name)
-        write_nested(writer, service.key)
-        write_nested(writer, service.namespace)
-        for timers in (service.event, service.processing):
-            writer.i32(len(timers.stops))
-            writer.take(move_timestamps(timers.data, timers.starts, timers.stops, to_front=False).tobytes())
-    return writer.getvalue()
-
-
-def write_raw_sections(sections: Mapping[int, bytes], key_groups: KeyGroupRange) -> tuple[bytes, tuple[int, ...]]:
-    """The stream of raw keyed state with these sections, and the offsets for its handle.
-
-    Args:
-        sections: section by key group; key groups without one get `NEVER_STARTED`.
-        key_groups: range of the handle.
-
-    Raises:
-        UsageError: a key group lies outside the range.
-    """
-    for key_group in sections:
-        if key_group not in key_groups:
-            raise UsageError(f"key group {key_group} is not one of {key_groups.start} to {key_groups.end}")
-    offsets, chunks, position = [], [], 0
-    for key_group in key_groups:
-        offsets.append(position if key_group in sections else NEVER_STARTED)
-        chunks.append(sections.get(key_group, b""))
-        position += len(chunks[-1])
-    return b"".join(chunks), tuple(offsets)
-
-
 def move_timestamps(
-    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64], *, to_front: bool
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint8]:
-    """Turn timers of raw keyed state into canonical elements, or back; each keeps its size.
+    """Turn timers of raw keyed state into canonical elements: the timestamp first, its sign flipped.
 
     Args:
         data: u8, holds the timers.
         starts: i64[n] in `data`.
         stops: i64[n] in `data`; a timer has at least 8 bytes.
-        to_front: to canonical elements: timestamp first, its sign flipped.
 
     Returns:
         u8, the concatenated timers.
@@ -305,24 +267,23 @@ def move_timestamps(
     if len(sizes) and (sizes.min() < _TIMESTAMP_SIZE or starts.min() < 0 or stops.max() > len(data)):
         raise UsageError(f"a timer has at least {_TIMESTAMP_SIZE} bytes, inside the {len(data)} bytes given")
     moved = np.empty(int(sizes.sum()), np.uint8)
-    _move(data, starts, stops, to_front, moved)
+    _move(data, starts, stops, moved)
     return moved
 
 
 @njit(cache=True, nogil=True)
-def _move(data, starts, stops, to_front, moved):  # type: ignore[no-untyped-def]
+def _move(data, starts, stops, moved):  # type: ignore[no-untyped-def]
     at = 0
     for row in range(len(starts)):
         first = at
-        middle = stops[row] - 8 if to_front else starts[row] + 8
+        middle = stops[row] - 8
         for position in range(middle, stops[row]):
             moved[at] = data[position]
             at += 1
         for position in range(starts[row], middle):
             moved[at] = data[position]
             at += 1
-        sign = first if to_front else at - 8
-        moved[sign] = moved[sign] ^ 0x80
+        moved[first] = moved[first] ^ 0x80
 
 
 def _read_version(reader: Reader) -> None:
@@ -391,7 +352,7 @@ def _read_timers(reader: Reader, data: npt.NDArray[np.uint8], layout: lay.Struct
         _, stops = decode_sequence(program, data, start, reader.end, count)
         reader.position = int(stops[-1])
     starts = np.concatenate([np.array([start], np.int64), stops[:-1]])
-    return Encoded(move_timestamps(data, starts, stops, to_front=True), stops - start)
+    return Encoded(move_timestamps(data, starts, stops), stops - start)
 
 
 def _find_stops(reader: Reader, layout: lay.Struct, count: int) -> npt.NDArray[np.int64]:

@@ -17,11 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from itertools import accumulate
 from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
 
-from state_pipelines.binary.data_views import Reader, Writer
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.errors import (
     FormatError,
     MissingFileError,
@@ -708,29 +707,6 @@ def read_channel_data(
         )
         for state in states
     )
-
-
-def write_channel_data(channels: Sequence[ChannelData], position: int = 0) -> tuple[bytes, tuple[ChannelState, ...]]:
-    """Write consecutive buffers, the inverse of `read_channel_data`.
-
-    Args:
-        channels: the channels, in their order in the stream.
-        position: where the bytes go in the stream; at 0 the header is written too.
-
-    Returns:
-        (the bytes, the state of each channel for its handle).
-    """
-    writer = Writer()
-    if position == 0:
-        writer.i32(VERSION)
-    states = []
-    for channel in channels:
-        sizes = [LENGTH_SIZE + size for size in channel.sizes]
-        *offsets, _ = accumulate(sizes, initial=position + len(writer))
-        states.append(ChannelState(channel.info, tuple(offsets), channel.state_size))
-        for buffer in channel.buffers:
-            writer.bytes32(buffer)
-    return writer.getvalue(), tuple(states)
 
 
 def _check_header(stream: StateStream) -> None:

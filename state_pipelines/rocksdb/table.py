@@ -102,12 +102,6 @@ def _finish(tables, crc, at, end):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def masked_crc32c(address, size):  # type: ignore[no-untyped-def]
-    """The CRC-32C of `size` bytes at an address, rotated and shifted as RocksDB and snappy store it."""
-    return _finish(_TABLES, 0xFFFFFFFF, address, address + size)
-
-
-@njit(cache=True, nogil=True)
 def find_wrong_crc32c(base, starts, sizes, modifiers):  # type: ignore[no-untyped-def]
     """Check the CRC-32C of blocks, which covers the block and its compression type.
 

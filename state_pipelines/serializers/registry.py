@@ -221,12 +221,6 @@ def _write_nothing(writer: Writer, node: Serializer) -> None:
     """Write the empty body of a simple snapshot."""
 
 
-def registered_classes() -> frozenset[str]:
-    """Return the names of all snapshot classes with a reader, plug-ins included."""
-    load_plugins(ENTRY_POINT_GROUP, "serializer")
-    return frozenset(_functions)
-
-
 def lookup(head: Head) -> SnapshotFunctions:
     """Return the family of a snapshot class.
 

@@ -54,7 +54,7 @@ from state_pipelines.errors import (
 from state_pipelines.serializers.tree import Serializer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from state_pipelines.binary.data_views import Writer
     from state_pipelines.serializers.tree import StateMetaInfo
@@ -637,27 +637,6 @@ def find_releases(name: str) -> tuple[Release, ...]:
     """Return the releases of the table that have a class; none where no distribution of Flink has it."""
     releases, classes = _read_table()
     return tuple(releases[index] for index in classes.get(name, ()))
-
-
-def format_classes(classes: Mapping[str, Iterable[str]]) -> str:
-    """Return the text of the table.
-
-    Args:
-        classes: binary names of the classes by version of Flink, such as 2.2.1, in the order of the versions.
-    """
-    owners: dict[str, list[int]] = {}
-    for index, names in enumerate(classes.values()):
-        for name in names:
-            owners.setdefault(name, []).append(index)
-    lines = [f"{name}\t{_format_ranges(owners[name])}" for name in sorted(owners)]
-    return "\n".join(["\t".join(classes), *lines, ""])
-
-
-def _format_ranges(indexes: list[int]) -> str:
-    """Write ascending numbers as ranges, such as `0-3,7`."""
-    starts = [each for each in indexes if each - 1 not in indexes]
-    ends = [each for each in indexes if each + 1 not in indexes]
-    return ",".join(f"{start}-{end}" if end > start else str(start) for start, end in zip(starts, ends, strict=True))
 
 
 @cache

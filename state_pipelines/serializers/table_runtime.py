@@ -847,11 +847,6 @@ _ATTRIBUTE = "org.apache.flink.table.types.logical.StructuredType$StructuredAttr
 _INT = LogicalType(root="INTEGER", nullable=False)
 
 
-def format_recorded(snapshots: Mapping[str, bytes]) -> str:
-    """Format the table of recorded snapshots: type and snapshot in base64, a line each."""
-    return "".join(f"{text}\t{base64.b64encode(raw).decode()}\n" for text, raw in snapshots.items())
-
-
 def make_row(types: Iterable[LogicalType], labels: tuple[str, ...] | None = None) -> RowData:
     """Return the serializer of rows with columns of some types.
 

@@ -493,10 +493,6 @@ class RecordDirectory:
             return {}
         return content if isinstance(content, dict) else {}
 
-    def locate_record(self, record: UpgradeRecord) -> Location:
-        """The file of a record."""
-        return self._locate(record.id)
-
     def _locate(self, upgrade: str) -> Location:
         return join(self.location, f"{_UPGRADE}{upgrade}{_UPGRADE_RECORDS_SUFFIX}")
 

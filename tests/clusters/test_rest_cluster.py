@@ -7,7 +7,6 @@ import pytest
 from state_pipelines.errors import ClusterError, NotFoundError, UnsupportedError, UsageError
 from state_pipelines.flink.cluster import (
     JobStart,
-    JobStatus,
     RestoreMode,
     SavepointFormat,
     SavepointRequest,
@@ -15,7 +14,6 @@ from state_pipelines.flink.cluster import (
     TriggerStatus,
     find_job,
     wait_for_savepoint,
-    wait_for_status,
 )
 from state_pipelines.flink.http_client import HttpClient
 from state_pipelines.flink.rest_cluster import RestCluster
@@ -103,20 +101,6 @@ def test_a_savepoint_that_takes_too_long_goes_on(server: Server, cluster: RestCl
             cluster, JOB, TRIGGER, timeout_seconds=3, sleep=lambda seconds: None, clock=lambda: float(next(times))
         )
     assert TRIGGER in caught.value.hint
-
-
-def test_a_status_that_is_not_reached_is_an_error(server: Server, cluster: RestCluster) -> None:
-    server.on(f"GET /jobs/{JOB}/status", {"status": "CREATED"})
-    times = iter(range(100))
-    with pytest.raises(ClusterError, match="still CREATED"):
-        wait_for_status(
-            cluster,
-            JOB,
-            lambda status: status is JobStatus.RUNNING,
-            timeout_seconds=3,
-            sleep=lambda seconds: None,
-            clock=lambda: float(next(times)),
-        )
 
 
 def test_a_start_says_everything(server: Server, cluster: RestCluster, jar: Path) -> None:

@@ -12,10 +12,11 @@ from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import find_surrogate, plan_columns, walk_layout
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.serializers import tree
+from state_pipelines.plugins import load_plugins
+from state_pipelines.serializers import registry, tree
 from state_pipelines.serializers.build import basic, pojo
 from state_pipelines.serializers.java_types import SNAPSHOT_CLASSES
-from state_pipelines.serializers.registry import read_nested, registered_classes
+from state_pipelines.serializers.registry import read_nested
 from state_pipelines.serializers.tree import walk
 from tests.connectors.test_kafka_producer import state_serializer
 from tests.serializers import test_families, test_table
@@ -96,6 +97,12 @@ def data_of(node: tree.Serializer) -> str:
         return "JSON"
     plan_columns(layout)
     return "columns"
+
+
+def registered_classes() -> frozenset[str]:
+    """Names of all snapshot classes with a reader, plug-ins included."""
+    load_plugins(registry.ENTRY_POINT_GROUP, "serializer")
+    return frozenset(registry._functions)
 
 
 def test_the_table_names_every_class_with_a_reader_and_no_other() -> None:

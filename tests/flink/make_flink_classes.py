@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from state_pipelines.javaclasses import parse_class
-from state_pipelines.serializers.snapshot_classes import CLASSES_FILE, format_classes
+from state_pipelines.serializers.snapshot_classes import CLASSES_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 RELEASES = (
     *((each, "apache-flink") for each in ("1.9.3", "1.10.3", "1.11.4", "1.12.5")),
@@ -61,6 +61,27 @@ def main() -> None:
                 archive.unlink()
             sys.stdout.write(f"{version}: {len(classes[version])} classes\n")
     CLASSES_FILE.write_text(format_classes(classes))
+
+
+def format_classes(classes: Mapping[str, Iterable[str]]) -> str:
+    """Return the text of the table.
+
+    Args:
+        classes: binary names of the classes by version of Flink, such as 2.2.1, in the order of the versions.
+    """
+    owners: dict[str, list[int]] = {}
+    for index, names in enumerate(classes.values()):
+        for name in names:
+            owners.setdefault(name, []).append(index)
+    lines = [f"{name}\t{_format_ranges(owners[name])}" for name in sorted(owners)]
+    return "\n".join(["\t".join(classes), *lines, ""])
+
+
+def _format_ranges(indexes: list[int]) -> str:
+    """Write ascending numbers as ranges, such as `0-3,7`."""
+    starts = [each for each in indexes if each - 1 not in indexes]
+    ends = [each for each in indexes if each + 1 not in indexes]
+    return ",".join(f"{start}-{end}" if end > start else str(start) for start, end in zip(starts, ends, strict=True))
 
 
 def find_serializers(ancestors: Mapping[str, tuple[frozenset[str], bool]]) -> Iterator[str]:

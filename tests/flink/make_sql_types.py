@@ -6,6 +6,7 @@ those; `test_sql_types` holds that every Flink writes these bytes.
 
 from __future__ import annotations
 
+import base64
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.serializers.registry import write_nested
-from state_pipelines.serializers.table_runtime import RECORDED_FILE, format_recorded
+from state_pipelines.serializers.table_runtime import RECORDED_FILE
 from state_pipelines.serializers.text import describe_type
 from state_pipelines.serializers.tree import RowData
 from state_pipelines.snapshot import open_snapshot
@@ -24,7 +25,7 @@ from tests.flink.harness import ROOT, VERSIONS, install_libraries
 from tests.flink.planned_states import link_home
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 TYPES = (
     *("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "DECIMAL(10, 2)"),
@@ -121,6 +122,11 @@ def write_accumulators(version: str, directory: Path) -> dict[str, bytes]:
             write_nested(writer, replace(row, types=(of,), java_types=(java,), fields=(serializer,), labels=None))
             found[describe_type(of)] = writer.getvalue()
     return found
+
+
+def format_recorded(snapshots: Mapping[str, bytes]) -> str:
+    """Format the table of recorded snapshots: type and snapshot in base64, a line each."""
+    return "".join(f"{text}\t{base64.b64encode(raw).decode()}\n" for text, raw in snapshots.items())
 
 
 def main() -> None:

@@ -24,7 +24,6 @@ from state_pipelines.flink.cluster import (
     TriggerStatus,
     find_job,
     wait_for_savepoint,
-    wait_for_status,
 )
 from state_pipelines.flink.http_client import HttpClient
 from state_pipelines.flink.local_cluster import SLOTS
@@ -36,6 +35,7 @@ from state_pipelines.storage import resolve
 from state_pipelines.upgrades.savepoint_policy import open_savepoint_job, take_due_savepoints
 from tests.flink.clusters import RunningCluster, make_jar, running_cluster
 from tests.flink.harness import VERSIONS
+from tests.flink.upgraded_jobs import wait_for_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,7 +68,7 @@ def cluster(running: RunningCluster) -> Iterator[RestCluster]:
     for job in cluster.list_jobs():
         if not job.status.is_terminal:
             cluster.cancel(job.id)
-            wait_for_status(cluster, job.id, lambda status: status.is_terminal, timeout_seconds=SECONDS)
+            wait_for_status(cluster, job.id, lambda status: status.is_terminal)
 
 
 def submit(jar: Path, name: str, *options: str, job_id: str | None = None, savepoint: str | None = None) -> Submission:
@@ -130,7 +130,7 @@ def test_a_job_runs_stops_and_goes_on_from_its_savepoint(
     cluster.trigger_savepoint(job_id, stop)
     stopped = wait_for_savepoint(cluster, job_id, "2" * 32, timeout_seconds=SECONDS)
     assert open_snapshot(stopped.path).operator("counts").states
-    wait_for_status(cluster, job_id, lambda status: status is JobStatus.FINISHED, timeout_seconds=SECONDS)
+    wait_for_status(cluster, job_id, lambda status: status is JobStatus.FINISHED)
 
     statistics = cluster.read_checkpoints(job_id)
     assert [each.is_savepoint for each in statistics.history[:3]] == [True, True, False]
@@ -148,7 +148,7 @@ def test_a_job_runs_stops_and_goes_on_from_its_savepoint(
     assert load.restarts == 0
     assert load.uptime_ms is not None
     cluster.cancel(again)
-    wait_for_status(cluster, again, lambda status: status is JobStatus.CANCELED, timeout_seconds=SECONDS)
+    wait_for_status(cluster, again, lambda status: status is JobStatus.CANCELED)
     cluster.cancel(again)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.serializers.table_runtime import RECORDED_FILE, format_recorded
-from tests.flink.make_sql_types import COLLECTIONS, MAP_VIEW, OTHERS, TYPES, open_flink
+from state_pipelines.serializers.table_runtime import RECORDED_FILE
+from tests.flink.make_sql_types import COLLECTIONS, MAP_VIEW, OTHERS, TYPES, format_recorded, open_flink
 from tests.serializers.test_sql_serializers import write_made
 
 pytestmark = pytest.mark.flink

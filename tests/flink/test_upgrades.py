@@ -13,7 +13,6 @@ from state_pipelines.flink.cluster import (
     SavepointRequest,
     Submission,
     wait_for_savepoint,
-    wait_for_status,
 )
 from state_pipelines.flink.connections import connect
 from state_pipelines.flink.status import status
@@ -33,6 +32,7 @@ from tests.flink.upgraded_jobs import (
     require_complete_output,
     stop_job,
     upgrade_in_killed_processes,
+    wait_for_status,
     write_programs,
 )
 
@@ -121,7 +121,7 @@ def test_a_job_goes_from_program_to_program_without_a_gap_or_a_double(
     misfit = cluster.start(Submission(jar["v2"]["jar"], arguments=arguments, parallelism=1, savepoint=kept))
     assert find_proposal(cluster, misfit) == f"state-pipelines check {kept} --jar NEW.jar --draft DIR"
     cluster.cancel(misfit)
-    wait_for_status(cluster, misfit, lambda status: status.is_terminal, timeout_seconds=SECONDS)
+    wait_for_status(cluster, misfit, lambda status: status.is_terminal)
 
     # A program that fails: back, by processes that are killed (`test_killed_upgrades`: each at another step).
     before = {each.id for each in cluster.list_jobs()}

@@ -10,13 +10,15 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.flink.cluster import SavepointRequest, wait_for_savepoint, wait_for_status
+from state_pipelines.flink.cluster import POLL_SECONDS, SavepointRequest, wait_for_savepoint
 from state_pipelines.snapshot import open_snapshot
 from tests.flink.clusters import make_jar
 from tests.flink.jobs import Job
 
 if TYPE_CHECKING:
-    from state_pipelines.flink.cluster import FlinkCluster
+    from collections.abc import Callable
+
+    from state_pipelines.flink.cluster import FlinkCluster, JobStatus
     from tests.flink.clusters import RunningCluster
 
 SECONDS = 120
@@ -90,12 +92,21 @@ def await_checkpoint(cluster: FlinkCluster, job: str) -> None:
         time.sleep(0.05)
 
 
+def wait_for_status(cluster: FlinkCluster, job: str, is_reached: Callable[[JobStatus], bool]) -> JobStatus:
+    """Poll the status of a job until it is one of those that are waited for."""
+    deadline = time.monotonic() + SECONDS
+    while not is_reached(status := cluster.read_status(job)):
+        assert time.monotonic() < deadline, f"job {job} is still {status}"
+        time.sleep(POLL_SECONDS)
+    return status
+
+
 def stop_job(running: RunningCluster, cluster: FlinkCluster, job: str) -> str:
     """Stop a job with a savepoint; return its path."""
     stop = SavepointRequest((running.directory / "savepoints").as_uri(), stop=True, trigger_id="1" * 32)
     cluster.trigger_savepoint(job, stop)
     path = wait_for_savepoint(cluster, job, "1" * 32, timeout_seconds=SECONDS).path
-    wait_for_status(cluster, job, lambda status: status.is_terminal, timeout_seconds=SECONDS)
+    wait_for_status(cluster, job, lambda status: status.is_terminal)
     return path
 
 

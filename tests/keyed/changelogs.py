@@ -14,7 +14,6 @@ from state_pipelines.keyed.changelog.changes import (
     MetadataChange,
     StateChangeOperation,
     write_change_stream,
-    write_data_change,
     write_metadata_change,
 )
 from state_pipelines.keyed.changelog.reader import ChangelogFile, open_changelog
@@ -84,6 +83,11 @@ def window(start: int) -> bytes:
 
 def metadata(info: StateMetaInfo, state_id: int) -> LoggedChange:
     return LoggedChange(METADATA_KEY_GROUP, write_metadata_change(MetadataChange(info=info, state_id=state_id)))
+
+
+def write_data_change(change: DataChange) -> bytes:
+    """The bytes of a change of a key group."""
+    return bytes((change.operation,)) + change.state_id.to_bytes(2, "big") + change.payload
 
 
 def change(key_group: int, operation: StateChangeOperation, payload: bytes, state_id: int = 0) -> LoggedChange:

@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.keyed.changelog.changes import (
-    DataChange,
     MetadataChange,
     StateChangeOperation,
     read_metadata_change,
     write_change_set,
     write_change_stream,
-    write_data_change,
     write_metadata_change,
 )
 from state_pipelines.metadata.handles import (
@@ -94,10 +92,6 @@ class TestBytes:
         raw = write_metadata_change(MetadataChange(info=TIMERS, state_id=1))
         assert raw[-3:] == bytes.fromhex("0001 03")
         assert read_metadata_change(raw) == MetadataChange(info=TIMERS, state_id=1)
-
-    def test_a_change_of_data(self) -> None:
-        raw = bytes.fromhex("01 0002 0000000000000003 00 0000000000000003")
-        assert write_data_change(DataChange(StateChangeOperation.SET, 2, raw[3:])) == raw
 
     def test_a_change_set_holds_changes_by_key_group(self) -> None:
         raw = bytes.fromhex("00000002 00000001ffffffff 00000001 aa 00000002 00000007 00000001 bb 00000000")

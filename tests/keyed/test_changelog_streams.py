@@ -20,7 +20,6 @@ from state_pipelines.keyed.changelog.changes import (
     Lookahead,
     StateChangeOperation,
     write_change_stream,
-    write_data_change,
 )
 from state_pipelines.keyed.changelog.reader import ChangelogFile, open_changelog
 from state_pipelines.metadata.handles import (
@@ -49,6 +48,7 @@ from tests.keyed.changelogs import (
     metadata,
     open_log,
     read,
+    write_data_change,
 )
 from tests.serializers.literals import i32
 

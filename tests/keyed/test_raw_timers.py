@@ -24,8 +24,6 @@ from state_pipelines.keyed.raw_timers import (
     move_timestamps,
     open_raw_timers,
     read_raw_timers,
-    write_raw_sections,
-    write_raw_timers,
 )
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.sections import read_sections
@@ -35,6 +33,7 @@ from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.snapshot import open_snapshot
+from tests.keyed.raw_sections import write_raw_sections, write_raw_timers
 from tests.serializers.literals import LONG, STRING, i32, utf, versioned
 
 if TYPE_CHECKING:
@@ -257,14 +256,9 @@ def test_sections_are_put_together_as_they_were() -> None:
     assert (data, offsets) == (SECTION + EMPTY_SECTION, (0, NEVER_STARTED, len(SECTION)))
 
 
-def test_a_section_outside_the_range_is_refused() -> None:
-    with pytest.raises(UsageError, match="key group 9"):
-        write_raw_sections({9: SECTION}, KeyGroupRange(4, 3))
-
-
 def test_a_timer_without_room_for_its_timestamp_is_refused() -> None:
     with pytest.raises(UsageError, match="at least 8 bytes"):
-        move_timestamps(np.zeros(7, np.uint8), np.array([0]), np.array([7]), to_front=True)
+        move_timestamps(np.zeros(7, np.uint8), np.array([0]), np.array([7]))
 
 
 @given(st.lists(st.tuples(st.text(max_size=5), st.integers(-(1 << 63), (1 << 63) - 1)), max_size=5))

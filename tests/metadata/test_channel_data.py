@@ -25,9 +25,9 @@ from state_pipelines.metadata.streams import (
     read_channel_data,
     summarise_channels,
     summarise_in_flight,
-    write_channel_data,
 )
 from state_pipelines.snapshot import Operator, Snapshot, open_snapshot
+from tests.metadata.channel_data import write_channel_data
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from state_pipelines.operations.jobs.job_state import replace_state_type
 from state_pipelines.operations.write.savepoint_plan import OperatorDescription, StateDescription
 from state_pipelines.serializers.build import VOID_NAMESPACE
 
 if TYPE_CHECKING:
+    from state_pipelines.operations.jobs.job_state import JobDescription
     from state_pipelines.serializers.tree import Serializer
 
 
@@ -32,3 +34,14 @@ class OneState:
         return OperatorDescription(
             self.operator, (state,), key=self.key, parallelism=self.parallelism, max_parallelism=self.max_parallelism
         )
+
+
+def replace_type(job: JobDescription, subject: str, serializer: Serializer) -> JobDescription:
+    """The job with another type in the state OPERATOR/STATE; of list and map state that of the element or the value."""
+    name, _, state_name = subject.partition("/")
+    operator = job.find(name)
+    states = tuple(
+        replace_state_type(each, serializer) if each.name == state_name else each for each in operator.states
+    )
+    changed = replace(operator, states=states)
+    return replace(job, operators=tuple(changed if each is operator else each for each in job.operators))

@@ -10,7 +10,7 @@ import yaml
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.check.check import check_jobs
-from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Subject, describe_job, replace_type
+from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Subject, describe_job
 from state_pipelines.operations.migration.drafting import (
     Draft,
     draft_from_report,
@@ -46,6 +46,7 @@ from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.serializers.text import parse
 from state_pipelines.serializers.tree import Kryo, Pojo, PojoField
+from tests.operations.one_state import replace_type
 from tests.serializers.migrating_families import Counter, Crate, Price
 from tests.snapshot.savepoints import orders
 

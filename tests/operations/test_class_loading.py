@@ -12,10 +12,10 @@ from state_pipelines.operations.jobs.job_state import JobDescription, JobOperato
 from state_pipelines.operations.jobs.new_job import describe_upgraded_job
 from state_pipelines.serializers import build
 from state_pipelines.serializers.beam import BeamSerializer, Coder
-from state_pipelines.serializers.snapshot_classes import CLASSES_FILE, find_releases, format_classes, list_releases
+from state_pipelines.serializers.snapshot_classes import CLASSES_FILE, find_releases, list_releases
 from state_pipelines.serializers.tree import Opaque, Serializer, StateKind
 from state_pipelines.snapshot import open_snapshot
-from tests.flink.make_flink_classes import RELEASES, find_serializers
+from tests.flink.make_flink_classes import RELEASES, find_serializers, format_classes
 from tests.snapshots import CASES, SQL, Case
 
 if TYPE_CHECKING:

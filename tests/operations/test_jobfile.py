@@ -26,13 +26,13 @@ from state_pipelines.operations.jobs.job_state import (
     read_type,
     replace_avro,
     replace_classes,
-    replace_type,
 )
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.java_types import KryoConfig
 from state_pipelines.serializers.text import describe, parse
 from state_pipelines.serializers.tree import Kryo, KryoRegistration, StateKind
+from tests.operations.one_state import replace_type
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -387,13 +387,13 @@ def test_types_in_readable_form_and_java(text: str, expected: str) -> None:
 @pytest.mark.parametrize("subject", ["orders", "/order", "orders/"])
 def test_a_place_that_is_none(subject: str) -> None:
     with pytest.raises(UsageError, match="does not name a state"):
-        replace_type(OLD, subject, parse("Int"))
+        replace_avro(OLD, subject, schema("a"))
 
 
 @pytest.mark.parametrize("subject", ["late/order", "orders/late"])
 def test_a_state_that_is_not_there(subject: str) -> None:
     with pytest.raises(NotFoundError, match="'late'"):
-        replace_type(OLD, subject, parse("Int"))
+        replace_avro(OLD, subject, schema("a"))
 
 
 def test_a_schema_goes_for_the_record_of_its_name() -> None:

@@ -13,7 +13,7 @@ from rocksdict import AccessType, BlockBasedOptions, ChecksumType, Options, Rdic
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.rocksdb.manifest import ColumnFamily, read_database
 from state_pipelines.rocksdb.scans import SortedEntries, scan
-from state_pipelines.rocksdb.table import masked_crc32c
+from tests.rocksdb.checksums import masked_crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,7 +140,7 @@ def frame_log(payload: bytes) -> bytes:
         first, last = start == 0, start + size == len(payload)
         kind = 1 if first and last else 2 if first else 4 if last else 3
         part = np.frombuffer(bytes((kind,)) + payload[start : start + size], np.uint8)
-        out += int(masked_crc32c(part.ctypes.data, len(part))).to_bytes(4, "little")
+        out += masked_crc32c(part.tobytes()).to_bytes(4, "little")
         out += size.to_bytes(2, "little") + part.tobytes()
         start += size
     return bytes(out)

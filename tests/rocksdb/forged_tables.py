@@ -10,7 +10,7 @@ from rocksdict import DBCompressionType, Rdict
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.rocksdb import read_database
 from state_pipelines.rocksdb.manifest import Cursor
-from state_pipelines.rocksdb.table import masked_crc32c
+from tests.rocksdb.checksums import masked_crc32c
 from tests.rocksdb.databases import Pairs, frame_log, list_streams, make_options
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _append(out: bytearray, block: bytes) -> bytes:
     """Append a block with its trailer; returns its offset and size."""
     trailed = np.frombuffer(block + b"\0", np.uint8)
     place = _varint(len(out)) + _varint(len(block))
-    out += trailed.tobytes() + int(masked_crc32c(trailed.ctypes.data, len(trailed))).to_bytes(4, "little")
+    out += trailed.tobytes() + masked_crc32c(trailed.tobytes()).to_bytes(4, "little")
     return place
 
 

@@ -9,7 +9,6 @@ from uuid import uuid4
 import numpy as np
 
 from state_pipelines.codecs.programs import Encoded
-from state_pipelines.keyed.raw_timers import write_raw_sections
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, write_metadata
 from state_pipelines.metadata.checkpoint import MasterState, SubtaskState
 from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupsStateHandle, OperatorStreamStateHandle
@@ -17,6 +16,7 @@ from state_pipelines.operatorstate import OperatorHeader, write_operator_file, w
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.state_meta_info import operator_list
 from state_pipelines.snapshot import Declarations, open_snapshot
+from tests.keyed.raw_sections import write_raw_sections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

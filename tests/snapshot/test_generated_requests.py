@@ -16,7 +16,6 @@ from state_pipelines.keyed.changelog.changes import (
     DataChange,
     MetadataChange,
     StateChangeOperation,
-    write_data_change,
     write_metadata_change,
 )
 from state_pipelines.keyed.state_table import TableOptions
@@ -31,6 +30,7 @@ from state_pipelines.rocksdb import scans
 from state_pipelines.rocksdb.scans import ColumnFamilyScans
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import METADATA_FILE
+from tests.keyed.changelogs import write_data_change
 from tests.storages import CountedFileSystem, store_folder
 
 if TYPE_CHECKING:

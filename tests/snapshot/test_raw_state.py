@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import FormatError, NotFoundError, UsageError
-from state_pipelines.keyed.raw_timers import write_raw_timers
 from state_pipelines.keyed.state_table import TableOptions
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.snapshot.operator_state import IN_FLIGHT_NAME, RAW_KEYED_NAME, RAW_OPERATOR_NAME
+from tests.keyed.raw_sections import write_raw_timers
 from tests.keyed.test_raw_timers import KRYO_SECTION, SECTION
 from tests.snapshot.built import build_snapshot, operator, write_raw_keyed, write_raw_operator
 from tests.snapshots import select

@@ -213,15 +213,6 @@ def write_metadata_change(change: MetadataChange) -> bytes:
     return writer.getvalue()
 
 
-def write_data_change(change: DataChange) -> bytes:
-    """The bytes of a change of a key group."""
-    writer = Writer()
-    writer.u8(change.operation)
-    writer.u16(change.state_id)
-    writer.take(change.payload)
-    return writer.getvalue()
-
-
 def write_change_set(writer: Writer, changes: Iterable[LoggedChange]) -> None:
     """Write one change set: groups ascend, so metadata comes first; inside a group the order is kept."""
     groups: dict[int, list[LoggedChange]] = {}

@@ -365,21 +365,6 @@ def replace_classes(job: JobDescription, extraction: TypeExtraction) -> JobDescr
     return replace(job, operators=tuple(_map_operator(each, change) for each in job.operators))
 
 
-def replace_type(job: JobDescription, subject: str, serializer: Serializer) -> JobDescription:
-    """The job with another type in one state.
-
-    Args:
-        job: the job.
-        subject: `OPERATOR/STATE`; of list and map state the type is that of the element or the value.
-        serializer: the new one.
-
-    Raises:
-        NotFoundError: the job has no such operator or state.
-        UsageError: `subject` has another form.
-    """
-    return _change_state(job, subject, lambda state: replace_state_type(state, serializer))
-
-
 def declare_type(job: JobDescription, subject: str, text: str, extraction: TypeExtraction) -> JobDescription:
     """The job with another type in one state, as text; of a state of a Python function a type of PyFlink.
 

@@ -23,11 +23,12 @@ from state_pipelines.metadata.handles import (
     EmptySegmentFileStateHandle,
     FileStateHandle,
 )
-from state_pipelines.metadata.streams import ChannelData, write_channel_data
+from state_pipelines.metadata.streams import ChannelData
 from state_pipelines.operations.auditing import Property, Severity
 from state_pipelines.operations.rescale import parse_request, rescale
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.checks import find_wrong_streams
+from tests.metadata.channel_data import write_channel_data
 from tests.operations.auditing.damage import copy_case
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from state_pipelines.codecs.programs import Encoded
 from state_pipelines.errors import FormatError
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.key_groups import assign_key_groups
-from state_pipelines.keyed.raw_timers import InternalTimersSnapshot, write_raw_timers
+from state_pipelines.keyed.raw_timers import InternalTimersSnapshot
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupRange, KeyGroupsSavepointStateHandle
@@ -27,6 +27,7 @@ from state_pipelines.operations.rescale import parse_request, rescale
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import keyed_state
 from tests.keyed.canonical_files import make_file
+from tests.keyed.raw_sections import write_raw_timers
 from tests.snapshot.built import build_snapshot, operator, write_raw_keyed
 
 if TYPE_CHECKING:
