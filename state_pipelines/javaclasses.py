@@ -580,7 +580,7 @@ _SUFFIX = ".class"
 
 
 class ClassPathEntry(Protocol):
-    """One entry of a class path."""
+    """An entry of a class path: a jar, a directory, or given classes."""
 
     def find(self, name: str) -> JavaClass | None:
         """Return the class of a name, or None."""
@@ -758,7 +758,7 @@ class _Jar:
         where = Where(file=self.path)
         try:
             with self.archive.open(entry) as file:
-                # What the directory of a jar says of its sizes need not be true.
+                # Sizes in the directory of a jar may be wrong.
                 content = file.read(MAX_CLASS_SIZE + 1)
         except _DAMAGED as error:
             raise UsageError(f"{entry} of the jar cannot be read: {error}", where=where) from None

@@ -749,7 +749,7 @@ class UnreadOperatorState:
             self.__dict__["_is_checked"] = True
 
     def __getstate__(self) -> dict[str, object]:
-        # What was found once is found again elsewhere.
+        # Cached positions are not pickled; they are found again in the other process.
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 

@@ -109,7 +109,7 @@ class LiveFile(KeyedFormat):
         )
 
     def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[Self]:
-        """One part per key group: nothing is known of their sizes before they are read."""
+        """Return one run per key group: their sizes are unknown before they are read."""
         for key_group in self._cut(key_groups):
             yield replace(self, key_groups=KeyGroupRange(key_group, 1))
 

@@ -262,11 +262,11 @@ class RawState:
         yield from taken
 
     def choose_keyed(self, written: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """Return what a snapshot gets: what the function has written, else what nobody has taken."""
+        """Return the content for a snapshot: what the function has written, else the restored state that it left."""
         return written or self._keyed
 
     def choose_partitions(self, written: list[bytes]) -> list[bytes]:
-        """Return what a snapshot gets: what the function has written, else what nobody has taken."""
+        """Return the content for a snapshot: what the function has written, else the restored state that it left."""
         return written or self._partitions
 
 

@@ -461,7 +461,7 @@ class LocalBackup:
             files = [] if handle is None else _list_files(handle)
             sizes = {_name_written(file, directory): file.size for file in files}
             for url, size in sizes.items():
-                # What was written is read again when it is restored.
+                # Not verified here: the copy is read when it is restored.
                 copy = self._find_copy(url, size, verify=False)
                 if copy is not None:
                     take_copy(copy, kept)

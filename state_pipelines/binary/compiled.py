@@ -53,7 +53,7 @@ class KernelFiles:
         self._base = base
         import numba  # takes a second
 
-        # Of one length, so that a file is compared with it before anything of it is unpickled.
+        # Of fixed length: the beginning of a file is compared with it before anything is unpickled.
         self._identity = hashlib.sha256(f"{_FORMAT} {numba.__version__} {stamp}".encode()).digest()
         self._locks: dict[Path, int] = {}
 

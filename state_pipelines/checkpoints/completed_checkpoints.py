@@ -164,7 +164,7 @@ class CompletedCheckpoints:
                 file for file in free if not _is_task_owned(file) and not (each.is_own and parent(file) == directory)
             )
             if each.is_own:
-                # With what attempts of tasks have left that were repeated.
+                # The directory also has files of task attempts that were repeated.
                 self._disposal.remove([directory])
             else:
                 self._disposal.remove_if_empty(directory)
@@ -290,7 +290,7 @@ class SharedFiles:
         return len(self._users)
 
     def __contains__(self, file: object) -> bool:
-        """Return whether a file is referenced, or belongs to somebody else."""
+        """Return whether a file is referenced, or belongs to a snapshot that this job does not own."""
         return file in self._users or file in self._protected
 
     @property
@@ -306,7 +306,7 @@ class SharedFiles:
             self._users.setdefault(file, set()).add(checkpoint_id)
 
     def protect(self, files: Iterable[Location]) -> None:
-        """Note files that are never released: those of a snapshot that belongs to somebody else."""
+        """Note files that are never released: those of a snapshot that this job does not own."""
         self._protected.update(files)
 
     def freeze(self, reason: str) -> None:
@@ -404,7 +404,7 @@ def recover_checkpoints(
         number = snapshot.metadata.checkpoint_id
         listed = name_files(snapshot.metadata, snapshot.location.directory, snapshot.path_mapping)
         files.register(number, listed)
-        # What an earlier run has claimed elsewhere may be needed by others there.
+        # Files that an earlier run claimed outside of the directory may be needed by other snapshots.
         files.protect(file for file in listed if not file.path.startswith(f"{directory.path}/"))
         completed.take_over(CompletedCheckpoint(number, snapshot.location, properties))
     for location, error in unreadable:

@@ -381,7 +381,7 @@ class CheckpointOptions:
 
 @dataclass(frozen=True)
 class CheckpointOption:
-    """One option of Flink.
+    """An option of Flink's configuration.
 
     Attributes:
         name: field of `CheckpointOptions`.

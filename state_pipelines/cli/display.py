@@ -97,7 +97,7 @@ def describe_published(path: str | None, *, as_json: bool) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except Exception as error:
-        # Of any class: whatever is wrong with the description, the snapshot is there.
+        # Errors of any class: the snapshot is published even when its description fails.
         if path is None:
             raise
         if click.get_current_context().meta.get("debug"):

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FieldChange:
-    """One field.
+    """The change of one field by a migration.
 
     Attributes:
         before: `name: type` in the old value; empty when the field is new.
@@ -77,7 +77,7 @@ class FieldChange:
 
 @dataclass(frozen=True)
 class MigratedState:
-    """One state that is rewritten, under another name, or dropped.
+    """A state that a migration rewrites, renames or drops.
 
     Attributes:
         operator: label.
@@ -175,7 +175,7 @@ def _find_steps(state: str, changes: Sequence[tuple[Change, Direction]]) -> list
 def _trace_state(
     before: Sequence[StateShape], after: StateShape, steps: list[Step] | None, context: PlanContext
 ) -> list[FieldChange]:
-    """By fields where all steps are on fields, else the state as a whole."""
+    """List the changes of a state: by field where all steps change fields, else of the whole state."""
     if steps is not None and all(isinstance(step, Rename | Add | Cast | Drop | Set) for step in steps):
         try:
             return trace_fields(before[0].payload, after.payload, steps, context)
@@ -204,7 +204,7 @@ def _note_step(step: Step, fields: dict[str, tuple[str | None, list[str]]]) -> N
             for before, after in names:
                 if "." in before:
                     fields[before.partition(".")[0].rstrip("[]")][1].append(f"{before} renamed to {after}")
-            # All at once: two fields may change names with each other.
+            # Renamed together: two fields may exchange their names.
             taken = {after: fields.pop(before) for before, after in names if "." not in before}
             for name, each in taken.items():
                 each[1].append("renamed")

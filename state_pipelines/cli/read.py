@@ -256,7 +256,7 @@ def _list_states(snapshot: Snapshot, *, as_json: bool) -> bool:
 
 
 def _describe_states(operator: Operator) -> Iterator[dict[str, str | None]]:
-    """One row per state and per error; a single one for an operator without states."""
+    """Return a row per state and per error; a single one for an operator without states."""
     row: dict[str, str | None] = dict.fromkeys(("operator", "name", "state", "kind", "type", "error"))
     row |= {"operator": operator.label, "name": operator.name}
     found = operator.survey()

@@ -412,7 +412,7 @@ def _show_snapshots(plan: RetentionPlan, console: Console, *, show_all: bool) ->
     if not plan.snapshots:
         console.print("no snapshots")
         return
-    # Those that go first; of the others the newest. Paths stay whole, for copying.
+    # Snapshots to delete come first, then the newest ones. Paths are not cropped, so that they can be copied.
     ordered = sorted(plan.snapshots, key=lambda each: (not each.delete, -_time(each), each.path))
     for each in ordered if show_all else ordered[:_SHOWN_SNAPSHOTS]:
         verb = "goes " if each.delete else "stays"

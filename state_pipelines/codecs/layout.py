@@ -575,19 +575,19 @@ def register_conversion(
 
 
 def find_conversion(old: tree.Serializer, new: tree.Serializer, find: FindConversion) -> Convert | None:
-    """Return the conversion that somebody registered for two serializers, or None."""
+    """Return the registered conversion between two serializers, or None."""
     conversion_of = _conversions.get((type(old), type(new)))
     return None if conversion_of is None else conversion_of(old, new, find)
 
 
 def find_class_layout(type_class: str) -> Layout | None:
-    """Return the layout that somebody registered for a class that writes itself, or that Kryo has a serializer for."""
+    """Return the registered layout of a class that writes itself, or that Kryo has a serializer for."""
     load_plugins(ENTRY_POINT_GROUP, "serializer")
     return _classes.get(type_class)
 
 
 def find_layout(serializer: tree.Serializer, derive: Derive) -> Layout | None:
-    """Return the layout that somebody registered for a serializer, or None."""
+    """Return the registered layout of a serializer, or None."""
     if isinstance(serializer, tree.ClassBound):
         # Its snapshot class is Flink's own, so plug-ins may not be loaded yet.
         return find_class_layout(serializer.type_class)

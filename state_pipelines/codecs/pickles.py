@@ -123,7 +123,7 @@ def pickle_json(value: Any) -> Json:
 def _dict_json(value: dict[Any, Any]) -> Json:
     if all(isinstance(key, str) and not key.startswith("@") for key in value):
         return {key: pickle_json(item) for key, item in value.items()}
-    # In the order of the dict, which belongs to the value in Python.
+    # In the order of the dict: in Python the order is part of the value.
     return tagged("@map", [[pickle_json(key), pickle_json(item)] for key, item in value.items()])
 
 

@@ -65,7 +65,7 @@ class ProtobufTypes:
             self._pool.AddSerializedFile(file.SerializeToString())
             self.classes |= dict(_list_classes(file))
         except TypeError as error:
-            # Also of names that are not UTF-8, which are bytes.
+            # Raised also for names that are not UTF-8, which are bytes.
             raise UsageError(
                 f"the descriptor set of Protobuf is not valid: {file.name!r}: {error}",
                 hint="Write it again with protoc",

@@ -138,7 +138,7 @@ def _extend(pojo: Pojo, name: str, classes: FieldLists, kryo_version: int) -> Po
 
 
 class _Types:
-    """From Java types to serializers, by the example of a serializer of the same job."""
+    """Derives serializers of Java types, after the example of a serializer of the same job."""
 
     def __init__(self, pojo: Pojo, classes: FieldLists, kryo_version: int) -> None:
         self.classes = classes

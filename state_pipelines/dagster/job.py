@@ -176,7 +176,7 @@ class TableSettings(dg.Model):
 
 
 class FlinkJob(dg.Model):
-    """One Flink job: the directories of its snapshots, information that they do not store, and policies.
+    """A Flink job: the directories of its snapshots, information that they do not store, and policies.
 
     A list may also be one string, such as the value of an environment variable.
     """

@@ -190,7 +190,7 @@ def list_results(job: FlinkJob, health: Health) -> Iterator[dg.AssetCheckResult]
     for spec in specify_health_checks(job):
         check = found.get(spec.name)
         if check is None:
-            # Of a job without periodic checkpoints, or of a cluster that does not answer.
+            # The job takes no periodic checkpoints, or the cluster does not answer.
             why = "The cluster does not answer." if health.report is None else "The job takes no periodic checkpoints."
             yield dg.AssetCheckResult(
                 check_name=spec.name, passed=False, severity=dg.AssetCheckSeverity.WARN, description=why
@@ -348,7 +348,7 @@ def build_job_health_sensor(job: FlinkJob) -> dg.SensorDefinition:
             summary = "; ".join(health.list_lines()[:_JOB_HEALTH_SHOWN]) or "The job is well"
             if mark == stored.get("mark") and now.timestamp() - stored.get("at", 0) < HEARTBEAT:
                 return dg.SkipReason(f"As reported before: {summary}")
-            # Only now: it reads snapshots.
+            # Measured only when due, because it reads snapshots.
             health = measure_health(job, now=now)
         except StateError as error:
             return dg.SkipReason(f"The job cannot be watched: {error}")

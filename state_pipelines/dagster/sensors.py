@@ -804,7 +804,7 @@ class _RequestTick:
         for count, file in enumerate(files):
             if count and (len(contents) >= MOST_REQUESTS_PER_TICK or time.monotonic() > deadline):
                 self.reasons.append(f"{len(files) - count} requests wait for the next tick")
-                # Those that have not been read keep their places before those that have.
+                # Files that were not read yet stay before those that were.
                 left = {each.name: self.known[each.name] for each in files[count:] if each.name in self.known}
                 self.cursor = {**left, **self.cursor}
                 break
@@ -837,7 +837,7 @@ class _RequestTick:
             self._refuse(file, error)
             return
         key, passed_over = None, ""
-        # What is in quarantine is not in the inventory.
+        # Snapshots in quarantine are not in the inventory.
         if request.snapshot is not None and request.operation is not Operation.RESTORE:
             key, passed_over = self._find(request.snapshot)
             self.keys.append(key)
@@ -918,7 +918,7 @@ class _RequestTick:
         except StateError as error:
             self._explain(file, f"waits: {error}")
         except Exception as error:
-            # Whatever it is, it concerns one file.
+            # Any error concerns one file only.
             self.context.log.exception("A request cannot be evaluated")
             self._explain(file, f"waits: {type(error).__name__}, see the log of the tick")
 

@@ -107,7 +107,7 @@ def _remove_others(location: Location, beginning: str, before: str) -> None:
             try:
                 remove_file(entry.location)
             except StorageError:
-                # It is only not needed any more; the next change tries it again.
+                # The file is just not needed any more; the next change removes it.
                 continue
 
 

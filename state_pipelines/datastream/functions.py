@@ -91,7 +91,7 @@ HISTORY_SIZE = 128
 """Values that a histogram keeps by default (`state.latency-track.history-size`)."""
 
 _QUANTILES = {"p50": 0.5, "p75": 0.75, "p95": 0.95, "p98": 0.98, "p99": 0.99, "p999": 0.999}
-"""Those that Flink's reporters show of a histogram."""
+"""Quantiles that Flink's reporters show of a histogram."""
 
 
 class Counter:
@@ -953,7 +953,7 @@ class KeyedContext:
 
 
 class KeyedTimerContext(KeyedContext):
-    """As `KeyedContext`, for an element or a timer."""
+    """The context of an element or a timer, with what `KeyedContext` has."""
 
     def time_domain(self) -> TimeDomain:
         """Return the time that the timer has waited for.

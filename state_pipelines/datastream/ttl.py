@@ -91,9 +91,9 @@ class StateTtlConfig:
         """Visibility of expired values that are still stored."""
 
         ReturnExpiredIfNotCleanedUp = 0
-        """They are returned; the next access does not find them."""
+        """Expired values are returned until they are cleaned up; the next access does not find them."""
         NeverReturnExpired = 1
-        """They are not returned."""
+        """Expired values are never returned."""
 
     class TtlTimeCharacteristic(Enum):
         """The clock of TTL."""

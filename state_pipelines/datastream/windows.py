@@ -319,7 +319,7 @@ class PassThroughWindowFunction(WindowFunction):
 
 
 class ProcessWindowFunction(Function, ABC):
-    """As `WindowFunction`, with times and state of the window."""
+    """A window function that also gets times and state of the window."""
 
     class Context(ABC):
         """The window at hand; valid during the call only."""

@@ -545,7 +545,7 @@ class FlinkCluster(Protocol):
         ...
 
     def read_checkpoint(self, job_id: str, checkpoint_id: int, *, subtasks: bool = False) -> Checkpoint:
-        """One checkpoint of the history with its tasks, and with their subtasks where asked for."""
+        """Return a checkpoint of the history with its tasks, and with their subtasks where asked for."""
         ...
 
     def read_load(self, job_id: str) -> JobLoad:

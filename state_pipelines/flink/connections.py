@@ -212,7 +212,7 @@ class CommandCluster:
         return read_statistics(self._run("read_checkpoints", {"job_id": job_id}))
 
     def read_checkpoint(self, job_id: str, checkpoint_id: int, *, subtasks: bool = False) -> Checkpoint:
-        """One checkpoint with its tasks; a command gives no subtasks."""
+        """Return a checkpoint with its tasks; a command gives no subtasks."""
         del subtasks
         return read_checkpoint(self._run("read_checkpoint", {"job_id": job_id, "checkpoint_id": checkpoint_id}), {})
 

@@ -241,7 +241,7 @@ class HttpClient:
             except ClusterError as error:
                 may_repeat = error.transient and (is_idempotent or not error.is_in_doubt)
                 if not may_repeat or attempt == ATTEMPTS:
-                    # What was repeated has one effect, but whether it had that is not known either.
+                    # A repeated request has its effect once, but it is unknown whether it had.
                     error.is_in_doubt = error.is_in_doubt and method != "GET"
                     raise
             else:

@@ -68,7 +68,7 @@ _SNAPSHOT_STATES = {
 
 
 class OperatorCluster:
-    """One job of the operator.
+    """A job that Flink's Kubernetes operator runs.
 
     Args:
         api: `kubernetes.client.CustomObjectsApi`.
@@ -305,7 +305,7 @@ class OperatorCluster:
         return self._ask_flink(job_id, lambda rest, own: rest.read_checkpoints(own))
 
     def read_checkpoint(self, job_id: str, checkpoint_id: int, *, subtasks: bool = False) -> Checkpoint:
-        """One checkpoint, of Flink itself."""
+        """Return a checkpoint from Flink's own REST endpoint."""
         return self._ask_flink(job_id, lambda rest, own: rest.read_checkpoint(own, checkpoint_id, subtasks=subtasks))
 
     def read_load(self, job_id: str) -> JobLoad:

@@ -180,7 +180,7 @@ def _read_operation(content: Mapping[str, Any]) -> tuple[TriggerStatus, dict[str
     if status == "IN_PROGRESS":
         return TriggerStatus.IN_PROGRESS, {}, ""
     operation = take(content, "operation", dict)
-    # Of `SavepointInfo`, and of `CheckpointInfo`.
+    # The names in `SavepointInfo` and in `CheckpointInfo`.
     failure = operation.get("failure-cause", operation.get("failureCause"))
     if failure is not None:
         stack = take(failure, "stack-trace", str, "") or take(failure, "class", str, "")
@@ -313,7 +313,7 @@ _VERSIONS = ("V4", "V3", "V2", "V1")
 
 _JOB_ID = "$internal.pipeline.job-id"
 _DUPLICATE = ("DuplicateJobSubmissionException", "DuplicateApplicationSubmissionException")
-# Of a gateway that has started again since (`SessionManagerImpl.getSession`).
+# Answer of a gateway that has restarted since (`SessionManagerImpl.getSession`).
 _NO_SESSION = re.compile(r"Session '[^']*' does not exist")
 _SECONDS = 300.0
 """Time in which a statement must be carried out: a planner that has just started takes long for its first one."""
@@ -341,7 +341,7 @@ class SqlGateway:
 
     @property
     def endpoint(self) -> str:
-        """Its address, without secrets."""
+        """The address of the cluster, without secrets."""
         return self._client.endpoint
 
     def read_version(self) -> str:
@@ -372,7 +372,7 @@ class SqlGateway:
                 *(each.text for each in script.definitions),
                 f"EXECUTE STATEMENT SET BEGIN\n{inserts};\nEND" if is_set else inserts,
             ]
-        # A session that nobody knows because its answer was lost ends by itself.
+        # A session whose answer was lost is unknown here; it times out.
         opened = self._client.send("POST", f"/{version}/sessions", {"properties": options}, is_idempotent=True)
         session = f"/{version}/sessions/{quote(take(opened.content, 'sessionHandle', str))}"
         try:
@@ -677,7 +677,7 @@ class RestCluster:
         return read_statistics(self._client.get(f"{_job_path(job_id)}/checkpoints"))
 
     def read_checkpoint(self, job_id: str, checkpoint_id: int, *, subtasks: bool = False) -> Checkpoint:
-        """One checkpoint of the history with its tasks, and with their subtasks where asked for."""
+        """Return a checkpoint of the history with its tasks, and with their subtasks where asked for."""
         path = f"{_job_path(job_id)}/checkpoints/details/{int(checkpoint_id)}"
         content = self._client.get(path)
         details: dict[str, Any] = {}

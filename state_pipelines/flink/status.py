@@ -400,7 +400,7 @@ class _Watcher:
             try:
                 details = self.cluster.read_checkpoint(self.job.id, each.id, subtasks=True)
             except NotFoundError:
-                # It has left the history meanwhile.
+                # The checkpoint has left Flink's history meanwhile.
                 continue
             found = [
                 SlowSubtask(
@@ -418,7 +418,7 @@ class _Watcher:
                 for subtask in task.details
             ]
             if found:
-                # Those that have not acknowledged are the slowest of all.
+                # Subtasks that have not acknowledged are the slowest of all.
                 found.sort(key=lambda sub: (sub.is_completed, -(sub.duration_ms or 0)))
                 return tuple(found[:SLOWEST])
         return ()
@@ -433,7 +433,7 @@ class _Watcher:
             try:
                 before = self._read_sizes(each)
             except NotFoundError:
-                # It has left the history meanwhile.
+                # The checkpoint has left Flink's history meanwhile.
                 continue
             hours = (alike[0].triggered - each.triggered) / timedelta(hours=1)
             return tuple(

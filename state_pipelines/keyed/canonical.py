@@ -273,7 +273,7 @@ class FramedRuns:
     held: tuple[npt.NDArray[np.uint8], ...]
 
     def select(self, rows: npt.NDArray[np.integer]) -> FramedRuns:
-        """Some of the runs, or all in another order."""
+        """Return some of the runs, or all in another order."""
         return FramedRuns(
             self.key_groups[rows],
             self.states[rows],
@@ -559,7 +559,7 @@ _ROWS = 1 << 16
 
 
 class CanonicalFile(SectionFile):
-    """One canonical stream and its handle."""
+    """A canonical stream and its handle."""
 
     format: ClassVar[FileFormat] = FileFormat.CANONICAL
     needs_layouts: ClassVar[bool] = False

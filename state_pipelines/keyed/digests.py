@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Spans = npt.NDArray[np.int64]
 
 MODULUS = 1 << 64
-"""Of sums of hashes."""
+"""Modulus of sums of hashes."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def _add_record(sums, key_group, base, key_start, key_end, value_start, value_en
 
 Hashes = npt.NDArray[np.uint64]
 Sums = dict[int, dict[str, int]]
-"""By key group and column; modulo 2**64."""
+"""Sums of hashes by key group and column, modulo 2**64."""
 
 ROWS = "# rows"
 """The name under which rows are counted; no field has such a name."""
@@ -301,7 +301,7 @@ def drop_fields(array: pa.Array, paths: Collection[str]) -> pa.Array:
 
 
 _NUMBERS = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
-"""By width in bytes."""
+"""Arrow's integer types by width in bytes."""
 
 
 @lru_cache(maxsize=512)

@@ -253,7 +253,7 @@ def read_span(stream: StateStream, header: KeyedHeader, section: Section, codec:
 
 @dataclass(frozen=True)
 class HeapFile(SectionFile):
-    """One stream of the heap backend and its handle.
+    """A stream of the heap backend and its handle.
 
     Attributes:
         blocks: cached spans and codecs of states, shared by all splits: each state and split is a scan of its own.
@@ -505,10 +505,10 @@ def check_section_starts(files: Sequence[SectionFile], prefix: int, location: Lo
 
 
 def check_first_section(file: CanonicalFile, prefix: int) -> None:
-    """Check that a section between the header and the first one that the handle names is not one of the handle's.
+    """Check that the handle does not omit the first section after the header.
 
-    `rescale` hands a file on to several subtasks, so that sections of other key groups may stand there. The other ones
-    are not looked at. (In files of the heap backend each key group has an offset.)
+    `rescale` gives one file to several subtasks, so that it may contain sections of other key groups. Later sections
+    are not checked. (In files of the heap backend each key group has an offset.)
 
     Raises:
         FormatError: it is of a key group that the handle holds, and gives no offset.

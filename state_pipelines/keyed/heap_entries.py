@@ -121,7 +121,7 @@ def _try_blocks(
             except FormatError as error:
                 return False, error.where.offset or position
             except UnsupportedError:
-                # Nothing measures this one either: it must be the last.
+                # The end of this value is unknown, too: it must be the last one.
                 return not missing, position
     return position == end, position
 

@@ -453,7 +453,7 @@ class CombinedFile(KeyedFormat):
     def split(
         self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None
     ) -> Iterator[CombinedFile]:
-        """As many parts as the file with the most parts has, each an even share of the key groups."""
+        """Return as many runs as the file with the most runs has, each an even share of the key groups."""
         groups = self._cut(key_groups)
         if not groups.number:
             return
@@ -537,7 +537,7 @@ RunFinder: TypeAlias = Callable[[Section, int], tuple[StateRun, ...]]
 
 @dataclass(frozen=True)
 class SectionFile(KeyedFormat):
-    """One stream with a section per key group, and its handle.
+    """A stream with a section per key group, and its handle.
 
     Attributes:
         stream: the stream of the handle.

@@ -58,7 +58,7 @@ class RecordRows:
     own_ends: Positions
 
     def select(self, rows: Positions) -> RecordRows:
-        """Some of the records."""
+        """Return some of the records."""
         spans = (self.own_starts[rows], self.own_ends[rows])
         return RecordRows(self.records.select(rows), self.addresses[rows], self.sizes[rows], self.keys, *spans)
 
@@ -561,7 +561,7 @@ def name_columns(wishes: Sequence[str]) -> list[str]:
     """
     taken = set(FIXED_COLUMNS)
     names = [""] * len(wishes)
-    # Those that can keep their names do.
+    # Columns that can keep their names do.
     for index in sorted(range(len(wishes)), key=lambda each: wishes[each].lower() in taken):
         name = wishes[index]
         while name.lower() in taken:

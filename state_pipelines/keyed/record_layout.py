@@ -116,7 +116,7 @@ class KeyedRecords:
         return self._at(slice(start, stop))
 
     def select(self, rows: npt.NDArray[np.integer]) -> KeyedRecords:
-        """Some of the records."""
+        """Return some of the records."""
         return self._at(rows)
 
     def _at(self, rows: slice | npt.NDArray[np.integer]) -> KeyedRecords:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 _FEW = 16
-"""Of a state of fewer parts than this a single table is much, so that its index is asked how its bytes spread."""
+"""States with fewer runs than this are split by the index of a table, since a single table is a large share of them."""
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ class KeyedTable:
         try:
             codes = hash_codes(self._layout.key_serializer, keys)
         except (UnsupportedError, UsageError):
-            # User classes, and types that Flink itself files by identity.
+            # Hashes are unknown of user classes, and of types whose hash is the identity of the Java object.
             return pa.nulls(len(keys), pa.int32())
         return pa.array(assign_key_groups(codes, self._layout.max_parallelism), pa.int32())
 

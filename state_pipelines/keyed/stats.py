@@ -253,7 +253,7 @@ SPLIT_SIZE = 32 << 20
 
 @dataclass(frozen=True)
 class HotKey:
-    """One key of an operator.
+    """A key of an operator, with its records and bytes.
 
     Attributes:
         key_group: where it is filed.
@@ -331,7 +331,7 @@ class Move:
 
 @dataclass(frozen=True)
 class KeyGroupMeasurement:
-    """Some key groups of one subtask, to be measured: one task, which any process can run.
+    """The measurement of some key groups of a subtask: a task that any process can run.
 
     Attributes:
         operator: label of the operator, for errors.

@@ -566,7 +566,7 @@ class KeptStreams:
             if content is None:
                 content = read_whole_stream(stream)
             with self._lock:
-                # At the end, where those used last are.
+                # Moved to the end, as the one used last.
                 self._contents[key] = content
                 while len(self._contents) > 1 and sum(map(len, self._contents.values())) > self._capacity:
                     del self._contents[next(iter(self._contents))]

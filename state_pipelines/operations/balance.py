@@ -59,7 +59,7 @@ class BalanceMethod(StrEnum):
     OFFSETS = "offsets"
     """Nothing but headers was read: bytes are those of the file, compressed where it is, and exact."""
     ESTIMATE = "estimate"
-    """As `OFFSETS`, with estimates for files that do not record where key groups begin."""
+    """Offsets of key groups, and estimates for files that do not record where key groups begin."""
     NONE = ""
     """Nothing was measured."""
 
@@ -120,13 +120,13 @@ class StateDistribution:
 
     @property
     def bytes(self) -> int:
-        """Of all subtasks."""
+        """Bytes of all subtasks."""
         return sum(self.loads.bytes)
 
 
 @dataclass(frozen=True)
 class StateSizes:
-    """One state over all key groups.
+    """Sizes of a state over all key groups.
 
     Attributes:
         bytes: 0 where only the bytes of all states together are known.
@@ -179,7 +179,7 @@ class HotKeyLoad:
 
 @dataclass(frozen=True)
 class OperatorBalance:
-    """One operator with keyed state.
+    """The distribution of the keyed state of an operator.
 
     Attributes:
         id: 32 hexadecimal digits.

@@ -287,7 +287,7 @@ def _refuse_neighbour(snapshot: Snapshot, path: str, files: Collection[str]) -> 
         try:
             location = open_stream(reference.handle, other.location.directory, other.path_mapping).location
         except OutOfReachError:
-            # Not below the directory of this snapshot, which is allowed.
+            # The file is outside the directory of this snapshot, which is allowed.
             continue
         if location is not None and _identify(location) in files:
             raise UsageError(
@@ -443,7 +443,7 @@ def plan_conversion(
     plan = ConversionPlan(
         snapshot, metadata, target, format, tuple(tasks), properties, tuple(notes), files, checksums or move, removal
     )
-    # What cannot be linked, or is out of reach, is refused before anything is written.
+    # Files that cannot be linked, or are out of reach, are refused before anything is written.
     for task in tasks:
         metadata = replace_keyed_state(metadata, task.operator_id, {task.subtask: None})
     plan_copies(snapshot, metadata, target, files=files)

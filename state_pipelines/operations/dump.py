@@ -535,7 +535,7 @@ def _dump_broadcast(state: OperatorBroadcastState) -> Iterator[Line]:
                 user_key = read_value(derive_layout(key, context), reader, tail=False)
                 value = read_value(derive_layout(stored, context), reader, tail=index == count - 1)
             except UnsupportedError as error:
-                # Only the serializers know where an entry ends.
+                # Only the serializers determine where an entry ends.
                 reader.position = first
                 yield line | {"entries": count - index, "value": show_bytes(reader, describe_reason(error))}
                 break

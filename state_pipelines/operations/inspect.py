@@ -325,7 +325,7 @@ def _describe_changelog(
             inlined += 1
             size += sum(len(each.change) for each in log.changes)
     for each in dict.fromkeys(streams):
-        # Its log has been read for the state, so that this is no request.
+        # The log was read for the state before: this costs no request.
         stream = replace(databases.reader.open_stream(each), holds_changes=True)
         flag = databases.reader.kept.read(stream, 0, 1)
         compressions.append("snappy" if is_compressed(flag, stream.name) else "none")
@@ -423,7 +423,7 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class StateReport:
-    """One state.
+    """Report of a state: its serializers, format and size.
 
     Attributes:
         kind: VALUE, LIST, MAP, REDUCING, AGGREGATING, TIMER, SPLIT_DISTRIBUTE, UNION, BROADCAST or RAW.
@@ -479,7 +479,7 @@ class InFlightReport:
 
 @dataclass(frozen=True)
 class OperatorReport:
-    """One operator.
+    """Report of an operator and its states.
 
     Attributes:
         id: 32 hexadecimal digits.
@@ -774,7 +774,7 @@ def _describe_state(
                 python = PythonReport(state.name, "Map<ByteArrayWrapper, BytePrimitiveArray>", None)
         case BytesState():
             stored = ""
-            # Its handles say how much it is.
+            # Its handles have the size.
             count = True
             if isinstance(state, RawKeyedState):
                 groups = [[each.start, each.end] for each in state.key_groups]

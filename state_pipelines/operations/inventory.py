@@ -177,7 +177,7 @@ _KEYED = (StateCategory.MANAGED_KEYED, StateCategory.RAW_KEYED)
 
 @dataclass(frozen=True)
 class OperatorSummary:
-    """One operator.
+    """Summary of an operator of a snapshot.
 
     Attributes:
         id: 32 hexadecimal digits.
@@ -209,7 +209,7 @@ class OperatorSummary:
 
 @dataclass(frozen=True)
 class SnapshotSummary:
-    """One snapshot.
+    """Summary of a snapshot, as the inventory keeps it.
 
     Attributes:
         path: its directory.
@@ -527,7 +527,7 @@ def find_previous(inventory: Inventory, key: str) -> SnapshotSummary | None:
     found = inventory.find(key)
     if not found or found[0].modified is None:
         raise NotFoundError(f"the inventory has no time of a snapshot {key}", hint="Materialize the inventory first")
-    # Of copies, the oldest is where the snapshot was taken.
+    # The oldest of several copies is where the snapshot was taken.
     this = found[-1]
     table = inventory.table
     older = Inventory(

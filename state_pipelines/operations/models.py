@@ -62,7 +62,7 @@ class OperationModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_nulls(cls, content: object) -> object:
-        """In YAML a name without a value has a null."""
+        """Leave out fields that are null, which a name without a value is in YAML."""
         if content is None:
             return {}
         if not isinstance(content, dict):

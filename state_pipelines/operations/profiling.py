@@ -54,7 +54,7 @@ _DEPTH = 8
 
 @dataclass(frozen=True)
 class ColumnProfile:
-    """One column, or one field of a nested column.
+    """Profile of a column, or of a field of a nested column.
 
     Attributes:
         column: dotted path, such as `value.address.zip`; `[]` for the elements of a list, `{}` for the keys and values
@@ -398,7 +398,7 @@ EVERY_STATE = ""
 
 @dataclass(frozen=True)
 class StateProfile:
-    """One state.
+    """Profile of a state.
 
     Attributes:
         name: of the state.
@@ -444,7 +444,7 @@ class StateProfile:
 
 @dataclass(frozen=True)
 class OperatorProfile:
-    """One operator.
+    """Profile of an operator.
 
     Attributes:
         id: 32 hexadecimal digits.
@@ -488,12 +488,12 @@ class Profile:
 
     @property
     def entries(self) -> int:
-        """Of all states that could be read."""
+        """Number of entries of all states that could be read."""
         return sum(state.entries or 0 for operator in self.operators for state in operator.states)
 
     @property
     def bytes(self) -> int:
-        """Of all states that could be measured."""
+        """Bytes of all states that could be measured."""
         return sum(state.bytes or 0 for operator in self.operators for state in operator.states)
 
     @property

@@ -237,7 +237,7 @@ def _plain_key(key: Any) -> str:
 
 @dataclass(frozen=True)
 class ProofCheck:
-    """One property that was judged.
+    """A property that a proof judged, with its numbers.
 
     Attributes:
         name: such as `round_trip`.
@@ -378,7 +378,7 @@ def arrange_rows(rows: Sequence[DifferingRecord]) -> tuple[tuple[str, ...], list
 
 
 def choose_examples(groups: Iterable[Sequence[DifferingRecord]]) -> tuple[DifferingRecord, ...]:
-    """At most `EXAMPLES` records, of every group in turn."""
+    """Choose at most `EXAMPLES` records, from every group in turn."""
     turns = zip_longest(*groups)
     return tuple(islice((row for turn in turns for row in turn if row is not None), EXAMPLES))
 
@@ -399,7 +399,7 @@ def _make_markdown_table(columns: Sequence[str], rows: Iterable[Iterable[str]]) 
 
 
 def combine_reports(reports: Sequence[ProofReport]) -> ProofReport:
-    """One report of several: a check holds when it holds in each."""
+    """Combine several reports: a check holds when it holds in each."""
     if len(reports) == 1:
         return reports[0]
     names = dict.fromkeys(check.name for report in reports for check in report.checks)
@@ -703,7 +703,7 @@ def _sum_buckets(sums, keys, contents):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True)
 class StateProof:
-    """One state before and after.
+    """Numbers of a state before and after.
 
     Attributes:
         operator: label of the operator.

@@ -158,7 +158,7 @@ _PATHS = ("snapshot", "target", "take", "merge", "backfill")
 
 @dataclass(frozen=True)
 class Request:
-    """One operation that somebody asks for.
+    """The operation that a request file asks for.
 
     Attributes:
         operation: the operation.

@@ -60,7 +60,7 @@ class SqlCheckReport:
 
     @property
     def verdict(self) -> Verdict:
-        """Of the whole."""
+        """Verdict on the whole query."""
         if self.comparison.verdict is not Verdict.REFUSED and (self.binding.unknown or self.binding.misfits):
             return Verdict.UNDETERMINED
         return self.comparison.verdict
@@ -92,7 +92,7 @@ class SqlCheckReport:
         )
 
     def to_json(self) -> dict[str, object]:
-        """For machines."""
+        """Return the report as values for `json.dumps`."""
         return {
             "verdict": str(self.verdict),
             "exact": self.exact,
@@ -112,7 +112,7 @@ class SqlCheckReport:
         }
 
     def to_markdown(self) -> str:
-        """For a pull request."""
+        """Return the report as Markdown for a pull request."""
         lines = [f"### State of the SQL query: {escape_markdown(describe_verdict(self))}", ""]
         if self.swaps:
             lines.append("**Silent swap**: a restore of the savepoint as it is gives no error and wrong values.")

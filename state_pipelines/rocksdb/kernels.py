@@ -195,7 +195,7 @@ def parse_entries(base, starts, entries_ends, sequence, target, key_starts, key_
             to = value + value_size
             count += 1
     if sequence >= 0:
-        # Not before, because what a key shares with the one before it may reach into the trailer.
+        # Only after the loop, because a key may share bytes of the trailer with the key before it.
         for entry in range(count):
             at = target + key_ends[entry]
             store_64(at, sequence << 8 | load_u8(at))

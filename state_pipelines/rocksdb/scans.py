@@ -83,7 +83,7 @@ class TableCache:
             if (table := self._find(file)) is not None:
                 return table
             opening = self._opening.setdefault(file, Lock())
-        # Of threads that want one table, one reads it.
+        # Of several threads that need a table, one reads it.
         with opening:
             with self._lock:
                 table = self._find(file)

@@ -683,7 +683,7 @@ def open_table(file: TableFile) -> Table:
         deletions = _read_meta(tail, block_format, metaindex[b"rocksdb.range_del"])
     check_range_deletions(len(deletions), _find_number(properties, b"rocksdb.num.range-deletions", name), name)
     tombstones = tuple(_cut_tombstones(deletions, file, sequence))
-    # It counts range tombstones too.
+    # The number includes range tombstones.
     entries = _find_number(properties, b"rocksdb.num.entries", name)
     index = _read_index(tail, block_format, properties, index_range)
     check_index_bounds(index, file)

@@ -40,7 +40,7 @@ BYTE_BUFFER_CODER = "org.apache.beam.runners.flink.translation.wrappers.streamin
 KEY_CODER = "keyCoder"
 """Component of a coder that holds the coder of keys."""
 
-# Of `TypeSerializerConfigSnapshot`, `TypeSerializerSerializationProxy`, `LegacySnapshot` and the other snapshot.
+# Versions that `TypeSerializerConfigSnapshot`, `TypeSerializerSerializationProxy` and the two snapshots of Beam write.
 ADAPTER_VERSION = 0x7A53C4F0
 PROXY_VERSION = 1
 LEGACY_VERSION = 1

@@ -241,7 +241,7 @@ def join_infos(first: StateMetaInfo, second: StateMetaInfo) -> StateMetaInfo | N
             return None
         joined.append((role, found))
     whole = replace(first, serializers=tuple(joined))
-    # In the order of the first one; all else must be equal.
+    # The options are in the order of the first one; all else must be equal.
     return whole if replace(second, serializers=whole.serializers) == whole and len(joined) == len(others) else None
 
 

@@ -325,7 +325,7 @@ class Nullable(Composite):
 
 @dataclass(frozen=True, kw_only=True)
 class PojoField:
-    """One field of a POJO.
+    """A field of a POJO.
 
     Attributes:
         name: field name (the key of the map in the snapshot).
@@ -992,12 +992,12 @@ class StateMetaInfo:
 
     @property
     def value_serializer(self) -> Serializer:
-        """Of the value; of list and map state the whole list or map; of timers and operator state the element."""
+        """Serializer of the value: of the whole list or map, of one element of timers and operator state."""
         return self._serializer(VALUE_SERIALIZER)
 
     @property
     def namespace_serializer(self) -> Serializer:
-        """Of the namespace; keyed state only."""
+        """Serializer of the namespace; keyed state only."""
         return self._serializer(NAMESPACE_SERIALIZER)
 
     @property
@@ -1007,7 +1007,7 @@ class StateMetaInfo:
 
     @property
     def element(self) -> Serializer:
-        """Of one element of a list state, a priority queue or an operator list.
+        """Serializer of one element of a list state, a priority queue or an operator list.
 
         Raises:
             UsageError: the state has no elements (value, map, broadcast).

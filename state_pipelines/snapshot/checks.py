@@ -97,7 +97,7 @@ def _find_first(column_family: ColumnFamily, low: bytes, high: bytes | None) -> 
 def _list_databases(operator: Operator) -> Iterator[tuple[object, RocksFile, KeyGroupRange]]:
     """Yield a key of the database of each handle, the opened database, and the key groups of the handle."""
     handles = {each.index: each.managed_keyed_state for each in operator.metadata.subtasks}
-    # What cannot be opened is an error elsewhere.
+    # Files that cannot be opened are reported elsewhere.
     files, _ = operator.files.survey()
     for index, file in files:
         for handle, database in _pair(handles[index], file):
@@ -373,7 +373,7 @@ def check_offsets(operator: Operator) -> None:
 
 
 def _find_states(operator: Operator) -> list[NonKeyedState]:
-    """Those that can be read; others are copied as they are, or refused elsewhere."""
+    """Find the states that can be read; others are copied as they are, or refused elsewhere."""
     return [state for state in survey_operator(operator)[0] if isinstance(state, NonKeyedState)]
 
 

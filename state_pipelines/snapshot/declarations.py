@@ -108,7 +108,7 @@ class Declarations:
 
 @dataclass(frozen=True)
 class DeclarationKind:
-    """One kind of declaration, as text.
+    """A kind of declaration, given as text.
 
     Attributes:
         name: the field of `Declarations`.

@@ -242,7 +242,7 @@ class HandleReader:
     def open_side_by_side(
         self, handles: Iterable[tuple[KeyedStateHandle | None, Serializer | None]]
     ) -> list[KeyedFile | StateError | None]:
-        """As `open_keyed` for each handle and key serializer; many at a time where the storage takes long to answer.
+        """Open many keyed files (see `open_keyed`), several at a time where the storage takes long to answer.
 
         Each subtask has a header of its own, which says what states it has, so every header is read. A file
         that cannot be opened is its error.
@@ -250,7 +250,7 @@ class HandleReader:
         return attempt_together([partial(self.open_keyed, *each) for each in handles], self.directory)
 
     def open_operators(self, handles: Iterable[OperatorStateHandle | None]) -> list[UnreadOperatorState | None]:
-        """As `open_operator` for each handle, many at a time; without those that cannot be read."""
+        """Open files of operator state (see `open_operator`), several at a time; skip those that cannot be read."""
         opened = attempt_together([partial(self.open_operator, each) for each in handles], self.directory)
         return [each for each in opened if not isinstance(each, StateError)]
 
@@ -271,7 +271,7 @@ class HandleReader:
     def open_all_raw_keyed(
         self, handles: Sequence[KeyedStateHandle | None], context: LayoutContext
     ) -> list[KeyedFile | StateError | None]:
-        """As `open_raw_keyed` for each handle, many at a time; state that cannot be read is its error."""
+        """Open files of raw keyed state (see `open_raw_keyed`), several at a time; one that fails is its error."""
         return attempt_together([partial(self.open_raw_keyed, each, context) for each in handles], self.directory)
 
     def open_raw_bytes(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedSubtaskState:
@@ -335,7 +335,7 @@ class HandleReader:
         # Of thousands of handles, few have the name of another one and need their location.
         for handle in (each for same in named.values() if len(same) > 1 for each in same):
             with suppress(StateError):
-                # What cannot be located is an error of its own when it is read.
+                # A handle that cannot be located is reported when it is read.
                 found.setdefault(_identify(self.open_stream(handle.delegate)), []).append(handle)
         return {key: _join_states(handles) for key, handles in found.items() if len(handles) > 1}
 

@@ -157,7 +157,7 @@ def _make_statistics(groups: npt.NDArray[np.int64], size: int) -> StateStatistic
 
 def group_by_file(states: Sequence[KeyedState]) -> list[list[tuple[KeyedSubtaskState, KeyedState]]]:
     """Group states of one operator by file: for each file, the subtask states that it holds, with their states."""
-    # By identity: files have no cheaper one.
+    # Grouped by object identity, which is the cheapest.
     files: dict[int, list[tuple[KeyedSubtaskState, KeyedState]]] = {}
     for state in states:
         for subtask_state in state.subtask_states:

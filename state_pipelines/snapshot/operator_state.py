@@ -275,7 +275,7 @@ class NonKeyedTable(ABC):
     context: LayoutContext
 
     def __getstate__(self) -> dict[str, object]:
-        # What is derived from the fields is derived again elsewhere.
+        # Cached values are not pickled; they are derived again in the other process.
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property

@@ -44,7 +44,7 @@ _HIDDEN = re.compile(
     "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     "\U000f0000-\U0010ffff]"
 )
-# Those of them that are ASCII, which takes a fifth of the time.
+# Only the ASCII characters among them, which takes a fifth of the time.
 _HIDDEN_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
 # Invisible characters that writing needs: joiners inside words of scripts from Arabic to Mongolian and between emoji,
 # and one selector after a symbol.

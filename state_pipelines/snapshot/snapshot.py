@@ -325,7 +325,7 @@ def choose_states(
 
 
 class Operator(OperatorFiles):
-    """One operator of a snapshot."""
+    """An operator of a snapshot."""
 
     def __repr__(self) -> str:
         return f"<Operator {self._describe()}>"
@@ -339,7 +339,7 @@ class Operator(OperatorFiles):
         return make_html_table(self._describe(), head, (row[: len(head)] for row in rows), len(rows))
 
     def _describe(self) -> str:
-        """One line; nothing is read."""
+        """Describe in one line; reads nothing."""
         name = f" ({self.name})" if self.name and self.name != self.label else ""
         return f"{self.label}{name}, parallelism {self.parallelism} of {self.max_parallelism}"
 
@@ -540,7 +540,7 @@ class Snapshot(SnapshotFiles):
         return make_html_table(self._describe(), head, rows, len(self.operators))
 
     def _describe(self) -> str:
-        """One line; nothing is read."""
+        """Describe in one line; reads nothing."""
         number = f" {self.checkpoint_id}" if self.checkpoint_id >= 0 else ""
         counts = f"{format_count(len(self.operators), 'operator')}, {format_bytes(self.file_size)}"
         return f"{self.kind}{number}, {counts}, {self.path}"

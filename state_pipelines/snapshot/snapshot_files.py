@@ -200,7 +200,7 @@ _OWNED = (
 )
 
 Owners = dict[bytes, tuple[str, bytes]]
-"""By operator id a file of its state that another operator, or another database of its own, has, and whose."""
+"""By operator id, a file of its state that another operator or database uses too, and the name of that one."""
 
 
 def find_shared_files(metadata: CheckpointMetadata) -> Owners:
@@ -612,7 +612,7 @@ class KeyedFiles:
         return self._complete
 
     def find_unread(self) -> Mapping[int, UnreadState]:
-        """By index of the subtask the raw keyed state that is not timers, or timers that are not read.
+        """Find raw keyed state that is not timers, or timers that are not read, by index of the subtask.
 
         Raises:
             StateError: a handle cannot be read, timers are damaged, or a key group is held by several subtasks.

@@ -305,7 +305,7 @@ _MARKED = 2
 
 
 class State(ABC):
-    """One state of an operator.
+    """A state of an operator.
 
     Attributes:
         operator: the operator.
@@ -330,7 +330,7 @@ class State(ABC):
         return make_html_table(caption, ("column", "type"), rows, len(rows))
 
     def _describe(self) -> str:
-        """One line; only headers of files are read, which is done when there is a state."""
+        """Describe in one line; reads nothing more, as the headers of files were read before."""
         return f"{self.name} of {self.operator.label}, {format_count(len(self.subtask_states), 'subtask')}"
 
     @property

@@ -158,13 +158,13 @@ _ANALYSIS = frozenset(
     f"org.apache.spark.sql.catalyst.analysis.Unresolved{name}"
     for name in ("Attribute", "Function", "Star", "ExtractValue", "Alias")
 )
-"""Nodes of the package `analysis` that stand in expressions over a row; others become relations or any function."""
+"""Nodes of the package `analysis` that may occur in expressions over a row; others become relations or any function."""
 
 _SESSION_NAMES = frozenset({("current_user",), ("session_user",), ("user",)})
 """Names that are functions of the session where the row has no such column (`LiteralFunctionResolution`)."""
 
 _TIME_NAMES = frozenset({("current_date",), ("current_time",), ("current_timestamp",), ("localtimestamp",)})
-"""Those that say the time, which is allowed."""
+"""Functions that return the current time, which are allowed."""
 
 _ATTRIBUTE = "org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute"
 _FUNCTION = "org.apache.spark.sql.catalyst.analysis.UnresolvedFunction"

@@ -35,7 +35,7 @@ class OwnFunction(StrEnum):
     COLUMN = "column"
     LITERAL = "literal"
     CHOOSE = "choose"
-    """Of `CASE`: conditions and values by turns, then the value if no condition is true."""
+    """`CASE`: conditions and values by turns, then the value if no condition is true."""
     REQUIRE = "require"
     """The operand; null is an error, under the conditions that follow."""
     TRUNCATE = "truncate"
@@ -63,7 +63,7 @@ def remainder(left: Any, right: Any) -> Any:
     kind = left.type
     values = _to_numpy(divisor, null=1)
     if pa.types.is_integer(kind):
-        # Of the smallest number and -1, C leaves the result open.
+        # C leaves the remainder of the smallest number and -1 undefined.
         values = np.where(values == -1, values.dtype.type(1), values)
     with np.errstate(invalid="ignore"):
         found = np.fmod(_to_numpy(left), values)
@@ -292,7 +292,7 @@ class ArrowExpression:
         return own.union(*(each.columns for each in self.arguments))
 
     def evaluate(self, columns: Mapping[str, pa.Array], present: pa.BooleanArray) -> pa.Array:
-        """Its values.
+        """Compute the values of the expression.
 
         Args:
             columns: by name, arrays of n values.
@@ -345,7 +345,7 @@ def _compute(expression: ArrowExpression, rows: _Rows) -> Any:
             return found
     first, *rest = expression.arguments
     if expression.function in ("divide", OwnFunction.DIVIDE_WHOLE, OwnFunction.REMAINDER):
-        # Of a division Spark evaluates the divisor first.
+        # Spark evaluates the divisor of a division first.
         divisor = _compute(rest[0], rows)
         found = [_compute_guarded(first, rows, pc.is_valid(divisor) if first.may_fail else None), divisor]
     else:
@@ -443,7 +443,7 @@ def translate_expression(expression: Any, present: str) -> ArrowExpression | Non
     while _name(expression) == "Alias":
         expression = expression.child()
     found = _translate(expression, present)
-    # What has become a literal has none.
+    # An expression that became a literal has no columns.
     return None if found is None or present in found.columns or not found.columns else found
 
 
@@ -625,7 +625,7 @@ def list_sequence(sequence: Any) -> list[Any]:
 
 def make_inputs(spark: SparkSession, schema: StructType) -> DataFrame:
     """No rows of a schema, for SQL that `translate_column` takes."""
-    # Of a frame that is known to be empty Spark makes another plan.
+    # Not an empty frame, for which Spark makes another plan.
     return spark.range(0).mapInArrow(_pass, schema)
 
 

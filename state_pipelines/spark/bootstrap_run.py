@@ -447,7 +447,7 @@ def _select_old(operator: Operator, name: str, index: int, rows: DataFrame) -> D
 
 
 def _combine(rows: DataFrame, states: Mapping[str, Aggregate]) -> DataFrame:
-    """One row per key.
+    """Combine the rows of each key to one.
 
     Raises:
         UsageError: an aggregate cannot be understood, or its type is not that of its values.

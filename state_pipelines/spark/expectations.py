@@ -256,7 +256,7 @@ def make_expectation(wanted: RowExpectation) -> Expectation:
         key: _name_flat(value) if key.lower().startswith("column") else value for key, value in wanted.arguments
     }
     if (condition := _find_sql(wanted)) is not None:
-        # What Great Expectations makes of a text, with a warning that texts are deprecated.
+        # Great Expectations converts a text to this class, and warns that texts are deprecated.
         from great_expectations.expectations.row_conditions import PassThroughCondition
 
         arguments[_CONDITION] = PassThroughCondition(pass_through_filter=condition)

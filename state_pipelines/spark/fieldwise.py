@@ -118,7 +118,7 @@ def is_gathering(flow: Flow) -> bool:
 def find_gathered(
     spark: SparkSession, flow: Apply, keys: Mapping[str, DataType], layouts: LayoutContext
 ) -> GatheredList | None:
-    """The value of each list; None when Arrow does not compute it.
+    """Return how Arrow computes the value that each list state becomes; None when Arrow cannot.
 
     Args:
         spark: the session.
@@ -175,7 +175,7 @@ def list_fields(shape: StateShape, layouts: LayoutContext) -> dict[str, pa.DataT
 
 @dataclass(frozen=True)
 class FieldStage:
-    """One stage, without the fields that nothing computed comes from.
+    """A stage of a flow, without the fields that nothing computed comes from.
 
     Attributes:
         columns: name, SQL and type of each field that is left.
@@ -522,7 +522,7 @@ Result = TypeVar("Result", covariant=True)
 
 @dataclass(frozen=True)
 class MigratedRows:
-    """Some rows of a state.
+    """Rows of a state that were migrated together.
 
     Attributes:
         stored: as they are read: key group, key as bytes, `list_index`, `ttl_last_access`; of the payload what is

@@ -223,7 +223,7 @@ BYTES = hidden("bytes_of_keys")
 def group_rows(
     frame: DataFrame, keys: Sequence[str], shape: StateShape, layouts: LayoutContext, aggregates: Sequence[Column] = ()
 ) -> DataFrame:
-    """One row per key, with the columns of the keys and those of aggregates.
+    """Group rows by key: one row per key, with the columns of the keys and those of aggregates.
 
     Args:
         frame: the rows.
@@ -410,7 +410,7 @@ def leave_out_sessions(
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage over a frame.
+    """A stage of a flow, applied to a frame.
 
     Attributes:
         frame: the rows before.
@@ -815,7 +815,7 @@ class Stage:
         return unfit.orderBy(*(F.col(each) for each in keys), hidden("order")).select(*shown)
 
     def hash_new_keys(self, stage: flows.Rekey) -> DataFrame:
-        """One column: a hash of the bytes of the new key of each row, as canonical savepoints hold them."""
+        """Compute a column: the hash of the bytes of each new key, as canonical savepoints have them."""
         frame = self._change_keys(stage)
         serializers = dict(
             zip(map(hidden, KEYS), (self.after.key, self.after.namespace, self.after.map_key), strict=True)

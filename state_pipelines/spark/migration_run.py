@@ -168,7 +168,7 @@ class MigrationResult:
 
 @dataclass
 class _Work:
-    """One operator while it is migrated.
+    """An operator while it is migrated.
 
     Attributes:
         plan: of its keyed states.

@@ -108,7 +108,7 @@ COMPARED = (ROW_COUNTS, KEY_SETS, ROUND_TRIP, READ_BACK)
 
 @dataclass(frozen=True)
 class GroupResult:
-    """One comparison in one group.
+    """The result of one comparison in one group.
 
     Attributes:
         state: its name.
@@ -150,7 +150,7 @@ def _to_text(name: str, side: Mapping[str, int] | None, word: str) -> str:
     if side is None:
         return "none"
     if name not in side:
-        # Never equal to the other side.
+        # A text that never equals a value of the other side.
         return f"not there {word}"
     return str(side[name]) if name == ROWS else f"{side[name]:016x}"
 
@@ -181,7 +181,7 @@ def make_check(
     description: str,
     notes: Sequence[str] = (),
 ) -> ProofCheck:
-    """One check of `COMPARED`.
+    """Make a check of `COMPARED`.
 
     Args:
         name: of the check.
@@ -399,7 +399,7 @@ def _make_row(
     shown = {name: found[0] if len(found) == 1 else found for name, found in values.items()}
     absent = tuple(name for name in sides if not texts[name])
     if EXPECTED not in sides:
-        # What comes back is expected to be what was there.
+        # The rows that come back must equal the old rows.
         shown |= {EXPECTED: shown[BEFORE]} if BEFORE in shown else {}
         absent += () if BEFORE in shown else (EXPECTED,)
     note = f"the key occurs several times: {', '.join(several)}" if several else ""
@@ -836,7 +836,7 @@ class _Prover:
             old = self.states.spread(name, back.shape, old)
             is_timer = back.shape.kind == StateKind.TIMER
             names = {DIGEST_KEYS if is_timer else ROWS: f"{'timers' if is_timer else 'records'} of {back.old}"}
-            # What one side does not have is not the same.
+            # Values that one side lacks count as different.
             names |= name_values(columns) | name_values(came)
             for group in sorted({*old, *sums}):
                 values = {ROUND_TRIP: compare_sums(names, old.get(group), sums.get(group))}

@@ -173,7 +173,7 @@ class Digested:
 
 
 def combine(found: Iterable[Digested]) -> Digested:
-    """Of several groups together; one is held at a time."""
+    """Combine the results of several groups, of which one is in memory at a time."""
     total = Digested()
     for each in found:
         total.add(each)
@@ -684,7 +684,7 @@ def _find_distinct(shapes: Mapping[str, StateShape]) -> Iterator[tuple[str, str]
 
 
 def _count_unlike(states: _States, name: str, view: str) -> dict[str, int]:
-    """By BIGINT field of the accumulators, the number of keys where it is not the number of distinct values."""
+    """Count, by BIGINT field of the accumulators, the keys where it is not the number of distinct values."""
     frame, found = _join_distinct(states, name, view)
     sums = [F.sum(F.when(_differs(each), 1).otherwise(0)).alias(f"{index}") for index, each in enumerate(found)]
     row = frame.agg(F.count("*"), *sums).collect()[0] if found else (0,)

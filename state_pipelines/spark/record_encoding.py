@@ -236,7 +236,7 @@ class RowsRewriter:
         self._rewrite = rewrite
         self._table = KeyedTable(rewrite.layout, rewrite.rows.options)
         self._digest = WrittenDigest(rewrite.digests)
-        # Of lists a record has several rows.
+        # A record of a list state has several rows.
         flow = rewrite.rows.flow
         self._has_lists = StateKind.LIST in (flow.before.kind, flow.after.kind)
 
@@ -357,7 +357,7 @@ class StateEncoding:
         return PlannedRewrite(self.fieldwise.state, rewrite, pack)
 
     def _encode_frame(self) -> EncodedState:
-        """By way of Spark."""
+        """Encode rows that Spark computes."""
         flow, layouts, operator = self.plan.changed[self.name], self.plan.row_layouts, self.reader.operator
         kept = None if self.trip is None else next((each for each in self.trip.returns if each.kept), None)
         runner = FlowRunner(self.reader, layouts, stored=kept is not None)
@@ -414,7 +414,7 @@ class StateEncoding:
             return rows, None, lambda written: EncodedState(written.spills, None)
         columns = choose_row_columns(flow.after, operator, layouts)
         old, source, carried = None, "", dict[str, str]()
-        # There is one at most, of the only state that is read.
+        # There is at most one, because one state is read.
         back = next(iter(self.trip.returns), None)
         if back is not None and compares_bytes(self.plan.changed[self.name], back, self.plan):
             source, whole = back.old, choose_old(operator, back, layouts)

@@ -328,7 +328,7 @@ if [ "$1 $2" = "-m pyspark.daemon" ]; then
 fi
 exec {python} "$@"
 """
-# Not with `-m`: planners are not given the path of a package that is not installed.
+# Not with `-m`: Spark's planner processes do not get the path of a package that is not installed.
 _DAEMON = "import sys; sys.path.append({root!r}); from state_pipelines.spark.daemon import main; main()"
 
 
@@ -697,7 +697,7 @@ class RowsReader(DataSourceReader):
     """Reads two parts."""
 
     def partitions(self) -> list[InputPartition]:
-        """One per part."""
+        """Return one partition per part."""
         return [InputPartition(0), InputPartition(1)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

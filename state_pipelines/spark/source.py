@@ -108,7 +108,7 @@ class StateReader(DataSourceReader):
         return self.__dict__ | {"_found": None}
 
     def partitions(self) -> list[InputPartition]:
-        """One per run of key groups, or some subtasks, of about `splitSize` bytes."""
+        """Return one partition per run of key groups, or some subtasks, of about `splitSize` bytes."""
         options = StateOptions.parse(self._options)
         use_options(self._options)
         state = self._found or find_state(open_options(self._options), options)
@@ -183,7 +183,7 @@ IN_FLIGHT = 16
 
 @dataclass(frozen=True)
 class SnapshotSplit(InputPartition):
-    """Some snapshots."""
+    """Snapshots that one task lists."""
 
     paths: tuple[str, ...]
 

@@ -192,7 +192,7 @@ def choose_whole(state: KeyedState, table: TableOptions) -> StateOptions:
 
 @dataclass(frozen=True)
 class KeyedSplit(InputPartition):
-    """Some key groups of one subtask, or records of one key group; all that a task needs.
+    """Key groups of a subtask, or records of one key group: all that a task needs to read them.
 
     Attributes:
         subtask_state: the subtask's file, or only some key groups of it, or a span of one.
@@ -224,7 +224,7 @@ class KeyedSplit(InputPartition):
 
 @dataclass(frozen=True)
 class OperatorSplit(InputPartition):
-    """Some key groups of one subtask, all states of them.
+    """Key groups of a subtask, with all their states.
 
     Attributes:
         subtask: its index.
@@ -373,7 +373,7 @@ def find_state(snapshot: Snapshot, options: StateOptions) -> State | Operator:
 
 
 def split_unreadable(found: State | Operator, options: StateOptions) -> Iterator[UnreadableSplit]:
-    """One split for each file that cannot be opened and may hold wanted rows."""
+    """Return a split for each file that cannot be opened and may hold wanted rows."""
     match found:
         case Operator():
             errors = find_failures(found, None, _narrow_to_key(found, options))
@@ -523,7 +523,7 @@ class FoundRows:
     examples: tuple[dict[str, object], ...]
 
     def to_json(self) -> dict[str, object]:
-        """For machines."""
+        """Return the value for `json.dumps`."""
         return {
             "path": self.path,
             "operator": self.operator,

@@ -208,7 +208,7 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task[Result]], what: str) -> 
 
 
 class StateSplit(Protocol):
-    """Some rows of a state."""
+    """Rows of a state that one task reads."""
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The batches, in the types of Spark."""

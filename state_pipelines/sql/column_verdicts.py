@@ -63,7 +63,7 @@ def compare_rows(
         if len(found) == len(rows):
             source: PlannedRow | None = found[number]
         else:
-            # One layout has the row alone, the other one a key of it too, which is computed from the row.
+            # One layout has the row alone; the other one also has a key, which is computed from the row.
             source = found[-1] if found else None
         if source is None:
             continue

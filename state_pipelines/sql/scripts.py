@@ -42,7 +42,7 @@ class Statement:
 
     @property
     def word(self) -> str:
-        """Its first word, in capitals."""
+        """The first word of the statement, in capitals."""
         return self.text.split(None, 1)[0].upper() if self.text else ""
 
 

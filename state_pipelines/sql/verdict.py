@@ -221,7 +221,7 @@ class PlanComparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Of the whole."""
+        """Verdict on the whole."""
         found = [each.verdict for each in self.operators]
         worst = find_worst([*found, Verdict.UNDETERMINED] if self.ties else found)
         loses = worst in (Verdict.CARRIED, Verdict.COMPUTED) and Verdict.DROPPED in found

@@ -64,7 +64,7 @@ class _Bounded:
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[attr-defined]
-        # Of every anchor the depth of what it names; 0 until that is complete.
+        # Depth of the node that each anchor names; 0 until the node is complete.
         heights: dict[str | None, int] = self.__dict__.setdefault("_heights", {})
         # And how many values it holds, those that aliases repeat included.
         sizes: dict[str | None, int] = self.__dict__.setdefault("_sizes", {})

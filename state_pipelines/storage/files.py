@@ -384,7 +384,7 @@ def _read_beginning(location: Location, size: int) -> bytes:
     try:
         return bytes(location.filesystem.cat_file(location.path, start=0, end=size))
     except client_errors() as error:
-        # Nothing begins at the first byte of an empty object.
+        # An empty object has no first byte, which the storage reports as an error.
         if find_status(error) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and not location.filesystem.size(
             location.path
         ):

@@ -403,7 +403,7 @@ def scan_ahead(
     pool = _start_threads(count + 1)
     try:
         while True:
-            # With the one whose turn it is.
+            # Including the item whose turn it is.
             for item in islice(rest, count + 1 - len(begun)):
                 results = scan(item)
                 begun.append((item, results, pool.submit(next, results, _END)))
@@ -615,7 +615,7 @@ def _link(path: Path, target: Path) -> None:
         except FileExistsError:
             raise
         except OSError:
-            # It is on another disk. The copy gets its name when it is complete.
+            # The target is on another disk: copy there, and rename when complete.
             partial = target.with_name(f"{target.name}.{uuid4().hex}{_PARTIAL}")
             shutil.copyfile(path, partial)
             partial.replace(target)

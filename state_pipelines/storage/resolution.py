@@ -720,7 +720,8 @@ def locate_named(path: str, directory: Location, path_mapping: PathMapping, *, r
     """
     try:
         if "\0" in path or not path or not _is_encodable(path, directory) or (not relative and "::" in path):
-            # No file system takes the first ones; fsspec would take the last for a chain of file systems.
+            # No file system takes empty paths, NUL, or characters without an encoding; fsspec reads `::` as a chain of
+            # file systems.
             raise _Malformed
         location = _find_file(path, directory, path_mapping, relative=relative)
         if is_local(location):
@@ -879,7 +880,7 @@ def _follow_roots(path_mapping: PathMapping) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _follow(root: str) -> str:
-    # As `resolve` understands it, with `~`.
+    # Expands `~`, as `resolve` does.
     return resolve_directory(str(LocalFileSystem._strip_protocol(root)))
 
 

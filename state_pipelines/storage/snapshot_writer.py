@@ -334,7 +334,7 @@ def is_removed(directory: Location) -> bool:
     """
     metadata = join(directory, METADATA_FILE)
     if not exists(metadata):
-        # One that is not published yet is read for its proof.
+        # A snapshot that is not published yet is read for its proof only.
         return not exists(join(directory, f"{METADATA_FILE}.pending"))
     if not _is_just_replaced(directory):
         return False
@@ -363,7 +363,7 @@ _LOCK = ".lock"
 """File that the process locks to which a directory belongs; the lock ends with the process, however that ends."""
 
 _PENDING_LOCK = ".lock.pending"
-"""Its name before it is locked."""
+"""Name of the lock file before it is locked."""
 
 _UNLOCKED_SECONDS = 3600
 """Age from which a directory without a lock, and without other files, counts as left over."""
@@ -404,10 +404,10 @@ def _remove(directory: Path) -> None:
 
 def _remove_abandoned(parent: Path) -> None:
     for directory in parent.glob(f"{_PREFIX}*"):
-        # Those of other users stay, and those of processes that run.
+        # Directories of other users and of running processes stay.
         with suppress(OSError):
             if not (directory / _LOCK).exists():
-                # Its process was killed before it had a lock, or is about to make one.
+                # The process was killed before it had a lock, or is about to create one.
                 if time.time() - directory.stat().st_mtime > _UNLOCKED_SECONDS:
                     (directory / _PENDING_LOCK).unlink(missing_ok=True)
                     directory.rmdir()
@@ -515,7 +515,7 @@ def link_file(source: Location, target: Location) -> None:
         with open_file(source) as file:
             wanted = os.fstat(file.fileno())
             try:
-                # Not by the given name: the link itself would get the second one.
+                # Not by the given path, which may be a symbolic link: the link itself would get the second name.
                 os.link(find_path(file.fileno(), source.path), target.path, follow_symlinks=False)
             except FileExistsError:
                 raise TargetExistsError("a file of this name exists already", where=Where(file=str(target))) from None
@@ -684,7 +684,7 @@ class SnapshotWriter:
             self._marked = True
             self._refuse_published()
         except BaseException as error:
-            # Also an interrupt: the block, which would remove the directory, has not begun.
+            # Also on an interrupt: the `with` block, which would remove the directory, has not begun.
             if self._taken:
                 self.__exit__(type(error), error, error.__traceback__)
             raise
@@ -705,11 +705,11 @@ class SnapshotWriter:
         except MissingFileError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-            # Gone because another writer has published; or the storage has lost it, and nobody else is here.
+            # Another writer has published and removed it, or the storage has lost it and there is no other writer.
             self._refuse_published()
             return
         if token != self._token:
-            # What is there is not ours to remove.
+            # The files there belong to another writer and stay.
             self._taken = False
             if len(token) < len(self._token):
                 raise StorageError(
@@ -827,7 +827,7 @@ class SnapshotWriter:
             return
         for name in unlisted:
             remove_file(self.locate(name))
-        # By this file, the rest is recognized.
+        # Retention recognizes the rest by this file.
         replace_file(self._pending, self._token)
         raise StorageError(
             "the storage does not list all that was written, so that some of it may stay",

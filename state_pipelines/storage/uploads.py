@@ -242,7 +242,7 @@ def copy_blob(source: Location, target: Location) -> None:
         except ResourceExistsError as error:
             if getattr(error, "error_code", None) != "PendingCopyOperation":
                 raise
-            # An attempt whose response was lost has started it.
+            # An earlier attempt, whose response was lost, has started the copy.
             status, reason = "pending", None
         # Inside one account it is mostly done by now, but need not be.
         while status == "pending":
@@ -371,7 +371,7 @@ _MANY_PARTS = 5000
 
 @dataclass(frozen=True)
 class Part:
-    """One part of an upload.
+    """A part of an upload.
 
     Attributes:
         ranges: its content; bytes stand for themselves.

@@ -130,7 +130,7 @@ class SavepointPolicy(OperationModel):
 
     @property
     def rules(self) -> tuple[SavepointRule, ...]:
-        """One rule per format."""
+        """The rules of the policy, one per format."""
         found = ((SavepointFormat.CANONICAL, self.canonical), (SavepointFormat.NATIVE, self.native))
         return tuple(SavepointRule(name, each.every, each.keep or _KEPT[each.every]) for name, each in found if each)
 
@@ -436,7 +436,7 @@ def take_savepoint(
 
 @dataclass(frozen=True)
 class _Taking:
-    """One savepoint, under the lease of the savepoints of a job."""
+    """A savepoint that is being taken, under the lease of the savepoints of a job."""
 
     job: SavepointJob
     records: SavepointRecords

@@ -214,7 +214,7 @@ def _make_change(
     # A migration and a rescaling write the canonical format, too.
     is_converted = _needs_conversion(request, snapshot) and max_parallelism is None and not revisions
     if is_converted:
-        # What no format can take is found out before the job is stopped.
+        # State that no format can hold is found before the job is stopped.
         plan_conversion(snapshot, join(resolve(request.results), "planned"), Format.CANONICAL)
     kinds = (
         (Need.UNDETERMINED, verdict is CheckVerdict.TO_BE_DETERMINED),

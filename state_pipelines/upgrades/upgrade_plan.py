@@ -74,7 +74,7 @@ class DownTime:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The whole down time in seconds."""
         return self.savepoint + self.change + self.start
 
     def to_json(self) -> dict[str, object]:
@@ -547,7 +547,7 @@ def _list_completed(cluster: FlinkCluster, job: str, *, is_savepoint: bool) -> I
 
 
 def _open_all(request: UpgradeRequest, found: Iterator[Checkpoint]) -> Iterator[tuple[Checkpoint, Snapshot]]:
-    """Those that can be opened from here; a savepoint counts only below the directory of savepoints."""
+    """Open the snapshots that can be read from here; a savepoint counts only below the directory of savepoints."""
     directory = map_from_cluster(request, request.settings.savepoints).rstrip("/")
     for each in found:
         here = map_from_cluster(request, each.path)

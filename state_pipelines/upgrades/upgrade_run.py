@@ -71,7 +71,7 @@ FORWARD = (Step.STOP, Step.CHECK, Step.CHANGE, Step.START, Step.WATCH)
 
 
 class UndecidedError(StateError):
-    """It cannot be seen from here what runs: the cluster or the storage of the record cannot be reached."""
+    """Raised when it is unknown what runs: the cluster or the storage of the record cannot be reached."""
 
 
 class _NotStoppedError(StateError):
@@ -172,9 +172,9 @@ class UpgradeRun:
                 if not self.record.get(step):
                     self._decide(UpgradeOutcome.NOT_STOPPED, reason)
                     return
-                # Without an answer nobody knows whether the job will stop.
+                # Without an answer it is unknown whether the job will stop.
                 raise UndecidedError(f"the savepoint cannot be followed: {reason}") from error
-            # The job is down: whatever is wrong, the old program must run again.
+            # The job is down: after any error, the old program must run again.
             self._report(f"{step} failed: {reason}")
             self._note(Step.BACK, failed=str(step), reason=reason)
 
@@ -524,7 +524,7 @@ class UpgradeRun:
         try:
             return self._ask(lambda: self._old.read_checkpoints(job), f"job {job} runs").completed > 0
         except NotFoundError:
-            # It takes no checkpoints, or its cluster knows no more than its status yet.
+            # The job takes no checkpoints, or the cluster has only its status yet.
             return False
 
     def _end(self, cluster: FlinkCluster, job: str) -> None:

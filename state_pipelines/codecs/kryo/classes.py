@@ -261,7 +261,7 @@ class ClassKind(StrEnum):
     """Kind of a declared class, as a field list has it before the name."""
 
     ABSTRACT_ENUM = "abstract enum"
-    """Its constants have bodies."""
+    """An enum whose constants have bodies."""
     CLASS = "class"
     FINAL = "final"
     RECORD = "record"

@@ -83,7 +83,7 @@ class GraphReader:
         self.class_name: str | None = None
         self.names: list[str] = []
         self.objects: list[object] = []
-        # Of each object: its values when each reference is a copy, and its levels.
+        # For each object: how many values it has when references are expanded, and how many levels.
         self.sizes: list[tuple[int, int]] = []
         self.budget = ExpansionBudget(reader.remaining, reader.name, reader.position)
         self.spend = self.budget.spend

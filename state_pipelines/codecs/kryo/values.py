@@ -176,7 +176,7 @@ def _write_big_integer(writer: Writer, value: object, _: Version) -> None:
 
 def _read_big_decimal(reader: Reader, version: Version) -> Decimal:
     unscaled = _read_big_integer(reader, version)
-    # Not by way of text: Python limits the digits of that.
+    # Not through text, of which Python limits the digits.
     sign, digits, _ = Decimal(unscaled).as_tuple()
     return Decimal((sign, digits, -classes.read_int(reader)))
 

@@ -711,7 +711,7 @@ def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
         try:
             take_checkpoints(job, spark, taken.append)
         except Exception:
-            # Those of the batches before are complete.
+            # Checkpoints of earlier batches are complete.
             yield from _report(job, taken)
             raise
         if not taken:

@@ -179,7 +179,7 @@ def _read_metadata_change(reader: Reader) -> MetadataChange:
             end, reader.position = reader.position, start
             ttl_config = reader.take(end - start)
         if reader.bool():
-            # Its length is the rest that the later fields leave.
+            # Its length is what the later fields leave of the rest.
             default_value = reader.take(reader.remaining - _TAIL)
     state_id = reader.u16()
     if (code := reader.u8()) != _TYPE_CODES.get(info.backend_type):
@@ -416,7 +416,7 @@ def read_groups(ahead: Lookahead, data: ChangeData, offset: int) -> Iterator[Pos
         rows = np.zeros((min(left, len(held) // 8), COUNT + 1), np.int64)
         found, after = find_groups(held.ctypes.data, len(held), position, rows)
         if not found:
-            # It reaches beyond the window, or it is wrong.
+            # The change reaches beyond the window, or its length is wrong.
             count = _read_count(ahead, data, position, 4)
             if position + 8 > data.size:
                 raise misfit(data.stream.name, position)
@@ -450,7 +450,7 @@ def _skip(ahead: Lookahead, data: ChangeData, position: int, count: int) -> int:
         count -= skipped
         position += after
         if count and not skipped:
-            # It reaches beyond the window, or it is wrong.
+            # The change reaches beyond the window, or its length is wrong.
             size = _read_i32(ahead, position)
             if size < _SMALLEST or len(ahead.take(position, 4 + size)) < 4 + size:
                 raise misfit(data.stream.name, position)
@@ -569,7 +569,7 @@ _LENGTH = 4
 
 @dataclass(frozen=True)
 class ChangeSet:
-    """One change set.
+    """A change set: the logged changes of one flush.
 
     Attributes:
         stream: stream that holds it.
@@ -622,7 +622,7 @@ class Changes:
         return len(self.starts)
 
     def select(self, rows: npt.NDArray[np.generic]) -> Changes:
-        """Some of the changes, by number or by mask."""
+        """Return some of the changes, by number or by mask."""
         return Changes(
             self.data, self.starts[rows], self.ends[rows], self.key_groups[rows], self.sets[rows], self.positions[rows]
         )

@@ -212,7 +212,7 @@ def find_key_serializer(
                 if (trial := _try(_read_entries(files), context, serializer, origin)) is not None:
                     trials.append(trial)
         if trials or tier:
-            # What subtasks and timers say is final, whether it fits or not.
+            # Subtasks and timers decide alone, whether the candidate fits or not.
             break
     proven = [trial for trial in trials if trial.is_proven(context.max_parallelism)]
     if not known and not proven:

@@ -104,7 +104,7 @@ class ChangedState:
 
     @property
     def value(self) -> lay.Layout:
-        """Of the value; of a list one element, of a map one value without its null flag."""
+        """Layout of the value; in list state of one element, in map state of one value without its null flag."""
         value = self.layout.value
         match self.layout.state_type, value:
             case StateKind.LIST, lay.Delimited(element=element):

@@ -127,7 +127,7 @@ SCHEMES = (
 """The likely ones first: of those that cannot be distinguished the first is named."""
 
 COMMON_SCHEMES = tuple(scheme for scheme in SCHEMES if scheme.common)
-"""Those that are tried for several classes at once."""
+"""Schemes that are tried for several classes at once."""
 
 ODD_SCHEMES = tuple(
     HashScheme(pattern, start=start, multiplier=multiplier)
@@ -156,7 +156,7 @@ class Orders:
         return len(self.sizes)
 
     def select(self, rows: npt.NDArray[np.bool_]) -> Orders:
-        """Some of them."""
+        """Return some of the candidates."""
         return Orders(self.fields[rows], self.sizes[rows], self.complete)
 
 

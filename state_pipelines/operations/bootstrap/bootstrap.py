@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     from state_pipelines.storage import Location
 
 COORDINATOR_VERSION = 1
-"""Of `SourceCoordinatorSerdeUtils`, since Flink 1.13."""
+"""Version that `SourceCoordinatorSerdeUtils` writes since Flink 1.13."""
 
 ENUMERATOR_VERSION = 1
 """Assigned partitions and no more: every release of the connector since Flink 1.14 reads it."""

@@ -77,7 +77,7 @@ class StateDigests:
 
 
 def combine_digests(found: Iterable[StateDigests]) -> StateDigests:
-    """Those of several tasks together."""
+    """Add up the digests of several tasks."""
     total = StateDigests()
     for each in found:
         total.add(each)
@@ -228,7 +228,7 @@ DEALT_ROWS = 1 << 16
 """Rows of list state that are encoded at once."""
 
 DEALT_BYTES = 64 << 20
-"""Their size in Arrow, on average, at most."""
+"""Largest average size in Arrow of the rows that a task gets."""
 
 _LEAST_BLOCK = 4 << 20
 """Bytes of records in a block of one of many states."""

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
 
 Columns = tuple[tuple[str, str | tuple[tuple[str, str], ...]], ...]
-"""By name of a column of a state, where it comes from: a column of the files, or (name, column) of struct fields."""
+"""Source of each column of a state, by its name: a column of the files, or (name, column) of struct fields."""
 
 BATCH_ROWS = 1 << 16
-"""Rows that are encoded at once."""
+"""Most rows that are encoded at once."""
 
 BATCH_BYTES = 32 << 20
-"""Their size in Arrow, unless one row has more: it is copied some times while it is encoded."""
+"""Size in Arrow of the rows that are encoded at once, unless one row has more; encoding copies it several times."""
 
 MOST_ROW = 256 << 20
 """Bytes of the columns of a state in one row. A small file may say that it has more, in one value or in many."""
@@ -96,7 +96,7 @@ class ParquetFiles:
 
 @dataclass(frozen=True)
 class RowGroups:
-    """Some row groups of Parquet files, as the columns of a state.
+    """Row groups of Parquet files, read as the columns of a state.
 
     Attributes:
         groups: (file, index of the row group).

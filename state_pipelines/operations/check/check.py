@@ -114,7 +114,7 @@ class OperatorMatch:
         )
 
     def to_json(self) -> dict[str, object]:
-        """For machines."""
+        """Return the report as values for `json.dumps`."""
         return {
             "old": self.old,
             "new": self.new,

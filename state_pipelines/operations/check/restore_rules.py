@@ -357,7 +357,7 @@ def _judge(
 
 
 def _describe_inside(node: Serializer) -> str:
-    """In readable form, as the snapshot has it: without what Flink wraps around it to compare."""
+    """Describe a serializer as the snapshot has it: without what Flink wraps around it to compare."""
     return describe(node.inner if isinstance(node, TtlAware) else node)
 
 

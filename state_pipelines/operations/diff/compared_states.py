@@ -100,7 +100,7 @@ def find_obstacle(one: State, other: State) -> str:
 
 
 def _find_layouts(state: State) -> tuple[lay.Layout, ...] | None:
-    """Of keys and values; None when they have none."""
+    """Return the layouts of keys and values; None when they have none."""
     try:
         match state:
             case KeyedState():
@@ -159,7 +159,7 @@ SUMS = 4
 
 @dataclass(frozen=True)
 class Hashes:
-    """Some records.
+    """Hashes of some records.
 
     Attributes:
         groups: i32[n], the key group of each; zeros where there are none.
@@ -172,7 +172,7 @@ class Hashes:
     records: npt.NDArray[np.uint64]
 
     def select(self, rows: npt.NDArray[np.bool_]) -> Hashes:
-        """Some of them."""
+        """Return some of the records."""
         return Hashes(self.groups[rows], self.keys[rows], self.records[rows])
 
 
@@ -256,7 +256,7 @@ def join_hashes(one: Hashes, other: Hashes, limit: int) -> RecordDifferences:
     keys, records = keys[order], records[order]
     groups = np.concatenate([one.groups, other.groups])[order]
     signs = np.where(order < len(one.keys), 1, -1)
-    # Of each record how often it is left over, of which side.
+    # For each record: how often it remains, and on which side.
     starts = np.flatnonzero(np.concatenate([[True], (keys[1:] != keys[:-1]) | (records[1:] != records[:-1])]))
     net = np.add.reduceat(signs, starts)
     left = np.flatnonzero(net)
@@ -267,7 +267,7 @@ def join_hashes(one: Hashes, other: Hashes, limit: int) -> RecordDifferences:
     ones = np.add.reduceat(np.maximum(net, 0), firsts)
     others = np.add.reduceat(np.maximum(-net, 0), firsts)
     changed = np.minimum(ones, others)
-    # Where the records of a key begin that only this side has.
+    # First records of the keys that only this side has.
     rows = np.arange(len(net))
     none = len(net)
     row_one = np.minimum.reduceat(np.where(net > 0, rows, none), firsts)
@@ -390,7 +390,7 @@ class DigestFile:
 
     @property
     def threads(self) -> int:
-        """As `Work` says."""
+        """Number of kernel threads; see `Work`."""
         return count_kernel_threads([self.file])
 
     def run(self) -> FileSums:
@@ -465,7 +465,7 @@ class KeyedSide:
                     yield records, Hashes(records.key_groups, keys, hashes)
 
     def show(self, wanted: Mapping[int, int]) -> dict[int, tuple[Row, Row]]:
-        """Some records, decoded as far as that goes.
+        """Return some records, decoded as far as they can be.
 
         Args:
             wanted: by hash of the record its key group.
@@ -482,7 +482,7 @@ class KeyedSide:
             left = sum(each == group for each in wanted.values())
             for records, numbers in self.scan(np.array([group])):
                 rows = np.flatnonzero(np.isin(numbers.records, hashes))
-                # Of equal records one is enough.
+                # One of several equal records is enough.
                 rows = rows[np.unique(numbers.records[rows], return_index=True)[1]]
                 with at(operator=self.operator, state=self.name):
                     try:
@@ -501,7 +501,7 @@ class KeyedSide:
 
 @dataclass(frozen=True)
 class CompareGroups:
-    """Some key groups of a state on both sides, record by record.
+    """The comparison of some key groups of a state in both snapshots, record by record.
 
     Attributes:
         one: the state in the one.
@@ -519,7 +519,7 @@ class CompareGroups:
 
     @property
     def threads(self) -> int:
-        """As `Work` says."""
+        """Number of kernel threads; see `Work`."""
         return count_kernel_threads([each.file for side in (self.one, self.other) for each in side.subtask_states])
 
     def run(self) -> RecordDifferences:
@@ -571,7 +571,7 @@ def plan_digests(states: Sequence[KeyedState]) -> list[DigestFile]:
     if not states:
         return []
     operator = states[0].operator
-    # By identity: files have no cheaper one.
+    # Grouped by object identity, which is the cheapest.
     files: dict[int, tuple[KeyedFile, list[tuple[int, str]]]] = {}
     for state in states:
         for each in state.subtask_states:
@@ -597,7 +597,7 @@ def add_up(found: Sequence[GroupSums], max_parallelism: int) -> npt.NDArray[np.u
 
 
 def total_of(sums: npt.NDArray[np.uint64]) -> RecordDigest:
-    """Of all key groups."""
+    """Return the digest of all key groups."""
     return RecordDigest(*sums.sum(axis=0, dtype=np.uint64).tolist())
 
 
@@ -664,7 +664,7 @@ SAME_VALUE = "the same value in other bytes"
 
 @dataclass(frozen=True)
 class UnkeyedRecords:
-    """Some rows of a state that is not keyed.
+    """Rows of a state that is not keyed, with their hashes.
 
     Attributes:
         batch: the rows.
@@ -680,7 +680,7 @@ class UnkeyedRecords:
 
     @property
     def digest(self) -> RecordDigest:
-        """Of all rows."""
+        """Digest of all rows."""
         content = int(self.hashes.records.sum(dtype=np.uint64))
         return RecordDigest(len(self.hashes.records), self.bytes, content=content % MODULUS)
 
@@ -717,7 +717,7 @@ class CompareUnkeyed:
     obstacle: str
     limit: int
     in_flight: int = 1
-    # It is little beside keyed state, for which processes need not be started then.
+    # This state is small compared with keyed state: not worth processes of its own.
     threads: ClassVar[int] = KERNEL_THREADS
 
     def run(self) -> ContentsDiff:
@@ -991,7 +991,7 @@ def _list_serializers(state: State) -> dict[str, Serializer]:
 def _has_ttl(serializer: Serializer) -> bool:
     if isinstance(serializer, Ttl) or (isinstance(serializer, TtlAware) and serializer.ttl_enabled):
         return True
-    # Of lists and maps the elements and values have it.
+    # In lists and maps the elements and values have TTL.
     return any(map(_has_ttl, serializer.nested))
 
 

@@ -102,7 +102,7 @@ class ContentsDiff:
 
 @dataclass(frozen=True)
 class StateDiff:
-    """One state, found by name among states of the same sort (keyed, list, broadcast, raw).
+    """Differences of a state, found by name among states of the same sort (keyed, list, broadcast, raw).
 
     Attributes:
         name: of the state.
@@ -141,7 +141,7 @@ class StateDiff:
 
 @dataclass(frozen=True)
 class OperatorDiff:
-    """One operator, found by its id.
+    """Differences of an operator, found by its id.
 
     Attributes:
         id: 32 hexadecimal digits.
@@ -242,7 +242,7 @@ class SnapshotDiff:
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """Return the differences in one line."""
         if self.same:
             return "the same, contents not compared" if self.metadata_only else "the same"
         if not self.differs:
@@ -326,7 +326,7 @@ def _digest_to_json(digest: RecordDigest | None) -> dict[str, object] | None:
 
 @dataclass(frozen=True)
 class ComparedState:
-    """One state in an older and a newer snapshot.
+    """A state in an older and a newer snapshot.
 
     Attributes:
         operator: the uid, or the id when the uid is not known.

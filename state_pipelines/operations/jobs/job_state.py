@@ -78,7 +78,7 @@ class StateGroup(StrEnum):
 
 @dataclass(frozen=True)
 class JobState:
-    """One state.
+    """A state that a job registers.
 
     Attributes:
         kind: VALUE, LIST, MAP, REDUCING, AGGREGATING, TIMER, SPLIT_DISTRIBUTE, UNION or BROADCAST.
@@ -103,7 +103,7 @@ class JobState:
 
 @dataclass(frozen=True)
 class JobOperator:
-    """One operator.
+    """An operator of a job, with the states that it registers.
 
     Attributes:
         id: 32 hexadecimal digits.
@@ -215,7 +215,7 @@ def _describe_operator(operator: Operator) -> JobOperator:
 
 
 def _describe_state(state: State) -> JobState:
-    # What Flink compares of a state of a Python function is the list or map that it is in Java.
+    # Flink compares the state of a Python function as the list or map that it is in Java.
     kind = (state.info.state_type if state.python_name else None) or state.kind
     return JobState(state.name, kind, list_serializers(kind, state.info))
 
@@ -290,7 +290,7 @@ class StateClasses:
         return f"{self.operator}/{self.state or 'key'}{classes}"
 
     def to_json(self) -> dict[str, object]:
-        """As an object for `json.dumps`."""
+        """Return the extraction as values for `json.dumps`."""
         return {
             "operator": self.operator,
             "state": self.state or None,

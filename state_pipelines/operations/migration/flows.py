@@ -36,7 +36,7 @@ class EqualKeys(StrEnum):
 
     ERROR = "error"
     FIRST = "first"
-    """By the old key."""
+    """The value of the smallest old key."""
     LAST = "last"
 
 
@@ -115,9 +115,9 @@ class SessionRole(StrEnum):
     SET = "set"
     """The sessions themselves, each with the window that its contents are stored under."""
     STORED = "stored"
-    """Its namespaces are the windows that contents are stored under."""
+    """State whose namespaces are the windows that contents are stored under."""
     SESSION = "session"
-    """Its namespaces are sessions: timers, and state of triggers."""
+    """State whose namespaces are sessions: timers, and state of triggers."""
 
 
 @dataclass(frozen=True)

@@ -379,7 +379,7 @@ def take_collection(slot: Slot, of: tree.Serializer, context: PlanContext) -> Sl
 
 
 def _wrap_collection(of: tree.Serializer) -> tree.Serializer:
-    """As `TypeExtractor` of 2.x wraps fields of collection types."""
+    """Wrap a serializer as `TypeExtractor` of 2.x wraps fields of collection types."""
     match of:
         case tree.ListOf(element=element):
             return nullable(replace(of, element=nullable(_wrap_collection(element))))

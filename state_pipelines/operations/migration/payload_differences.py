@@ -473,7 +473,7 @@ def has_todo(steps: Iterable[st.Step]) -> bool:
 def _by_protocol(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
 ) -> Differences:
-    """As a whole, as Flink's protocol migrates families of one's own; not where fields go, which may have new names."""
+    """Convert the whole payload as Flink's protocol does for custom families; not where fields go."""
     del renames
     if not follows_protocol(old, new, context) or find_lost_fields(old, new, None, context):
         raise MigrationError("Flink's protocol does not do all of it")
@@ -483,7 +483,7 @@ def _by_protocol(
 def _by_fields(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
 ) -> Differences:
-    """By steps on fields, after classes have got their new names."""
+    """Convert by steps on fields, after classes have got their new names."""
     found = Differences()
     classes = tuple(dict(_renamed_classes(old, new)).items())
     if classes:
@@ -500,7 +500,7 @@ def _by_fields(
 def _by_collection(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
 ) -> Differences:
-    """As a whole, from a collection that Kryo writes to one of Flink 2.x, by the JSON of its values."""
+    """Convert a collection that Kryo writes to one of Flink 2.x, by the JSON of its values."""
     del renames
     before, after = payload_type(old, context), payload_type(new, context)
     if not isinstance(old, tree.Kryo) or not pa.types.is_string(before):
@@ -513,7 +513,7 @@ def _by_collection(
 def _by_conversion(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
 ) -> Differences:
-    """As a whole, by names."""
+    """Convert the whole payload, field by field of the same name."""
     del renames
     before, after = payload_type(old, context), payload_type(new, context)
     if (
@@ -532,7 +532,7 @@ def _by_conversion(
 def _by_expression(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
 ) -> Differences:
-    """As a whole, by an expression that says where each field comes from."""
+    """Convert the whole payload by an expression that says where each field comes from."""
     before, after = payload_type(old, context), payload_type(new, context)
     if not pa.types.is_struct(before) or not pa.types.is_struct(after):
         if pa.types.is_struct(before) or pa.types.is_struct(after) or not is_castable(before, after):

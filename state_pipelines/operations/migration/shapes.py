@@ -103,7 +103,7 @@ class StateShape:
         return self.info.namespace_serializer
 
     def with_payload(self, payload: tree.Serializer) -> StateShape:
-        """With another payload."""
+        """Return the shape with another payload."""
         return replace(self, info=replace_payload(self.info, payload))
 
     def with_name(self, name: str) -> StateShape:
@@ -111,7 +111,7 @@ class StateShape:
         return replace(self, info=replace(self.info, name=name))
 
     def with_ttl(self, *, enabled: bool) -> StateShape:
-        """With or without times of the last access."""
+        """Return the shape with or without times of the last access."""
         if enabled == self.ttl:
             return self
         payload = self.payload
@@ -147,7 +147,7 @@ class StateShape:
         return replace(self, info=_with_value(replace(self.info, options=options), value))
 
     def with_key(self, key: tree.Serializer | None) -> StateShape:
-        """With another key."""
+        """Return the shape with another key."""
         if self.kind != StateKind.TIMER:
             return replace(self, key=key)
         element = self.info.element
@@ -190,7 +190,7 @@ def replace_payload(info: StateMetaInfo, payload: tree.Serializer) -> StateMetaI
 
 
 def _outermost(info: StateMetaInfo) -> tree.Serializer:
-    """Of the value, the element or the map value, TTL and all."""
+    """Return the serializer of the value, the element or the map value, with its TTL."""
     value: tree.Serializer = info.value_serializer
     if info.state_type == StateKind.LIST:
         return info.element

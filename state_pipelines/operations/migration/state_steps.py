@@ -100,7 +100,7 @@ def _require_user_keys(step: st.Kind, before: StateKind) -> None:
 def plan_split_target(
     flow: Flow, target: st.SplitTarget, step: st.Split, context: PlanContext
 ) -> tuple[Flow, set[str]]:
-    """One of the states that a state becomes, and the fields of the old payload that it takes.
+    """Plan one of the states that a state is split into, and the fields of the old payload that it takes.
 
     Raises:
         MigrationError: the part names an unknown field.

@@ -60,7 +60,7 @@ class AvroType:
     node: Any
 
     def __hash__(self) -> int:
-        """By content."""
+        """Return a hash of the content."""
         return hash(json.dumps(self.node, sort_keys=True))
 
 
@@ -536,7 +536,7 @@ class _Pojo(PayloadStruct):
 
 
 def _choose(candidates: dict[str, list[str]]) -> str:
-    """One SQL, or one per class where subclasses have it from different fields."""
+    """Return one SQL expression, or one per class where subclasses compute it from different fields."""
     if len(candidates) == 1:
         return next(iter(candidates))
     cases = (

@@ -152,7 +152,7 @@ def _split(groups: Iterable[Sequence[Share]], shares: list[list[Share]]) -> None
                     position += wanted
                 else:
                     index, position = index + 1, 0
-                # A file without elements that stands in between is named, too.
+                # Files without elements between those of a share are named, too.
                 shares[(first + turn) % parallelism].append(Share(share.subtask, share.state_name, share.mode, offsets))
                 wanted -= len(offsets)
         first = (first + rest) % parallelism
@@ -351,7 +351,7 @@ class MovedKeyGroups:
         return sum(map(len, self.ranges))
 
     def to_json(self) -> dict[str, object]:
-        """For machines."""
+        """Return the value for `json.dumps`."""
         return {
             "key_groups": [[each.start, each.end] for each in self.ranges],
             "bytes": self.bytes,
@@ -903,7 +903,7 @@ def _name_states(states: Sequence[OperatorStateMetaInfo]) -> list[_State]:
 
 
 def _list_states(shares: Sequence[Share]) -> list[_State]:
-    """One entry per state: the offsets of its shares in order."""
+    """List an entry per state: the offsets of its shares in order."""
     joined: dict[tuple[str, OperatorStateMode], tuple[int, ...]] = {}
     for share in shares:
         joined[share.state_name, share.mode] = joined.get((share.state_name, share.mode), ()) + share.offsets

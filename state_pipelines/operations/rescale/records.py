@@ -129,7 +129,7 @@ class Shuffle:
 
     @property
     def threads(self) -> int:
-        """As `Work` says."""
+        """Number of kernel threads; see `Work`."""
         return count_threads(self.hasher, [self.source])
 
     def run(self) -> Spill:
@@ -217,7 +217,7 @@ class Gather:
 
     @property
     def threads(self) -> int:
-        """As `Work` says; snapshots are merged by Python."""
+        """Number of kernel threads; see `Work`. Python merges snapshots."""
         return count_threads(self.hasher) if len(self.sources) == 1 else 1
 
     def run(self) -> WrittenFile:
@@ -301,7 +301,7 @@ class Collect:
 
     @property
     def threads(self) -> int:
-        """As `Work` says; snapshots are merged by Python."""
+        """Number of kernel threads; see `Work`. Python merges snapshots."""
         return count_threads(None, self.inputs[0].files) if len(self.inputs) == 1 else 1
 
     def run(self) -> WrittenFile:
@@ -403,7 +403,7 @@ class _Progress:
         self.buffers[source].add(state, records)
 
     def reach(self, key_group: int, *, full: bool = False) -> None:
-        """Write what lies before a key group, when that is enough or must be."""
+        """Write the buffered key groups before a key group, when they are large enough or the file ends."""
         full = full or any(buffer.is_full for buffer in self.buffers)
         # Another source may have records of the key group that was reached last.
         if key_group == self.reached or not full:
@@ -640,7 +640,7 @@ class RescalePlan:
         return self.edited.snapshot.file_size
 
     def to_json(self) -> dict[str, object]:
-        """For machines."""
+        """Return the value for `json.dumps`."""
         return {
             "path": None,
             "operators": [_change_to_json(change) for change in self.changes],

@@ -586,7 +586,7 @@ class RescaleResult:
     seconds: float
 
     def to_json(self) -> dict[str, object]:
-        """For machines."""
+        """Return the result as values for `json.dumps`."""
         return self.plan.to_json() | {
             "path": self.path,
             "files_written": self.files_written,

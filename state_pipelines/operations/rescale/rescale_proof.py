@@ -343,7 +343,7 @@ class CountKeyed:
 
     @property
     def threads(self) -> int:
-        """As `Work` says."""
+        """Number of kernel threads; see `Work`."""
         return count_threads(self.hasher, [self.file])
 
     def run(self) -> ProofCounts:
@@ -403,7 +403,7 @@ class CountOperatorState:
     elements: tuple[StoredElements, ...]
     sections: tuple[RawKeyedSubtaskState, ...] = ()
     in_flight: int = 1
-    # It is little beside keyed state, for which processes need not be started then.
+    # This state is small compared with keyed state: not worth processes of its own.
     threads: ClassVar[int] = KERNEL_THREADS
 
     def run(self) -> ProofCounts:
@@ -461,7 +461,7 @@ def compare_sides(sides: Sequence[ProofSide], run: Runner) -> tuple[StateProof, 
 
 @dataclass(frozen=True)
 class ProofSide:
-    """One operator, before and after.
+    """An operator before and after a rescaling.
 
     Attributes:
         before: the operator in all snapshots that its state comes from.

@@ -364,7 +364,7 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
         states.append(taken)
         former[taken.operator_id] = f"{take.operator or uid} of {take.snapshot}"
         notes.append(f"operator {uid} comes from {take.snapshot}")
-    # By new id. Another operator may have that of one that goes.
+    # By new id: an operator may get the id of another one that is removed.
     olds = {
         _new_id(requests.get(each.metadata.operator_id), each): each.metadata
         for each in snapshot.operators
@@ -552,7 +552,7 @@ def _stand_in(other: Snapshot, metadata: CheckpointMetadata) -> Snapshot:
 
 
 def _make_absolute(snapshot: Snapshot) -> CheckpointMetadata:
-    """Its metadata with handles that mean the same from anywhere."""
+    """Return the metadata of a snapshot with absolute handles."""
 
     def locate(reference: StreamReference) -> StreamStateHandle:
         handle = reference.handle

@@ -68,7 +68,7 @@ class MergeRule(Enum):
 def align_headers(
     headers: Sequence[KeyedHeader], dropped: Collection[str] = (), files: Sequence[str] = ()
 ) -> tuple[KeyedHeader, tuple[StatePairs, ...]]:
-    """One header for the states of several, which are the same when their names are.
+    """Make one header for the states of several files; states with equal names are the same.
 
     Args:
         headers: at least one. The result is compressed as the first one is.
@@ -210,7 +210,7 @@ def _tell_apart(first: Serializer, second: Serializer | None) -> tuple[str, str]
 
 
 def is_timer(info: StateMetaInfo) -> bool:
-    """Whether the keys of a state stand after timestamps."""
+    """Return whether the keys of a state follow timestamps."""
     return info.backend_type is BackendStateType.PRIORITY_QUEUE
 
 
@@ -231,7 +231,7 @@ def show_key(header: KeyedHeader, state: int, context: RecordContext, key: bytes
         )
         return repr(plan_columns(layout.key).decode(data, *spans).array[0]["state_key"].as_py())
     except StateError as error:
-        # What the text is for is another error already.
+        # The text is for another error, which is raised anyway.
         return f"of the bytes {key.hex()} (not decoded: {error.what})"
 
 
@@ -282,7 +282,7 @@ def merge_duplicates(
     kept = np.zeros(len(rows), np.bool_)
     if rule is MergeRule.LAST:
         lasts = np.empty(len(firsts), np.int64)
-        # Of several records of a key the last one assigned stays, and sources ascend.
+        # NumPy keeps the last assignment of several records of a key; sources ascend.
         lasts[rows] = np.arange(len(rows))
         kept[lasts] = True
     else:
@@ -508,7 +508,7 @@ def find_key_hasher(
 
 
 def _sample(operator: Operator, *, timers: bool) -> Iterator[KeyedRecords]:
-    """Some records of every subtask."""
+    """Return some records of every subtask."""
     kind = BackendStateType.PRIORITY_QUEUE if timers else BackendStateType.KEY_VALUE
     for _, file in operator.keyed_files:
         ids = [number for number, info in enumerate(file.header.states) if info.backend_type is kind]

@@ -755,7 +755,7 @@ class FileJudge:
         """The reason for which a file stays whose random name a kept snapshot references elsewhere, or None."""
         others = self._names.get(file.name, set()) - {file.key}
         if is_released:
-            # Its references are known, unless it is the only copy of a file that is missing elsewhere.
+            # The references of a copy are known, unless it is the only copy of a file that is missing elsewhere.
             others = {key for key in others if key not in self._found.files}
         return f"a snapshot references a file of this name at {min(others)}; this may be its copy" if others else None
 

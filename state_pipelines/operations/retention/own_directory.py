@@ -414,7 +414,7 @@ class AuditRecord:
 
 
 class AuditRun:
-    """One run in the log.
+    """A run of retention, as its log has it.
 
     Attributes:
         directory: of the run.

@@ -273,7 +273,7 @@ def _find_stops(found: Survey, lost_pins: Sequence[FoundPin]) -> tuple[frozenset
     reasons: list[str] = []
     stopped: set[str] = set()
     for each in lost_pins:
-        # It may be a misspelled one of any root.
+        # The name may be a misspelled one of any root.
         stopped.update(root.key for root in found.roots)
         reasons.append(
             f"{locate_pins(each.directory)}, line {each.pin.line}: no snapshot is at the pinned path "

@@ -183,7 +183,7 @@ class _PolicyModel(OperationModel):
         if not isinstance(content, dict):
             return content
         for name, value in content.items():
-            # Elsewhere that is a field which is left out; here other rules would decide what is deleted.
+            # A null means "left out" in other models. In a policy that would delete by other rules: refused.
             if value is None:
                 raise ValueError(f"says nothing after {name}: write a value, or leave it out")
         if (equal := find_equal_names(map(str, content), cls._unify)) is not None:

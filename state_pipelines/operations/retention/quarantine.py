@@ -123,7 +123,7 @@ def _list_quarantine(root: Location) -> Iterable[QuarantinedFile]:
             try:
                 since = datetime.strptime(match[1], _TIME_FORMAT).replace(tzinfo=UTC)
             except ValueError:
-                # Only the digits look like a time: somebody else's directory.
+                # The name has the form of a time but is none: retention has not made this directory.
                 continue
             location, original = join(directory, entry.name), join(root, relative)
             yield QuarantinedFile(root, location, original, entry.size, match[2], since)
@@ -192,7 +192,7 @@ def restore_quarantined(
             record = record.with_outcome(DeletionOutcome.FAILED, now, str(error))
         records.append(record)
     run.append(records)
-    # Snapshots that were there before, to which files have come back.
+    # Include snapshots that were there before and whose files have come back.
     located = {str(each): each for each in present} | {str(file.original): file.original for file in chosen}
     before = [
         replace(_to_record(chosen[0], DeletionOutcome.RESTORED, now), path=str(each), bytes=0) for each in present
@@ -363,7 +363,7 @@ def _find_references(location: Location, original: Location, keys: PathKeys, map
     try:
         metadata = read_metadata(read_metadata_bytes(location), str(location))
     except StateError:
-        # It is restored as it is; what it references is not known.
+        # The snapshot is restored as it is; its references are unknown.
         return ()
     directory = keys.directory_key(parent(original).url)
     return follow_links(extract_references(metadata, directory, keys.key, mapping), (), {}).files

@@ -268,7 +268,7 @@ def _add_entries(result: Survey, root: Root, entries: Sequence[TreeEntry]) -> No
         if RETENTION_DIRECTORY in entry.name and RETENTION_DIRECTORY in (names := entry.name.split("/")):
             # At any depth: a directory inside this root may be a root of another plan.
             if entry.is_link and names[-1] == RETENTION_DIRECTORY:
-                # Its pins are not known.
+                # A link hides the pins of the root that it leads to.
                 raise refuse_link(file.path)
             if names[-2:] == [RETENTION_DIRECTORY, PINS_FILE]:
                 result.pin_files.append(file)
@@ -560,10 +560,10 @@ class SnapshotWatch:
             files = [self._to_metadata_file(entry) for entry in unread]
             for entry, file, reading in zip(unread, files, self._reader.read(files), strict=True):
                 if isinstance(reading, Gone):
-                    # Flink has subsumed it: what it needed, its successor needs, unless nobody does.
+                    # Flink has subsumed it: files that it needed are needed by its successor, or by none.
                     self._known.pop(entry.location, None)
                 elif isinstance(reading, Unreadable):
-                    # It may be in the middle of being written.
+                    # The file may be half written.
                     self._known.pop(entry.location, None)
                     reason = reading.reason
                 else:

@@ -277,7 +277,7 @@ def plan_copies(
 
     relocated = replace_stream_handles(metadata, relocate)
     if relocated.version >= FIRST_VERSION_WITH_PROPERTIES:
-        # The result belongs to nobody but its user, whatever the old snapshot was.
+        # The result belongs to the user, even if Flink owned the old snapshot.
         relocated = replace(
             relocated, properties=properties or make_savepoint_properties(SavepointFormatType.CANONICAL)
         )

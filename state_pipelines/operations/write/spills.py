@@ -303,7 +303,7 @@ def create_spill(location: Location, buffer: RecordBuffer, max_parallelism: int)
 def create_merged_spill(
     location: Location, buffer: RecordBuffer, max_parallelism: int, batch: int = BATCH
 ) -> Iterator[SpillWriter]:
-    """As `create_spill`, but all blocks become one; until then they lie in a temporary directory of this machine.
+    """Create a spill of one block; until it is closed, its blocks are in a temporary directory of this machine.
 
     Args:
         location: the spill.

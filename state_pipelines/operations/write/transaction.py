@@ -268,7 +268,7 @@ class SnapshotTransaction:
             mapping = base.path_mapping.allow(stayed)
         mapping = mapping.allow(each.url for each in beside)
         location, content = SnapshotLocation(self.target, self._writer.locate(METADATA_FILE)), write_metadata(metadata)
-        # What a reader will find, not the plan.
+        # The metadata as a reader will find it, not the plan.
         metadata = read_metadata(content, str(location.metadata))
         staged = Snapshot(location, metadata, mapping, declarations)
         require_staged(staged, expected, base, copies, properties, changed)

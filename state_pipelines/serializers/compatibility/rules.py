@@ -103,7 +103,7 @@ _PRECEDENCE = {outcome: rank for rank, outcome in enumerate(Outcome)}
 
 @dataclass(frozen=True, kw_only=True)
 class SerializerDifference:
-    """One difference.
+    """A difference between two serializers, with its consequence.
 
     Attributes:
         path: to the field, such as `value.address.zip`, `value.tags[]`, `value.prices{key}`.
@@ -219,7 +219,7 @@ def resolve_nested(old: Serializer, new: Serializer) -> Compatibility:
     if isinstance(old, Opaque) or isinstance(new, Opaque):
         return _compare_opaque(old, new)
     if isinstance(new, PythonValue):
-        # Its snapshot is that of plain bytes.
+        # Flink stores the snapshot of plain bytes for it.
         return rule.dispatch(PythonValue)(old, new)
     if _identify(old) != _identify(new):
         succeed = _successors.get((old.snapshot_class, new.snapshot_class))
