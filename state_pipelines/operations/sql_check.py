@@ -73,12 +73,28 @@ class SqlCheckReport:
     @property
     def swaps(self) -> tuple[str, ...]:
         """Wrong values that a restore of the savepoint as it is would give without an error, in words."""
-        return tuple(
+        found = [
             f"{_label(each)} / {state.name}: {state.swap}"
             for each in self.comparison.operators
             for state in each.states
-            if state.swap
-        )
+            if state.swap and not (each.renamed and self._is_stored_by_uid(each.old))
+        ]
+        return (*found, *self._list_exchanged())
+
+    def _is_stored_by_uid(self, operator: PlannedOperator | None) -> bool:
+        return operator is not None and _is_uid(self.binding.labels.get(operator.uid), operator.uid)
+
+    def _list_exchanged(self) -> Iterator[str]:
+        """Yield operators that would get the state of another one, since it has the uid that they get."""
+        old = {each.old.uid: each.old for each in self.comparison.operators if each.old is not None}
+        for each in self.comparison.operators:
+            before = None if each.new is None else old.get(each.new.uid)
+            if each.new is None or before is None or before == each.old or not self._is_stored_by_uid(before):
+                continue
+            if before.kind == each.new.kind == "table-source-scan":
+                yield f"{each.new.uid}: offsets of {before.meaning} would be taken for those of {each.new.meaning}"
+            elif _has_equal_states(before, each.new):
+                yield f"{each.new.uid}: the state of {before.meaning} would be taken for that of {each.new.meaning}"
 
     @property
     def restores_as_it_is(self) -> bool:
@@ -86,7 +102,7 @@ class SqlCheckReport:
         return self.verdict is Verdict.CARRIED and all(
             each.old is not None
             and each.new is not None
-            and self.binding.labels.get(each.old.uid) in (each.new.uid, compute_operator_id(each.new.uid).hex())
+            and _is_uid(self.binding.labels.get(each.old.uid), each.new.uid)
             and all(map(is_unchanged, each.states))
             for each in self.comparison.operators
         )
@@ -125,6 +141,19 @@ class SqlCheckReport:
         remarks = list_remarks(self)
         lines += [f"- {escape_markdown(each)}" for each in remarks]
         return "\n".join(lines).rstrip() + "\n"
+
+
+def _is_uid(label: str | None, uid: str) -> bool:
+    """Return whether the label of an operator of a savepoint is a uid, or its hash."""
+    return label in (uid, compute_operator_id(uid).hex())
+
+
+def _has_equal_states(old: PlannedOperator, new: PlannedOperator) -> bool:
+    """Return whether a restore finds the states of an operator in those of another, and no difference of types."""
+    if not new.states or old.key is None or new.key is None or old.key.describe() != new.key.describe():
+        return False
+    before = {each.name: (each.namespace, each.describe()) for each in old.states}
+    return all(before.get(each.name) == (each.namespace, each.describe()) for each in new.states)
 
 
 def check(

@@ -30,7 +30,8 @@ from state_pipelines.operations.proofs import (
 from state_pipelines.serializers.tree import External, Serializer, StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.sql.accumulators import Role
-from state_pipelines.sql.derivations import UNCHANGED, Derivation, is_unfiltered
+from state_pipelines.sql.conversions import UNCHANGED, Derivation
+from state_pipelines.sql.derivations import is_unfiltered
 from state_pipelines.sql.state_verdicts import find_other_side
 from state_pipelines.sql.verdict import is_unchanged
 

@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING
 from state_pipelines.serializers.text import describe_type
 from state_pipelines.sql.accumulators import MAP_VIEW, UNRESOLVED, PlannedColumn, Role
 from state_pipelines.sql.compiled_plans import list_mappings
-from state_pipelines.sql.derivations import (
-    UNCHANGED,
-    Derivation,
-    compare_types,
-    derive_column,
-    is_bookkeeping,
-    strip_casts,
-)
+from state_pipelines.sql.conversions import UNCHANGED, Derivation, compare_types
+from state_pipelines.sql.derivations import derive_column, is_bookkeeping, strip_casts
 from state_pipelines.sql.verdict import ColumnVerdict, Verdict
 
 if TYPE_CHECKING:

@@ -6,16 +6,20 @@ The verdicts come from the plans alone. `compare_plans` is what `sql check` repo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from state_pipelines.serializers.text import describe_type
 from state_pipelines.sql.column_verdicts import describe_end, find_shorter_window
-from state_pipelines.sql.lineage import INCREMENTAL, find_table_options, walk_up
+from state_pipelines.sql.conversions import Derivation, compare_types
+from state_pipelines.sql.lineage import INCREMENTAL, find_mark, find_table_options, list_joined_pairs, walk_up
 from state_pipelines.sql.matching import JOINS, NodeMatches, NodeSignature, find_join_spec, list_signatures, match_nodes
 from state_pipelines.sql.state_verdicts import compare_states, sides_are_exchanged
 from state_pipelines.sql.verdict import OperatorVerdict, PlanComparison, SinkChange, StateVerdict, Verdict, find_worst
 
 if TYPE_CHECKING:
+    from state_pipelines.serializers.tree import LogicalType
     from state_pipelines.sql.compiled_plans import Plan, PlanNode
     from state_pipelines.sql.node_states import PlannedOperator
 
@@ -83,6 +87,7 @@ def _compare_nodes(
     refusals = tuple(_find_refusals(old_plan, new_plan, old, new))
     changes = tuple(_find_changes(old, new))
     remarks = tuple(_find_options(old.node, new.node)) if new.is_source else ()
+    widened = tuple(_find_key_changes(old, new))
     by_name = {_transformation(each): (each, bare) for each, bare in zip(old.operators, old.bare, strict=True)}
     for operator, bare in zip(new.operators, new.bare, strict=True):
         if not operator.states and any(each.states for each in new.operators) and new.kind != "sink":
@@ -102,9 +107,9 @@ def _compare_nodes(
             yield OperatorVerdict(before, operator, Verdict.REFUSED, states, exact=False, reasons=refusals)
             continue
         states = tuple(compare_states(old, new, bare_before, bare, before, operator))
-        verdict = find_worst([each.verdict for each in states])
+        verdict = find_worst([*(each.verdict for each in states), *([Verdict.COMPUTED] if widened else [])])
         exact = not changes and all(each.exact for each in states)
-        yield OperatorVerdict(before, operator, verdict, states, exact, (*changes, *remarks))
+        yield OperatorVerdict(before, operator, verdict, states, exact, (*changes, *remarks, *widened))
 
 
 def _transformation(operator: PlannedOperator) -> str:
@@ -142,6 +147,7 @@ def _find_refusals(old_plan: Plan, new_plan: Plan, old: NodeSignature, new: Node
             f"the {what} key changes from {before} to {after}: state is kept by key, and rows of the old key cannot be "
             "split; build the state with bootstrap from a table, or start from empty"
         )
+    yield from _find_key_refusals(old, new)
     window, window_before = find_window(other), find_window(one)
     if window != window_before:
         yield (
@@ -168,11 +174,61 @@ def _find_refusals(old_plan: Plan, new_plan: Plan, old: NodeSignature, new: Node
             f"the order changes from {old.order or 'none'} to {new.order or 'none'}: rows were chosen by the old one, "
             "and others are not kept; start from empty, or keep the old order"
         )
+    if doubtful := _find_doubtful_columns(old, new):
+        yield (
+            f"the joins above it change, and read one table several times: of which of them {', '.join(doubtful)} was "
+            "cannot be said; keep the order of the joins, or start from empty"
+        )
     if new.kind == "over-aggregate" and (reason := _find_over_refusal(old, new)):
         yield reason
     is_known = new.kind in _NO_STATE_KNOWN or any(each.states for each in new.operators)
     if not is_known and (old.task, old.inputs) != (new.task, new.inputs):
         yield f"the states of {other.kind} are not known, and it or its input changes; start it from empty"
+
+
+def _list_key_types(old: NodeSignature, new: NodeSignature) -> Iterator[tuple[str, LogicalType, LogicalType]]:
+    """Yield text, old type and new type of the columns of a key that has the same columns."""
+    before, after = (next((one.key for one in each.bare if one.key is not None), None) for each in (old, new))
+    if before is None or after is None or old.key != new.key or len(before.columns) != len(after.columns):
+        return
+    for one, other in zip(before.columns, after.columns, strict=True):
+        yield other.meaning, one.type, other.type
+
+
+def _find_key_refusals(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
+    """Yield which columns of the key have a type that their old values may not fit."""
+    for text, before, after in _list_key_types(old, new):
+        how = compare_types(replace(before, nullable=True), replace(after, nullable=True))
+        if how is None or how is Derivation.CHECK:
+            yield (
+                f"the type of {text}, by which state is kept, changes from {describe_type(before)} to "
+                f"{describe_type(after)}; cast the column to its old type in the query, or start from empty"
+            )
+
+
+def _find_key_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
+    """Yield which columns of the key have a wider type."""
+    for text, before, after in _list_key_types(old, new):
+        if compare_types(replace(before, nullable=True), replace(after, nullable=True)) is Derivation.WIDEN:
+            yield f"{text}, by which state is kept, changes from {describe_type(before)} to {describe_type(after)}"
+
+
+def _find_doubtful_columns(old: NodeSignature, new: NodeSignature) -> list[str]:
+    """Return columns that have one text and may be of different rows of a table that is joined several times.
+
+    The marks of such a table count the joins in their order, which is another one.
+    """
+    if not any(find_mark(text) for each in (old, new) for text in each.bare_inputs):
+        return []
+    shared = sorted({*old.columns, *old.key} & {*new.columns, *new.key})
+    if old.bare_inputs == new.bare_inputs:
+        # Filters say which side is which, where both read one table by one key.
+        return shared if old.inputs != new.inputs and old.filters == new.filters else []
+    before, after = (list_joined_pairs("; ".join(each.bare_inputs)) for each in (old, new))
+    none = frozenset[str]()
+    pairs = {mark: (before.get(mark, none), after.get(mark, none)) for mark in {*before, *after}}
+    changed = {mark for mark, (one, other) in pairs.items() if not (one <= other or other <= one)}
+    return [each for each in shared if find_mark(each) in changed]
 
 
 def _find_over_refusal(old: NodeSignature, new: NodeSignature) -> str:
@@ -213,11 +269,12 @@ def _find_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
     if new.kind in _NO_STATE_KNOWN:
         # Offsets do not depend on filters, and for sinks the columns say it.
         return
-    gone = [each for each in old.filters if each not in new.filters]
-    come = [each for each in new.filters if each not in old.filters]
+    gone, come = _find_filter_changes(old, new)
     if gone or come:
         changed = f"the filter changes from {_join(gone) or 'none'} to {_join(come) or 'none'}"
         yield f"{changed}: rows from before stay as the old one chose them"
+    elif moved := _find_moved_filters(old, new):
+        yield f"{', '.join(moved)}: its values come from rows of other filters, and those from before stay as they are"
     if old.bare_inputs != new.bare_inputs:
         yield "the rows that reach it come from other tables, joins or keys: those from before stay as they are"
     if old.kind == "rank" and (more := _find_more_rows(old.node, new.node)):
@@ -236,6 +293,46 @@ def _is_shortened(old: NodeSignature, new: NodeSignature) -> bool:
     return one == other and find_shorter_window(old, new) is not None
 
 
+def _find_filter_changes(old: NodeSignature, new: NodeSignature) -> tuple[list[str], list[str]]:
+    """Return the filters that only the old node has, and those that only the new one has; of joins side by side."""
+    if old.kind not in JOINS or len(old.side_filters) != len(new.side_filters):
+        return _subtract(old.filters, new.filters), _subtract(new.filters, old.filters)
+    sides = new.side_filters[::-1] if sides_are_exchanged(old, new) else new.side_filters
+    names = old.sides if len(set(old.side_filters)) > 1 or len(set(sides)) > 1 else ("",) * len(sides)
+    gone, come = list[str](), list[str]()
+    for name, one, other in zip(names, old.side_filters, sides, strict=True):
+        of = f" of {name}" if name and len(set(old.sides)) > 1 else ""
+        gone += [f"{each}{of}" for each in _subtract(one, other)]
+        come += [f"{each}{of}" for each in _subtract(other, one)]
+    return gone, come
+
+
+def _subtract(some: Iterable[str], others: Collection[str]) -> list[str]:
+    return sorted(each for each in some if each not in others)
+
+
+def _find_moved_filters(old: NodeSignature, new: NodeSignature) -> list[str]:
+    """Return columns that are the same but for where filters are: those of one branch of a UNION instead of another."""
+    before, after = (_list_filtered_columns(each) for each in (old, new))
+    return sorted(text for text, full in after.items() if text in before and before[text] != full)
+
+
+def _list_filtered_columns(node: NodeSignature) -> Mapping[str, frozenset[str]]:
+    """Return the texts of the columns of key and states without filters, each with those with filters."""
+    found: dict[str, set[str]] = {}
+    for bare, full in zip(node.bare, node.operators, strict=True):
+        rows = [
+            pair
+            for one, other in zip(bare.states, full.states, strict=True)
+            for pair in zip(one.rows, other.rows, strict=True)
+        ]
+        rows += [] if bare.key is None or full.key is None else [(bare.key, full.key)]
+        for row, other_row in rows:
+            for one_column, other_column in zip(row.columns, other_row.columns, strict=True):
+                found.setdefault(one_column.meaning, set()).add(other_column.meaning)
+    return {text: frozenset(texts) for text, texts in found.items()}
+
+
 def _find_join_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
     one, other = (str(find_join_spec(each.node).get("joinType")) for each in (old, new))
     if sides_are_exchanged(old, new):
@@ -243,7 +340,10 @@ def _find_join_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
     if one != other:
         yield f"the join changes from {one} to {other}: rows that it has emitted stay as they are"
     elif old.bare_task != new.bare_task and not sides_are_exchanged(old, new):
-        yield "the bounds or windows of the join change: rows that the old ones have removed are missing"
+        if new.kind == "join":
+            yield "the condition of the join changes: rows that it has emitted stay as they are"
+        else:
+            yield "the bounds or windows of the join change: rows that the old ones have removed are missing"
 
 
 _MIRRORED = {"LEFT": "RIGHT", "RIGHT": "LEFT"}

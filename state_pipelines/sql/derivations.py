@@ -3,65 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from state_pipelines.serializers.text import describe_type
 from state_pipelines.sql.accumulators import COUNT_ROWS, UNRESOLVED, Buffer, PlannedColumn, Role
+from state_pipelines.sql.conversions import FLOATS, UNCHANGED, Derivation, compare_types
+from state_pipelines.sql.lineage import LOSSY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from state_pipelines.serializers.tree import LogicalType
     from state_pipelines.sql.node_states import PlannedState
-
-
-class Derivation(StrEnum):
-    """Derivation of a column of a state from columns of the old one.
-
-    Attributes:
-        COPY: the value as it is.
-        RETYPE: the value as it is; the serializer describes another length or nullability.
-        WIDEN: a number in a wider type.
-        CHECK: the value as it is, after a check that it fits a narrower type or is not NULL.
-        SUM_OR_ZERO: a sum, zero instead of NULL.
-        SUM_OR_NULL: a sum and a count; NULL instead of the sum where the count is zero.
-        FOLD_COUNT: the number of values of a view.
-        FOLD_SUM: the sum of the values of a view, NULL where it has none.
-        FOLD_SUM_OR_ZERO: the same, zero where it has none.
-        FOLD_MIN: the least value of a view, NULL where it has none.
-        FOLD_MAX: the greatest value of a view, NULL where it has none.
-        FOLD_ROWS: the function over the rows that another state of the operator keeps.
-        COUNT_MATCHES: the number of rows of the other side of a join.
-        FIRST_ROWS: the first rows by the order of a rank, of more rows that were kept.
-        LAST_ROWS: the last rows of a window, of more rows that were in it; their number, or the time of the first one.
-        COPY_VALUES: the values of another state, with the number of rows of each.
-        INITIAL: the value that the accumulator begins with: NULL, for counts and `$SUM0` zero.
-        NULL: no value, in a row that did not have the column.
-    """
-
-    COPY = "copy"
-    RETYPE = "retype"
-    WIDEN = "widen"
-    CHECK = "check"
-    SUM_OR_ZERO = "sum or zero"
-    SUM_OR_NULL = "sum or null"
-    FOLD_COUNT = "fold count"
-    FOLD_SUM = "fold sum"
-    FOLD_SUM_OR_ZERO = "fold sum or zero"
-    FOLD_MIN = "fold min"
-    FOLD_MAX = "fold max"
-    FOLD_ROWS = "fold rows"
-    COUNT_MATCHES = "count matches"
-    FIRST_ROWS = "first rows"
-    LAST_ROWS = "last rows"
-    COPY_VALUES = "copy values"
-    INITIAL = "initial"
-    NULL = "null"
-
-
-UNCHANGED = (Derivation.COPY, Derivation.RETYPE)
-"""Derivations that leave the value as it is."""
 
 
 @dataclass(frozen=True)
@@ -79,54 +32,6 @@ class DerivedColumn:
     indices: tuple[int, ...] = ()
     view: str | None = None
     reason: str = ""
-
-
-_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
-_FLOATS = ("FLOAT", "DOUBLE")
-_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INTEGER": 10, "BIGINT": 19}
-_STRINGS = ("CHAR", "VARCHAR")
-_BYTES = ("BINARY", "VARBINARY")
-
-
-def compare_types(old: LogicalType, new: LogicalType) -> Derivation | None:
-    """Return how a value of one SQL type becomes one of another; None where it does not."""
-    if old == new or replace(old, class_name=None) == replace(new, class_name=None):
-        return Derivation.COPY
-    loosened = new.nullable or not old.nullable
-    if replace(old, nullable=new.nullable) == new:
-        return Derivation.RETYPE if loosened else Derivation.CHECK
-    found = _compare_roots(old, new)
-    return Derivation.CHECK if found is not None and not loosened else found
-
-
-def _compare_roots(old: LogicalType, new: LogicalType) -> Derivation | None:
-    if old.root == new.root:
-        if old.root in (*_STRINGS, *_BYTES):
-            longer = (new.length or 0) >= (old.length or 0)
-            return Derivation.RETYPE if longer else Derivation.CHECK
-        if old.root == "DECIMAL":
-            return _compare_decimals(old.length or 0, old.scale or 0, new)
-        if len(old.children) == len(new.children) > 0 and old.names == new.names:
-            found = {compare_types(one, other) for one, other in zip(old.children, new.children, strict=True)}
-            return Derivation.RETYPE if found <= set(UNCHANGED) else None
-        return None
-    if {old.root, new.root} in ({*_STRINGS}, {*_BYTES}):
-        return Derivation.RETYPE if (new.length or 0) >= (old.length or 0) else Derivation.CHECK
-    for order in (_INTEGERS, _FLOATS):
-        if old.root in order and new.root in order:
-            return Derivation.WIDEN if order.index(old.root) < order.index(new.root) else Derivation.CHECK
-    if old.root in _INTEGERS and new.root == "DECIMAL":
-        return _compare_decimals(_DIGITS[old.root], 0, new)
-    if old.root in _INTEGERS[:3] and new.root == "DOUBLE":
-        return Derivation.WIDEN
-    return None
-
-
-def _compare_decimals(precision: int, scale: int, new: LogicalType) -> Derivation | None:
-    if (new.scale or 0) < scale:
-        return None
-    fits = (new.length or 0) - (new.scale or 0) >= precision - scale
-    return Derivation.WIDEN if fits else Derivation.CHECK
 
 
 def derive_column(
@@ -173,11 +78,16 @@ def _describe_cast(old: LogicalType, new: LogicalType, how: Derivation) -> str:
 
 
 def strip_casts(text: str) -> str:
-    """Return the argument of casts to numbers and texts around an expression, or the expression itself."""
+    """Return the argument of casts to numbers and texts around an expression, or the expression itself.
+
+    A cast that loses something, such as digits, stays.
+    """
     prefix = "CAST("
     while text.startswith(prefix):
         inner, _, target = text[len(prefix) : -1].rpartition(" AS ")
-        if not text.endswith(")") or not inner or target.split("(")[0].split(" ")[0] not in _CAST_TARGETS:
+        if not text.endswith(")") or not inner or target.endswith(LOSSY):
+            break
+        if target.split("(")[0].split(" ")[0] not in _CAST_TARGETS:
             break
         text = inner
     return text
@@ -217,7 +127,7 @@ def _derive_buffer(buffer: Buffer, new: PlannedColumn, old: Sequence[PlannedColu
     if sum_of is None or buffer.function not in ("SUM", "$SUM0", "AVG"):
         return None
     cast = compare_types(replace(old[sum_of].type, nullable=True), replace(new.type, nullable=True))
-    is_float = old[sum_of].type.root in _FLOATS
+    is_float = old[sum_of].type.root in FLOATS
     if cast not in (*UNCHANGED, Derivation.WIDEN, Derivation.CHECK) or (is_float and cast not in UNCHANGED):
         # A sum of FLOAT has other roundings than one of DOUBLE.
         return None
@@ -294,7 +204,7 @@ def _fold_view(
         return found
     if extreme and buffer.retracts:
         return None
-    if how is not Derivation.FOLD_COUNT and new.type.root in _FLOATS and not extreme:
+    if how is not Derivation.FOLD_COUNT and new.type.root in FLOATS and not extreme:
         # The order of the values in a view is another one than that of the rows.
         return None
     for each in views:

@@ -13,14 +13,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from state_pipelines.sql.compiled_plans import Plan, PlanNode, list_mappings, reading_fields
+from state_pipelines.errors import StateError
+from state_pipelines.sql.compiled_plans import Plan, PlanNode, list_mappings, read_type, reading_fields
+from state_pipelines.sql.conversions import keeps_values
 
 MOST_TEXT = 1000
 """Characters of an expression; a longer one is its beginning and a hash, since texts contain each other."""
+
+NULL = "NULL"
+"""Text of a literal without a value."""
+
+LOSSY = ", lossy"
+"""End of the text of a cast that may lose something of a value."""
 
 _MOST_DEPTH = 200
 _INTERNAL_NAME = re.compile(r"\$(.+)\$\d+")
@@ -110,8 +119,15 @@ def _render_literal(value: Mapping[str, Any]) -> str:
     found = value.get("value")
     kind = value.get("type")
     plain = isinstance(kind, str) and kind.removesuffix(" NOT NULL") in ("INT", "BIGINT", "BOOLEAN")
+    if isinstance(value.get("sarg"), Mapping):
+        return _render_ranges(value["sarg"], kind)
     if found is None and "symbol" in value:
         return str(value["symbol"])
+    if found is None and not set(value) <= {"kind", "value", "type"}:
+        # The value is in a field of another name, and has to be in the text.
+        return digest(value)
+    if found is None:
+        return NULL
     if plain:
         return str(found)
     if isinstance(kind, str) and kind.startswith(("CHAR(", "VARCHAR(")):
@@ -119,11 +135,30 @@ def _render_literal(value: Mapping[str, Any]) -> str:
     return f"{found}:{kind if isinstance(kind, str) else _render_json(kind)}"
 
 
+def _render_ranges(found: Mapping[str, Any], kind: object) -> str:
+    """Return the values and ranges that SEARCH looks for (`RexNodeJsonSerializer.serializeSarg`)."""
+
+    def render(bound: object) -> str:
+        return _render_literal({"value": bound.get("value"), "type": kind}) if isinstance(bound, Mapping) else ""
+
+    texts = []
+    for each in list_mappings(found.get("ranges")):
+        lower, upper = each.get("lower"), each.get("upper")
+        if lower == upper and lower is not None:
+            texts.append(render(lower))
+            continue
+        marks = [isinstance(bound, Mapping) and bound.get("boundType") == "CLOSED" for bound in (lower, upper)]
+        texts.append(f"{'[' if marks[0] else '('}{render(lower)}..{render(upper)}{']' if marks[1] else ')'}")
+    rest = {key: each for key, each in found.items() if key != "ranges" and each != "UNKNOWN"}
+    return f"{{{', '.join(texts)}}}{f' {_render_json(rest)}' if rest else ''}"
+
+
 def _render_call(value: Mapping[str, Any], operands: list[str], render: Any) -> str:
     name = find_function(value)
     if name in ("CAST", "TRY_CAST", "REINTERPRET"):
         kind = value.get("type")
-        return f"{name}({', '.join(operands)} AS {kind if isinstance(kind, str) else _render_json(kind)})"
+        target = kind if isinstance(kind, str) else _render_json(kind)
+        return f"{name}({', '.join(operands)} AS {target}{LOSSY if _loses_values(value) else ''})"
     syntax = value.get("syntax")
     if syntax == "BINARY" and len(operands) > 1:
         return "(" + f" {name} ".join(operands) + ")"
@@ -131,6 +166,16 @@ def _render_call(value: Mapping[str, Any], operands: list[str], render: Any) -> 
         return f"({operands[0]} {name})"
     extra = [f"{key}={render(value[key])}" for key in ("rexWindowBound", "rangeBounds") if key in value]
     return f"{name}({', '.join([*operands, *extra])})"
+
+
+def _loses_values(cast: Mapping[str, Any]) -> bool:
+    """Return whether a cast may lose something of a value, such as digits or the end of a text."""
+    operands = list_mappings(cast.get("operands"))
+    try:
+        before, after = read_type(operands[0].get("type") if operands else None), read_type(cast.get("type"))
+    except StateError:
+        return False
+    return not keeps_values(before, after)
 
 
 def render_sort(spec: Mapping[str, Any], columns: Sequence[str]) -> str:
@@ -145,6 +190,8 @@ def render_sort(spec: Mapping[str, Any], columns: Sequence[str]) -> str:
 
 _DEFAULT_PATH = ("default_catalog", "default_database")
 _IDENTIFIER = re.compile(r"`((?:[^`]|``)*)`")
+_REPEATED = re.compile(r"\b(other|third|\d+th) ")
+_PAIR = re.compile(r"(\S+) = ((?:(?:other|third|\d+th) )*[^\s();]+)")
 # Fields that say how a node is run, or where it is in the plan, and not what its rows are.
 _IGNORED = ("id", "type", "description", "inputProperties", "configuration", "state", "outputType")
 # Abilities of sources that only choose columns, which the output type says too.
@@ -158,10 +205,12 @@ class Lineage:
     Attributes:
         columns: text of each column.
         rows: text of the rows: tables, filters, joins, keys of aggregates.
+        tables: whose columns these are, each as often as it is joined.
     """
 
     columns: tuple[str, ...]
     rows: str
+    tables: tuple[str, ...] = ()
 
 
 def trace_lineage(plan: Plan) -> Mapping[int, Lineage]:
@@ -182,8 +231,17 @@ def trace_lineage(plan: Plan) -> Mapping[int, Lineage]:
                 traced = _TRACES[node.kind](node, inputs)
         if traced is None or (len(traced.columns) != len(node.columns) and node.row is not None):
             traced = _trace_unknown(node, inputs)
-        found[node.id] = Lineage(tuple(map(shorten, traced.columns)), shorten(traced.rows))
+        tables = traced.tables or _join_tables(inputs)
+        found[node.id] = Lineage(tuple(map(shorten, traced.columns)), shorten(traced.rows), tables)
     return found
+
+
+def _join_tables(inputs: Sequence[Lineage]) -> tuple[str, ...]:
+    """Return the tables of the inputs of a node that joins none of them, each as often as in the input with most."""
+    counts = Counter[str]()
+    for each in inputs:
+        counts |= Counter(each.tables)
+    return tuple(sorted(counts.elements()))
 
 
 def describe_node(plan: Plan, node: PlanNode, found: Mapping[int, Lineage]) -> str:
@@ -205,6 +263,20 @@ def describe_node(plan: Plan, node: PlanNode, found: Mapping[int, Lineage]) -> s
         elif (trace := _TRACES.get(node.kind)) is not None and (traced := trace(node, inputs)) is not None:
             return traced.rows
     return _trace_unknown(node, inputs).rows
+
+
+def find_mark(text: str) -> str:
+    """Return the last word that marks a column of a table that is joined several times; empty without one."""
+    found = _REPEATED.findall(text)
+    return found[-1] if found else ""
+
+
+def list_joined_pairs(text: str) -> Mapping[str, frozenset[str]]:
+    """Return the pairs of equal columns in the text of joined rows by the mark of the second one."""
+    found: dict[str, set[str]] = {}
+    for left, right in _PAIR.findall(text):
+        found.setdefault(find_mark(right), set()).add(f"{left} = {right}")
+    return {mark: frozenset(pairs) for mark, pairs in found.items()}
 
 
 def without_filters(plan: Plan) -> Plan:
@@ -249,6 +321,10 @@ def _drop_inner(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 def find_table(node: PlanNode) -> str:
     """Return the name of the table that a source or sink names, without the default catalog and database."""
     holder = node.mapping("scanTableSource") or node.mapping("dynamicTableSink")
+    return _name_table(holder)
+
+
+def _name_table(holder: Mapping[str, Any]) -> str:
     table = holder.get("table")
     identifier = str(table.get("identifier", "")) if isinstance(table, Mapping) else ""
     path = [each.replace("``", "`") for each in _IDENTIFIER.findall(identifier)] or [identifier]
@@ -305,7 +381,7 @@ def _trace_source(node: PlanNode, _: Sequence[Lineage]) -> Lineage:
                 rows += f" where {' and '.join(sorted(wheres))}"
         else:
             rows += f" {each.get('type')} {digest(each)}"
-    return Lineage(tuple(f"{table}.{name}" for name in node.columns), rows)
+    return Lineage(tuple(f"{table}.{name}" for name in node.columns), rows, (table,))
 
 
 def _below(value: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
@@ -430,7 +506,7 @@ def _trace_kept_columns(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
     return Lineage(columns, rows)
 
 
-# Nodes of these kinds have the rows of nodes of another kind, and get its name in lineages.
+# Several kinds of nodes keep the same rows.
 _SHORT_KINDS = {"changelog-normalize": "normalize", "sort-limit": "rank"}
 
 
@@ -438,13 +514,16 @@ def _trace_join(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
     left, right = inputs
     spec = node.mapping("joinSpec") or _below(node.mapping("intervalJoinSpec"), "joinSpec")
     kind = spec.get("joinType")
-    if not set(left.columns).isdisjoint(right.columns):
+    mark = _mark_right(left, right)
+    if mark:
         # Both sides read one table: without a mark, an exchange of the sides would not be seen.
-        right = Lineage(tuple(f"other {each}" for each in right.columns), right.rows)
+        right = replace(right, columns=tuple(f"{mark}{each}" for each in right.columns))
     both = (*left.columns, *right.columns)
+    nulls = find_null_keys(spec)
+    keys = zip(spec.get("leftKeys") or (), spec.get("rightKeys") or (), nulls, strict=False)
     pairs = [
-        f"{find_column(left.columns, one)} = {find_column(right.columns, other)}"
-        for one, other in zip(spec.get("leftKeys") or (), spec.get("rightKeys") or (), strict=False)
+        f"{find_column(left.columns, one)} {_EQUAL[is_null]} {find_column(right.columns, other)}"
+        for one, other, is_null in keys
     ]
     condition = spec.get("nonEquiCondition")
     if condition is not None:
@@ -461,8 +540,34 @@ def _trace_join(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
         rest["times"] = times
     text = f" with {digest(rest)}" if rest else ""
     rows = f"{node.kind} {kind}({left.rows}; {right.rows}; {' and '.join(pairs) or 'true'}{text})"
-    return Lineage(left.columns if kind in ("SEMI", "ANTI") else both, rows)
+    if kind in ("SEMI", "ANTI"):
+        return Lineage(left.columns, rows, left.tables)
+    return Lineage(both, rows, (*left.tables, *right.tables))
 
+
+_EQUAL = ("=", "IS NOT DISTINCT FROM")
+
+
+def find_null_keys(spec: Mapping[str, Any]) -> tuple[bool, ...]:
+    """Return for each key of a join whether NULL equals NULL (IS NOT DISTINCT FROM, `JoinSpec.filterNulls`)."""
+    found = spec.get("filterNulls")
+    keys = spec.get("leftKeys") or ()
+    return tuple(not each for each in found) if isinstance(found, list) else (False,) * len(keys)
+
+
+def _mark_right(left: Lineage, right: Lineage) -> str:
+    """Return the word before columns of the right side of a join, by how often the left one has a table of both.
+
+    It does not depend on which columns are read, so that a column that is added changes no text of another.
+    """
+    times = max((left.tables.count(each) for each in right.tables), default=0)
+    if times == 0 and not set(left.columns).isdisjoint(right.columns):
+        times = 1
+    return _MARKS[times] if times < len(_MARKS) else f"{times + 1}th "
+
+
+_MARKS = ("", "other ", "third ")
+"""Words before columns of a table that is joined for the second or the third time."""
 
 _TIME_INDICES = ("leftTimeIndex", "rightTimeIndex")
 
@@ -529,13 +634,81 @@ def _trace_sink(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
     return Lineage(inputs[0].columns, f"{inputs[0].rows} into {find_table(node)}") if inputs else Lineage((), "")
 
 
+def _trace_correlate(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage | None:
+    """Return the columns of the left side, and those of a table function with its arguments, such as UNNEST."""
+    (left,) = inputs
+    names = node.columns[: len(left.columns)]
+
+    def resolve(value: object) -> object:
+        if isinstance(value, list):
+            return [resolve(each) for each in value]
+        if not isinstance(value, Mapping):
+            return value
+        if value.get("kind") == "FIELD_ACCESS" and _below(value, "expr").get("kind") == "CORREL_VARIABLE":
+            # The variable is the row of the left side.
+            return {"kind": "INPUT_REF", "inputIndex": names.index(str(value.get("name")))}
+        return {key: resolve(each) for key, each in value.items()}
+
+    call = render_expression(resolve(node.content.get("functionCall")), left.columns)
+    added = tuple(f"column {number} of {call}" for number in range(1, len(node.columns) - len(left.columns) + 1))
+    condition = node.content.get("condition")
+    where = "" if condition is None else f" where {render_expression(condition, (*left.columns, *added))}"
+    return Lineage((*left.columns, *added), f"{node.kind} {node.content.get('joinType')}({left.rows}; {call}{where})")
+
+
 def _trace_lookup(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage | None:
-    """Return the columns of the left side, and for the table a text that names the lookup as a whole."""
-    left = inputs[0]
-    added = node.columns[len(left.columns) :]
-    content = {key: value for key, value in node.content.items() if key not in _IGNORED}
-    rows = f"{node.kind} opaque:{digest([content, left.columns])}({left.rows})"
-    return Lineage((*left.columns, *(f"{name} of {digest(rows)}" for name in added)), rows)
+    """Return the columns of the left side, and those of the table in which rows are looked up by key."""
+    (left,) = inputs
+    source = _below(node.mapping("temporalTable"), "lookupTableSource")
+    table = _name_table(source)
+    row = read_type(node.mapping("temporalTable").get("outputType"))
+    columns = tuple(f"{table}.{name}" for name in row.names)
+    keys = [
+        f"{find_column(columns, int(index))} = {_render_lookup_key(key, left)}"
+        for index, key in sorted(node.mapping("lookupKeys").items())
+    ]
+    projection = node.content.get("projectionOnTemporalTable")
+    added = [render_expression(each, columns) for each in projection] if isinstance(projection, list) else columns
+    both = (*left.columns, *added)
+    conditions = {
+        "filterOnTemporalTable": columns,
+        "preFilterCondition": left.columns,
+        "joinCondition": both,
+        "remainingJoinCondition": both,
+    }
+    texts = [
+        render_expression(node.content[name], given)
+        for name, given in conditions.items()
+        if node.content.get(name) is not None
+    ]
+    abilities = [each for each in list_mappings(source.get("abilities")) if each.get("type") not in _PROJECTIONS]
+    rest = f"; {digest(abilities)}" if abilities else ""
+    kind = node.content.get("joinType")
+    rows = f"{node.kind} {kind}({left.rows}; {table}{rest}; {' and '.join([*keys, *texts])})"
+    mark = _mark_right(left, Lineage(tuple(added), table, (table,)))
+    return Lineage((*left.columns, *(f"{mark}{each}" for each in added)), rows, (*left.tables, table))
+
+
+def _render_lookup_key(key: object, left: Lineage) -> str:
+    if not isinstance(key, Mapping):
+        return str(key)
+    return find_column(left.columns, key["index"]) if "index" in key else render_expression(key.get("literal", key), ())
+
+
+def _trace_expand(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage | None:
+    """Return the columns of rows that GROUPING SETS, ROLLUP and CUBE repeat: those of some sets are NULL in others."""
+    (source,) = inputs
+    projects = [[render_expression(each, source.columns) for each in one] for one in node.content["projects"]]
+    by_column = [list(dict.fromkeys(texts)) for texts in zip(*projects, strict=True)]
+    varied = [len(texts) > 1 for texts in by_column]
+    names = [next((text for text in texts if text != NULL), NULL) for texts in by_column]
+    columns = [f"{name} in grouping sets" if varies else name for name, varies in zip(names, varied, strict=True)]
+    if varied and varied[-1]:
+        # The number of the set: a bit for each column that is NULL.
+        columns[-1] = f"set of {', '.join(name for name, varies in zip(names[:-1], varied, strict=False) if varies)}"
+    sets = [", ".join(text for text, varies in zip(one, varied, strict=True) if varies) for one in projects]
+    sets.sort()
+    return Lineage(tuple(columns), f"expand({source.rows}; {'; '.join(sets)})")
 
 
 def _trace_window_function(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
@@ -584,7 +757,9 @@ _TRACES: Mapping[str, Callable[[PlanNode, Sequence[Lineage]], Lineage | None]] =
         ),
         _trace_kept_columns,
     ),
-    **dict.fromkeys(("correlate", "lookup-join"), _trace_lookup),
+    "correlate": _trace_correlate,
+    "expand": _trace_expand,
+    "lookup-join": _trace_lookup,
     "over-aggregate": _trace_over,
     "sink": _trace_sink,
     "table-source-scan": _trace_source,

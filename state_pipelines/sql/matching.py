@@ -21,6 +21,7 @@ from state_pipelines.sql.lineage import (
     find_column,
     find_conditions,
     find_join_times,
+    find_null_keys,
     find_table,
     render_sort,
     trace_lineage,
@@ -75,6 +76,8 @@ class NodeSignature:
         sinks: tables that its rows reach.
         columns: texts of the columns of its states, without filters.
         sides: of a join, texts of its two inputs, in order.
+        full_sides: the same, with filters.
+        side_filters: of a join, conditions of all nodes above each of its inputs.
         sink_columns: of a sink, names of the columns of its table.
     """
 
@@ -94,6 +97,8 @@ class NodeSignature:
     sinks: frozenset[str]
     columns: tuple[str, ...]
     sides: tuple[str, ...]
+    full_sides: tuple[str, ...]
+    side_filters: tuple[frozenset[str], ...]
     sink_columns: tuple[str, ...]
 
     @property
@@ -184,12 +189,14 @@ def list_signatures(plan: Plan) -> tuple[NodeSignature, ...]:
                 inputs=_list_inputs(plan, node, full),
                 bare_inputs=_list_inputs(stripped, plain, bare),
                 filters=tuple(sorted(chosen[node.id])),
-                condition="; ".join(sorted(filters[node.id] - chosen[node.id])),
+                condition="; ".join([*sorted(filters[node.id] - chosen[node.id]), *_list_null_keys(node)]),
                 order=_find_order(plain, bare),
                 tables=tables[node.id],
                 sinks=sinks[node.id],
                 columns=_list_columns(own_bare),
                 sides=_list_sides(plain, bare),
+                full_sides=_list_sides(node, full),
+                side_filters=tuple(filters[each] for each in node.inputs) if node.kind in JOINS else (),
                 sink_columns=_list_sink_columns(node),
             )
         )
@@ -259,6 +266,10 @@ def _list_sides(node: PlanNode, lineage: Mapping[int, Lineage]) -> tuple[str, ..
     return tuple(f"{lineage[each].rows} by {key}" for each, key in zip(node.inputs, keys, strict=True))
 
 
+def _list_null_keys(node: PlanNode) -> list[str]:
+    return ["NULL = NULL"] if any(find_null_keys(find_join_spec(node))) else []
+
+
 def _list_sink_columns(node: PlanNode) -> tuple[str, ...]:
     table = node.mapping("dynamicTableSink").get("table")
     resolved = table.get("resolvedTable") if isinstance(table, Mapping) else None
@@ -278,7 +289,7 @@ _Round = Callable[[NodeSignature], Hashable]
 
 
 def _identity(each: NodeSignature) -> tuple[Hashable, ...]:
-    return (each.kind, each.key, each.inputs, each.task)
+    return (each.kind, each.key, each.inputs, each.task, frozenset(each.full_sides))
 
 
 # From all that a node holds to what it shares with the node that it was before a change.

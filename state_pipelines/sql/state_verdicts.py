@@ -13,7 +13,8 @@ from state_pipelines.sql.column_verdicts import (
     retracts,
 )
 from state_pipelines.sql.compiled_plans import list_mappings
-from state_pipelines.sql.derivations import Derivation, is_unfiltered
+from state_pipelines.sql.conversions import Derivation
+from state_pipelines.sql.derivations import is_unfiltered
 from state_pipelines.sql.matching import JOINS, NodeSignature, find_join_spec
 from state_pipelines.sql.verdict import (
     ColumnVerdict,
@@ -62,7 +63,10 @@ def compare_states(
         name = names.get(state.name)
         found = None if name is None else before.find_state(name)
         bare_found = None if name is None else bare_old.find_state(name)
-        swap = _find_swap(before.find_state(state.name), state, bare_old.find_state(state.name), bare)
+        same = before.find_state(state.name)
+        swap = _find_swap(same, state, bare_old.find_state(state.name), bare)
+        if not swap and name not in (None, state.name) and same is not None and same.describe() == state.describe():
+            swap = f"the rows of {name} would be taken for it, and its own for those of the other side"
         if found is None or bare_found is None:
             added = _copy_values(bare, before, accumulator, state) or _add_state(old, new, state, bare, accumulator)
             yield replace(added, swap=swap)
@@ -116,7 +120,14 @@ def find_other_side(name: str) -> str:
 
 
 def sides_are_exchanged(old: NodeSignature, new: NodeSignature) -> bool:
-    """Return whether the left side of a join is the right one of another."""
+    """Return whether the left side of a join is the right one of another.
+
+    Both sides may read one table by one key: then their filters say which is which.
+    """
+    if old.full_sides == new.full_sides:
+        return False
+    if old.full_sides == new.full_sides[::-1]:
+        return True
     return old.sides != new.sides and old.sides == new.sides[::-1]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from state_pipelines.sql.derivations import Derivation
+from state_pipelines.sql.conversions import Derivation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """Record the plans of the queries in `tests/data/sql/changes` and in `examples/totals`, with savepoints.
 
-`python -m tests.flink.make_changed_plans` writes a plan for each query, the savepoint of the example, and one of the
-same query as SQL text, whose operators have no uids.
+`python -m tests.flink.make_changed_plans` writes a plan for each query and for both of each pair, the savepoint of the
+example, and one of the same query as SQL text, whose operators have no uids.
 """
 
 from __future__ import annotations
@@ -48,6 +48,26 @@ def record_plans(home: Path, directory: Path) -> None:
         path.with_suffix(".json").write_text(each.json + "\n")
 
 
+def read_pairs() -> dict[str, tuple[str, str]]:
+    """The pairs of `pairs.sql`: scripts of the old query and of the new one, by name."""
+    tables, *found = (FOLDER / "pairs.sql").read_text().split("\n\n-- ")
+    blocks = (each.strip().splitlines() for each in found)
+    return {name: (f"{tables}\n{old}\n", f"{tables}\n{new}\n") for name, old, new in blocks}
+
+
+def record_pairs(home: Path, directory: Path) -> None:
+    """Record the plans of the pairs."""
+    paths = []
+    for name, scripts in read_pairs().items():
+        for number, script in enumerate(scripts):
+            paths.append(directory / f"{name}.{number}.sql")
+            paths[-1].write_text(script)
+    compiled = compile_scripts([str(each) for each in paths], flink_home=str(home))
+    plans = [json.loads(each.json) for each in compiled]
+    found = dict(zip(read_pairs(), zip(plans[::2], plans[1::2], strict=True), strict=True))
+    (FOLDER / "pairs.json.gz").write_bytes(gzip.compress(json.dumps(found, sort_keys=True).encode(), mtime=0))
+
+
 def record_savepoint(flink: FlinkJars, target: Path, *, as_text: bool) -> None:
     """Run the example for a moment, and stop it with a savepoint: its plan, or its text without uids."""
     with start_java(flink.paths) as java, tempfile.TemporaryDirectory() as directory:
@@ -88,6 +108,7 @@ def main() -> None:
     """Record all."""
     with tempfile.TemporaryDirectory() as directory:
         home = link_home(VERSION, Path(directory))
+        record_pairs(home, Path(directory))
         record_plans(home, Path(directory))
         flink = find_flink(str(home))
         record_savepoint(flink, EXAMPLE / "savepoint", as_text=False)

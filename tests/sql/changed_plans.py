@@ -25,6 +25,19 @@ def read_changed() -> dict[str, Any]:
 
 
 @cache
+def read_pairs() -> dict[str, list[Any]]:
+    """The JSON of the plans of old and new query by name of the pair (`pairs.sql`)."""
+    content: dict[str, list[Any]] = json.loads(gzip.decompress((CHANGES / "pairs.json.gz").read_bytes()))
+    return content
+
+
+def compare_pair(name: str) -> PlanComparison:
+    """The comparison of the plans of a pair."""
+    old, new = (read_plan(json.dumps(each)) for each in read_pairs()[name])
+    return compare_plans(old, new)
+
+
+@cache
 def changed_plan(name: str) -> Plan:
     """The plan of a query."""
     return read_plan(json.dumps(read_changed()[name]))

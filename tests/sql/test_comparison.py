@@ -9,7 +9,7 @@ import pytest
 from state_pipelines.errors import UsageError
 from state_pipelines.sql import load_plan, read_plan
 from state_pipelines.sql.comparison import compare_plans
-from state_pipelines.sql.derivations import Derivation
+from state_pipelines.sql.conversions import Derivation
 from state_pipelines.sql.matching import list_signatures, match_nodes
 from state_pipelines.sql.verdict import Verdict
 from tests.sql.changed_plans import changed_plan, compare, find_operator, read_changed, shift

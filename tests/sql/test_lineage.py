@@ -123,3 +123,31 @@ def test_every_node_of_flinks_plans_has_as_many_texts_as_columns(fixtures: Path)
                     or "correlate" in path.name
                     or ("match" in path.name)
                 )
+
+
+def lookup(number: int, key: int, row: str) -> dict[str, Any]:
+    source = {"table": {"identifier": "`default_catalog`.`default_database`.`prices`"}}
+    return {
+        "id": number,
+        "type": "stream-exec-lookup-join_1",
+        "joinType": "INNER",
+        "joinCondition": None,
+        "temporalTable": {
+            "lookupTableSource": source,
+            "outputType": "ROW<`name` VARCHAR(20), `price` BIGINT>",
+        },
+        "lookupKeys": {"0": {"type": "FieldRef", "index": key}},
+        "projectionOnTemporalTable": [ref(1)],
+        "filterOnTemporalTable": None,
+        "outputType": row,
+    }
+
+
+def test_a_looked_up_column_is_one_of_its_table_wherever_the_key_is() -> None:
+    wide = trace(scan(1), lookup(2, 3, f"{SOURCE[:-1]}, `price` BIGINT>"))
+    kept = "ROW<`id` BIGINT, `name` VARCHAR(20) NOT NULL"
+    narrow = trace(scan(1), calc(2, [ref(0), ref(3)], f"{kept}>"), lookup(3, 1, f"{kept}, `price` BIGINT>"))
+    assert wide.rows == narrow.rows == "lookup-join INNER(src; prices; prices.name = src.name)"
+    assert (wide.columns[-1], narrow.columns[-1]) == ("prices.price", "prices.price")
+    other = trace(scan(1), lookup(2, 0, f"{SOURCE[:-1]}, `price` BIGINT>"))
+    assert other.rows == "lookup-join INNER(src; prices; prices.name = src.id)"

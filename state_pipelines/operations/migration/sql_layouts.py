@@ -14,7 +14,7 @@ from state_pipelines.operations.migration import steps as st
 from state_pipelines.serializers.text import describe_type, parse
 from state_pipelines.serializers.tree import StateKind
 from state_pipelines.sql.accumulators import Role
-from state_pipelines.sql.derivations import UNCHANGED, Derivation
+from state_pipelines.sql.conversions import UNCHANGED, Derivation
 from state_pipelines.sql.state_verdicts import find_other_side
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from state_pipelines.serializers.table_runtime import MAP_VIEW
 from state_pipelines.serializers.text import describe_type, parse
 from state_pipelines.serializers.tree import RowData, StateKind, walk
 from state_pipelines.sql.accumulators import MOST_FILTERS, UNRESOLVED, PlannedColumn, Role
-from state_pipelines.sql.derivations import UNCHANGED, Derivation, is_unfiltered
+from state_pipelines.sql.conversions import UNCHANGED, Derivation
+from state_pipelines.sql.derivations import is_unfiltered
 from state_pipelines.sql.verdict import Verdict, is_unchanged
 from state_pipelines.storage import resolve
 
