@@ -682,7 +682,7 @@ def _move(error: StateError, offset: int) -> None:
 
 
 def has_opaque(layout: lay.Layout) -> bool:
-    """Return whether a layout keeps a value, or anything nested in it, as bytes (`layout.Opaque`)."""
+    """Return whether a layout keeps a value, or anything nested in it, as bytes (`layout.OpaqueBytes`)."""
     return any(isinstance(each, lay.OpaqueBytes) for each in walk_layout(layout))
 
 

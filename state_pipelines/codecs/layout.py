@@ -425,7 +425,7 @@ LOGICAL_COMPONENTS: dict[LogicalKind, tuple[PrimitiveKind, ...]] = {
 
 
 class OpaqueValues(Enum):
-    """Values that are kept as bytes (`layout.Opaque`) instead of being decoded."""
+    """Values that are kept as bytes (`OpaqueBytes`) instead of being decoded."""
 
     NONE = 0
     UNDECODABLE = 1

@@ -317,7 +317,7 @@ def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout
         case tree.Either(left=left, right=right):
             return lay.Choice(derive(left), derive(right))
         case tree.CaseClass(fields=fields) if fields:
-            # Releases without the number of fields in front cannot be distinguished.
+            # Releases of flink-scala-api that write no number of fields first: the snapshot does not distinguish them.
             return lay.Marked(lay.Struct(_positional(fields, context)), null=-1, present=len(fields))
         case tree.Coproduct(serializers=nested):
             return _derive_coproduct(serializer, [derive(each) for each in nested])

@@ -1,7 +1,8 @@
 """State that connectors keep: splits and offsets of sources, pending transactions and files of sinks, enumerators.
 
 `detect` finds out whose an operator list state is and decodes it, `decode_splits` gives it as a table,
-`read_coordinator` reads the state of a source coordinator. The modules: one per connector, and `registry` (custom
+`read_coordinator` reads the state of a source coordinator. The modules: connectors by system (Kafka, other message
+queues, change data capture), sources of Flink's base, sources with list state, sinks, and `registry` (custom
 connectors, the frames around their bytes, detection).
 """
 

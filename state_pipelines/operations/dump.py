@@ -351,7 +351,7 @@ def _show_timers(state: KeyedState, subtask_state: KeyedSubtaskState, layout: Ke
 
 
 def _guess_pickles(value: Json) -> Json:
-    """The literals of bytes that look like pickles, in the form of the value; null for what does not."""
+    """Decode bytes that look like pickles, as literals in the structure of the value; null for all other bytes."""
     if isinstance(value, list):
         return [_guess_pickles(each) for each in value]
     raw = value.get("@bytes") if isinstance(value, dict) else None
@@ -360,7 +360,7 @@ def _guess_pickles(value: Json) -> Json:
 
 
 def _guess_key(key: object) -> Json:
-    """The literals of a key that looks like a pickle, as keys without a `key_type` are in PyFlink; else None."""
+    """Decode a key that looks like a pickle, as PyFlink stores keys without a `key_type`; None for other keys."""
     raw = key.get("f0") if isinstance(key, dict) else None
     return value_json(Pickled(raw)) if isinstance(raw, bytes) and is_pickle(raw) else None
 
@@ -377,7 +377,7 @@ def _struct(value: object) -> dict[str, object]:
     return value
 
 
-# Merged handles come as those that they are made of; names and texts are those of Flink's classes.
+# Merged handles are shown as the handles that they consist of, under the names of Flink's classes.
 _CHANNEL_NAMES = {
     ChannelDirection.INPUT: (
         "InputChannelStateHandle",

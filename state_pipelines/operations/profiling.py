@@ -546,7 +546,7 @@ class Profile:
         report = asdict(self)
         report["balance"] = self.balance.to_json()
         for operator, shown in zip(self.operators, cast("list[dict[str, object]]", report["operators"]), strict=True):
-            # The operators of `balance` hold it.
+            # It is in the operators of `balance` already.
             del shown["balance"]
             for state, row in zip(operator.states, cast("list[dict[str, object]]", shown["states"]), strict=True):
                 row["columns"] = [

@@ -157,7 +157,7 @@ PRESENT = hidden("present")
 
 
 def field_column(name: str) -> str:
-    """The column of a field while it is computed."""
+    """Name the temporary column of a field of the payload."""
     return f"{PREFIX}field_{name}"
 
 

@@ -256,7 +256,7 @@ class DifferingRows:
 
     @property
     def examples(self) -> tuple[DifferingRecord, ...]:
-        """Examples of every kind."""
+        """Examples of differing rows, and of other differences, at most `EXAMPLES`."""
         half = max(EXAMPLES // 2, EXAMPLES - len(self.other))
         return (*self.rows[:half], *self.other)[:EXAMPLES]
 

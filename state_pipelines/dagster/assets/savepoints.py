@@ -900,7 +900,7 @@ def write_savepoint(
     stream = require_stream(job)
     newest = job.storage.find_newest(stream.checkpoints)
     flink_id = parent(resolve(newest.path)).name
-    # As Flink names them, with digits of the run for its random ones.
+    # Named as by Flink, with digits of the run id in place of random ones.
     name = f"savepoint-{flink_id[:6]}-{run_id.replace('-', '')[:12]}"
     target = str(join(resolve(stream.savepoints), name))
     result = convert(job.storage.open(newest.path), target, config.format, run=spark.run_tasks)

@@ -457,7 +457,7 @@ def check_serializers(
     """
     if old.keys() != new.keys():
         names = ", ".join(sorted(old.keys() ^ new.keys()))
-        raise UsageError(f"both sides need the same subjects, only one has {names}")
+        raise UsageError(f"the old and the new state need the same subjects, but only one of them has {names}")
     restore = replace(_plan_restore(target, backend, kryo_version), row_names=row_names)
     return tuple(
         judge_subjects(operator, JobState(state, StateKind(kind), old), JobState(state, StateKind(kind), new), restore)

@@ -235,7 +235,7 @@ class NewCode:
         if file is None and self.classes:
             given = [text.partition("=")[0] for text in (*self.types, *self.schemas)]
             state_classes = find_state_classes(job, classes, given=given)
-            # Said of each state.
+            # Each state reports its own assumptions.
             extraction = replace(extraction, assumed=set())
         notes = () if file is not None and not self.types else tuple(list_assumed(extraction))
         notes = tuple(dict.fromkeys((*job.notes, *notes)))
