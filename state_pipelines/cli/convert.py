@@ -112,17 +112,8 @@ def command(
     opened = opener.open(snapshot)
     if discard_partial:
         discard_left_over(target)
-    plan = plan_conversion(
-        opened,
-        resolve(target),
-        request.format,
-        compress=request.compress,
-        in_flight=request.in_flight,
-        verify=not no_verify,
-        files=request.files,
-        checksums=checksums,
-        move=move,
-    )
+    location = resolve(target)
+    plan = plan_conversion(opened, location, request, verify=not no_verify, checksums=checksums, move=move)
     progress = make_console(stderr=True)
     print_notes(progress, plan.notes)
     if dry_run or (move and not apply):

@@ -10,7 +10,7 @@ import os
 import time
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 
 from pydantic import Field
 
@@ -26,7 +26,7 @@ from state_pipelines.metadata.streams import open_stream
 from state_pipelines.operations.inspect import FORST, find_keyed_formats
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.local_processes import choose_runner
-from state_pipelines.operations.models import OperationModel, parse_choice
+from state_pipelines.operations.models import OperationModel, read_keywords, takes
 from state_pipelines.operations.proofs import (
     DifferingRecord,
     ProofReport,
@@ -330,6 +330,14 @@ class ConversionRequest(OperationModel):
     """Copy files that stay as they are, link them on one local volume, or reference them: the old one must stay."""
 
 
+class ConversionKeywords(TypedDict, total=False):
+    """Types of the keyword arguments of `convert` that are fields of `ConversionRequest`."""
+
+    compress: bool | None
+    in_flight: InFlight | str
+    files: FileMode | str
+
+
 @dataclass(frozen=True)
 class ConversionPlan:
     """Plan of a conversion.
@@ -372,12 +380,9 @@ class ConversionPlan:
 def plan_conversion(
     snapshot: Snapshot,
     target: Location,
-    format: Format,
+    request: ConversionRequest,
     *,
-    compress: bool | None = None,
-    in_flight: InFlight = InFlight.REFUSE,
     verify: bool = True,
-    files: FileMode = FileMode.COPY,
     checksums: bool = False,
     move: bool = False,
 ) -> ConversionPlan:
@@ -386,11 +391,8 @@ def plan_conversion(
     Args:
         snapshot: the old snapshot.
         target: directory of the new one.
-        format: of keyed state; with `KEEP` every file is copied as it is.
-        compress: snappy compression of canonical and heap files; None keeps what each subtask has.
-        in_flight: what happens to in-flight data, which savepoints do not carry.
+        request: format, compression, in-flight data and files.
         verify: read what was written again.
-        files: see `convert`.
         checksums: see `convert`.
         move: see `convert`.
 
@@ -401,6 +403,7 @@ def plan_conversion(
             inside the snapshot, or a move is to leave something unchecked or referenced.
         StateError: keyed state cannot be read.
     """
+    format, compress, files = request.format, request.compress, request.files
     if move and (not verify or files is FileMode.REFERENCE):
         raise UsageError(
             "a move removes the old snapshot, so that nothing may stay unchecked or be referenced there",
@@ -415,7 +418,7 @@ def plan_conversion(
             hint="RocksDB compresses its own blocks; keep copies files as they are",
         )
     notes: list[str] = []
-    metadata = _plan_in_flight(snapshot, in_flight, notes)
+    metadata = _plan_in_flight(snapshot, request.in_flight, notes)
     tasks: list[SubtaskConversion] = []
     for operator in snapshot.operators:
         if (older := explain_older_ranges(operator.metadata, operator.label)) is not None:
@@ -782,19 +785,18 @@ class ConversionResult:
     proof: ProofReport | None = None
 
 
+@takes(ConversionRequest)
 def convert(
     snapshot: Snapshot | str,
     target: str,
     format: Format | str = Format.CANONICAL,
     *,
-    compress: bool | None = None,
-    in_flight: InFlight | str = InFlight.REFUSE,
     verify: bool = True,
-    files: FileMode | str = FileMode.COPY,
     checksums: bool = False,
     move: bool = False,
     processes: int = 1,
     run: Runner | None = None,
+    **keywords: Unpack[ConversionKeywords],
 ) -> ConversionResult:
     """Write a new snapshot with the same state in another format, directory or compression.
 
@@ -802,16 +804,13 @@ def convert(
         snapshot: the old snapshot, or its path; it is not changed unless it is moved.
         target: directory of the new snapshot, which must not exist.
         format: `canonical`, `heap`, `rocksdb`, or `keep` for copies of the files as they are.
-        compress: snappy compression of canonical and heap files; None keeps what each subtask has.
-        in_flight: `refuse`, `keep` or `drop` the in-flight data of an unaligned checkpoint.
         verify: read the written files back and compare them with the old ones before the snapshot is published.
-        files: `copy` the files that are not rewritten, `link` them (one local volume), or `reference` them in the old
-            snapshot, on which the new one then depends.
         checksums: read every copied file again and compare its checksum.
         move: remove the old snapshot once the new one is published and every copy has been compared.
         processes: that share the work; with more than one, the main module of a script must be guarded by
             `if __name__ == "__main__":`.
         run: runs the tasks in place of processes, such as `spark.tasks.run_tasks` with a session.
+        keywords: the other fields of `ConversionRequest`.
 
     Raises:
         UnsupportedError: the snapshot holds state that the format cannot store; nothing is left at the target.
@@ -821,21 +820,9 @@ def convert(
             unchecked or referenced.
         StateError: the snapshot cannot be read.
     """
-    chosen, kept = (
-        parse_choice(Format, format, "format"),
-        parse_choice(InFlight, in_flight, "choice for in-flight data"),
-    )
-    plan = plan_conversion(
-        ensure_open(snapshot),
-        resolve(target),
-        chosen,
-        compress=compress,
-        in_flight=kept,
-        verify=verify,
-        files=parse_choice(FileMode, files, "choice for files"),
-        checksums=checksums,
-        move=move,
-    )
+    request = read_keywords(ConversionRequest, {"format": format, **keywords}, "the conversion")
+    source, location = ensure_open(snapshot), resolve(target)
+    plan = plan_conversion(source, location, request, verify=verify, checksums=checksums, move=move)
     with choose_runner(run, processes) as runner:
         return run_conversion(plan, runner)
 

@@ -7,10 +7,12 @@ model are those of its command (`cli.options`), and its plain fields those of th
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
-from enum import EnumType
+from enum import Enum, EnumType
+from functools import wraps
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
@@ -18,8 +20,7 @@ from state_pipelines.errors import StateError, UsageError
 from state_pipelines.redaction import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from enum import Enum
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
@@ -86,6 +87,69 @@ class OperationModel(BaseModel):
             return cls.model_validate(content, context=context)
         except ValidationError as error:
             raise _explain(error.errors(include_url=False)[0], cls, subject) from None
+
+
+Model = TypeVar("Model", bound=OperationModel)
+Function = TypeVar("Function", bound="Callable[..., Any]")
+
+
+def read_keywords(model: type[Model], keywords: Mapping[str, Any], subject: str, **context: object) -> Model:
+    """Make a model of keyword arguments; None is a field that is left out.
+
+    Args:
+        model: the model.
+        keywords: by names of its fields.
+        subject: the operation, for messages.
+        context: what the validators of the model need.
+
+    Raises:
+        UsageError: a value is not one of its field; names the field.
+    """
+    words = {
+        name: value.value if isinstance(value, Enum) and find_kind(model.model_fields[name])[0] is Literal else value
+        for name, value in keywords.items()
+    }
+    return model.parse(words, subject, **context)
+
+
+def takes(model: type[OperationModel]) -> Callable[[Function], Function]:
+    """Give a function the fields of a model as keyword arguments, where it takes `**keywords`.
+
+    Signature and docstring of the function name them with their defaults and descriptions, as `help` shows them. A
+    parameter of the function is not repeated. Other keywords are a TypeError, as of any function.
+    """
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        fields = {name: field for name, field in model.model_fields.items() if name not in signature.parameters}
+        added = [_make_parameter(name, field) for name, field in fields.items()]
+        made = signature.replace(parameters=[*own, *added])
+
+        @wraps(function)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            made.bind(*arguments, **keywords)
+            return function(*arguments, **keywords)
+
+        described = "".join(f"        {name}: {_describe(field)}\n" for name, field in fields.items())
+        lines = (function.__doc__ or "").splitlines(keepends=True)
+        call.__doc__ = "".join(described if each.startswith("        keywords: ") else each for each in lines)
+        vars(call)["__signature__"] = made
+        return cast("Function", call)
+
+    return decorate
+
+
+def _make_parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    default = field.get_default(call_default_factory=True)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.annotation)
+
+
+def _describe(field: FieldInfo) -> str:
+    """The description of a field as that of an argument, with the words that it takes."""
+    text = field.description or ""
+    words = ", ".join(f"`{each}`" for each in find_choices(field))
+    return f"{text[:1].lower()}{text[1:]}" + (f" One of {words}." if words else "")
 
 
 class Refusal(ValueError):

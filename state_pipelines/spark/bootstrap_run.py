@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import pyarrow as pa
 from pyspark import StorageLevel
@@ -21,10 +21,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from state_pipelines.errors import UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.state_table import TTL_COLUMN
 from state_pipelines.metadata import find_operator_id
-from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult, plan_bootstrap
+from state_pipelines.operations.bootstrap.bootstrap import BootstrapRequest, BootstrapResult, plan_bootstrap
 from state_pipelines.operations.bootstrap.encoding import write_together
 from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, STATE_KEY, SUBTASK, NewOperator, NewState
-from state_pipelines.operations.models import parse_choice
+from state_pipelines.operations.models import read_keywords, takes
 from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.savepoint_plan import make_layouts
@@ -66,18 +66,25 @@ ColumnExpression = str | Sequence[str] | Mapping[str, str]
 """Source of a column of a state: an expression, those of the fields of a struct, or an `_Own`."""
 
 
+class BootstrapKeywords(TypedDict, total=False):
+    """Types of the keyword arguments of `bootstrap` that are fields of `BootstrapRequest`."""
+
+    format: Format | str
+    files: FileMode | str
+    flink_version: str | None
+
+
+@takes(BootstrapRequest)
 def bootstrap(
     target: str,
     operators: Sequence[NewOperator],
     *,
     base: Snapshot | str | None = None,
-    format: Format | str = Format.CANONICAL,
-    files: FileMode | str = FileMode.COPY,
     prove: bool = True,
     spark: SparkSession | None = None,
     scratch: str | None = None,
     classes: FieldLists | Iterable[str] | str | None = None,
-    flink_version: str | None = None,
+    **keywords: Unpack[BootstrapKeywords],
 ) -> BootstrapResult:
     """Write a savepoint that Flink starts from, with states out of DataFrames.
 
@@ -87,15 +94,12 @@ def bootstrap(
         target: directory of the new savepoint, which must not exist.
         operators: the new states; `rows` are DataFrames.
         base: a snapshot that all other state is taken from; states of the same names are replaced.
-        format: `canonical`, `heap` or `rocksdb` for keyed state.
-        files: `copy`, `link` or `reference` the files of the base.
         prove: read the new states back and compare them with the rows before the savepoint is published.
         spark: the session; that of the first DataFrame by default.
         scratch: directory (path or URL) of temporary files that all tasks reach; default as `ScratchDirectory`.
         classes: fields of classes that Kryo writes, as `open_snapshot` has them, or paths of jars, directories and
             field lists; default those of the base.
-        flink_version: release that starts from the savepoint, such as 1.20: values of Kryo are those of its line.
-            Default the line of the base, else 2.x.
+        keywords: the other fields of `BootstrapRequest`.
 
     Raises:
         UsageError: a description lacks something, or contradicts the base or another one.
@@ -105,7 +109,7 @@ def bootstrap(
         ProofError: the new files do not hold the rows; nothing is left at the target.
         TargetExistsError: the target exists.
     """
-    location = resolve(target)
+    location, request = resolve(target), read_keywords(BootstrapRequest, keywords, "the bootstrap")
     frames = [state.rows for new in operators for state in new.states if isinstance(state.rows, DataFrame)]
     session = spark or (frames[0].sparkSession if frames else None)
     if session is None:
@@ -116,10 +120,10 @@ def bootstrap(
         operators,
         FrameRows(),
         base=opened,
-        format=parse_choice(Format, format, "format"),
-        files=parse_choice(FileMode, files, "choice for files"),
+        format=Format(request.format),
+        files=request.files,
         prove=prove,
-        layouts=make_layouts(classes, flink_version, opened),
+        layouts=make_layouts(classes, request.flink_version, opened),
     )
     is_shared, run = uses_other_machines(session), partial(run_tasks, session)
     with SnapshotTransaction(location, run, scratch=scratch, is_shared=is_shared) as transaction:

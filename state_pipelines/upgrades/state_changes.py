@@ -17,7 +17,7 @@ from state_pipelines.flink.cluster import SavepointFormat
 from state_pipelines.metadata import compute_operator_id
 from state_pipelines.operations.check.check import CheckVerdict, check_jobs, parse_release
 from state_pipelines.operations.check.class_checks import scan_snapshot
-from state_pipelines.operations.convert import convert, plan_conversion
+from state_pipelines.operations.convert import ConversionRequest, convert, plan_conversion
 from state_pipelines.operations.inspect import inspect
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.jobs.job_state import JobDescription, describe_job
@@ -29,7 +29,6 @@ from state_pipelines.operations.rescale import rescale
 from state_pipelines.operations.rescale.rescale import plan_rescale
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest
 from state_pipelines.operations.sql_check import check_plans, list_remarks, list_rows
-from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.snapshot import declare, open_snapshot
 from state_pipelines.sql.node_states import list_operators
 from state_pipelines.sql.planner import load_queries
@@ -215,7 +214,7 @@ def _make_change(
     is_converted = _needs_conversion(request, snapshot) and max_parallelism is None and not revisions
     if is_converted:
         # State that no format can hold is found before the job is stopped.
-        plan_conversion(snapshot, join(resolve(request.results), "planned"), Format.CANONICAL)
+        plan_conversion(snapshot, join(resolve(request.results), "planned"), ConversionRequest())
     kinds = (
         (Need.UNDETERMINED, verdict is CheckVerdict.TO_BE_DETERMINED),
         (Need.PARTIAL, verdict is CheckVerdict.PARTIALLY_COMPATIBLE),

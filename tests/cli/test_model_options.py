@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 from pydantic import Field, create_model
 
+import state_pipelines as sp
+from state_pipelines.cli.commands import load_command
 from state_pipelines.cli.options import add_options, model_options
 from state_pipelines.dagster.flink_asset import list_changed, make_config
 from state_pipelines.errors import UsageError
+from state_pipelines.operations.auditing.report import AuditRequest
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapRequest
-from state_pipelines.operations.models import OperationModel, Option, Subjects, list_options
+from state_pipelines.operations.convert import ConversionRequest
+from state_pipelines.operations.migration.history import MigrationRequest
+from state_pipelines.operations.models import OperationModel, Option, Subjects, list_options, takes
 from state_pipelines.operations.requests import MODELS
 from state_pipelines.operations.rescale import OperatorRequest, RescaleRequest
 
@@ -23,6 +31,14 @@ if TYPE_CHECKING:
 
 
 _MODELS = [RescaleRequest, BootstrapRequest, *MODELS.values()]
+_COMMANDS = {
+    "rescale": RescaleRequest,
+    "convert": ConversionRequest,
+    "bootstrap": BootstrapRequest,
+    "migrate": MigrationRequest,
+    "verify": AuditRequest,
+}
+_FUNCTIONS = {name: _COMMANDS[name] for name in ("rescale", "convert", "bootstrap")}
 
 
 class Color(StrEnum):
@@ -88,8 +104,47 @@ def test_a_field_that_is_added_to_a_model_is_known_everywhere(model: type[Operat
     assert make_config(added)(added=3).model_dump()["added"] == 3
     assert make_config(added).model_fields["added"].description == "Number of everything."
     assert added.model_json_schema()["properties"]["added"]["description"] == "Number of everything."
+    assert added.parse(yaml.safe_load("added: 3")).model_dump()["added"] == 3
     with pytest.raises(UsageError, match="added of the request is not a whole number but 'many'"):
         added.parse({"added": "many"})
+
+
+@pytest.mark.parametrize(("name", "model"), _FUNCTIONS.items())
+def test_a_field_that_is_added_to_a_model_is_a_keyword_of_the_library(name: str, model: type[OperationModel]) -> None:
+    number = Annotated[int | None, Field(description="Number of everything.")]
+    added: type[OperationModel] = create_model(f"Added{model.__name__}", __base__=model, added=(number, None))
+    function = takes(added)(inspect.unwrap(getattr(sp, name)))
+    parameter = inspect.signature(function).parameters["added"]
+    assert (parameter.kind, parameter.default) == (inspect.Parameter.KEYWORD_ONLY, None)
+    assert "\n        added: number of everything.\n" in str(function.__doc__)
+    with pytest.raises(TypeError, match="'addde'"):
+        function("snapshot", "target", addde=3)
+
+
+@pytest.mark.parametrize(("name", "model"), _FUNCTIONS.items())
+def test_the_library_takes_what_the_model_has(name: str, model: type[OperationModel]) -> None:
+    function = getattr(sp, name)
+    own = inspect.signature(inspect.unwrap(function)).parameters
+    plain = inspect.unwrap(function)
+    types = plain.__globals__[plain.__annotations__["keywords"].removeprefix("Unpack[").removesuffix("]")]
+    assert {*types.__annotations__} | ({*model.model_fields} & {*own}) == {*model.model_fields}
+    parameters = inspect.signature(function).parameters
+    for each, field in model.model_fields.items():
+        assert parameters[each].default == field.get_default(call_default_factory=True)
+        assert each in own or f"\n        {each}: " in str(function.__doc__)
+
+
+@pytest.mark.parametrize(("name", "model"), _COMMANDS.items())
+def test_a_command_has_the_options_of_its_model(name: str, model: type[OperationModel]) -> None:
+    known = {option: each.help for each in load_command(name).params for option in each.opts if hasattr(each, "help")}
+    for field in list_options(model):
+        assert field.name in known
+
+
+def test_the_reference_has_every_model() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    lacking = [each.__name__ for each in _MODELS if each is not OperationModel and each.__name__ not in page]
+    assert lacking == []
 
 
 @pytest.mark.parametrize("model", _MODELS)

@@ -23,7 +23,7 @@ from state_pipelines.codecs.layout import JavaText, register_class_layout
 from state_pipelines.codecs.messages import MessageTypes
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.operations.convert import convert, plan_conversion
+from state_pipelines.operations.convert import ConversionRequest, convert, plan_conversion
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.write.keyed_rewrite import Format
 from state_pipelines.serializers.registry import read_nested
@@ -193,7 +193,7 @@ def test_a_savepoint_is_converted_once_the_serializer_of_its_objects_is_declared
     layout = "demo.data.IntOpaqueWrapper=Struct(marker: i64, value: i32)"
     snapshots = [open_snapshot(str(metadata.parent), declare({"serializers": texts})) for texts in ([], [layout])]
     with pytest.raises(UnsupportedError, match="--serializer"):
-        plan_conversion(snapshots[0], resolve(str(tmp_path / "new")), Format.ROCKSDB)
+        plan_conversion(snapshots[0], resolve(str(tmp_path / "new")), ConversionRequest(format=Format.ROCKSDB))
     convert(snapshots[1], str(tmp_path / "new"), "rocksdb")
     again = open_snapshot(str(tmp_path / "new"), declare({"serializers": [layout]}))
     lines = [sorted(str(line) for line in dump(each) if line["kind"] == "keyed") for each in (snapshots[1], again)]

@@ -33,7 +33,14 @@ from state_pipelines.metadata import (
 )
 from state_pipelines.metadata.checkpoint import CheckpointType, SavepointFormatType, SavepointType
 from state_pipelines.metadata.handles import KeyGroupsSavepointStateHandle, RelativeFileStateHandle
-from state_pipelines.operations.convert import ConversionResult, InFlight, convert, plan_conversion, run_conversion
+from state_pipelines.operations.convert import (
+    ConversionRequest,
+    ConversionResult,
+    InFlight,
+    convert,
+    plan_conversion,
+    run_conversion,
+)
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.proofs import ProofReport
@@ -220,7 +227,9 @@ def test_raw_state_that_is_not_timers_is_copied(tmp_path: Path) -> None:
     ],
 )
 def test_notes_say_what_a_format_does_not_carry(name: str, format: str, note: str, tmp_path: Path) -> None:
-    plan = plan_conversion(find("2.2", name).open(), resolve(str(tmp_path / "new")), Format(format))
+    plan = plan_conversion(
+        find("2.2", name).open(), resolve(str(tmp_path / "new")), ConversionRequest(format=Format(format))
+    )
     assert [each for each in plan.notes if note in each]
     assert list(tmp_path.iterdir()) == []
 
@@ -232,11 +241,11 @@ def test_entries_whose_ends_nobody_finds_are_refused_before_anything_is_written(
     formats = [Format.CANONICAL, Format.ROCKSDB] if is_heap else [Format.HEAP]
     for format in formats:
         with pytest.raises(UnsupportedError, match="no lengths") as found:
-            plan_conversion(case.open(), target, format)
+            plan_conversion(case.open(), target, ConversionRequest(format=format))
         assert "--serializer" in found.value.hint
         assert (found.value.where.operator, found.value.where.state) == ("purses", "purse")
     for format in (Format.HEAP,) if is_heap else (Format.CANONICAL, Format.ROCKSDB):
-        plan_conversion(case.open(), target, format)
+        plan_conversion(case.open(), target, ConversionRequest(format=format))
     assert not (tmp_path / "new").exists()
 
 
@@ -248,7 +257,12 @@ def test_unread_entries_are_written_where_nothing_is_compared(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["heap", "heap-snappy"])
 def test_canonical_needs_no_note(name: str, tmp_path: Path) -> None:
-    assert plan_conversion(find("2.2", name).open(), resolve(str(tmp_path)), Format.CANONICAL).notes == ()
+    assert (
+        plan_conversion(
+            find("2.2", name).open(), resolve(str(tmp_path)), ConversionRequest(format=Format.CANONICAL)
+        ).notes
+        == ()
+    )
 
 
 @pytest.mark.parametrize("name", ["heap", "rocksdb-snappy"])
@@ -339,7 +353,10 @@ class Backwards(Forgetful):
 @pytest.mark.parametrize("format", list(FILES))
 def test_a_key_group_out_of_order_is_not_dropped(format: str, tmp_path: Path) -> None:
     plan = plan_conversion(
-        find("2.2", "changelog-heap-materialized").open(), resolve(str(tmp_path / "new")), Format(format), verify=False
+        find("2.2", "changelog-heap-materialized").open(),
+        resolve(str(tmp_path / "new")),
+        ConversionRequest(format=Format(format)),
+        verify=False,
     )
     tasks = tuple(replace(task, source=Backwards(task.source)) for task in plan.tasks)
     with pytest.raises(StateError):
@@ -362,7 +379,7 @@ def test_a_piece_that_is_done_again_leaves_nothing_behind(format: str, tmp_path:
             piece.run()
         return [pickle.loads(pickle.dumps(piece)).run() for piece in pieces]
 
-    plan = plan_conversion(source, resolve(str(tmp_path / "new")), Format(format))
+    plan = plan_conversion(source, resolve(str(tmp_path / "new")), ConversionRequest(format=Format(format)))
     result = run_conversion(plan, run_twice)
     new = open_snapshot(str(tmp_path / "new"), uids=source.uids)
     assert {each.name for each in (tmp_path / "new").iterdir()} == named_files(new) | {"_metadata", MANIFEST_FILE}
@@ -371,7 +388,7 @@ def test_a_piece_that_is_done_again_leaves_nothing_behind(format: str, tmp_path:
 
 
 def test_more_files_of_an_attempt_before_are_removed(tmp_path: Path) -> None:
-    plan = plan_conversion(orders().open(), resolve(str(tmp_path)), Format.ROCKSDB)
+    plan = plan_conversion(orders().open(), resolve(str(tmp_path)), ConversionRequest(format=Format.ROCKSDB))
     task = plan.tasks[0]
     first = task.run()
     names = {each.name for each in tmp_path.iterdir()}
@@ -423,7 +440,9 @@ def test_damaged_timers_stop_the_conversion(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", list(FILES))
 def test_what_does_not_read_back_equal_is_not_published(format: str, tmp_path: Path) -> None:
     plan = plan_conversion(
-        find("2.2", "changelog-heap-materialized").open(), resolve(str(tmp_path / "new")), Format(format)
+        find("2.2", "changelog-heap-materialized").open(),
+        resolve(str(tmp_path / "new")),
+        ConversionRequest(format=Format(format)),
     )
     tasks = tuple(replace(task, source=Forgetful(task.source)) for task in plan.tasks)
     with pytest.raises(ProofError, match="reads_back_equal") as caught:
@@ -439,7 +458,7 @@ def test_what_does_not_read_back_equal_is_not_published(format: str, tmp_path: P
 
 def test_without_verification_nobody_would_know(tmp_path: Path) -> None:
     source = find("2.2", "changelog-heap-materialized").open()
-    plan = plan_conversion(source, resolve(str(tmp_path / "new")), Format.HEAP, verify=False)
+    plan = plan_conversion(source, resolve(str(tmp_path / "new")), ConversionRequest(format=Format.HEAP), verify=False)
     tasks = tuple(replace(task, source=Forgetful(task.source)) for task in plan.tasks)
     assert not run_conversion(replace(plan, tasks=tasks)).verified
     assert diff_entries(dump(source), dump(open_snapshot(str(tmp_path / "new"), uids=source.uids)))
@@ -674,7 +693,7 @@ def bucket() -> Iterator[Location]:
 
 
 def test_files_go_to_an_object_store_with_their_checksums_compared(bucket: Location) -> None:
-    plan = plan_conversion(orders().open(), join(bucket, "new"), Format.KEEP, checksums=True)
+    plan = plan_conversion(orders().open(), join(bucket, "new"), ConversionRequest(format=Format.KEEP), checksums=True)
     result = run_conversion(plan)
     assert (result.checksums, result.copied) == (True, len(own_files(orders().open())))
     place = SnapshotLocation(join(bucket, "new"), join(bucket, "new", "_metadata"))

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from state_pipelines.connectors import AmbiguousState, ConnectorState, read_coordinator
 from state_pipelines.connectors.registry import ConnectorStateKind
@@ -28,6 +29,7 @@ from state_pipelines.metadata.handles import (
 )
 from state_pipelines.operations.key_search import search_keys
 from state_pipelines.operations.local_processes import choose_runner, run_tasks
+from state_pipelines.operations.models import parse_choice, read_keywords, takes
 from state_pipelines.operations.rescale.assembly import (
     Assembler,
     FileAssembly,
@@ -61,7 +63,14 @@ from state_pipelines.operations.rescale.rescale_proof import (
     measure_union,
     report_rescaling,
 )
-from state_pipelines.operations.rescale.rescale_request import RescaleRequest, edit_operators, load_request
+from state_pipelines.operations.rescale.rescale_request import (
+    MergeRequest,
+    OperatorRequest,
+    RescaleRequest,
+    TakeRequest,
+    edit_operators,
+    load_request,
+)
 from state_pipelines.operations.rescale.snapshot_merge import check_operator_headers
 from state_pipelines.operations.write.publication import (
     FileMode,
@@ -790,28 +799,38 @@ def _plan_rehearsal(plan: OperatorTasks) -> Iterator[CountKeyed]:
                 yield from count_keyed(operator, file, plan.records.hasher)
 
 
+class RescaleKeywords(TypedDict, total=False):
+    """Types of the keyword arguments of `rescale`, which are the fields of `RescaleRequest`."""
+
+    parallelism: int | None
+    max_parallelism: int | None
+    operators: Mapping[str, OperatorRequest | Mapping[str, object]]
+    take: Mapping[str, TakeRequest | Mapping[str, object]]
+    merge: MergeRequest | Mapping[str, object]
+    union_limit: int
+    allow_idle_sources: bool
+
+
+@takes(RescaleRequest)
 def rescale(
     snapshot: Snapshot | str,
     target: str,
     request: RescaleRequest | str | None = None,
     *,
-    parallelism: int | None = None,
-    max_parallelism: int | None = None,
     open_other: Callable[[str], Snapshot] = open_snapshot,
     files: FileMode | str = FileMode.COPY,
     prove: bool = True,
     processes: int = 1,
     run: Runner | None = None,
     scratch: str | None = None,
+    **keywords: Unpack[RescaleKeywords],
 ) -> RescaleResult:
     """Write a new snapshot with the same state for other subtasks, key groups or operators.
 
     Args:
         snapshot: the old snapshot, or its path; it is not changed.
         target: directory of the new snapshot, which must not exist.
-        request: the whole request, or the path of its YAML file.
-        parallelism: subtasks of all operators for which the request names no number.
-        max_parallelism: key groups, likewise.
+        request: a request, or the path of its YAML file; keywords come in place of its fields.
         open_other: opens other snapshots that the request names, from which it takes state.
         files: `copy`, `link` or `reference` files that are not rewritten.
         prove: read the old and the new snapshot and compare them before the result is published.
@@ -820,6 +839,7 @@ def rescale(
         run: runs the tasks in place of processes, such as `spark.tasks.run_tasks` with a session.
         scratch: directory (path or URL) of temporary files; by default the parent of a local target, and the directory
             for temporary files of this machine for other targets.
+        keywords: fields of `RescaleRequest`.
 
     Raises:
         UsageError: nothing is requested, or the numbers contradict each other.
@@ -829,9 +849,9 @@ def rescale(
         StateError: the snapshot cannot be read.
     """
     wanted = load_request(request) if isinstance(request, str) else request or RescaleRequest()
-    numbers = {"parallelism": parallelism, "max_parallelism": max_parallelism}
-    wanted = wanted.model_copy(update={name: number for name, number in numbers.items() if number is not None})
-    location, mode = resolve(target), FileMode(files)
+    given = read_keywords(RescaleRequest, keywords, "the rescaling", directory=Path())
+    wanted = wanted.model_copy(update={name: getattr(given, name) for name in given.model_fields_set})
+    location, mode = resolve(target), parse_choice(FileMode, files, "choice for files")
     plan = plan_rescale(ensure_open(snapshot), location, wanted, open_other=open_other, files=mode, verify=not prove)
     with choose_runner(run, processes) as runner:
         return run_rescale(plan, runner, prove=prove, scratch=scratch)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import UsageError
+from state_pipelines.operations.models import read_keywords
 from state_pipelines.operations.rescale.rescale_request import (
     MergeRequest,
     OperatorRequest,
@@ -99,3 +100,14 @@ def test_a_line_that_is_no_key_is_named(tmp_path: Path) -> None:
     (tmp_path / "keys.jsonl").write_text('"alice"\nbob\n')
     with pytest.raises(UsageError, match="line 2 is not JSON"):
         parse_request({"operators": {"orders": {"keep_keys": {"file": "keys.jsonl"}}}}, tmp_path)
+
+
+def test_keywords_of_the_library_come_in_place_of_fields_of_a_request() -> None:
+    keywords = {"operators": {"orders": {"parallelism": 4}}, "parallelism": None}
+    given = read_keywords(RescaleRequest, keywords, "the rescaling")
+    assert given.model_fields_set == {"operators"}
+    assert given.operators == {"orders": OperatorRequest(parallelism=4)}
+    with pytest.raises(UsageError, match="parallelism of operators.orders is not a whole number but '4'"):
+        read_keywords(RescaleRequest, {"operators": {"orders": {"parallelism": "4"}}}, "the rescaling")
+    with pytest.raises(UsageError, match="union_limit of the rescaling is not a whole number"):
+        read_keywords(RescaleRequest, {"union_limit": "much"}, "the rescaling")
