@@ -107,7 +107,7 @@ def test_keywords_of_the_library_come_in_place_of_fields_of_a_request() -> None:
     given = read_keywords(RescaleRequest, keywords, "the rescaling")
     assert given.model_fields_set == {"operators"}
     assert given.operators == {"orders": OperatorRequest(parallelism=4)}
-    with pytest.raises(UsageError, match="parallelism of operators.orders is not a whole number but '4'"):
+    with pytest.raises(UsageError, match=r"parallelism of operators\.orders is not a whole number but '4'"):
         read_keywords(RescaleRequest, {"operators": {"orders": {"parallelism": "4"}}}, "the rescaling")
     with pytest.raises(UsageError, match="union_limit of the rescaling is not a whole number"):
         read_keywords(RescaleRequest, {"union_limit": "much"}, "the rescaling")
