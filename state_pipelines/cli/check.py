@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import wraps
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,11 +19,19 @@ from state_pipelines.cli.display import (
     shorten_classes,
     write_markdown,
 )
-from state_pipelines.cli.options import AS_JSON, Excludes, Opener, RuledCommand, snapshot_options
+from state_pipelines.cli.options import (
+    AS_JSON,
+    Excludes,
+    Opener,
+    RuledCommand,
+    add_options,
+    model_options,
+    snapshot_options,
+)
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.operations.check.check import (
-    BACKENDS,
     CheckReport,
+    CheckRequest,
     CheckVerdict,
     OperatorMatch,
     StateCheck,
@@ -98,32 +106,7 @@ _RULES = (Excludes("--json", ("--markdown",), "both want the standard output", v
 @click.argument("old")
 @click.argument("new", required=False)
 @code_options
-@click.option(
-    "--target-release",
-    "--target",
-    "target",
-    metavar="RELEASE",
-    default="2.2",
-    show_default=True,
-    help="Flink that runs the new job.",
-)
-@click.option(
-    "--backend",
-    type=click.Choice([str(each) for each in BACKENDS]),
-    help="Its state backend; by default the stricter one counts.",
-)
-@click.option(
-    "--allow-non-restored-state", "allow", is_flag=True, help="The restore may drop state of operators that are gone."
-)
-@click.option(
-    "--scan/--no-scan",
-    default=None,
-    help="Decode all values for classes that no serializer snapshot describes (Kryo, subclasses of POJOs); by default "
-    "only of snapshots up to 1 MiB.",
-)
-@click.option(
-    "--row-names", is_flag=True, help="Fields of SQL rows must keep their names, which Flink itself does not compare."
-)
+@model_options(CheckRequest)
 @click.option("--strict", is_flag=True, help="Exit with 1 also when state is dropped or starts empty.")
 @AS_JSON
 @click.option("--markdown", metavar="FILE", help="Write the report for a pull request, too; - is the standard output.")
@@ -141,17 +124,13 @@ def command(
     new: str | None,
     *,
     code: NewCode,
-    target: str,
-    backend: str | None,
-    allow: bool,
-    scan: bool | None,
-    row_names: bool,
     strict: bool,
     as_json: bool,
     markdown: str | None,
     draft: str | None,
     rename_request: str | None,
     opener: Opener,
+    **wishes: Any,
 ) -> None:
     """Tell whether the state of the snapshot OLD restores in a new job.
 
@@ -161,20 +140,21 @@ def command(
 
     Exit code 0: it does. 1: it does not. 2: wrong use, or unreadable. 3: it cannot be determined.
     """
-    release = parse_release(target)
+    request = CheckRequest.parse(add_options(CheckRequest, {}, wishes))
+    release = parse_release(request.target)
     is_pair = new is not None and not is_description(new)
     snapshot = opener.open_together(old, new)[0] if is_pair and new is not None else opener.open(old)
     before = describe_job(snapshot)
-    upgrade = ctx.get_parameter_source("target") is not click.core.ParameterSource.DEFAULT
+    upgrade = ctx.get_parameter_source("target_release") is not click.core.ParameterSource.DEFAULT
     after = describe_new(new, code, before, release, opener, upgrade=upgrade)
     report = check_jobs(
         before,
         after,
-        target=target,
-        backend=backend,
-        allow_non_restored_state=allow,
-        find_data=scan_snapshot(snapshot, scan=scan),
-        row_names=row_names,
+        target=request.target,
+        backend=request.backend,
+        allow_non_restored_state=request.allow_non_restored_state,
+        find_data=scan_snapshot(snapshot, scan=request.scan),
+        row_names=request.row_names,
     )
     losses = find_losses(report, before)
     matches = match_operators(before, after)

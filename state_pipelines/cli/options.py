@@ -393,12 +393,14 @@ def _make_option(fields: list[OptionField]) -> Callable[..., Any]:
         return click.option(switches, default=None, help=own.help)
     if own.kind is bool:
         return click.option(own.name, is_flag=True, help=own.help)
+    names = tuple(filter(None, (own.name, own.other_name)))
+    # Nothing that is not given is added to a request, so that the default is only shown.
+    default = getattr(own.default, "value", own.default)
+    shown = f"{own.help}  [default: {default}]" if isinstance(default, str) and default else own.help
     if own.choices:
-        # Nothing that is not given is added to a request, so that the default is only shown.
-        shown = f"{own.help}  [default: {getattr(own.default, 'value', own.default)}]"
-        return click.option(own.name, type=click.Choice(own.choices), help=shown)
+        return click.option(*names, type=click.Choice(own.choices), help=shown)
     kind = int if own.kind is int else str
-    return click.option(own.name, metavar=own.value, type=kind, multiple=own.is_list, help=own.help)
+    return click.option(*names, metavar=own.value, type=kind, multiple=own.is_list, help=shown)
 
 
 def _parse(text: str, own: OptionField | None, inner: OptionField, syntax: str) -> tuple[str, str, str]:

@@ -34,6 +34,7 @@ class Option:
 
     Attributes:
         name: of the option; by default that of the field.
+        other_name: a further name of the option.
         value: what it takes, in capitals.
         subject: of a mapping: what its keys are, in capitals; the options of its values begin with it.
         is_file: the option takes the path of a file with the values, `{file: …}` in a request.
@@ -43,6 +44,7 @@ class Option:
     value: str = ""
     subject: str = ""
     is_file: bool = False
+    other_name: str = ""
 
 
 class OperationModel(BaseModel):
@@ -147,7 +149,7 @@ def _make_parameter(name: str, field: FieldInfo) -> inspect.Parameter:
 
 def _describe(field: FieldInfo) -> str:
     """The description of a field as that of an argument, with the words that it takes."""
-    text = field.description or ""
+    text = " ".join((field.description or "").split())
     words = ", ".join(f"`{each}`" for each in find_choices(field))
     return f"{text[:1].lower()}{text[1:]}" + (f" One of {words}." if words else "")
 
@@ -203,6 +205,7 @@ class OptionField:
 
     Attributes:
         name: of the option, such as `--max-parallelism`.
+        other_name: a further one; empty for none.
         path: names in a request, from the outermost; None stands for the subject.
         subject: what comes before `=`, in capitals; empty for none.
         detail: of mappings: what comes after `:` of the subject, in capitals.
@@ -224,6 +227,7 @@ class OptionField:
     is_file: bool
     default: object
     help: str
+    other_name: str
 
     @property
     def is_list(self) -> bool:
@@ -286,6 +290,7 @@ def _list_options(model: type[BaseModel], path: tuple[str | None, ...], subject:
             is_file=option.is_file,
             default=field.get_default(call_default_factory=True),
             help=field.description or "",
+            other_name=option.other_name,
         )
 
 

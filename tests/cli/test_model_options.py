@@ -20,6 +20,7 @@ from state_pipelines.dagster.flink_asset import list_changed, make_config
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.auditing.report import AuditRequest
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapRequest
+from state_pipelines.operations.check.check import CheckRequest
 from state_pipelines.operations.convert import ConversionRequest
 from state_pipelines.operations.migration.history import MigrationRequest
 from state_pipelines.operations.models import OperationModel, Option, Subjects, list_options, takes
@@ -30,15 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-_MODELS = [RescaleRequest, BootstrapRequest, *MODELS.values()]
+_MODELS = [RescaleRequest, BootstrapRequest, CheckRequest, *MODELS.values()]
 _COMMANDS = {
     "rescale": RescaleRequest,
     "convert": ConversionRequest,
     "bootstrap": BootstrapRequest,
+    "check": CheckRequest,
     "migrate": MigrationRequest,
     "verify": AuditRequest,
 }
-_FUNCTIONS = {name: _COMMANDS[name] for name in ("rescale", "convert", "bootstrap")}
+_FUNCTIONS = {name: _COMMANDS[name] for name in ("rescale", "convert", "bootstrap", "check")}
 
 
 class Color(StrEnum):

@@ -10,9 +10,10 @@ Source: `Checkpoints.loadAndValidateCheckpoint`, `StateAssignmentOperation`, `Ro
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 import yaml
+from pydantic import Field
 
 from state_pipelines.codecs.kryo.classes import FieldLists
 from state_pipelines.errors import UsageError
@@ -47,6 +48,7 @@ from state_pipelines.operations.jobs.job_state import (
 )
 from state_pipelines.operations.jobs.new_job import judge_removed, list_unnamed_operators, migrate_job
 from state_pipelines.operations.migration import Direction, Migration
+from state_pipelines.operations.models import OperationModel, Option, Text, read_keywords, takes
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.compatibility.rules import COMPARE_PLANS, find_exchangeable_views
 from state_pipelines.serializers.python_types import PythonValue
@@ -286,33 +288,51 @@ BACKENDS = tuple(StateBackend)
 _METADATA_VERSIONS = {(1, 3): 2, (1, 11): 3, (1, 16): 4, (2, 0): 5, (2, 2): 6, (2, 4): 7}
 
 
-def check(
-    old: Snapshot | str,
-    new: Snapshot | JobDescription | str,
-    *,
-    target: str = "2.2",
-    backend: str | None = None,
-    allow_non_restored_state: bool = False,
-    scan: bool | None = None,
-    row_names: bool = False,
-) -> CheckReport:
+class CheckRequest(OperationModel):
+    """A check of a snapshot against a new job."""
+
+    target: Annotated[Text, Option("--target-release", value="RELEASE", other_name="--target")] = "2.2"
+    """Flink that runs the new job."""
+
+    backend: Annotated[StateBackend | None, Field(strict=False)] = None
+    """Its state backend; by default the stricter one counts."""
+
+    allow_non_restored_state: bool = False
+    """The restore may drop state of operators that are gone."""
+
+    scan: bool | None = None
+    """Decode all values for classes that no serializer snapshot describes (Kryo, subclasses of POJOs); by default only
+    of snapshots up to 1 MiB."""
+
+    row_names: bool = False
+    """Fields of SQL rows must keep their names, which Flink itself does not compare."""
+
+
+class CheckKeywords(TypedDict, total=False):
+    """Types of the keyword arguments of `check`, which are the fields of `CheckRequest`."""
+
+    target: str
+    backend: StateBackend | str | None
+    allow_non_restored_state: bool
+    scan: bool | None
+    row_names: bool
+
+
+@takes(CheckRequest)
+def check(old: Snapshot | str, new: Snapshot | JobDescription | str, **keywords: Unpack[CheckKeywords]) -> CheckReport:
     """Check whether a new job can restore the state of a snapshot.
 
     Args:
         old: the snapshot to restore, or its path.
         new: a snapshot of the new job (of a test run, say) or its path, of which only the serializers and the
             parallelism count; or the new job as `job_files.load_job` or `job_state.replace_classes` describe it.
-        target: release of Flink that is to run the new job, such as 1.20 or 2.2.
-        backend: hashmap or rocksdb; None judges by the stricter one, which is rocksdb.
-        allow_non_restored_state: the restore may drop the state of operators that the new job lacks
-            (`--allowNonRestoredState`, `execution.state-recovery.ignore-unclaimed-state`).
-        scan: decode the data for classes that no serializer snapshot describes; None: of small snapshots only.
-        row_names: fields of SQL rows must keep their names, where the snapshots hold them; Flink does not compare them.
+        keywords: fields of `CheckRequest`.
 
     Raises:
         UsageError: no such release or backend.
         StateError: a snapshot is corrupt. Unsupported state leads to the verdict `to be determined` instead.
     """
+    request = read_keywords(CheckRequest, keywords, "the check")
     if isinstance(new, JobDescription):
         old, described = ensure_open(old), new
     else:
@@ -321,11 +341,11 @@ def check(
     return check_jobs(
         describe_job(old),
         described,
-        target=target,
-        backend=backend,
-        allow_non_restored_state=allow_non_restored_state,
-        find_data=scan_snapshot(old, scan=scan),
-        row_names=row_names,
+        target=request.target,
+        backend=request.backend,
+        allow_non_restored_state=request.allow_non_restored_state,
+        find_data=scan_snapshot(old, scan=request.scan),
+        row_names=request.row_names,
     )
 
 
