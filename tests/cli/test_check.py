@@ -338,7 +338,7 @@ def test_without_a_release_there_is_no_new_job(call: Callable[..., Called]) -> N
     (path,) = SHOP.iterdir()
     called = call("check", path)
     assert called.code == 2
-    assert "--target for the same job on another Flink" in " ".join(called.err.split())
+    assert "--target-release for the same job on another Flink" in " ".join(called.err.split())
 
 
 CUSTOMER = "com.acme.shop.Customer: [name: String, tags: List<String>, articles: 'Map<String, Long>']"
