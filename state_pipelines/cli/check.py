@@ -120,6 +120,7 @@ _RULES = (Excludes("--json", ("--markdown",), "both want the standard output", v
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     old: str,
     new: str | None,
     *,

@@ -107,11 +107,13 @@ def read_keywords(model: type[Model], keywords: Mapping[str, Any], subject: str,
     Raises:
         UsageError: a value is not one of its field; names the field.
     """
-    words = {
-        name: value.value if isinstance(value, Enum) and find_kind(model.model_fields[name])[0] is Literal else value
-        for name, value in keywords.items()
-    }
+    words = {name: _take_word(model.model_fields[name], value) for name, value in keywords.items()}
     return model.parse(words, subject, **context)
+
+
+def _take_word(field: FieldInfo, value: Any) -> Any:
+    """The word of an enumeration where a field has literals; other values as they are."""
+    return value.value if isinstance(value, Enum) and value.value in find_choices(field) else value
 
 
 def takes(model: type[OperationModel]) -> Callable[[Function], Function]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-_MODELS = [RescaleRequest, BootstrapRequest, CheckRequest, *MODELS.values()]
+_MODELS: list[type[OperationModel]] = [RescaleRequest, BootstrapRequest, CheckRequest, *MODELS.values()]
 _COMMANDS = {
     "rescale": RescaleRequest,
     "convert": ConversionRequest,
