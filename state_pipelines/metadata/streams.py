@@ -797,72 +797,28 @@ def list_references(metadata: CheckpointMetadata) -> list[StreamReference]:
     return [reference for operator in metadata.operator_states for reference in operator_handles(operator)]
 
 
-def operator_handles(operator: OperatorState) -> Iterator[StreamReference]:
-    """Yield the stream handles of one operator, like `list_references`."""
-    if operator.coordinator_state is not None:
-        yield StreamReference(operator.coordinator_state, operator, None, StateCategory.COORDINATOR, StreamRole.STATE)
-    for subtask in operator.subtasks:
-        for category, handle in (
-            (StateCategory.MANAGED_OPERATOR, subtask.managed_operator_state),
-            (StateCategory.RAW_OPERATOR, subtask.raw_operator_state),
-        ):
-            if handle is not None:
-                yield _refer(handle.delegate, operator, subtask, category)
-        for category, keyed in (
-            (StateCategory.MANAGED_KEYED, subtask.managed_keyed_state),
-            (StateCategory.RAW_KEYED, subtask.raw_keyed_state),
-        ):
-            if keyed is not None:
-                for stream, role, local_path in _iter_keyed(keyed):
-                    yield _refer(stream, operator, subtask, category, role, local_path)
-        for category, channels in (
-            (StateCategory.INPUT_CHANNEL, subtask.input_channel_state),
-            (StateCategory.RESULT_SUBPARTITION, subtask.result_subpartition_state),
-        ):
-            for channel in channels:
-                yield _refer(channel.delegate, operator, subtask, category)
+def operator_handles(operator: OperatorState) -> list[StreamReference]:
+    """Return the stream handles of one operator, like `list_references`."""
+    found: list[StreamReference] = []
 
+    def note(reference: StreamReference) -> StreamStateHandle:
+        found.append(reference)
+        return reference.handle
 
-def _refer(
-    handle: StreamStateHandle,
-    operator: OperatorState,
-    subtask: SubtaskState,
-    category: StateCategory,
-    role: StreamRole = StreamRole.STATE,
-    local_path: str | None = None,
-) -> StreamReference:
-    return StreamReference(_look_through(handle), operator, subtask.index, category, role, local_path)
+    _replace_in_operator(operator, note)
+    return found
 
 
 def list_keyed_streams(handle: KeyedStateHandle) -> list[StreamStateHandle]:
     """Return the streams of one keyed handle, like `list_references`."""
-    return [_look_through(stream) for stream, _, _ in _iter_keyed(handle)]
+    found: list[StreamStateHandle] = []
 
+    def note(stream: StreamStateHandle, role: StreamRole, local_path: str | None) -> StreamStateHandle:
+        found.append(stream)
+        return stream
 
-def _look_through(handle: StreamStateHandle) -> StreamStateHandle:
-    while isinstance(handle, KeyGroupsStateHandle):
-        handle = handle.delegate
-    return handle
-
-
-def _iter_keyed(handle: KeyedStateHandle) -> Iterator[tuple[StreamStateHandle, StreamRole, str | None]]:
-    """Yield the streams of a handle in order, with their roles and local paths."""
-    match handle:
-        case IncrementalRemoteKeyedStateHandle():
-            yield handle.meta_data_state, StreamRole.META_DATA, None
-            for role, files in ((StreamRole.SHARED, handle.shared_state), (StreamRole.PRIVATE, handle.private_state)):
-                for file in files:
-                    yield file.handle, role, file.local_path
-        case ChangelogStateBackendHandle():
-            for each in (*handle.materialized, *handle.non_materialized):
-                yield from _iter_keyed(each)
-        case ChangelogStateHandleStream():
-            for stream in handle.streams:
-                yield stream.handle, StreamRole.CHANGES, None
-        case InMemoryChangelogStateHandle():
-            pass
-        case _:
-            yield handle.delegate, StreamRole.STATE, None
+    _replace_in_keyed_handle(handle, _Visit(note))
+    return found
 
 
 def replace_stream_handles(metadata: CheckpointMetadata, replacement: Replacement) -> CheckpointMetadata:
@@ -884,12 +840,19 @@ def replace_stream_handles(metadata: CheckpointMetadata, replacement: Replacemen
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """The current handle of the walk."""
+    """The walk over the streams of a handle, the only one that there is: each is replaced, by itself where it stays."""
 
-    replacement: Replacement
-    operator: OperatorState
-    subtask_index: int | None
-    category: StateCategory
+    replace_stream: Callable[[StreamStateHandle, StreamRole, str | None], StreamStateHandle]
+
+    @classmethod
+    def of(
+        cls, replacement: Replacement, operator: OperatorState, subtask_index: int | None, category: StateCategory
+    ) -> _Visit:
+        return cls(
+            lambda handle, role, local_path: replacement(
+                StreamReference(handle, operator, subtask_index, category, role, local_path)
+            )
+        )
 
     def stream(
         self, handle: StreamStateHandle, role: StreamRole = StreamRole.STATE, local_path: str | None = None
@@ -897,8 +860,7 @@ class _Visit:
         if isinstance(handle, KeyGroupsStateHandle):
             delegate = self.stream(handle.delegate, role, local_path)
             return handle if delegate is handle.delegate else replace(handle, delegate=delegate)
-        reference = StreamReference(handle, self.operator, self.subtask_index, self.category, role, local_path)
-        return self.replacement(reference)
+        return self.replace_stream(handle, role, local_path)
 
     def files(self, files: tuple[HandleAndLocalPath, ...], role: StreamRole) -> tuple[HandleAndLocalPath, ...]:
         new = tuple(self._file(file, role) for file in files)
@@ -912,7 +874,7 @@ class _Visit:
 def _replace_in_operator(operator: OperatorState, replacement: Replacement) -> OperatorState:
     coordinator = operator.coordinator_state
     if coordinator is not None:
-        visit = _Visit(replacement, operator, None, StateCategory.COORDINATOR)
+        visit = _Visit.of(replacement, operator, None, StateCategory.COORDINATOR)
         handle = visit.stream(coordinator)
         if not isinstance(handle, ByteStreamStateHandle):
             raise ValueRangeError("coordinator state must stay inlined, Flink refuses any other handle")
@@ -925,7 +887,7 @@ def _replace_in_operator(operator: OperatorState, replacement: Replacement) -> O
 
 def _replace_in_subtask(operator: OperatorState, subtask: SubtaskState, replacement: Replacement) -> SubtaskState:
     def visit(category: StateCategory) -> _Visit:
-        return _Visit(replacement, operator, subtask.index, category)
+        return _Visit.of(replacement, operator, subtask.index, category)
 
     new = SubtaskState(
         subtask.index,
