@@ -174,7 +174,7 @@ def dump_keyed_state(state: KeyedState) -> Iterator[Line]:
     """
     for subtask_state in state.subtask_states:
         show = _find_show(state, subtask_state)
-        for records in subtask_state.records(state.context):
+        for records in subtask_state.records():
             yield from show(records)
 
 

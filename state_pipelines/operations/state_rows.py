@@ -309,7 +309,7 @@ def _list_files(
 def _read_keyed(
     state: KeyedState, subtask_state: KeyedSubtaskState, table: KeyedTable, key_groups: KeyGroupRange | None
 ) -> Iterator[pa.RecordBatch]:
-    for records in subtask_state.narrow(table).records(state.context, key_groups):
+    for records in subtask_state.narrow(table).records(key_groups):
         yield table.make_batch(records, subtask_state.subtask)
 
 

@@ -61,19 +61,21 @@ class KeyedSubtaskState:
         subtask: index of the subtask.
         file: the file that holds it.
         state_id: position in the header of the file.
+        context: of the operator, by which records are found in order to show them.
     """
 
     subtask: int
     file: KeyedFile
     state_id: int
+    context: RecordContext
 
     def narrow(self, table: KeyedTable) -> KeyedSubtaskState:
         """The same state, in the range of the file in which records for a table may be (see `KeyedTable.narrow`)."""
         return replace(self, file=table.narrow(self.file))
 
-    def records(self, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedRecords]:
+    def records(self, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedRecords]:
         """The records of the subtask, a window at a time."""
-        for _, records in self.file.scan([self.state_id], context, key_groups):
+        for _, records in self.file.scan([self.state_id], self.context, key_groups):
             yield records
 
 
@@ -263,7 +265,7 @@ class KeyedState(State):
                     info, self.key_serializer, self.operator.max_parallelism, self.operator.snapshot.layout_context
                 ).key
                 before = lay.Struct(tuple(each for each in bare.fields if each[0] != "map_key"))
-                for records in subtask_state.records(self.context):
+                for records in subtask_state.records():
                     first = records.cut(0, SAMPLE_SIZE)
                     data = first.data.tobytes()
                     for row in range(len(first)):
@@ -303,7 +305,7 @@ class KeyedState(State):
     @property
     def context(self) -> RecordContext:
         """Context by which records are found in order to show them."""
-        return replace(self.operator.record_context, by_block=True)
+        return self.subtask_states[0].context
 
     @property
     def key_groups(self) -> tuple[KeyGroupRange, ...]:

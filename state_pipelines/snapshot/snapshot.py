@@ -199,11 +199,11 @@ def _find_unread(operator: OperatorFiles) -> Mapping[int, RawKeyedSubtaskState]:
 def survey_keyed(operator: OperatorFiles) -> tuple[tuple[KeyedState, ...], list[Failure]]:
     """Keyed states and timers."""
     files, failures = operator.files.survey()
-    unread = _find_unread(operator)
+    unread, context = _find_unread(operator), replace(operator.record_context, by_block=True)
     subtask_states: dict[str, list[KeyedSubtaskState]] = {}
     for subtask, file in files:
         for state_id, info in enumerate(file.header.states):
-            subtask_states.setdefault(info.name, []).append(KeyedSubtaskState(subtask, file, state_id))
+            subtask_states.setdefault(info.name, []).append(KeyedSubtaskState(subtask, file, state_id, context))
     failed = [_fail(operator, index, error) for index, error in failures.items() if index not in unread]
     return tuple(KeyedState(operator, tuple(each)) for each in subtask_states.values()), failed
 

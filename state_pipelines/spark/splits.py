@@ -197,7 +197,6 @@ class KeyedSplit(InputPartition):
     Attributes:
         subtask_state: the subtask's file, or only some key groups of it, or a span of one.
         layout: layouts of the records; None when `reason` says why there are none.
-        context: what finding records takes.
         labels: operator and state, for errors.
     """
 
@@ -205,7 +204,6 @@ class KeyedSplit(InputPartition):
     layout: KeyedLayout | None
     reason: str
     options: TableOptions
-    context: RecordContext
     labels: tuple[str, str]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -213,7 +211,7 @@ class KeyedSplit(InputPartition):
         operator, state = self.labels
         with at(operator=operator, state=state):
             table = KeyedTable(self.layout, self.options, self.reason)
-            for records in self.subtask_state.records(self.context):
+            for records in self.subtask_state.records():
                 yield table.make_batch(records, self.subtask_state.subtask)
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -463,7 +461,7 @@ def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit
     for each in narrowed:
         for file, state_id in each.file.split_records(each.state_id, size, least, context, key_groups):
             split = replace(each, file=file, state_id=state_id)
-            yield KeyedSplit(split, layout, reason, options.table, state.context, labels)
+            yield KeyedSplit(split, layout, reason, options.table, labels)
 
 
 def split_bytes(state: BytesState, options: StateOptions) -> Iterator[BytesSplit]:

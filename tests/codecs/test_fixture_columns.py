@@ -109,7 +109,7 @@ def test_columns_hold_what_the_scalar_codec_reads(fixtures: Path, case: str) -> 
         for layout, spans in ((state.layout.key, "key"), (state.layout.value, "value")):
             columns = plan_columns(layout)
             for subtask_state in state.subtask_states:
-                for records in subtask_state.records(state.context):
+                for records in subtask_state.records():
                     starts, ends = getattr(records, f"{spans}_starts"), getattr(records, f"{spans}_ends")
                     array = columns.decode(records.data, starts, ends).array
                     raw = records.data.tobytes()
@@ -125,7 +125,7 @@ def test_columns_are_written_back_byte_for_byte(fixtures: Path, case: str) -> No
     for state in keyed_states(fixtures / "made" / case):
         columns = plan_columns(state.layout.value)
         for subtask_state in state.subtask_states:
-            for records in subtask_state.records(state.context):
+            for records in subtask_state.records():
                 starts, ends = records.value_starts, records.value_ends
                 encoded = columns.encode(columns.decode(records.data, starts, ends).array)
                 pairs = zip(starts.tolist(), ends.tolist(), strict=True)

@@ -91,7 +91,7 @@ def test_keys_of_beam_are_in_the_key_group_of_their_hash(wild: Path, case: str) 
     groups = [
         (int(stored), int(hashed))
         for each in state.subtask_states
-        for records in each.records(state.context)
+        for records in each.records()
         for stored, hashed in zip(records.key_groups, hasher.assign_keys(records, 128), strict=True)
     ]
     assert groups == [(123, 123)]

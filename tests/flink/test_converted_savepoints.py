@@ -231,7 +231,7 @@ def list_records(operator: Operator) -> dict[str, list[tuple[bytes, bytes]]]:
             continue
         pairs = found.setdefault(state.name, [])
         for subtask_state in state.subtask_states:
-            for records in subtask_state.records(state.context):
+            for records in subtask_state.records():
                 data = records.data.tobytes()
                 spans = zip(
                     records.key_groups.tolist(),

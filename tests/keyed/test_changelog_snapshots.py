@@ -71,10 +71,13 @@ def open_operators(snapshot: Snapshot, given: dict[str, Serializer]) -> dict[str
         if key is None:
             key = find_key_serializer([file for _, file in files], operator.record_context, told).serializer
         subtask_states: dict[str, list[KeyedSubtaskState]] = {}
+        context = replace(operator.record_context, by_block=True)
         for subtask_index, file in files:
             known = file if file.key_serializer else replace(file, key_serializer=key)
             for state_id, info in enumerate(known.states):
-                subtask_states.setdefault(info.name, []).append(KeyedSubtaskState(subtask_index, known, state_id))
+                subtask_states.setdefault(info.name, []).append(
+                    KeyedSubtaskState(subtask_index, known, state_id, context)
+                )
         states[label] = [KeyedState(operator, tuple(each)) for each in subtask_states.values()]
     return states
 

@@ -372,7 +372,7 @@ def test_parts_of_what_flink_wrote_are_the_whole(case: Case) -> None:
         for state in operator.keyed_states:
             # The largest of the subtasks will do.
             subtask_state = max(state.subtask_states, key=lambda each: len(each.file.key_groups))
-            whole = rows(subtask_state.records(state.context))
+            whole = rows(subtask_state.records())
             splits = subtask_state.file.split_records(subtask_state.state_id, 150, 0, state.context)
             assert join([scan(file, number, state.context) for file, number in splits]) == whole
 

@@ -212,7 +212,7 @@ def test_only_some_key_groups_are_read() -> None:
 def test_a_state_without_layouts_is_a_table_of_bytes_with_the_reason() -> None:
     state = find_order("order")
     table = KeyedTable(None, TableOptions(), "its serializer was lost")
-    parts = [(each.subtask, records) for each in state.subtask_states for records in each.records(state.context)]
+    parts = [(each.subtask, records) for each in state.subtask_states for records in each.records()]
     batches = [table.make_batch(records, subtask) for subtask, records in parts]
     found = pa.Table.from_batches(batches, table.schema)
     assert found.schema.names == ["key_group", "subtask", "key_bytes", "value_bytes", "reason"]

@@ -269,7 +269,7 @@ def test_a_file_without_a_base_holds_the_encoded_state_alone(tmp_path: Path) -> 
         plan(state, first, (spill,), tmp_path), base=None, header=header, copied=(), encoded=((0, (spill,)),)
     )
     file = open_written(rewrite, merge_spills(rewrite))
-    alone = KeyedState(state.operator, (KeyedSubtaskState(first.subtask, file, 0),))
+    alone = KeyedState(state.operator, (replace(first, file=file, state_id=0),))
     assert raw_rows(alone) == raw_rows(KeyedState(state.operator, (first,)))
 
 
@@ -284,7 +284,7 @@ def test_states_may_get_other_ids(tmp_path: Path) -> None:
         encoded=(),
     )
     file = open_written(rewrite, merge_spills(rewrite))
-    moved = KeyedState(state.operator, (KeyedSubtaskState(first.subtask, file, count - 1 - first.state_id),))
+    moved = KeyedState(state.operator, (replace(first, file=file, state_id=count - 1 - first.state_id),))
     assert raw_rows(moved) == raw_rows(KeyedState(state.operator, (first,)))
 
 

@@ -65,7 +65,7 @@ def log_changes(base: Path, target: Path) -> None:
     changes: dict[int, list[LoggedChange]] = {}
     for state_id, state in enumerate(operator.keyed_states):
         subtask_state = state.subtask_states[0]
-        records = next(subtask_state.records(state.context)).cut(0, 2)
+        records = next(subtask_state.records()).cut(0, 2)
         data = records.data.tobytes()
         key, value = (
             data[records.key_starts[0] : records.key_ends[0]],

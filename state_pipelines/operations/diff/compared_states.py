@@ -436,7 +436,6 @@ class KeyedSide:
         operator: label, for errors.
         name: of the state.
         subtask_states: files that have it.
-        context: of the operator.
         layout: layouts of the records; None when they have none.
         reason: why there are none.
     """
@@ -444,7 +443,6 @@ class KeyedSide:
     operator: str
     name: str
     subtask_states: tuple[KeyedSubtaskState, ...]
-    context: RecordContext
     layout: KeyedLayout | None
     reason: str
 
@@ -456,7 +454,7 @@ class KeyedSide:
                 if not subtask_state.file.key_groups.intersect(covering).number:
                     continue
                 is_map = subtask_state.file.header.states[subtask_state.state_id].state_type == StateKind.MAP
-                for found in subtask_state.records(self.context, covering):
+                for found in subtask_state.records(covering):
                     records = found
                     if len(groups) < covering.number:
                         records = found.select(np.flatnonzero(np.isin(found.key_groups, groups)))
@@ -563,7 +561,7 @@ def make_side(state: KeyedState, unread: Sequence[Unread] = ()) -> KeyedSide:
     layout, reason = state.find_layout()
     left_out = [each.key_groups for each in unread]
     subtask_states = tuple(each for each in state.subtask_states if each.file.key_groups not in left_out)
-    return KeyedSide(state.operator.label, state.name, subtask_states, state.context, layout, reason)
+    return KeyedSide(state.operator.label, state.name, subtask_states, layout, reason)
 
 
 def plan_digests(states: Sequence[KeyedState]) -> list[DigestFile]:

@@ -76,7 +76,7 @@ def test_digests_are_those_that_conversions_are_verified_with(name: str) -> None
     runs = [
         digest_run(each, is_map=name == "quantities")
         for subtask_state in state.subtask_states
-        for each in subtask_state.records(state.context)
+        for each in subtask_state.records()
     ]
     total = total_of(digest(state))
     assert total.records > 0
@@ -85,7 +85,7 @@ def test_digests_are_those_that_conversions_are_verified_with(name: str) -> None
 
 def compare(side: KeyedSide, budget: int, sums: np.ndarray) -> tuple[list[CompareGroups], RecordDifferences]:
     # The other side has no files: every record of the one is missing there.
-    nothing = KeyedSide(side.operator, side.name, (), side.context, side.layout, side.reason)
+    nothing = KeyedSide(side.operator, side.name, (), side.layout, side.reason)
     pieces = plan_comparison(side, nothing, (sums, np.zeros_like(sums)), 3, budget=budget)
     return pieces, sum_differences([piece.run() for piece in pieces], 3)
 
