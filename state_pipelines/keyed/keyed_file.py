@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.keyed.changelog.changes import ChangeLog, Changes
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keys import KeySeeks
     from state_pipelines.keyed.record_layout import KeyedRecords
@@ -201,9 +200,6 @@ class KeyedFile(KeyGroupRecords, Protocol):
     def table_files(self) -> Iterator[tuple[TableFile, TableCache]]:
         """Tables (SST files) that hold the records, each with what keeps it where the records are read."""
 
-    def change_logs(self) -> tuple[LoggedFile, ...]:
-        """The file itself if it is of the changelog state backend."""
-
     def described_states(self) -> tuple[Serializer | None, tuple[StateMetaInfo, ...]]:
         """Key serializer, None when it is not known, and the states."""
 
@@ -229,33 +225,6 @@ class KeyedFile(KeyGroupRecords, Protocol):
         """The file for a reader of some keys: a database then reads only blocks that may hold them.
 
         Records of other keys may be missing, and incomplete where changes are replayed: the reader drops them.
-        """
-
-
-class LoggedFile(KeyedFile, Protocol):
-    """Keyed state of the changelog state backend."""
-
-    @property
-    def bases(self) -> tuple[KeyedFile, ...]:
-        """The materialized state; nothing before the first materialization."""
-
-    @property
-    def log(self) -> ChangeLog:
-        """The changes since."""
-
-    @property
-    def states(self) -> tuple[StateMetaInfo, ...]:
-        """States of the bases and of the log."""
-
-    @property
-    def key_serializer(self) -> Serializer | None:
-        """Key serializer; None when it is not known."""
-
-    def find_states(self, changes: Changes) -> Counts:
-        """i64[n], the state of each change: its position in `states`.
-
-        Raises:
-            FormatError: a change names a state id that no metadata change explained.
         """
 
 
@@ -320,10 +289,6 @@ class KeyedFormat:
     def table_files(self) -> Iterator[tuple[TableFile, TableCache]]:
         """Return none."""
         return iter(())
-
-    def change_logs(self) -> tuple[LoggedFile, ...]:
-        """Return none."""
-        return ()
 
     def described_states(self: KeyedFile) -> tuple[Serializer | None, tuple[StateMetaInfo, ...]]:
         """Key serializer and states of the header."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 from pydantic import Field
 
 from state_pipelines.errors import FormatError, OutOfReachError, StateError, UnsupportedError, UsageError, Where, at
+from state_pipelines.keyed.changelog.reader import ChangelogFile
 from state_pipelines.keyed.digests import RecordDigest
 from state_pipelines.keyed.heap import check_section_starts, may_hold_timestamps
 from state_pipelines.keyed.heap_entries import make_entry_codecs
@@ -572,7 +573,7 @@ def _drop_raw_timers(
 
 def _note_operator(operator: Operator, tasks: Sequence[SubtaskConversion], format: Format) -> Iterator[str]:
     states = {info.name: info for task in tasks for info in task.header.states}
-    if any(file.change_logs() for _, file in operator.keyed_files):
+    if any(isinstance(file, ChangelogFile) for _, file in operator.keyed_files):
         yield f"operator {operator.label}: the base of the changelog and its changes become one state"
     if tasks and any(file.holds_raw_timers for _, file in operator.keyed_files):
         yield f"operator {operator.label}: the timers in raw keyed state become timer states"

@@ -16,6 +16,7 @@ from state_pipelines.connectors import AmbiguousState, ConnectorState, read_coor
 from state_pipelines.connectors.registry import LIST_INDEX, ConnectorStateKind
 from state_pipelines.errors import OutOfReachError, SnapshotGoneError, StateError, at
 from state_pipelines.keyed.changelog.changes import is_compressed
+from state_pipelines.keyed.changelog.reader import ChangelogFile
 from state_pipelines.keyed.keyed_file import FileFormat
 from state_pipelines.metadata import StreamReference, list_references
 from state_pipelines.metadata.handles import (
@@ -47,7 +48,7 @@ from state_pipelines.storage.reading import count_scans_ahead, do_together
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from state_pipelines.keyed.keyed_file import KeyedFile, LoggedFile
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata.handles import KeyedStateHandle, StreamStateHandle
     from state_pipelines.snapshot import Operator, Snapshot, State
     from state_pipelines.snapshot.handle_readers import HandleReader, StateStatistics
@@ -304,14 +305,13 @@ def _describe(handle: KeyedStateHandle, file: KeyedFile, databases: _Databases) 
             shared = [each.handle for each in handle.shared_state]
             private = [*(each.handle for each in handle.private_state), handle.meta_data_state]
             return _count_files(KeyedFormatReport(name, [], compression), shared, private)
-        case ChangelogStateBackendHandle():
-            (log,) = file.change_logs()
-            return _describe_changelog(handle, log, databases)
+        case ChangelogStateBackendHandle() if isinstance(file, ChangelogFile):
+            return _describe_changelog(handle, file, databases)
     return KeyedFormatReport(type(handle).__name__, [], "")
 
 
 def _describe_changelog(
-    handle: ChangelogStateBackendHandle, file: LoggedFile, databases: _Databases
+    handle: ChangelogStateBackendHandle, file: ChangelogFile, databases: _Databases
 ) -> KeyedFormatReport:
     bases = [_describe(base, opened, databases) for base, opened in zip(handle.materialized, file.bases, strict=True)]
     streams: list[StreamStateHandle] = []

@@ -703,7 +703,7 @@ class KeyedFiles:
         unknown = [file for _, file in files if _lacks_key(file)]
         if not unknown:
             return files
-        logs = [log for _, file in files for log in file.change_logs()]
+        logs = [file for _, file in files if isinstance(file, ChangelogFile)]
         context = RecordContext(self.operator.max_parallelism, self._snapshot.layout_context)
         with at(file=unknown[0].name):
             found = find_key_serializer(logs, context, self._snapshot.key_candidates)
@@ -881,7 +881,7 @@ class SnapshotFiles:
         found: dict[Serializer, None] = {}
         for operator in self.keyed_files.values():
             files, _ = operator.open_managed()
-            logs = [log for _, file in files for log in file.change_logs()]
+            logs = [file for _, file in files if isinstance(file, ChangelogFile)]
             found.update((serializer, None) for serializer, _ in find_written_serializers(logs))
             found.update((key, None) for _, file in files if (key := file.described_states()[0]) is not None)
         return tuple(found)

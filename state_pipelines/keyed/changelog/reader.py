@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from state_pipelines.keyed.changelog.changes import ChangeFiles
-    from state_pipelines.keyed.keyed_file import KeyedFile, LoggedFile, RecordContext, Runs
+    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext, Runs
     from state_pipelines.keyed.keys import KeySeeks
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.metadata.handles import ChangelogStateBackendHandle, KeyedStateHandle, StreamStateHandle
@@ -179,13 +179,13 @@ class _Trial:
 class _MapEntry:
     """Changes of one state in one file."""
 
-    file: LoggedFile
+    file: ChangelogFile
     info: StateMetaInfo
     changes: Changes
 
 
 def find_key_serializer(
-    files: Sequence[LoggedFile], context: RecordContext, candidates: Iterable[Serializer] = ()
+    files: Sequence[ChangelogFile], context: RecordContext, candidates: Iterable[Serializer] = ()
 ) -> FoundKeySerializer:
     """The serializer of the keys of an operator, none of whose subtasks need have materialized anything.
 
@@ -238,7 +238,7 @@ def find_key_serializer(
     return FoundKeySerializer(first.serializer, first.origin, len(first.keys), first.changes, first.hashed, others)
 
 
-def find_written_serializers(files: Sequence[LoggedFile]) -> list[tuple[Serializer, str]]:
+def find_written_serializers(files: Sequence[ChangelogFile]) -> list[tuple[Serializer, str]]:
     """Key serializers that materialized state and timers of an operator name, and where; candidates for others too."""
     known = [(file.key_serializer, "key serializer of the materialized state") for file in files if file.key_serializer]
     for file in files:
@@ -253,7 +253,7 @@ def _basics() -> list[tuple[Serializer, str]]:
     return [(basic(kind), "basic type") for kind in _BASIC]
 
 
-def _try_tuples(files: Sequence[LoggedFile], context: RecordContext) -> list[_Trial]:
+def _try_tuples(files: Sequence[ChangelogFile], context: RecordContext) -> list[_Trial]:
     """The tuples that the hashes prove."""
     sample = _take_sample(files)
     fields = [basic(kind) for kind in _TUPLE_FIELDS]
@@ -266,7 +266,7 @@ def _try_tuples(files: Sequence[LoggedFile], context: RecordContext) -> list[_Tr
     return trials
 
 
-def _take_sample(files: Sequence[LoggedFile]) -> list[_MapEntry]:
+def _take_sample(files: Sequence[ChangelogFile]) -> list[_MapEntry]:
     entries: list[_MapEntry] = []
     for entry in _read_entries(files):
         rows = len(entry.changes)
@@ -277,7 +277,7 @@ def _take_sample(files: Sequence[LoggedFile]) -> list[_MapEntry]:
     return entries
 
 
-def _read_entries(files: Iterable[LoggedFile]) -> Iterator[_MapEntry]:
+def _read_entries(files: Iterable[ChangelogFile]) -> Iterator[_MapEntry]:
     for file in files:
         for window in file.log.windows(file.key_groups, SEARCH_WINDOW):
             changes = file.log.read(window)
@@ -543,10 +543,6 @@ class ChangelogFile(KeyedFormat):
         """Tables of the bases."""
         for base in self.bases:
             yield from base.table_files()
-
-    def change_logs(self) -> tuple[ChangelogFile, ...]:
-        """See `KeyedFile`."""
-        return (self,)
 
     def described_states(self) -> tuple[Serializer | None, tuple[StateMetaInfo, ...]]:
         """See `KeyedFile`."""

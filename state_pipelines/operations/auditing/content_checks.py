@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from state_pipelines.errors import FormatError, StateError, Where, at
 from state_pipelines.keyed.changelog.changes import open_change_log
+from state_pipelines.keyed.changelog.reader import ChangelogFile
 from state_pipelines.keyed.digests import hash_keys
 from state_pipelines.keyed.hashing.value_hashes import KeyHasher
 from state_pipelines.keyed.keys import TIMESTAMP
@@ -366,7 +367,7 @@ class _FileReader:
                 yield from self.read_whole()
             else:
                 yield from self._read_sections(dict.fromkeys((sections[0].key_group, sections[-1].key_group)))
-        elif self.file.change_logs():
+        elif isinstance(self.file, ChangelogFile):
             # Headers of all change sets were read when it was opened; a key group replays some of them.
             groups = self.file.key_groups
             for group in sorted({groups.start, groups.end}) if groups.number else ():
