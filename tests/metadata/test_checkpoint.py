@@ -91,6 +91,22 @@ def test_operators_and_subtasks_keep_their_order() -> None:
     assert read_metadata(write_metadata(value)) == value
 
 
+def test_subtasks_are_mapped_with_their_operators() -> None:
+    operators = tuple(
+        OperatorState(bytes([number]) * 16, 2, 4, (SubtaskState(0), SubtaskState(1))) for number in (1, 2)
+    )
+    metadata = CheckpointMetadata(3, 7, (), operators)
+
+    def finish(operator: OperatorState, subtask: SubtaskState) -> SubtaskState:
+        is_wanted = operator.operator_id[0] == 2 and subtask.index == 1
+        return replace(subtask, finished=True) if is_wanted else subtask
+
+    found = metadata.map_subtasks(finish)
+    assert found.operator_states[0] == operators[0]
+    assert [each.finished for each in found.operator_states[1].subtasks] == [False, True]
+    assert replace(found, operator_states=operators) == metadata
+
+
 def test_finished_subtask_comes_back() -> None:
     operator = OperatorState(OPERATOR_ID, 2, 128, (SubtaskState(1, finished=True), SubtaskState(0)))
     value = CheckpointMetadata(3, 1, (), (operator,))

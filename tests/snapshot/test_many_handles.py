@@ -42,6 +42,18 @@ def test_subtasks_share_the_header_whose_bytes_they_share(tmp_path: Path) -> Non
     assert len({id(file.header) for _, file in operator.keyed_files}) == 1
 
 
+def test_objects_of_one_operator_open_its_files_once(tmp_path: Path) -> None:
+    write_keyed_savepoint(tmp_path / "savepoint", 2, 3)
+    snapshot = open_snapshot(str(tmp_path / "savepoint"))
+    for listed in snapshot.operators:
+        named = snapshot.operator(listed.id)
+        assert named is not listed
+        for other in (listed, listed.readable):
+            assert [id(file) for _, file in other.keyed_files] == [id(file) for _, file in named.keyed_files]
+    first, second = ({id(file) for _, file in each.keyed_files} for each in snapshot.operators)
+    assert not first & second
+
+
 def test_an_error_in_a_header_names_its_own_file(tmp_path: Path) -> None:
     for name in ("first", "second"):
         with pytest.raises(FormatError, match=name):
