@@ -63,12 +63,17 @@ def compare_rows(
             continue
         is_derived = len(found) != len(rows) and number < len(rows) - 1
         is_key = number < len(rows) - 1 or _is_map_key(pair.new) or _finds_rows_by_value(new, pair.new)
-        if any(each.buffer is not None or each.type == MAP_VIEW for each in bare.columns):
+        if any(map(_is_buffer, (*bare.columns, *source.columns))):
             yield from _compare_accumulators(old, new, pair, number, row, bare, source, views)
         else:
             verdicts = _compare_kept_rows(pair, number, row, bare, source, is_key=is_key)
             # A key that is computed from the row leaves nothing out.
             yield from (each for each in verdicts if not (is_derived and each.verdict is Verdict.DROPPED))
+
+
+def _is_buffer(column: PlannedColumn) -> bool:
+    """Return whether a column is one of an accumulator, perhaps of a function whose buffers no plan describes."""
+    return column.buffer is not None or column.call is not None or column.type == MAP_VIEW
 
 
 def _finds_rows_by_value(node: NodeSignature, state: PlannedState) -> bool:

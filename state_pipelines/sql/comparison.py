@@ -140,7 +140,13 @@ def _find_refusals(old_plan: Plan, new_plan: Plan, old: NodeSignature, new: Node
             "other keys; keep the setting of the old query"
         )
         return
-    if old.key != new.key:
+    if old.key != new.key and sorted(_split_key(old)) == sorted(_split_key(new)):
+        before, after = (" / ".join(each) for each in (old.key, new.key))
+        yield (
+            f"the columns of the key change their order from {before} to {after}, and other keys are in other key "
+            "groups; keep the order of the columns in GROUP BY, PARTITION BY or the condition of the join"
+        )
+    elif old.key != new.key:
         before, after = (" / ".join(each) or "nothing" for each in (old.key, new.key))
         what = "join" if new.kind in JOINS else "grouping"
         yield (
@@ -184,6 +190,11 @@ def _find_refusals(old_plan: Plan, new_plan: Plan, old: NodeSignature, new: Node
     is_known = new.kind in _NO_STATE_KNOWN or any(each.states for each in new.operators)
     if not is_known and (old.task, old.inputs) != (new.task, new.inputs):
         yield f"the states of {other.kind} are not known, and it or its input changes; start it from empty"
+
+
+def _split_key(node: NodeSignature) -> list[str]:
+    """The columns of a key; those of a join are a text for each side."""
+    return [column for text in node.key for column in (text.split(", ") if node.kind in JOINS else [text])]
 
 
 def _list_key_types(old: NodeSignature, new: NodeSignature) -> Iterator[tuple[str, LogicalType, LogicalType]]:

@@ -80,6 +80,12 @@ def find_function(value: Mapping[str, Any]) -> str:
     return "?"
 
 
+def _render_function(value: Mapping[str, Any]) -> str:
+    """Return the function of a call as text: of one of the user also its class, which says what it does."""
+    name, of = find_function(value), value.get("class")
+    return f"{name} of {of}" if isinstance(of, str) and of != name else name
+
+
 def render_aggregate(call: Mapping[str, Any], columns: Sequence[str]) -> str:
     """Return an aggregate call as text, such as `SUM(DISTINCT src.amount) FILTER (src.ok)`."""
     found = call.get("argList")
@@ -96,7 +102,7 @@ def render_aggregate(call: Mapping[str, Any], columns: Sequence[str]) -> str:
         text += " IGNORE NULLS"
     filtered = call.get("filterArg", -1)
     where = f" FILTER ({find_column(columns, filtered)})" if isinstance(filtered, int) and filtered >= 0 else ""
-    return shorten(f"{function}({text}){where}")
+    return shorten(f"{_render_function(call)}({text}){where}")
 
 
 def shorten(text: str) -> str:
@@ -165,7 +171,7 @@ def _render_call(value: Mapping[str, Any], operands: list[str], render: Any) -> 
     if syntax == "POSTFIX" and len(operands) == 1:
         return f"({operands[0]} {name})"
     extra = [f"{key}={render(value[key])}" for key in ("rexWindowBound", "rangeBounds") if key in value]
-    return f"{name}({', '.join([*operands, *extra])})"
+    return f"{_render_function(value)}({', '.join([*operands, *extra])})"
 
 
 def _loses_values(cast: Mapping[str, Any]) -> bool:

@@ -178,6 +178,22 @@ def test_the_type_of_a_key_counts(old: str, new: str, verdict: Verdict) -> None:
     assert ("by which state is kept" in "; ".join(found.reasons)) is (verdict is not CARRIED)
 
 
+def test_the_same_key_in_another_order_is_named_so() -> None:
+    (reason,) = find_operator(compare_pair("key-order"), "group-aggregate").reasons
+    assert reason.startswith("the columns of the key change their order from orders.customer / orders.seller to")
+
+
+def test_another_class_of_a_function_is_another_function() -> None:
+    def plan(of: str) -> str:
+        name = "`default_catalog`.`default_database`.`score`"
+        own = {"catalogName": name, "class": of, "argList": [1], "filterArg": -1, "type": "BIGINT"}
+        return make_plan(scan(1), aggregate(2, [0], own))
+
+    before, same, other = (read_plan(plan(f"com.acme.{each}")) for each in ("First", "First", "Second"))
+    assert compare_plans(before, same).verdict is CARRIED
+    assert compare_plans(before, other).verdict is REFUSED
+
+
 def test_all_pairs_are_judged() -> None:
     others = {"sets-exchanged", "source-exchanged", "key-order"}
     assert {*read_pairs()} == {*EXPECTED} | others
