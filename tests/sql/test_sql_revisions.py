@@ -194,3 +194,22 @@ def test_a_savepoint_of_another_query_is_refused(tmp_path: Path) -> None:
     report = check_plans(load_plan(pair.old), load_plan(pair.new), snapshot)
     with pytest.raises(UsageError, match="the old query has no such operator"):
         draft_sql_revision(report.comparison, report.binding, snapshot, "changed")
+
+
+def test_numbers_of_rows_of_several_distinct_calls_move_with_them(tmp_path: Path) -> None:
+    pair = unpack("retract-marks", tmp_path)
+    assert st.Set("value", "array(value[1], value[0])") in find_steps(draft(pair))
+    content = json.loads(Path(pair.new).read_text())
+    node = next(
+        each
+        for each in content["nodes"]
+        if each["type"].startswith("stream-exec-group-aggregate") and each["needRetraction"]
+    )
+    # One call has its number as a BIGINT, and not in a list.
+    node["aggCalls"] = [each for each in node["aggCalls"] if each.get("filterArg", -1) < 0]
+    node["aggCallNeedRetractions"] = [True] * len(node["aggCalls"])
+    Path(pair.new).write_text(json.dumps(content))
+    with pytest.raises(IncompatibleError, match="for 2 calls in another form than for 1") as caught:
+        draft(pair)
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("Keep the DISTINCT calls of the column, or start that query from empty")

@@ -322,7 +322,8 @@ class _OperatorDraft:
         yield self._change(None, [st.Key(parse(new.describe()), expression)])
 
     def _steps(self, verdict: StateVerdict, old: PlannedState, new: PlannedState) -> Iterator[st.Step]:
-        if old.plain_template != new.plain_template or verdict.derivation is not None:
+        is_other = old.plain_template != new.plain_template and verdict.bits is None
+        if is_other or verdict.derivation is not None:
             layout = change_layout(verdict, self.old)
             self.copied += [self._change(name, steps) for name, steps in layout.copies]
             yield from layout.steps
