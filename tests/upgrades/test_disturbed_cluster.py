@@ -22,6 +22,8 @@ from tests.upgrades.rest_flink import RestFlink
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 OLD = "a" * 32
 PROXY = b"<html><head><title>Sign in</title></head></html>"
 ELECTION = (503, {"errors": ["Service temporarily unavailable due to an ongoing leader election. Please refresh."]})

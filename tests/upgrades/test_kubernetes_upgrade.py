@@ -28,6 +28,9 @@ def run(job: str, **options: Any) -> UpgradeReport:
     return upgrade(job, sleep=hurry, **options)
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(params=["FlinkDeployment", "FlinkSessionJob"])
 def operated(
     request: pytest.FixtureRequest, tmp_path: Path, snapshot: Path
