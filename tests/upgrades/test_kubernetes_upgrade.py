@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from state_pipelines.upgrades.upgrade_reports import UpgradeReport
 
+pytestmark = pytest.mark.slow
+
 
 def hurry(seconds: float) -> None:
     """Wait for nothing: the operator goes on whenever it is asked."""
@@ -26,9 +28,6 @@ def hurry(seconds: float) -> None:
 
 def run(job: str, **options: Any) -> UpgradeReport:
     return upgrade(job, sleep=hurry, **options)
-
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(params=["FlinkDeployment", "FlinkSessionJob"])
