@@ -473,8 +473,22 @@ class Job:
 
     def stop(self, target: Path) -> str:
         """Stop with a savepoint; gives its path."""
+        from py4j.protocol import Py4JJavaError
+
         canonical = self.java.org.apache.flink.core.execution.SavepointFormatType.CANONICAL
-        return str(self.client.stopWithSavepoint(False, str(target), canonical).get()).removeprefix("file:")
+        taken: list[str] = []
+
+        def take() -> bool:
+            try:
+                taken.append(str(self.client.stopWithSavepoint(False, str(target), canonical).get()))
+            except Py4JJavaError as error:
+                # A subtask without rows may begin after the others have emitted all of theirs.
+                if "Not all required tasks are currently running" not in str(error.java_exception):
+                    raise
+            return bool(taken)
+
+        assert self.wait(take), "not all tasks begin to run"
+        return taken[0].removeprefix("file:")
 
     def cancel(self) -> None:
         """Stop at once."""
