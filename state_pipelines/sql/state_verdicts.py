@@ -215,6 +215,8 @@ def _compare_state(
         first, derivation = chosen, Derivation.FIRST_ROWS
         rows = "row is" if limit == 1 else f"{limit} rows are"
         reasons = [f"the first {rows} kept; those that were emitted after them are not taken back"]
+        if _get_end(old) == _get_end(new):
+            reasons = [f"the first {rows} kept; the state of numbered rows may hold more"]
     last = find_shorter_window(old, new)
     if last is not None and pair.new.name in WINDOW_STATES:
         derivation = Derivation.LAST_ROWS
@@ -269,7 +271,8 @@ def _find_fewer_rows(old: NodeSignature, new: NodeSignature, pair: StatePair) ->
     """Return the number of rows of a rank whose state holds fewer than before; None of others.
 
     `AppendOnlyTopNFunction` and `UpdatableTopNFunction` take out one row for each that comes in, so that a state with
-    more rows stays so.
+    more rows stays so. Where they emit the number of each row, they take out only what follows the last key that they
+    have numbered, and so may hold rows after the last one that they emit (`processElementWithRowNumber`).
     """
     before, after = (each.node.mapping("rankRange") for each in (old, new))
     more, fewer = before.get("end"), after.get("end")
@@ -277,7 +280,14 @@ def _find_fewer_rows(old: NodeSignature, new: NodeSignature, pair: StatePair) ->
         return None
     if pair.old.name == "data-state":
         return fewer
-    return fewer if before.get("type") == "Constant" and isinstance(more, int) and fewer < more else None
+    if before.get("type") != "Constant" or not isinstance(more, int):
+        return None
+    unnumbered = bool(old.node.content.get("outputRowNumber")) and not new.node.content.get("outputRowNumber")
+    return fewer if fewer < more or (unnumbered and fewer > 1) else None
+
+
+def _get_end(node: NodeSignature) -> object:
+    return node.node.mapping("rankRange").get("end")
 
 
 def _choose_rows(old: NodeSignature, pair: StatePair, limit: int) -> FirstRows | str:

@@ -212,6 +212,8 @@ PAIRS = (
         f"SELECT a.id, a.amount, b.city FROM {_ORDERS} JOIN {_CITIES}",
     ),
     Pair("top-fewer", f"SELECT cid, amount, id {_TOP.format(5)}", f"SELECT cid, id, amount {_TOP.format(2)}"),
+    # The state of numbered rows may hold more than it emits.
+    Pair("top-unnumbered", f"SELECT cid, amount, id, r {_TOP.format(3)}", f"SELECT cid, amount, id {_TOP.format(3)}"),
     Pair("top-to-first", f"SELECT cid, amount, id {_TOP.format(3)}", f"SELECT cid, amount, id {_TOP.format(1)}"),
     *(
         Pair(

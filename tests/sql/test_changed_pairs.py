@@ -63,6 +63,9 @@ EXPECTED = {
     "rollup-add": (EMPTY, False),
     "grouping-sets": (CARRIED, False),
     "unnest-add": (EMPTY, False),
+    # Ranks whose rows get numbers, or lose them.
+    "top-unnumbered": (COMPUTED, True),
+    "top-numbered": (CARRIED, True),
     # Joins with another condition.
     "not-distinct-from": (CARRIED, False),
     "left-on-to-where": (REFUSED, False),

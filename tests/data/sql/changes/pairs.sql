@@ -11,6 +11,8 @@ CREATE TABLE x3 (k STRING, a BIGINT, b BIGINT) WITH ('connector'='blackhole');
 CREATE TABLE d3 (k BIGINT, a STRING, b STRING) WITH ('connector'='blackhole');
 CREATE TABLE f2 (k BIGINT, a DOUBLE) WITH ('connector'='blackhole');
 CREATE TABLE p2 (k BIGINT, a BIGINT, PRIMARY KEY (k) NOT ENFORCED) WITH ('connector'='blackhole');
+CREATE TABLE r3 (k BIGINT, a STRING, b BIGINT) WITH ('connector'='blackhole');
+CREATE TABLE r4 (k BIGINT, a STRING, b BIGINT, n BIGINT) WITH ('connector'='blackhole');
 CREATE TABLE w3 (k BIGINT, ws TIMESTAMP(3), a BIGINT, b BIGINT) WITH ('connector'='blackhole');
 
 -- in-ints
@@ -176,3 +178,11 @@ INSERT INTO s2 SELECT SUM(shipping), SUM(amount) FROM orders;
 -- filter-agg
 INSERT INTO s3 SELECT customer, SUM(amount) FILTER (WHERE status='a'), SUM(amount) FILTER (WHERE status='b') FROM orders GROUP BY customer;
 INSERT INTO s3 SELECT customer, SUM(amount) FILTER (WHERE status='b'), SUM(amount) FILTER (WHERE status='c') FROM orders GROUP BY customer;
+
+-- top-unnumbered
+INSERT INTO r4 SELECT customer, status, amount, rn FROM (SELECT customer, status, amount, ROW_NUMBER() OVER (PARTITION BY customer ORDER BY amount) rn FROM orders) WHERE rn<=3;
+INSERT INTO r3 SELECT customer, status, amount FROM (SELECT customer, status, amount, ROW_NUMBER() OVER (PARTITION BY customer ORDER BY amount) rn FROM orders) WHERE rn<=3;
+
+-- top-numbered
+INSERT INTO r3 SELECT customer, status, amount FROM (SELECT customer, status, amount, ROW_NUMBER() OVER (PARTITION BY customer ORDER BY amount) rn FROM orders) WHERE rn<=3;
+INSERT INTO r4 SELECT customer, status, amount, rn FROM (SELECT customer, status, amount, ROW_NUMBER() OVER (PARTITION BY customer ORDER BY amount) rn FROM orders) WHERE rn<=3;
