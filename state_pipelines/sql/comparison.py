@@ -187,9 +187,25 @@ def _find_refusals(old_plan: Plan, new_plan: Plan, old: NodeSignature, new: Node
         )
     if new.kind == "over-aggregate" and (reason := _find_over_refusal(old, new)):
         yield reason
+    extremes = set(_list_extremes(new)) - set(_list_extremes(old))
+    if extremes and new_plan.flink_version.startswith("1."):
+        calls = ", ".join(sorted(meaning for _, meaning in extremes))
+        yield (
+            f"Flink {new_plan.flink_version} writes the accumulator of {calls} in its own way, "
+            "which is known of Flink 2 only; migrate to Flink 2, keep these calls as they are, or start from empty"
+        )
     is_known = new.kind in _NO_STATE_KNOWN or any(each.states for each in new.operators)
     if not is_known and (old.task, old.inputs) != (new.task, new.inputs):
         yield f"the states of {other.kind} are not known, and it or its input changes; start it from empty"
+
+
+def _list_extremes(node: NodeSignature) -> Iterator[tuple[str, str]]:
+    """Yield class and meaning of the accumulators of MAX and MIN that take back rows."""
+    for operator in node.bare:
+        for state in operator.states:
+            for column in (each for row in state.rows for each in row.columns):
+                if column.type.root == "STRUCTURED_TYPE" and column.buffer is not None:
+                    yield column.type.class_name or "", column.meaning
 
 
 def _split_key(node: NodeSignature) -> list[str]:

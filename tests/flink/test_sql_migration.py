@@ -120,6 +120,9 @@ def test_functions_need_their_jar_for_the_template_of_their_plan(tmp_path: Path,
     assert observed[TEMPLATE] == "2 states have the serializers of the plan"
 
 
+NEW_EXTREMES = ("retract-extremes", "retract-other-extreme", "retract-extremes-of-distinct")
+"""Pairs with a new MAX or MIN that takes back rows, whose accumulator Flink 1.20 writes in its own way."""
+
 NO_TEMPLATE = 7
 """Plans with functions whose classes they do not name, or a column of a type that JSON does not have."""
 
@@ -154,5 +157,7 @@ def test_migrated_queries_go_on(route: str, tmp_path: Path, spark: SparkSession)
         if not (each.plain and old.startswith("1.20"))
     }
     found = run_route(old, new, pairs, tmp_path, spark)
-    assert {name: text for name, text in found.items() if text} == {}
+    refused = [each for each in NEW_EXTREMES if new.startswith("1.")]
+    assert all(found[each].startswith("refused: ") for each in refused)
+    assert {name: text for name, text in found.items() if text and name not in refused} == {}
     assert len(found) == len(pairs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +15,7 @@ from state_pipelines.sql.comparison import compare_plans
 from state_pipelines.sql.lineage import render_expression
 from state_pipelines.sql.verdict import Binding, Verdict
 from tests.sql.changed_plans import compare_pair, find_operator, read_pairs
+from tests.sql.recorded_pairs import unpack
 from tests.sql.small_plans import aggregate, call, make_plan, scan
 
 if TYPE_CHECKING:
@@ -77,6 +80,17 @@ EXPECTED = {
 def test_verdict_of_a_pair(name: str) -> None:
     found = compare_pair(name)
     assert (found.verdict, found.exact, found.ties) == (*EXPECTED[name], ())
+
+
+def test_extremes_that_take_back_rows_are_made_for_flink_2_only(tmp_path: Path) -> None:
+    for name, refused in (("retract-extremes-of-distinct", True), ("retract-max-swap", False)):
+        pair = unpack(name, tmp_path)
+        old, new = (read_plan(Path(each).read_text()) for each in (pair.old, pair.new))
+        assert compare_plans(old, new).verdict is not REFUSED
+        found = compare_plans(old, replace(new, flink_version="1.20"))
+        assert (found.verdict is REFUSED) == refused
+        reasons = [text for each in found.operators for text in each.reasons]
+        assert any("which is known of Flink 2 only" in each for each in reasons) == refused
 
 
 def _point(value: int, kind: str = "CLOSED") -> dict[str, object]:
