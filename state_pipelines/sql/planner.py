@@ -355,6 +355,13 @@ def _stub(script: Script, missing: _MissingFactoryError) -> tuple[Script, Mappin
     raise missing.explain()
 
 
+_OF_SESSION = re.compile(r"(?:CREATE|ALTER|DROP)\s+(?:(?:OR\s+REPLACE\s+)?TEMPORARY|CATALOG)\b", re.IGNORECASE)
+"""Definitions that end with the session; catalogs themselves are in a store in memory."""
+
+_IDENTIFIERS = ("getTableIdentifier", "getViewIdentifier", "getFunctionIdentifier", "getModelIdentifier")
+"""Methods of `org.apache.flink.table.operations.ddl` that give the name of what is defined."""
+
+
 class _Session:
     """A table environment that has run the definitions of a script."""
 
@@ -376,7 +383,7 @@ class _Session:
         for key, value in self._script.settings.items():
             config.set(key, value)
         for statement in self._script.definitions:
-            self._run(statement, lambda each: environment.executeSql(each.text))
+            self._run(statement, lambda each: _define(environment, each))
         inserts = self._script.inserts
         if len(inserts) == 1:
             return str(self._run(inserts[0], lambda each: environment.compilePlanSql(each.text).asJsonString()))
@@ -403,6 +410,51 @@ class _Session:
             f"line {statement.line} of the script: the planner refuses {statement.text[:60]!r}: {_explain(chain)}",
             hint=_hint(chain),
         ) from None
+
+
+def _define(environment: Any, statement: Statement) -> None:
+    """Run a definition.
+
+    Raises:
+        UsageError: it changes a catalog that others see.
+    """
+    catalog = _find_changed_catalog(environment, statement)
+    if catalog is not None:
+        raise UsageError(
+            f"line {statement.line} of the script changes the catalog {catalog}, which outlives this command: "
+            f"{statement.text[:60]!r}",
+            hint="Leave it out where the catalog has it already, or define it as TEMPORARY",
+        )
+    environment.executeSql(statement.text)
+
+
+def _find_changed_catalog(environment: Any, statement: Statement) -> str | None:
+    """Return the catalog that a definition changes, if that is not one in the memory of the planner."""
+    if statement.word not in ("CREATE", "ALTER", "DROP") or _OF_SESSION.match(statement.text):
+        return None
+    kept = [name for name in environment.listCatalogs() if not _is_in_memory(environment, name)]
+    if not kept:
+        return None
+    operation = environment.getParser().parse(statement.text).get(0)
+    methods = {method.getName() for method in operation.getClass().getMethods()}
+    getter = next((each for each in _IDENTIFIERS if each in methods), None)
+    if getter is None:
+        # An operation of a release that is not known here may change any of them.
+        name = str(operation.getCatalogName()) if "getCatalogName" in methods else kept[0]
+        return name if name in kept else None
+    identifier = getattr(operation, getter)()
+    name = str(identifier.getCatalogName())
+    exists = (
+        getter == "getTableIdentifier"
+        and "isIgnoreIfExists" in methods
+        and operation.isIgnoreIfExists()
+        and environment.getCatalogManager().getTable(identifier).isPresent()
+    )
+    return name if name in kept and not exists else None
+
+
+def _is_in_memory(environment: Any, catalog: str) -> bool:
+    return str(environment.getCatalog(catalog).get().getClass().getSimpleName()) == "GenericInMemoryCatalog"
 
 
 def _list_causes(error: Any) -> Iterator[tuple[str, str]]:

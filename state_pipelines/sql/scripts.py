@@ -23,6 +23,9 @@ _COMPILE = re.compile(
 )
 _DEFINITIONS = ("CREATE", "ALTER", "DROP", "USE", "LOAD", "UNLOAD", "ANALYZE")
 _TABLE = re.compile(r"CREATE\s+(?:TEMPORARY\s+)?TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?", re.IGNORECASE)
+_OWN_JOB = re.compile(
+    r"(?:CREATE\s+(?:OR\s+REPLACE\s+)?|REPLACE\s+)(?:(?:TEMPORARY|MATERIALIZED)\s+)?TABLE\b", re.IGNORECASE
+)
 _NAME = re.compile(r"((?:`(?:[^`]|``)+`|\w+)(?:\s*\.\s*(?:`(?:[^`]|``)+`|\w+))*)")
 _IDENTIFIER = re.compile(r"`((?:[^`]|``)+)`|(\w+)")
 _OPTION = re.compile(r"'((?:[^']|'')+)'\s*=\s*'((?:[^']|'')*)'")
@@ -101,6 +104,8 @@ def parse_script(text: str) -> Script:
             settings = _reset(settings, current.text)
         elif jar := _JAR.fullmatch(current.text):
             jars.append(_unquote(jar[1]))
+        elif _OWN_JOB.match(current.text) and _is_query(current.text):
+            raise _refuse(current, "a table that is defined AS a query starts a job of its own")
         elif current.word in _DEFINITIONS:
             definitions.append(current)
         else:
@@ -114,6 +119,16 @@ def parse_script(text: str) -> Script:
             hint="Put several INSERT statements into one job: EXECUTE STATEMENT SET BEGIN …; …; END;",
         )
     return Script(settings, tuple(definitions), tuple(inserts), tuple(jars))
+
+
+def _is_query(definition: str) -> bool:
+    """Whether a definition has AS outside of parentheses: a column is computed AS something inside of them."""
+    depth = 0
+    for match in _TOKEN.finditer(definition):
+        depth += (match[0] == "(") - (match[0] == ")")
+        if depth == 0 and match[0].upper() == "AS":
+            return True
+    return False
 
 
 def _refuse(statement: Statement, what: str) -> UsageError:

@@ -101,3 +101,34 @@ def test_scripts_compiled_together_have_the_numbers_of_each_alone(version: str, 
     old_plan, new_plan = (each.plan for each in together)
     (found,) = (each for each in compare_plans(old_plan, new_plan).operators if each.states)
     assert "COUNT(*) would be taken for SUM(orders.amount)" in found.states[0].swap
+
+
+def test_definitions_change_no_catalog_that_outlives_the_planner(version: str, tmp_path: Path) -> None:
+    home, jar = str(link_home(version, tmp_path)), tmp_path / "catalog.jar"
+    classes = compile_folders(install_formats(version), ["tests/flink/java/sqlcatalog"])
+    with zipfile.ZipFile(jar, "w") as archive:
+        archive.writestr(
+            "META-INF/services/org.apache.flink.table.factories.Factory", "com.acme.catalogs.KeptCatalogFactory"
+        )
+        for each in classes.rglob("*.class"):
+            archive.write(each, each.relative_to(classes))
+    kept = "CREATE CATALOG company WITH ('type' = 'kept');\n"
+    tables = ORDERS + TOTALS
+    jars = {"flink_home": home, "jars": [str(jar)]}
+    allowed = (
+        # It is there already.
+        "CREATE TABLE IF NOT EXISTS company.`default`.kept_orders (id BIGINT) WITH ('connector' = 'datagen');\n"
+        "CREATE TEMPORARY TABLE company.`default`.t (a INT) WITH ('connector' = 'datagen');\n"
+        "CREATE CATALOG mine WITH ('type' = 'generic_in_memory');\nUSE CATALOG mine;\n"
+        "CREATE VIEW v AS SELECT * FROM company.`default`.kept_orders;\nDROP VIEW v;\n"
+    )
+    sql.plan(write(tmp_path, kept + allowed + tables + INSERT), **jars)
+    for refused in (
+        "USE CATALOG company;\nCREATE TABLE t (a INT);\n",
+        "ALTER TABLE company.`default`.kept_orders RENAME TO others;\n",
+        "DROP TABLE company.`default`.kept_orders;\n",
+        "CREATE FUNCTION company.`default`.f AS 'com.acme.F';\n",
+        "CREATE DATABASE company.d;\n",
+    ):
+        with pytest.raises(UsageError, match="changes the catalog company, which outlives this command"):
+            sql.plan(write(tmp_path, kept + tables + refused + INSERT), **jars)

@@ -77,6 +77,15 @@ def test_reset_takes_settings_back() -> None:
             f"EXECUTE STATEMENT SET BEGIN\nSELECT 1;\n{INSERT}; END",
             "line 2 of the script: a statement set holds INSERT",
         ),
+        (
+            f"CREATE TABLE t (a AS 1) WITH ('k' = 'v') AS SELECT 1;\n{INSERT}",
+            "line 1 of the script: a table .* job of its",
+        ),
+        (f"CREATE OR REPLACE TABLE t AS SELECT 1;\n{INSERT}", "starts a job of its own"),
+        (
+            f"CREATE MATERIALIZED TABLE t FRESHNESS = INTERVAL '1' HOUR AS SELECT 1;\n{INSERT}",
+            "starts a job of its own",
+        ),
         ("SET 'a' = 'b;\nINSERT", "line 1 of the script begins a quote"),
         (f"{INSERT};\n/* {INSERT}", "line 2 of the script begins a quote or a comment"),
     ],
