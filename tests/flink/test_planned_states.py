@@ -114,7 +114,6 @@ def test_definitions_change_no_catalog_that_outlives_the_planner(version: str, t
             archive.write(each, each.relative_to(classes))
     kept = "CREATE CATALOG company WITH ('type' = 'kept');\n"
     tables = ORDERS + TOTALS
-    jars = {"flink_home": home, "jars": [str(jar)]}
     allowed = (
         # It is there already.
         "CREATE TABLE IF NOT EXISTS company.`default`.kept_orders (id BIGINT) WITH ('connector' = 'datagen');\n"
@@ -122,11 +121,11 @@ def test_definitions_change_no_catalog_that_outlives_the_planner(version: str, t
         "CREATE CATALOG mine WITH ('type' = 'generic_in_memory');\nUSE CATALOG mine;\n"
         "CREATE VIEW v AS SELECT * FROM company.`default`.kept_orders;\nDROP VIEW v;\n"
     )
-    sql.plan(write(tmp_path, kept + allowed + tables + INSERT), **jars)
+    sql.plan(write(tmp_path, kept + allowed + tables + INSERT), flink_home=home, jars=[str(jar)])
     for refused in (
         "USE CATALOG company;\nCREATE TABLE t (a INT);\n",
         "DROP TABLE company.`default`.kept_orders;\n",
         "CREATE DATABASE company.d;\n",
     ):
         with pytest.raises(UsageError, match="changes the catalog company, which outlives this command"):
-            sql.plan(write(tmp_path, kept + tables + refused + INSERT), **jars)
+            sql.plan(write(tmp_path, kept + tables + refused + INSERT), flink_home=home, jars=[str(jar)])
