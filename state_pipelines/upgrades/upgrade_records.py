@@ -201,7 +201,7 @@ def _keep_renewing(lease: Lease, wait: Callable[[float], bool]) -> None:
         try:
             lease.renew(_now())
         except StateError:
-            # The next attempt may succeed; whoever takes the lease meanwhile is noticed by `require_held`.
+            # The next attempt may succeed; `require_held` notices a process that takes the lease meanwhile.
             continue
 
 

@@ -127,7 +127,7 @@ def _list_names(nodes: list[ast.stmt]) -> set[str]:
 
 @cache
 def _list_uses() -> dict[Definition, set[Definition]]:
-    """What the code of each definition of the modules of commands names, in its own module or in another one."""
+    """The names that each definition in a module of commands uses, of its own module or of another one."""
     modules = [path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".") for path in CLI.glob("*.py")]
     definitions = {module: _list_definitions(module) for module in modules}
     uses: dict[Definition, set[Definition]] = {}
