@@ -47,6 +47,21 @@ if TYPE_CHECKING:
 
 PAIRS_HINT = "Write NAME=VALUE"
 
+_MATCH = click.option(
+    "--match",
+    "matches",
+    metavar="OLD=NEW",
+    multiple=True,
+    help="An operator of the old query and the one that keeps its state, by uid, where several would do; repeatable.",
+)
+_FLINK_HOME = click.option(
+    "--flink-home", metavar="DIR", help="Directory of an installed Flink. Default: FLINK_HOME, else a package."
+)
+_FLINK = click.option("--flink", "line", type=click.Choice(VERSIONS), help="Release line that this Flink has to be of.")
+_JARS = click.option(
+    "--jars", metavar="JAR", multiple=True, help="A jar of connectors, formats or functions; repeatable."
+)
+
 
 @click.command("migrate")
 @click.argument("old")
@@ -61,18 +76,10 @@ PAIRS_HINT = "Write NAME=VALUE"
     multiple=True,
     help="A Parquet table with the values of a column that would start empty: its name, and the columns of the key.",
 )
-@click.option(
-    "--match",
-    "matches",
-    metavar="OLD=NEW",
-    multiple=True,
-    help="An operator of the old query and the one that keeps its state, by uid, where several would do; repeatable.",
-)
-@click.option(
-    "--flink-home", metavar="DIR", help="Directory of an installed Flink. Default: FLINK_HOME, else a package."
-)
-@click.option("--flink", "line", type=click.Choice(VERSIONS), help="Release line that this Flink has to be of.")
-@click.option("--jars", metavar="JAR", multiple=True, help="A jar of connectors, formats or functions; repeatable.")
+@_MATCH
+@_FLINK_HOME
+@_FLINK
+@_JARS
 @click.option(
     "--template",
     is_flag=True,
@@ -219,11 +226,9 @@ command.add_command(migrate_command)
 
 @command.command("plan")
 @click.argument("script")
-@click.option(
-    "--flink-home", metavar="DIR", help="Directory of an installed Flink. Default: FLINK_HOME, else a package."
-)
-@click.option("--flink", "line", type=click.Choice(VERSIONS), help="Release line that this Flink has to be of.")
-@click.option("--jars", metavar="JAR", multiple=True, help="A jar of connectors, formats or functions; repeatable.")
+@_FLINK_HOME
+@_FLINK
+@_JARS
 @click.option("-o", "--out", "target", metavar="FILE", help="Write the plan into a new file, and show what it keeps.")
 @AS_JSON
 @STORAGE_OPTIONS
@@ -258,18 +263,10 @@ _RULES = (Excludes("--json", ("--markdown",), "both want the standard output", v
 @click.argument("old")
 @click.argument("new")
 @click.argument("savepoint")
-@click.option(
-    "--match",
-    "matches",
-    metavar="OLD=NEW",
-    multiple=True,
-    help="An operator of the old query and the one that keeps its state, by uid, where several would do; repeatable.",
-)
-@click.option(
-    "--flink-home", metavar="DIR", help="Directory of an installed Flink. Default: FLINK_HOME, else a package."
-)
-@click.option("--flink", "line", type=click.Choice(VERSIONS), help="Release line that this Flink has to be of.")
-@click.option("--jars", metavar="JAR", multiple=True, help="A jar of connectors, formats or functions; repeatable.")
+@_MATCH
+@_FLINK_HOME
+@_FLINK
+@_JARS
 @click.option(
     "--migrating",
     is_flag=True,
