@@ -156,14 +156,8 @@ def explain_missing_class(name: str, release: Release) -> str:
 
 
 def _leave_open(path: str, reason: str, release: Release) -> SerializerDifference:
-    return SerializerDifference(
-        path=path,
-        old=None,
-        new=None,
-        outcome=Outcome.UNDETERMINED,
-        reason=reason,
-        remedy=f"Take a savepoint of the new job in a test run on Flink {_format(release)}, and check against that",
-    )
+    remedy = f"Take a savepoint of the new job in a test run on Flink {_format(release)}, and check against that"
+    return SerializerDifference(path=path, outcome=Outcome.UNDETERMINED, reason=reason, remedy=remedy)
 
 
 def _format(release: Release) -> str:
@@ -355,29 +349,21 @@ def _list_bases(classes: FieldLists, name: str) -> Iterator[str]:
 
 def _leave_field_open(path: str, name: str, fields: list[str], reason: str) -> SerializerDifference:
     several = len(fields) > 1
-    return SerializerDifference(
-        path=path,
-        old=None,
-        new=None,
-        outcome=Outcome.UNDETERMINED,
-        reason=f"the field{'s' if several else ''} {', '.join(map(quote, fields))} of {name} "
-        f"{'are' if several else 'is'} primitive in the new job and cannot be null: {reason}",
-        remedy="Look into the data (`check --scan`), or show by --classes that the old fields are primitive too",
+    reason = (
+        f"the field{'s' if several else ''} {', '.join(map(quote, fields))} of {name} "
+        f"{'are' if several else 'is'} primitive in the new job and cannot be null: {reason}"
     )
+    remedy = "Look into the data (`check --scan`), or show by --classes that the old fields are primitive too"
+    return SerializerDifference(path=path, outcome=Outcome.UNDETERMINED, reason=reason, remedy=remedy)
 
 
 def _refuse_field(path: str, name: str, field: str) -> SerializerDifference:
-    return SerializerDifference(
-        path=path,
-        old=None,
-        new=None,
-        outcome=Outcome.INCOMPATIBLE,
-        reason=f"the data hold nulls in the field {quote(field)} of {name}, which is primitive in the new job: HashMap "
-        "fails during the restore, RocksDB when it reads the first of them",
-        remedy=f"Keep the class of the box as type of {quote(field)}, or replace the nulls by a `set` step in a "
-        "migration",
-        unnoticed=True,
+    reason = (
+        f"the data hold nulls in the field {quote(field)} of {name}, which is primitive in the new job: HashMap "
+        "fails during the restore, RocksDB when it reads the first of them"
     )
+    remedy = f"Keep the class of the box as type of {quote(field)}, or replace the nulls by a `set` step in a migration"
+    return SerializerDifference(path=path, outcome=Outcome.INCOMPATIBLE, reason=reason, remedy=remedy, unnoticed=True)
 
 
 _JAVA_SERIALIZATION = frozenset({"java.io.ObjectOutputStream", "java.io.ObjectInputStream"})
@@ -769,21 +755,16 @@ def _read_name(value: bytes | None) -> str:
 
 
 def _refuse_java_serializer(name: str, path: str) -> SerializerDifference:
-    return SerializerDifference(
-        path=path,
-        old=None,
-        new=None,
-        outcome=Outcome.UNDETERMINED,
-        reason=f"Kryo's own JavaSerializer writes {name}: it looks classes up by the class loader of Kryo, and fails "
-        "with ClassNotFoundException on restore unless they are on Flink's own class path",
-        remedy=f"Register {_FLINKS_JAVA_SERIALIZER} for {name}, which reads the same bytes",
+    reason = (
+        f"Kryo's own JavaSerializer writes {name}: it looks classes up by the class loader of Kryo, and fails "
+        "with ClassNotFoundException on restore unless they are on Flink's own class path"
     )
+    remedy = f"Register {_FLINKS_JAVA_SERIALIZER} for {name}, which reads the same bytes"
+    return SerializerDifference(path=path, outcome=Outcome.UNDETERMINED, reason=reason, remedy=remedy)
 
 
 def _undetermined(path: str, reason: str, remedy: str) -> SerializerDifference:
-    return SerializerDifference(
-        path=path, old=None, new=None, outcome=Outcome.UNDETERMINED, reason=reason, remedy=remedy
-    )
+    return SerializerDifference(path=path, outcome=Outcome.UNDETERMINED, reason=reason, remedy=remedy)
 
 
 def _find_difference(before: ClassDeclaration, after: ClassDeclaration) -> str | None:

@@ -297,7 +297,6 @@ def _renamed(writer: dict[str, object], reader: dict[str, object]) -> Serializer
 
 def _class_renamed(old: Avro, new: Avro) -> SerializerDifference:
     return SerializerDifference(
-        path="",
         old=describe(old),
         new=describe(new),
         outcome=Outcome.INCOMPATIBLE,
@@ -314,7 +313,6 @@ def _needs_class(old: Avro, new: Avro) -> bool:
 
 def _class_needed(old: Avro, new: Avro) -> SerializerDifference:
     return SerializerDifference(
-        path="",
         old=old.runtime_class,
         new=new.runtime_class,
         outcome=Outcome.AS_IS,
@@ -325,7 +323,6 @@ def _class_needed(old: Avro, new: Avro) -> SerializerDifference:
 
 def _unreadable(old: Avro, new: Avro, error: Exception) -> SerializerDifference:
     return SerializerDifference(
-        path="",
         old=describe(old),
         new=describe(new),
         outcome=Outcome.UNDETERMINED,
@@ -368,7 +365,6 @@ def _compare_registrations(
     if before != names[: len(before)]:
         yield single(
             SerializerDifference(
-                path="",
                 old=", ".join(before),
                 new=", ".join(names) or None,
                 outcome=Outcome.RECONFIGURED,
@@ -389,21 +385,16 @@ def _is_present(registration: KryoRegistration) -> bool:
 
 
 def _missing(registration: KryoRegistration, word: str) -> SerializerDifference:
-    return SerializerDifference(
-        path="",
-        old=registration.class_name,
-        new=None,
-        outcome=Outcome.INCOMPATIBLE,
-        reason=f"the {word} {registration.class_name} or its serializer was missing when the snapshot was written, and "
-        "the new job does not register it",
-        remedy=f"Register {registration.class_name} with its serializer in the new job",
+    reason = (
+        f"the {word} {registration.class_name} or its serializer was missing when the snapshot was written, and "
+        "the new job does not register it"
     )
+    remedy = f"Register {registration.class_name} with its serializer in the new job"
+    return SerializerDifference(old=registration.class_name, outcome=Outcome.INCOMPATIBLE, reason=reason, remedy=remedy)
 
 
 def _replaced(registration: KryoRegistration, word: str) -> SerializerDifference:
     return SerializerDifference(
-        path="",
-        old=None,
         new=registration.class_name,
         outcome=Outcome.AS_IS,
         reason=f"the {word} {registration.class_name} or its serializer was missing when the snapshot was written; the "
@@ -415,7 +406,6 @@ def _replaced(registration: KryoRegistration, word: str) -> SerializerDifference
 
 def _changed(registration: KryoRegistration, word: str) -> SerializerDifference:
     return SerializerDifference(
-        path="",
         old=registration.class_name,
         new=registration.class_name,
         outcome=Outcome.AS_IS,
@@ -558,8 +548,6 @@ def _is_resolved(field: PojoField) -> bool:
 def _unreadable_pojo(field: PojoField) -> SerializerDifference:
     return SerializerDifference(
         path=f".{quote(field.name)}",
-        old=None,
-        new=None,
         outcome=Outcome.INCOMPATIBLE,
         reason=f"the serializer of the field {quote(field.name)} could not be read when the snapshot was written "
         "again, so its bytes cannot be separated from those of the next field",
@@ -624,7 +612,6 @@ def _removed(
     return SerializerDifference(
         path=f".{name}",
         old=_describe(field.serializer),
-        new=None,
         outcome=Outcome.AFTER_MIGRATION,
         reason=reason,
         remedy=remedy,
@@ -650,7 +637,6 @@ def _added(field: PojoField) -> SerializerDifference:
     name = quote(field.name)
     return SerializerDifference(
         path=f".{name}",
-        old=None,
         new=_describe(field.serializer),
         outcome=Outcome.AFTER_MIGRATION,
         reason=f"the field {name} is new: it is {_java_default(field.serializer)} in every old value "
@@ -689,7 +675,6 @@ def _compare_subclasses(old: Pojo, new: Pojo) -> list[Compatibility]:
 
 def _reconfigured(before: list[str], after: list[str], reason: str) -> SerializerDifference:
     return SerializerDifference(
-        path="",
         old=", ".join(before) or None,
         new=", ".join(after) or None,
         outcome=Outcome.RECONFIGURED,
@@ -705,7 +690,6 @@ def _unresolved_subclass(subclass: PojoSubclass) -> SerializerDifference:
     return SerializerDifference(
         path=f"({subclass.class_name})",
         old=_describe(subclass.serializer),
-        new=None,
         outcome=Outcome.INCOMPATIBLE,
         reason=f"the subclass {subclass.class_name} or its serializer was missing when the snapshot was written",
         remedy="Take a new snapshot with the class on the class path",

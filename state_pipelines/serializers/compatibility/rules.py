@@ -106,7 +106,7 @@ class SerializerDifference:
     """A difference between two serializers, with its consequence.
 
     Attributes:
-        path: to the field, such as `value.address.zip`, `value.tags[]`, `value.prices{key}`.
+        path: to the field, such as `value.address.zip`, `value.tags[]`, `value.prices{key}`; empty for the whole.
         old: the old side in readable form; None when there is nothing on that side.
         new: the new side.
         outcome: the outcome of this difference alone.
@@ -117,9 +117,9 @@ class SerializerDifference:
         error: the error of Flink, if it is not the usual one for an incompatible serializer.
     """
 
-    path: str
-    old: str | None
-    new: str | None
+    path: str = ""
+    old: str | None = None
+    new: str | None = None
     outcome: Outcome
     reason: str
     remedy: str = ""
@@ -165,27 +165,12 @@ def single(finding: SerializerDifference) -> Compatibility:
 
 
 def differ(
-    old: Serializer,
-    new: Serializer,
-    *,
-    outcome: Outcome,
-    reason: str,
-    remedy: str = "",
-    unnoticed: bool = False,
-    error: str = "",
+    old: Serializer, new: Serializer, outcome: Outcome, reason: str, remedy: str = "", *, unnoticed: bool = False
 ) -> Compatibility:
     """Return a comparison with one finding about two serializers as a whole; arguments as of `SerializerDifference`."""
+    before, after = describe(old), describe(new)
     return single(
-        SerializerDifference(
-            path="",
-            old=describe(old),
-            new=describe(new),
-            outcome=outcome,
-            reason=reason,
-            remedy=remedy,
-            unnoticed=unnoticed,
-            error=error,
-        )
+        SerializerDifference(old=before, new=after, outcome=outcome, reason=reason, remedy=remedy, unnoticed=unnoticed)
     )
 
 
@@ -262,13 +247,8 @@ def rule(old: Serializer, new: Serializer) -> Compatibility:
         return compare_nested(old, new, *_compare_outer(old, new))
     if old == new:
         return SAME
-    return differ(
-        old,
-        new,
-        outcome=Outcome.UNDETERMINED,
-        reason=f"no rule is registered for {name_serializer(old)}",
-        remedy="Register one with state_pipelines.serializers.compatibility.rule.register",
-    )
+    remedy = "Register one with state_pipelines.serializers.compatibility.rule.register"
+    return differ(old, new, Outcome.UNDETERMINED, f"no rule is registered for {name_serializer(old)}", remedy)
 
 
 def _compare_outer(old: Serializer, new: Serializer) -> Iterator[SerializerDifference]:
@@ -280,7 +260,6 @@ def _compare_outer(old: Serializer, new: Serializer) -> Iterator[SerializerDiffe
         if before == after or each.name in ("snapshot_version", "outer_version") or _holds_serializers(before):
             continue
         yield SerializerDifference(
-            path="",
             old=f"{each.name}: {before}",
             new=f"{each.name}: {after}",
             outcome=Outcome.UNDETERMINED,
@@ -302,14 +281,11 @@ def compare_nested(old: Serializer, new: Serializer, *outer: SerializerDifferenc
         outer: the findings on the outer data.
     """
     if len(old.nested) != len(new.nested):
-        return differ(
-            old,
-            new,
-            outcome=Outcome.INCOMPATIBLE,
-            reason=f"{name_serializer(old)} had {len(old.nested)} fields and has {len(new.nested)} now; "
-            "it cannot gain or lose any",
-            remedy="Change the fields in a migration",
+        reason = (
+            f"{name_serializer(old)} had {len(old.nested)} fields and has {len(new.nested)} now; "
+            "it cannot gain or lose any"
         )
+        return differ(old, new, Outcome.INCOMPATIBLE, reason, "Change the fields in a migration")
     compatibilities = [single(finding) for finding in outer]
     for step, before, after in zip(list_steps(old), old.nested, new.nested, strict=True):
         compatibilities.append(resolve_nested(before, after).within(step))
@@ -367,14 +343,7 @@ def compare_unlike(old: Serializer, new: Serializer) -> Compatibility:
     unnoticed = _is_unnoticed(old, new)
     if unnoticed:
         reason += "; Flink since 1.19 does not compare the families of composites and takes the old bytes as they are"
-    return differ(
-        old,
-        new,
-        outcome=Outcome.INCOMPATIBLE,
-        reason=reason,
-        remedy=remedy,
-        unnoticed=unnoticed,
-    )
+    return differ(old, new, Outcome.INCOMPATIBLE, reason, remedy, unnoticed=unnoticed)
 
 
 def name_serializer(node: Serializer) -> str:
@@ -446,13 +415,9 @@ def _compare_opaque(old: Serializer, new: Serializer) -> Compatibility:
     if old == new:
         return SAME
     unknown = ", ".join(sorted({each.unknown_class for each in (old, new) if isinstance(each, Opaque)}))
-    return differ(
-        old,
-        new,
-        outcome=Outcome.UNDETERMINED,
-        reason=f"the snapshots differ, and only {unknown} knows whether its data stay readable",
-        remedy="Register a reader for the class with state_pipelines.serializers.registry.register",
-    )
+    reason = f"the snapshots differ, and only {unknown} knows whether its data stay readable"
+    remedy = "Register a reader for the class with state_pipelines.serializers.registry.register"
+    return differ(old, new, Outcome.UNDETERMINED, reason, remedy)
 
 
 def wrap_ttl_aware(serializer: Serializer) -> Serializer:
@@ -476,24 +441,15 @@ def _wrap(serializer: Serializer) -> Serializer:
 def _ttl_aware(old: TtlAware, new: TtlAware) -> Compatibility:
     if old.ttl_enabled == new.ttl_enabled:
         return resolve_nested(old.inner, new.inner)
-    return combine([single(_switched(old, new)), resolve_nested(_value(old), _value(new))])
+    reason = "TTL was switched on: every entry counts as accessed at the time of the restore"
+    if old.ttl_enabled:
+        reason = "TTL was switched off: the times of the last access are dropped"
+    switched = differ(old.inner, new.inner, Outcome.AFTER_MIGRATION, reason)
+    return combine([switched, resolve_nested(_value(old), _value(new))])
 
 
 def _value(node: TtlAware) -> Serializer:
     return node.inner.inner if isinstance(node.inner, Ttl) else node.inner
-
-
-def _switched(old: TtlAware, new: TtlAware) -> SerializerDifference:
-    reason = "TTL was switched on: every entry counts as accessed at the time of the restore"
-    if old.ttl_enabled:
-        reason = "TTL was switched off: the times of the last access are dropped"
-    return SerializerDifference(
-        path="",
-        old=describe(old.inner),
-        new=describe(new.inner),
-        outcome=Outcome.AFTER_MIGRATION,
-        reason=reason,
-    )
 
 
 @rule.register(PythonValue)
@@ -504,36 +460,22 @@ def compare_python_values(old: Serializer, new: Serializer) -> Compatibility:
     """
     if not isinstance(old, PythonValue) or not isinstance(new, PythonValue):
         side = "new job" if isinstance(old, PythonValue) else "snapshot"
-        return differ(
-            old,
-            new,
-            outcome=Outcome.UNDETERMINED,
-            reason=f"the type of this state of a Python function is not declared for the {side}",
-            remedy="Declare it: --python-types for the snapshots, --type for the new job",
-        )
+        reason = f"the type of this state of a Python function is not declared for the {side}"
+        remedy = "Declare it: --python-types for the snapshots, --type for the new job"
+        return differ(old, new, Outcome.UNDETERMINED, reason, remedy)
     if old.type == new.type:
         return SAME
-    return differ(
-        old,
-        new,
-        outcome=Outcome.INCOMPATIBLE,
-        reason="the type of this state of a Python function changed: PyFlink reads old bytes with the new coder",
-        remedy="Migrate the state (`state-pipelines migrate`), or keep the type",
-        unnoticed=True,
-    )
+    reason = "the type of this state of a Python function changed: PyFlink reads old bytes with the new coder"
+    remedy = "Migrate the state (`state-pipelines migrate`), or keep the type"
+    return differ(old, new, Outcome.INCOMPATIBLE, reason, remedy, unnoticed=True)
 
 
 def compare_class(before: str, after: str, old: Serializer, new: Serializer) -> Compatibility:
     """Return same class name, or incompatible."""
     if before == after:
         return SAME
-    return differ(
-        old,
-        new,
-        outcome=Outcome.INCOMPATIBLE,
-        reason=f"the class {before} became {after}; Flink knows no renaming of classes or packages",
-        remedy="Change the class name in a migration, or keep the old name",
-    )
+    reason = f"the class {before} became {after}; Flink knows no renaming of classes or packages"
+    return differ(old, new, Outcome.INCOMPATIBLE, reason, "Change the class name in a migration, or keep the old name")
 
 
 @rule.register(Basic)
@@ -552,22 +494,14 @@ def _protobuf(old: Protobuf, new: Protobuf) -> Compatibility:
     if old.message_class != new.message_class:
         return compare_class(old.message_class, new.message_class, old, new)
     if (old.message_name, old.descriptors) != (new.message_name, new.descriptors):
-        return differ(
-            old,
-            new,
-            outcome=Outcome.INCOMPATIBLE,
-            reason=f"the descriptors of {old.message_name} changed, and the serializer accepts none but those it wrote",
-            remedy="Keep the .proto files as they were",
-        )
+        reason = f"the descriptors of {old.message_name} changed, and the serializer accepts none but those it wrote"
+        return differ(old, new, Outcome.INCOMPATIBLE, reason, "Keep the .proto files as they were")
     if new.max_message_size < old.max_message_size or new.recursion_limit < old.recursion_limit:
-        return differ(
-            old,
-            new,
-            outcome=Outcome.INCOMPATIBLE,
-            reason=f"messages may have {old.max_message_size:,} bytes and a depth of {old.recursion_limit}, and the "
-            f"new serializer reads {new.max_message_size:,} bytes and a depth of {new.recursion_limit}",
-            remedy="Do not lower the limits of messages",
+        reason = (
+            f"messages may have {old.max_message_size:,} bytes and a depth of {old.recursion_limit}, and the "
+            f"new serializer reads {new.max_message_size:,} bytes and a depth of {new.recursion_limit}"
         )
+        return differ(old, new, Outcome.INCOMPATIBLE, reason, "Do not lower the limits of messages")
     return SAME
 
 
@@ -581,19 +515,13 @@ def _enum(old: Enum, new: Enum) -> Compatibility:
     if removed:
         return combine(single(_removed_constant(old.enum_class, constant)) for constant in removed)
     added = [constant for constant in new.constants if constant not in old.constants]
-    return differ(
-        old,
-        new,
-        outcome=Outcome.RECONFIGURED,
-        reason=f"the constants {', '.join(added)} are new" if added else "the order of the constants changed",
-    )
+    reason = f"the constants {', '.join(added)} are new" if added else "the order of the constants changed"
+    return differ(old, new, Outcome.RECONFIGURED, reason)
 
 
 def _removed_constant(enum_class: str, constant: str) -> SerializerDifference:
     return SerializerDifference(
-        path="",
         old=constant,
-        new=None,
         outcome=Outcome.INCOMPATIBLE,
         reason=f"the constant {constant} is gone, so Flink cannot read the old snapshot",
         remedy=f"Keep {constant} in the enum, or replace it in a migration",
@@ -611,7 +539,6 @@ def _scala_enum(old: ScalaEnum, new: ScalaEnum) -> Compatibility:
     return combine(
         single(
             SerializerDifference(
-                path="",
                 old=f"{name} = {number}",
                 new=f"{name} = {now[name]}" if name in now else None,
                 outcome=Outcome.INCOMPATIBLE,
@@ -629,14 +556,8 @@ def _beam(old: BeamSerializer, new: BeamSerializer) -> Compatibility:
     unknown = old.coder.is_key_bytes and new.coder.is_key_bytes and not (old.coder.components and new.coder.components)
     if unknown or old.coder == new.coder:
         return SAME
-    return differ(
-        old,
-        new,
-        outcome=Outcome.INCOMPATIBLE,
-        reason="the coder is another one; Beam compares no coders and reads the old bytes with the new one",
-        remedy="Keep the coder of the old pipeline",
-        unnoticed=True,
-    )
+    reason = "the coder is another one; Beam compares no coders and reads the old bytes with the new one"
+    return differ(old, new, Outcome.INCOMPATIBLE, reason, "Keep the coder of the old pipeline", unnoticed=True)
 
 
 _FLAGS = {
@@ -647,9 +568,7 @@ _FLAGS = {
 
 @rule.register(GenericArray)
 def _generic_array(old: GenericArray, new: GenericArray) -> Compatibility:
-    if old.component_class == new.component_class:
-        return compare_nested(old, new)
-    return compare_nested(old, new, _class_differs(old.component_class, new.component_class, "component class"))
+    return compare_nested(old, new, *_compare_names(old.component_class, new.component_class, "component class"))
 
 
 @rule.register(Nullable)
@@ -657,7 +576,6 @@ def _nullable(old: Nullable, new: Nullable) -> Compatibility:
     if old.padding == new.padding:
         return compare_nested(old, new)
     padding = SerializerDifference(
-        path="",
         old=f"padding {old.padding}",
         new=f"padding {new.padding}",
         outcome=Outcome.INCOMPATIBLE,
@@ -669,30 +587,26 @@ def _nullable(old: Nullable, new: Nullable) -> Compatibility:
 
 @rule.register(PositionalRow)
 def _row(old: PositionalRow, new: PositionalRow) -> Compatibility:
-    if old.supports_row_kind == new.supports_row_kind:
-        return compare_nested(old, new)
-    return compare_nested(old, new, _flag_differs("the row kind is stored", old.supports_row_kind))
+    outer = _compare_flags(old.supports_row_kind, new.supports_row_kind, "the row kind is stored")
+    return compare_nested(old, new, *outer)
 
 
 @rule.register(LinkedListOf)
 def _linked_list(old: LinkedListOf, new: LinkedListOf) -> Compatibility:
-    if old.has_null_mask == new.has_null_mask:
-        return compare_nested(old, new)
-    return compare_nested(old, new, _flag_differs("nulls are marked in a mask", old.has_null_mask))
+    return compare_nested(old, new, *_compare_flags(old.has_null_mask, new.has_null_mask, "nulls are marked in a mask"))
 
 
 @rule.register(Tuple)
 def _tuple(old: Tuple, new: Tuple) -> Compatibility:
-    if old.snapshot_class not in java_types.CASE_CLASSES or old.tuple_class == new.tuple_class:
+    if old.snapshot_class not in java_types.CASE_CLASSES:
         return compare_nested(old, new)
-    return compare_nested(old, new, _class_differs(old.tuple_class, new.tuple_class, "case class"))
+    return compare_nested(old, new, *_compare_names(old.tuple_class, new.tuple_class, "case class"))
 
 
 @rule.register(Variants)
 def _variants(old: Variants, new: Variants) -> Compatibility:
     if old.text != new.text:
         builder = SerializerDifference(
-            path="",
             old=old.text,
             new=new.text,
             outcome=Outcome.INCOMPATIBLE,
@@ -700,16 +614,14 @@ def _variants(old: Variants, new: Variants) -> Compatibility:
             remedy="Keep the collection type, or change it in a migration",
         )
         return compare_nested(old, new, builder)
-    if old.kind in Variants.FLAGGED and old.flag != new.flag:
-        return compare_nested(old, new, _flag_differs(_FLAGS[old.kind], bool(old.flag)))
+    if old.kind in Variants.FLAGGED:
+        return compare_nested(old, new, *_compare_flags(old.flag, new.flag, _FLAGS[old.kind]))
     return compare_nested(old, new)
 
 
 @rule.register(CaseClass)
 def _case_class(old: CaseClass, new: CaseClass) -> Compatibility:
-    if old.case_class == new.case_class:
-        return compare_nested(old, new)
-    return compare_nested(old, new, _class_differs(old.case_class, new.case_class, "case class"))
+    return compare_nested(old, new, *_compare_names(old.case_class, new.case_class, "case class"))
 
 
 @rule.register(Coproduct)
@@ -722,7 +634,6 @@ def _coproduct(old: Coproduct, new: Coproduct) -> Compatibility:
         # Subtypes that are added at the end change no index.
         return _unnoticed(compare_nested(old, replace(new, serializers=new.serializers[: len(old.classes)])))
     order = SerializerDifference(
-        path="",
         old=", ".join(old.classes),
         new=", ".join(new.classes),
         outcome=Outcome.INCOMPATIBLE,
@@ -767,29 +678,22 @@ def _unnoticed(compatibility: Compatibility) -> Compatibility:
 _FIRST_COMPARED_COPRODUCT = 3
 
 
-def _flag_differs(what: str, before: bool) -> SerializerDifference:
-    return SerializerDifference(
-        path="",
-        old=f"{what}: {_yes_or_no(before)}",
-        new=f"{what}: {_yes_or_no(not before)}",
-        outcome=Outcome.AFTER_MIGRATION,
-        reason="the two forms have other bytes; Flink reads the one and writes the other",
-    )
+def _compare_flags(before: bool | None, after: bool | None, what: str) -> Iterator[SerializerDifference]:
+    if before != after:
+        words = {True: "yes", False: "no", None: "no"}
+        yield SerializerDifference(
+            old=f"{what}: {words[before]}",
+            new=f"{what}: {words[after]}",
+            outcome=Outcome.AFTER_MIGRATION,
+            reason="the two forms have other bytes; Flink reads the one and writes the other",
+        )
 
 
-def _yes_or_no(flag: bool) -> str:
-    return "yes" if flag else "no"
-
-
-def _class_differs(before: str, after: str, word: str) -> SerializerDifference:
-    return SerializerDifference(
-        path="",
-        old=before,
-        new=after,
-        outcome=Outcome.INCOMPATIBLE,
-        reason=f"the {word} must stay the same; Flink knows no renaming of classes",
-        remedy="Change the class name in a migration",
-    )
+def _compare_names(before: str, after: str, word: str) -> Iterator[SerializerDifference]:
+    if before != after:
+        reason = f"the {word} must stay the same; Flink knows no renaming of classes"
+        remedy = "Change the class name in a migration"
+        yield SerializerDifference(old=before, new=after, outcome=Outcome.INCOMPATIBLE, reason=reason, remedy=remedy)
 
 
 COMPARE_PLANS = (
@@ -870,16 +774,11 @@ def find_exchangeable_views(states: Mapping[str, Serializer]) -> Iterator[Serial
 
 
 def _exchangeable(path: str, what: str) -> SerializerDifference:
-    return SerializerDifference(
-        path=path,
-        old=None,
-        new=None,
-        outcome=Outcome.AS_IS,
-        reason=f"only their positions tell {what}. A query that exchanges two of them restores without an error and "
-        "gives wrong values",
-        remedy=COMPARE_PLANS,
-        unnoticed=True,
+    reason = (
+        f"only their positions tell {what}. A query that exchanges two of them restores without an error and "
+        "gives wrong values"
     )
+    return SerializerDifference(path=path, outcome=Outcome.AS_IS, reason=reason, remedy=COMPARE_PLANS, unnoticed=True)
 
 
 def find_named_rows(node: Serializer, path: str) -> Iterator[SerializerDifference]:
@@ -888,7 +787,6 @@ def find_named_rows(node: Serializer, path: str) -> Iterator[SerializerDifferenc
         yield SerializerDifference(
             path=path,
             old=describe(node),
-            new=None,
             outcome=Outcome.INCOMPATIBLE,
             reason=f"version {node.snapshot_version} of the snapshot of a SQL row came after Flink 2.3, which does not "
             "check the version and reads the bytes after the snapshot from the wrong offset",
@@ -916,19 +814,13 @@ def _map_data(old: MapData | PythonMap, new: MapData | PythonMap) -> Compatibili
 
 
 @rule.register(BinaryRow)
-def _binary_row(old: BinaryRow, new: BinaryRow) -> Compatibility:
-    return _compare_parameters(old, new, (old.num_fields,), (new.num_fields,))
-
-
 @rule.register(Decimal)
 @rule.register(PythonDecimal)
-def _decimal(old: Decimal | PythonDecimal, new: Decimal | PythonDecimal) -> Compatibility:
-    return _compare_parameters(old, new, (old.precision, old.scale), (new.precision, new.scale))
-
-
 @rule.register(TimestampData)
-def _timestamp(old: TimestampData, new: TimestampData) -> Compatibility:
-    return _compare_parameters(old, new, (old.precision,), (new.precision,))
+def _sql_parameters(old: Serializer, new: Serializer) -> Compatibility:
+    if all(getattr(old, name, None) == getattr(new, name, None) for name in ("num_fields", "precision", "scale")):
+        return SAME
+    return differ(old, new, Outcome.INCOMPATIBLE, "SQL types do not evolve: the parameters must stay the same", _REMEDY)
 
 
 @rule.register(RowDataKey)
@@ -939,13 +831,8 @@ def _row_data_key(old: RowDataKey, new: RowDataKey) -> Compatibility:
 @rule.register(SortedMapOf)
 def _sorted_map(old: SortedMapOf, new: SortedMapOf) -> Compatibility:
     if old.comparator != new.comparator:
-        return differ(
-            old,
-            new,
-            outcome=Outcome.UNDETERMINED,
-            reason="the comparators were serialized to different bytes, and only Java can compare them",
-            remedy="Make sure that the comparator has not changed",
-        )
+        reason = "the comparators were serialized to different bytes, and only Java can compare them"
+        return differ(old, new, Outcome.UNDETERMINED, reason, "Make sure that the comparator has not changed")
     nested = combine(
         resolve_nested(before, after).within(step)
         for step, before, after in zip(("{key}", "{value}"), old.nested, new.nested, strict=True)
@@ -955,20 +842,6 @@ def _sorted_map(old: SortedMapOf, new: SortedMapOf) -> Compatibility:
         replace(each, unnoticed=each.outcome is not Outcome.AS_IS and not each.error) for each in nested.findings
     )
     return Compatibility(nested.outcome, unnoticed)
-
-
-def _compare_parameters(
-    old: Serializer, new: Serializer, before: tuple[int, ...], after: tuple[int, ...]
-) -> Compatibility:
-    if before == after:
-        return SAME
-    return differ(
-        old,
-        new,
-        outcome=Outcome.INCOMPATIBLE,
-        reason="SQL types do not evolve: the parameters must stay the same",
-        remedy=_REMEDY,
-    )
 
 
 def _type_differs(path: str, before: LogicalType | None, after: LogicalType | None) -> SerializerDifference:
