@@ -10,7 +10,7 @@ serializer that Flink derives from its Java type (`TypeExtractor`, `PojoTypeInfo
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -292,87 +292,202 @@ def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout
     Raises:
         UnsupportedError: a nested serializer could not be resolved when the snapshot was written.
     """
-
-    def derive(child: tree.Serializer) -> Layout:
-        return derive_layout(child, context)
-
-    match serializer:
-        case tree.Basic(kind=kind):
-            return BASIC_LAYOUTS.get(kind) or _dynamic(serializer, context)
-        case tree.ListOf(element=element):
-            return lay.Sequence(derive(element))
-        case tree.SetOf(element=element):
-            return lay.Sequence(lay.Optional(derive(element)))
-        case tree.MapOf(key=key, value=value, null_keys=null_keys):
-            keys = lay.Optional(derive(key)) if null_keys else derive(key)
-            return lay.Mapping(keys, lay.Optional(derive(value)))
-        case tree.SortedMapOf(key=key, value=value):
-            return lay.Mapping(derive(key), lay.Optional(derive(value)))
-        case tree.GenericArray(element=element):
-            return lay.Sequence(lay.Optional(derive(element), null_flag=0))
-        case tree.Tuple(fields=fields):
-            return lay.Struct(_positional(fields, context))
-        case tree.PositionalRow(fields=fields, supports_row_kind=kind):
-            return lay.Masked(_positional(fields, context), kind)
-        case tree.Either(left=left, right=right):
-            return lay.Choice(derive(left), derive(right))
-        case tree.CaseClass(fields=fields) if fields:
-            # Releases of flink-scala-api that write no number of fields first: the snapshot does not distinguish them.
-            return lay.Marked(lay.Struct(_positional(fields, context)), null=-1, present=len(fields))
-        case tree.Coproduct(serializers=nested):
-            return _derive_coproduct(serializer, [derive(each) for each in nested])
-        case tree.ScalaCollection(element=element):
-            return lay.Sequence(derive(element))
-        case tree.ScalaMap(key=key, value=value):
-            return lay.Mapping(derive(key), derive(value))
-        case tree.Mapped(inner=inner):
-            return derive(inner)
-        case tree.CaseObject():
-            return lay.Constant(b"", empty=True)
-        case tree.Nullable(inner=inner, padding=padding):
-            return lay.Optional(derive(inner), padding=padding)
-        case tree.Enum(constants=constants):
-            return lay.Constants(constants)
-        case tree.ScalaEnum(constants=constants) if [number for _, number in constants] == [*range(len(constants))]:
-            return lay.Constants(tuple(name for name, _ in constants))
-        case tree.Pojo():
-            return _derive_pojo(serializer, context)
-        case tree.Ttl(timestamp=timestamp, inner=inner):
-            return lay.Struct((("last_access", derive(timestamp)), ("value", derive(inner))))
-        case tree.Timer(key=key, namespace=namespace):
-            ordered = lay.Logical(lay.LogicalKind.ORDERED_I64)
-            return lay.Struct((("timestamp", ordered), ("key", derive(key)), ("namespace", derive(namespace))))
-        case tree.TtlAware(inner=inner) | tree.ListView(inner=inner) | tree.MapView(inner=inner):
-            return derive(inner)
-        case tree.External(inner=inner) | tree.RowDataKey(inner=inner):
-            return derive(inner)
-        case tree.RawValue(inner=inner):
-            return lay.Framed(derive(inner))
-        case tree.LinkedListOf(element=element, has_null_mask=mask):
-            return lay.NullMasked(derive(element), mask)
-        case tree.WindowKey(key=key):
-            return lay.Struct((("window", _I64), ("key", derive(key))))
-        case tree.Variants():
-            return _derive_variants(serializer, context)
-        case tree.PythonRow(fields=fields):
-            return lay.Masked(_positional(fields, context), kind=True)
-        case tree.PythonArray(element=element):
-            return lay.Sequence(lay.Optional(derive(element), null_flag=0))
-        case tree.PythonMap(key=key, value=value):
-            return lay.Mapping(derive(key), lay.Optional(derive(value)))
-        case PythonType():
-            return _derive_python(serializer, context)
-        case PythonValue(type=inner):
-            return lay.Framed(derive(inner))
-        case tree.Declared(layout=text, serializers=nested):
-            return parse_layout(text, tuple(map(derive, nested)))
-        case tree.ClassBound(type_class=name):
-            return find_layout(serializer, derive) or WRITABLE_LAYOUTS.get(name) or _dynamic(serializer, context)
-        case _:
-            return find_layout(serializer, derive) or _dynamic(serializer, context)
+    return _Derivation(context).derive_node(serializer)
 
 
 on_registration(derive_layout.cache_clear)
+
+
+@dataclass(frozen=True)
+class _Derivation:
+    """Layouts of serializers in one context."""
+
+    context: LayoutContext
+
+    def derive(self, serializer: tree.Serializer) -> Layout:
+        """Return the layout of a nested serializer, which many others may share."""
+        return derive_layout(serializer, self.context)
+
+    def derive_node(self, serializer: tree.Serializer) -> Layout:
+        """Return the layout of a serializer from those of its nested ones."""
+        match serializer:
+            case tree.Basic(kind=kind):
+                return BASIC_LAYOUTS.get(kind) or self._make_dynamic(serializer)
+            case tree.ListOf(element=element):
+                return lay.Sequence(self.derive(element))
+            case tree.SetOf(element=element):
+                return lay.Sequence(lay.Optional(self.derive(element)))
+            case tree.MapOf(key=key, value=value, null_keys=null_keys):
+                keys = lay.Optional(self.derive(key)) if null_keys else self.derive(key)
+                return lay.Mapping(keys, lay.Optional(self.derive(value)))
+            case tree.SortedMapOf(key=key, value=value):
+                return lay.Mapping(self.derive(key), lay.Optional(self.derive(value)))
+            case tree.GenericArray(element=element):
+                return lay.Sequence(lay.Optional(self.derive(element), null_flag=0))
+            case tree.Tuple(fields=fields):
+                return lay.Struct(self._name_fields(fields))
+            case tree.PositionalRow(fields=fields, supports_row_kind=kind):
+                return lay.Masked(self._name_fields(fields), kind)
+            case tree.Either(left=left, right=right):
+                return lay.Choice(self.derive(left), self.derive(right))
+            case tree.CaseClass(fields=fields) if fields:
+                # Some releases of flink-scala-api write no number of fields first; the snapshot does not say it.
+                return lay.Marked(lay.Struct(self._name_fields(fields)), null=-1, present=len(fields))
+            case tree.Coproduct(serializers=nested):
+                return _derive_coproduct(serializer, [self.derive(each) for each in nested])
+            case tree.ScalaCollection(element=element):
+                return lay.Sequence(self.derive(element))
+            case tree.ScalaMap(key=key, value=value):
+                return lay.Mapping(self.derive(key), self.derive(value))
+            case tree.Mapped(inner=inner):
+                return self.derive(inner)
+            case tree.CaseObject():
+                return lay.Constant(b"", empty=True)
+            case tree.Nullable(inner=inner, padding=padding):
+                return lay.Optional(self.derive(inner), padding=padding)
+            case tree.Enum(constants=constants):
+                return lay.Constants(constants)
+            case tree.ScalaEnum(constants=constants) if [number for _, number in constants] == [*range(len(constants))]:
+                return lay.Constants(tuple(name for name, _ in constants))
+            case tree.Pojo():
+                return self._derive_pojo(serializer)
+            case tree.Ttl(timestamp=timestamp, inner=inner):
+                return lay.Struct((("last_access", self.derive(timestamp)), ("value", self.derive(inner))))
+            case tree.Timer(key=key, namespace=namespace):
+                ordered = lay.Logical(lay.LogicalKind.ORDERED_I64)
+                return lay.Struct(
+                    (("timestamp", ordered), ("key", self.derive(key)), ("namespace", self.derive(namespace)))
+                )
+            case tree.TtlAware(inner=inner) | tree.ListView(inner=inner) | tree.MapView(inner=inner):
+                return self.derive(inner)
+            case tree.External(inner=inner) | tree.RowDataKey(inner=inner):
+                return self.derive(inner)
+            case tree.RawValue(inner=inner):
+                return lay.Framed(self.derive(inner))
+            case tree.LinkedListOf(element=element, has_null_mask=mask):
+                return lay.NullMasked(self.derive(element), mask)
+            case tree.WindowKey(key=key):
+                return lay.Struct((("window", _I64), ("key", self.derive(key))))
+            case tree.Variants():
+                return self._derive_variants(serializer)
+            case tree.PythonRow(fields=fields):
+                return lay.Masked(self._name_fields(fields), kind=True)
+            case tree.PythonArray(element=element):
+                return lay.Sequence(lay.Optional(self.derive(element), null_flag=0))
+            case tree.PythonMap(key=key, value=value):
+                return lay.Mapping(self.derive(key), lay.Optional(self.derive(value)))
+            case PythonType():
+                return self._derive_python(serializer)
+            case PythonValue(type=inner):
+                return lay.Framed(self.derive(inner))
+            case tree.Declared(layout=text, serializers=nested):
+                return parse_layout(text, tuple(map(self.derive, nested)))
+            case tree.ClassBound(type_class=name):
+                return (
+                    find_layout(serializer, self.derive) or WRITABLE_LAYOUTS.get(name) or self._make_dynamic(serializer)
+                )
+            case _:
+                return find_layout(serializer, self.derive) or self._make_dynamic(serializer)
+
+    def _name_fields(self, fields: tuple[tree.Serializer, ...]) -> tuple[tuple[str, Layout], ...]:
+        return tuple((f"f{index}", self.derive(child)) for index, child in enumerate(fields))
+
+    def _make_dynamic(self, serializer: tree.Serializer) -> lay.Dynamic | lay.OpaqueBytes:
+        # Only Kryo asks for the field lists; without them equal layouts stay equal.
+        layout = lay.Dynamic(serializer, self.context.kryo_version)
+        if isinstance(serializer, tree.Kryo):
+            layout = lay.Dynamic(serializer, self.context.kryo_version, self.context.classes, self.context.messages)
+        match self.context.opaque_values:
+            case OpaqueValues.ALL if not runs(layout):
+                return lay.OpaqueBytes(layout)
+            case OpaqueValues.UNDECODABLE if not runs(layout) and not is_known(layout):
+                return lay.OpaqueBytes(layout)
+        return layout
+
+    def _derive_python(self, node: PythonType) -> Layout:
+        children = [self.derive(child) for child in node.children]
+        match node.word:
+            case "ROW":
+                return lay.Masked(tuple(zip(node.field_names, children, strict=True)), kind=True)
+            case "TUPLE":
+                return lay.Struct(tuple(zip(node.field_names, children, strict=True)))
+            case "ARRAY":
+                return lay.Sequence(lay.Optional(children[0], null_flag=0))
+            case "PRIMITIVE_ARRAY":
+                return lay.Sequence(children[0])
+            case "MAP":
+                return lay.Mapping(children[0], lay.Optional(children[1]))
+            case "TIMESTAMP":
+                millis = node.precision <= _PRECISION_OF_MILLIS
+                return (
+                    lay.Logical(lay.LogicalKind.DATE_MILLIS) if millis else lay.Logical(lay.LogicalKind.SQL_TIMESTAMP)
+                )
+            case word if word == PICKLED:
+                return self._make_dynamic(node)
+        return _PYTHON_LAYOUTS[node.word]
+
+    def _derive_pojo(self, pojo: tree.Pojo) -> lay.PojoObject:
+        fields = []
+        for each in pojo.fields:
+            if each.serializer is None:
+                raise UnsupportedError(
+                    f"the type of field {each.name} of {pojo.pojo_class} was lost before the snapshot was written",
+                    hint="restore the snapshot with the class on the class path and take a new one",
+                )
+            fields.append((each.name, self.derive(each.serializer)))
+        tagged = tuple(enumerate(pojo.registered))
+        variants = tuple(
+            lay.PojoVariant(each.class_name, tag, self.derive(each.serializer))
+            for tag, each in (*tagged, *((None, each) for each in find_subclasses(pojo, self.context)))
+            if each.serializer is not None
+        )
+        return lay.PojoObject(pojo.pojo_class, tuple(fields), variants)
+
+    def _derive_variants(self, node: tree.Variants) -> Layout:
+        nested = [self.derive(each) for each in node.serializers]
+        match node.kind:
+            case tree.VariantKind.BUFFER_ENTRY:
+                return lay.Struct((("joined", Primitive(PrimitiveKind.BOOL)), ("element", nested[0])))
+            case tree.VariantKind.LOCKABLE:
+                return lay.Struct((("reference_count", _I32), ("element", nested[0])))
+            case tree.VariantKind.NODE_ID:
+                return lay.Optional(lay.Struct((("event", nested[0]), ("page", lay.Text()))), null_flag=0)
+            case tree.VariantKind.SHARED_BUFFER_EDGE:
+                return lay.Struct((("target", nested[0]), ("version", nested[1])))
+            case tree.VariantKind.SHARED_BUFFER_NODE:
+                return lay.Sequence(lay.Struct((("reference_count", _I32), ("edge", nested[0]))))
+            case tree.VariantKind.SHARED_BUFFER_EDGES | tree.VariantKind.SINGLE_THREAD_ACCESS_CHECKING:
+                return nested[0]
+            case tree.VariantKind.SCALA_OPTION:
+                return lay.Optional(nested[0], null_flag=0)
+            case tree.VariantKind.TRAVERSABLE:
+                return lay.Sequence(lay.Optional(nested[0], null_flag=0))
+            case tree.VariantKind.UNION:
+                return lay.Tagged(((1, "one", nested[0]), (2, "two", nested[1])))
+            case tree.VariantKind.SCALA_TRY:
+                return lay.Tagged(((0, "failure", nested[1]), (1, "success", nested[0])))
+            case tree.VariantKind.META_SQN_INFO:
+                return lay.Struct((("high_sqn", nested[0]), ("size", nested[1])))
+            case tree.VariantKind.ROW_SQN_INFO:
+                return lay.Struct((("first_sqn", nested[0]), ("last_sqn", nested[1])))
+            case tree.VariantKind.SEQUENCED_NODE:
+                names = ("row", "sqn", "prev_sqn", "next_sqn", "next_sqn_for_record", "timestamp")
+                return lay.Struct(tuple(zip(names, nested, strict=True)))
+            case tree.VariantKind.STREAM_ELEMENT:
+                return _stream_element(nested[0])
+            case tree.VariantKind.NFA_STATE:
+                return _nfa_state(nested, previous=bool(node.flag))
+            case tree.VariantKind.TWO_PHASE_COMMIT:
+                transaction = lay.Struct((("transaction", nested[0]), ("started", _I64)))
+                pending = lay.Optional(transaction, null_flag=0) if node.flag else transaction
+                fields = (
+                    ("pending", pending),
+                    ("committing", lay.Sequence(transaction)),
+                    ("context", lay.Optional(nested[1], null_flag=0)),
+                )
+                return lay.Struct(fields)
+            case _:
+                return self._make_dynamic(node)
 
 
 def fixed_length(serializer: tree.Serializer, context: LayoutContext) -> int | None:
@@ -394,19 +509,6 @@ def collect_subclasses(serializers: Iterable[tree.Serializer]) -> tuple[tuple[st
     return tuple((name, tuple(subclasses.values())) for name, subclasses in sorted(found.items()))
 
 
-def _dynamic(serializer: tree.Serializer, context: LayoutContext) -> lay.Dynamic | lay.OpaqueBytes:
-    # Only Kryo asks for the field lists; without them equal layouts stay equal.
-    layout = lay.Dynamic(serializer, context.kryo_version)
-    if isinstance(serializer, tree.Kryo):
-        layout = lay.Dynamic(serializer, context.kryo_version, context.classes, context.messages)
-    match context.opaque_values:
-        case OpaqueValues.ALL if not runs(layout):
-            return lay.OpaqueBytes(layout)
-        case OpaqueValues.UNDECODABLE if not runs(layout) and not is_known(layout):
-            return lay.OpaqueBytes(layout)
-    return layout
-
-
 def contains_opaque(serializer: tree.Serializer, context: LayoutContext) -> bool:
     """Return whether values of `serializer` are or contain opaque values."""
     return any(
@@ -414,101 +516,11 @@ def contains_opaque(serializer: tree.Serializer, context: LayoutContext) -> bool
     )
 
 
-def _positional(fields: tuple[tree.Serializer, ...], context: LayoutContext) -> tuple[tuple[str, Layout], ...]:
-    return tuple((f"f{index}", derive_layout(child, context)) for index, child in enumerate(fields))
-
-
-def _derive_python(node: PythonType, context: LayoutContext) -> Layout:
-    children = [derive_layout(child, context) for child in node.children]
-    match node.word:
-        case "ROW":
-            return lay.Masked(tuple(zip(node.field_names, children, strict=True)), kind=True)
-        case "TUPLE":
-            return lay.Struct(tuple(zip(node.field_names, children, strict=True)))
-        case "ARRAY":
-            return lay.Sequence(lay.Optional(children[0], null_flag=0))
-        case "PRIMITIVE_ARRAY":
-            return lay.Sequence(children[0])
-        case "MAP":
-            return lay.Mapping(children[0], lay.Optional(children[1]))
-        case "TIMESTAMP":
-            millis = node.precision <= _PRECISION_OF_MILLIS
-            return lay.Logical(lay.LogicalKind.DATE_MILLIS) if millis else lay.Logical(lay.LogicalKind.SQL_TIMESTAMP)
-        case word if word == PICKLED:
-            return _dynamic(node, context)
-    return _PYTHON_LAYOUTS[node.word]
-
-
-def _derive_pojo(pojo: tree.Pojo, context: LayoutContext) -> lay.PojoObject:
-    fields = []
-    for each in pojo.fields:
-        if each.serializer is None:
-            raise UnsupportedError(
-                f"the type of field {each.name} of {pojo.pojo_class} was lost before the snapshot was written",
-                hint="restore the snapshot with the class on the class path and take a new one",
-            )
-        fields.append((each.name, derive_layout(each.serializer, context)))
-    tagged = tuple(enumerate(pojo.registered))
-    variants = tuple(
-        lay.PojoVariant(each.class_name, tag, derive_layout(each.serializer, context))
-        for tag, each in (*tagged, *((None, each) for each in find_subclasses(pojo, context)))
-        if each.serializer is not None
-    )
-    return lay.PojoObject(pojo.pojo_class, tuple(fields), variants)
-
-
 def _derive_coproduct(node: tree.Coproduct, nested: list[Layout]) -> Layout:
     cases = [(index, name, layout) for index, (name, layout) in enumerate(zip(node.cases, nested, strict=True))]
     if node.snapshot_version >= _FIRST_COPRODUCT_WITH_NULL:
         cases.append((0x80, "null", lay.Constant(b"")))
     return lay.Tagged(tuple(cases))
-
-
-def _derive_variants(node: tree.Variants, context: LayoutContext) -> Layout:
-    nested = [derive_layout(each, context) for each in node.serializers]
-    match node.kind:
-        case tree.VariantKind.BUFFER_ENTRY:
-            return lay.Struct((("joined", Primitive(PrimitiveKind.BOOL)), ("element", nested[0])))
-        case tree.VariantKind.LOCKABLE:
-            return lay.Struct((("reference_count", _I32), ("element", nested[0])))
-        case tree.VariantKind.NODE_ID:
-            return lay.Optional(lay.Struct((("event", nested[0]), ("page", lay.Text()))), null_flag=0)
-        case tree.VariantKind.SHARED_BUFFER_EDGE:
-            return lay.Struct((("target", nested[0]), ("version", nested[1])))
-        case tree.VariantKind.SHARED_BUFFER_NODE:
-            return lay.Sequence(lay.Struct((("reference_count", _I32), ("edge", nested[0]))))
-        case tree.VariantKind.SHARED_BUFFER_EDGES | tree.VariantKind.SINGLE_THREAD_ACCESS_CHECKING:
-            return nested[0]
-        case tree.VariantKind.SCALA_OPTION:
-            return lay.Optional(nested[0], null_flag=0)
-        case tree.VariantKind.TRAVERSABLE:
-            return lay.Sequence(lay.Optional(nested[0], null_flag=0))
-        case tree.VariantKind.UNION:
-            return lay.Tagged(((1, "one", nested[0]), (2, "two", nested[1])))
-        case tree.VariantKind.SCALA_TRY:
-            return lay.Tagged(((0, "failure", nested[1]), (1, "success", nested[0])))
-        case tree.VariantKind.META_SQN_INFO:
-            return lay.Struct((("high_sqn", nested[0]), ("size", nested[1])))
-        case tree.VariantKind.ROW_SQN_INFO:
-            return lay.Struct((("first_sqn", nested[0]), ("last_sqn", nested[1])))
-        case tree.VariantKind.SEQUENCED_NODE:
-            names = ("row", "sqn", "prev_sqn", "next_sqn", "next_sqn_for_record", "timestamp")
-            return lay.Struct(tuple(zip(names, nested, strict=True)))
-        case tree.VariantKind.STREAM_ELEMENT:
-            return _stream_element(nested[0])
-        case tree.VariantKind.NFA_STATE:
-            return _nfa_state(nested, previous=bool(node.flag))
-        case tree.VariantKind.TWO_PHASE_COMMIT:
-            transaction = lay.Struct((("transaction", nested[0]), ("started", _I64)))
-            pending = lay.Optional(transaction, null_flag=0) if node.flag else transaction
-            fields = (
-                ("pending", pending),
-                ("committing", lay.Sequence(transaction)),
-                ("context", lay.Optional(nested[1], null_flag=0)),
-            )
-            return lay.Struct(fields)
-        case _:
-            return _dynamic(node, context)
 
 
 def _nfa_state(nested: list[Layout], *, previous: bool) -> Layout:

@@ -29,7 +29,7 @@ from state_pipelines.operations.migration.flows import (
     Project,
     Read,
     Regroup,
-    Stamp,
+    SetAccessTime,
     is_nondeterministic,
     names_column,
     walk_flow,
@@ -261,7 +261,7 @@ def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> F
     if is_nondeterministic(flow) or read.shape.kind == StateKind.TIMER:
         return None
     # Ignore these columns: they describe the write, not the rows read.
-    changing = {"list_index": Regroup, TTL_COLUMN: Stamp}
+    changing = {"list_index": Regroup, TTL_COLUMN: SetAccessTime}
     for column, kind in changing.items():
         if any(isinstance(each.stage, kind) for each in (*applied, gathering) if each) and names_column(flow, column):
             return None
@@ -280,7 +280,7 @@ def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> F
 def _is_rowwise(applied: Apply) -> bool:
     """Whether a stage changes fields, or something else of a row that is the same for all."""
     match applied.stage:
-        case Project() | Stamp():
+        case Project() | SetAccessTime():
             return True
         case Regroup(sql=None, key_sql=None):
             return applied.shape.kind == StateKind.LIST and applied.input.shape.kind not in (
@@ -320,11 +320,11 @@ class _Finder:
 
     def _find_time(self, read: Read, applied: list[Apply]) -> pa.Scalar | None:
         """The time of the last access that every row gets; null where it depends on the row, None where it stays."""
-        stamps = [each for each in applied if isinstance(each.stage, Stamp)]
+        stamps = [each for each in applied if isinstance(each.stage, SetAccessTime)]
         if not stamps or not applied[-1].shape.ttl:
             return None
         stamp = stamps[-1]
-        assert isinstance(stamp.stage, Stamp)
+        assert isinstance(stamp.stage, SetAccessTime)
         assert stamp.stage.sql is not None
         used = self._find_used(self._make_frame(read.shape, stamp.input.shape), [stamp.stage.sql])
         if used is None or used[0]:

@@ -452,8 +452,8 @@ class Stage:
                 return self._keep(sql, allowed=stage.nondeterministic)
             case flows.KeepKeys():
                 return self._keep_keys(stage)
-            case flows.Stamp(sql=sql):
-                return self.frame.drop(hidden(TTL_COLUMN)) if sql is None else self._stamp(sql)
+            case flows.SetAccessTime(sql=sql):
+                return self.frame.drop(hidden(TTL_COLUMN)) if sql is None else self._set_access_time(sql)
             case flows.Regroup():
                 return self._regroup(stage)
             case flows.Rekey():
@@ -616,7 +616,7 @@ class Stage:
         decided = rows.groupBy(*compared).agg(stays)
         return decided.where(~F.col(flag) if stage.keeps_missing else F.col(flag))
 
-    def _stamp(self, sql: str) -> DataFrame:
+    def _set_access_time(self, sql: str) -> DataFrame:
         name = hidden(TTL_COLUMN)
         kept = [each for each in self.frame.columns if each != name]
         frame = self._evaluate(self._exposed, {name: F.expr(sql)}, kept, allowed=False)

@@ -115,7 +115,7 @@ class GroupResult:
         group: the key group, or a bucket of keys if keys have changed their key group; of operator state the subtask.
         values: by check, the names of the compared values, with the values before and after.
         records: that were written; None where rows of the way back are compared.
-        misplaced: records in another key group than their hash gives.
+        misfiled: records in another key group than their hash gives.
         unhashed: records of them whose hash is not known.
     """
 
@@ -123,7 +123,7 @@ class GroupResult:
     group: int
     values: dict[str, list[tuple[str, str, str]]]
     records: int | None
-    misplaced: int
+    misfiled: int
     unhashed: int
 
 
@@ -435,7 +435,7 @@ def digest_splits(
     return combine(run_tasks(spark, [_DigestSplit(each, columns, hashed) for each in splits], _WHAT))
 
 
-def find_misplaced(spark: SparkSession, state: str, splits: Sequence[KeyedSplit], limit: int) -> list[DifferingRecord]:
+def find_misfiled(spark: SparkSession, state: str, splits: Sequence[KeyedSplit], limit: int) -> list[DifferingRecord]:
     """Find records of a state that are in another key group than their hash gives.
 
     Args:
@@ -447,7 +447,7 @@ def find_misplaced(spark: SparkSession, state: str, splits: Sequence[KeyedSplit]
     Raises:
         StateError: the state cannot be read.
     """
-    found = run_tasks(spark, [_FindMisplaced(each, limit) for each in splits], _WHAT)
+    found = run_tasks(spark, [_FindMisfiled(each, limit) for each in splits], _WHAT)
     rows = [row for each in found for row in each][:limit]
     return [
         DifferingRecord(
@@ -539,7 +539,7 @@ class _DigestSplit:
 
 
 @dataclass(frozen=True)
-class _FindMisplaced:
+class _FindMisfiled:
     """Finds records of one split that are in another key group than their hash gives."""
 
     split: KeyedSplit
@@ -854,7 +854,7 @@ class _Prover:
                 READ_BACK: compare_sums(names, one, other),
             }
             records = 0 if other is None else other[ROWS]
-            yield GroupResult(name, group, values, records, written.misplaced[group], written.unhashed[group])
+            yield GroupResult(name, group, values, records, written.misfiled[group], written.unhashed[group])
 
     def _find_back_layouts(self, flow: Flow, back: Return) -> LayoutContext:
         bytewise = compares_bytes(flow, back, self.plan)
@@ -915,20 +915,20 @@ class _Prover:
     def _check_hashes(self, written: list[GroupResult]) -> ProofCheck | None:
         """The check of key groups; None where no hash is known, and of operator state."""
         total = sum(each.records or 0 for each in written)
-        unhashed, misplaced = sum(each.unhashed for each in written), sum(each.misplaced for each in written)
+        unhashed, misfiled = sum(each.unhashed for each in written), sum(each.misfiled for each in written)
         if not self.states.is_keyed or (total and unhashed == total):
             return None
         description = self.states.descriptions[KEY_HASHES]
         if unhashed and self.plan.key is not None:
             description += f" ({unhashed:,} of {total:,} keys of type {describe(self.plan.key)} have no known hash)"
-        observed, rows = f"{misplaced:,} of {total - unhashed:,} keys are in another key group", list[DifferingRecord]()
-        if misplaced:
+        observed, rows = f"{misfiled:,} of {total - unhashed:,} keys are in another key group", list[DifferingRecord]()
+        if misfiled:
             for name in self.plan.changed:
                 splits = split_rows(self.after, name)
-                rows += find_misplaced(self.spark, name, splits, EXAMPLES - len(rows)) if len(rows) < EXAMPLES else []
-        counts = RecordCounts(total - unhashed, differing=misplaced)
+                rows += find_misfiled(self.spark, name, splits, EXAMPLES - len(rows)) if len(rows) < EXAMPLES else []
+        counts = RecordCounts(total - unhashed, differing=misfiled)
         return ProofCheck(
-            KEY_HASHES, not misplaced, description, "no key in another key group", observed, counts, tuple(rows)
+            KEY_HASHES, not misfiled, description, "no key in another key group", observed, counts, tuple(rows)
         )
 
     def _check_united(self, results: list[GroupResult]) -> ProofCheck | None:

@@ -157,18 +157,18 @@ class Digested:
 
     Attributes:
         sums: digests by key group, or by bucket of keys.
-        misplaced: by the same, records whose hash gives another key group.
+        misfiled: by the same, records whose hash gives another key group.
         unhashed: by the same, records whose hash is not known.
     """
 
     sums: Sums = field(default_factory=dict)
-    misplaced: Counter[int] = field(default_factory=Counter)
+    misfiled: Counter[int] = field(default_factory=Counter)
     unhashed: Counter[int] = field(default_factory=Counter)
 
     def add(self, other: Digested) -> None:
         """Add what there is in another batch."""
         add_sums(self.sums, other.sums)
-        self.misplaced.update(other.misplaced)
+        self.misfiled.update(other.misfiled)
         self.unhashed.update(other.unhashed)
 
 
@@ -186,7 +186,7 @@ class RowDigest:
     def __init__(self, columns: RowColumns) -> None:
         self._columns = columns
         self._digest = ColumnDigest(columns.groups or BUCKETS, columns.names)
-        self._misplaced, self._unhashed = Counter[int](), Counter[int]()
+        self._misfiled, self._unhashed = Counter[int](), Counter[int]()
 
     def add(self, rows: pa.RecordBatch, identities: Hashes | None = None) -> Hashes:
         """Take rows; where they have the key group that their hash gives, that is judged.
@@ -213,8 +213,8 @@ class RowDigest:
         self._digest.add(groups, identities, arrays)
         if HASHED in rows.schema.names:
             found = rows.column(HASHED)
-            misplaced = pc.fill_null(pc.not_equal(rows.column("key_group"), found), False)
-            self._misplaced += _count(groups, misplaced)
+            misfiled = pc.fill_null(pc.not_equal(rows.column("key_group"), found), False)
+            self._misfiled += _count(groups, misfiled)
             self._unhashed += _count(groups, found.is_null())
         return identities
 
@@ -236,7 +236,7 @@ class RowDigest:
     @property
     def result(self) -> Digested:
         """The digests of the added rows."""
-        return Digested(self._digest.sums, self._misplaced, self._unhashed)
+        return Digested(self._digest.sums, self._misfiled, self._unhashed)
 
 
 def _find_key(rows: pa.RecordBatch, name: str) -> pa.Array:

@@ -90,8 +90,8 @@ class KeepKeys:
 
 
 @dataclass(frozen=True)
-class Stamp:
-    """Times of the last access by SQL; None takes them away."""
+class SetAccessTime:
+    """The step that sets `ttl_last_access` to the value of an SQL expression; None removes the times of a state."""
 
     sql: str | None
 
@@ -199,7 +199,18 @@ class TableFill:
 
 
 Stage = (
-    TableFill | Project | Replace | Reserialize | Keep | KeepKeys | Stamp | Regroup | Rekey | Follow | Call | SetSplit
+    TableFill
+    | Project
+    | Replace
+    | Reserialize
+    | Keep
+    | KeepKeys
+    | SetAccessTime
+    | Regroup
+    | Rekey
+    | Follow
+    | Call
+    | SetSplit
 )
 
 
@@ -295,7 +306,7 @@ def find_reads(flow: Flow) -> tuple[str, ...]:
 
 def is_aligned(flow: Flow) -> bool:
     """Whether every row of the flow comes from one row of one state, under the same key."""
-    aligned = (TableFill, Project, Replace, Reserialize, Stamp, Keep, KeepKeys, SetSplit)
+    aligned = (TableFill, Project, Replace, Reserialize, SetAccessTime, Keep, KeepKeys, SetSplit)
     nodes = walk_flow(flow)
     return all(
         isinstance(each, Read) or (isinstance(each, Apply) and isinstance(each.stage, aligned)) for each in nodes
@@ -358,7 +369,7 @@ def list_sqls(flow: Flow) -> Iterator[str]:
                 yield rule
         case Replace(sql=sql) | Keep(sql=sql) | KeepKeys(sql=sql) | SetSplit(sql=sql):
             yield sql
-        case Stamp(sql=str(sql)):
+        case SetAccessTime(sql=str(sql)):
             yield sql
 
 
@@ -562,7 +573,8 @@ def _trace(flow: Flow, context: PlanContext) -> _Lineage:
             before = _trace(inner, context)
             return {name: _find_named(sql, before, inner) for name, sql in columns}
         case Apply(
-            input=inner, stage=Keep() | KeepKeys() | Follow() | Stamp() | Rekey() | Reserialize() | Regroup(sql=None)
+            input=inner,
+            stage=Keep() | KeepKeys() | Follow() | SetAccessTime() | Rekey() | Reserialize() | Regroup(sql=None),
         ):
             before = _trace(inner, context)
             whole = frozenset().union(*before.values())

@@ -434,7 +434,7 @@ class _Planner:
             raise MigrationError(f"the state has {'' if shape.ttl else 'no '}TTL already")
         if step.disable is not None:
             self._note(subject, ["ttl_last_access"], step.disable)
-        return Apply(flow, flows.Stamp(time), shape.with_ttl(enabled=time is not None))
+        return Apply(flow, flows.SetAccessTime(time), shape.with_ttl(enabled=time is not None))
 
     def _require_free(self, name: str) -> None:
         if name in self.states:
