@@ -9,14 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import dagster as dg
 
 from state_pipelines.dagster.assets.retention import build_applied_retention, build_retention_plan
-from state_pipelines.dagster.assets.savepoints import (
-    build_bootstrapped_savepoint,
-    build_checkpoint,
-    build_converted_savepoint,
-    build_migrated_savepoint,
-    build_rescaled_savepoint,
-    build_savepoint,
-)
+from state_pipelines.dagster.assets.savepoints import MAKERS, MigratedSavepoint, build_checkpoint
 from state_pipelines.dagster.assets.snapshots import (
     build_compatibility_report,
     build_key_group_balance,
@@ -42,11 +35,7 @@ from state_pipelines.dagster.partitions import build_flink_job_spec
 from state_pipelines.dagster.resources import build_job_resources
 from state_pipelines.dagster.sensors import NEW_SNAPSHOTS, build_failed_runs, build_new_snapshots, build_requests
 from state_pipelines.dagster.snapshots_resource import SnapshotsResource, StateTablesIOManager
-from state_pipelines.dagster.sql_queries import (
-    build_new_query,
-    build_savepoint_of_query,
-    build_sql_compatibility_report,
-)
+from state_pipelines.dagster.sql_queries import SavepointOfQuery, build_new_query, build_sql_compatibility_report
 from state_pipelines.dagster.triggers import (
     build_agreed_plans,
     build_automation,
@@ -146,8 +135,6 @@ ASSETS: tuple[Callable[[FlinkJob], dg.AssetsDefinition], ...] = (
     build_retention_plan,
     build_applied_retention,
     build_compatibility_report,
-    build_converted_savepoint,
-    build_rescaled_savepoint,
 )
 """Functions that build the assets of every Flink job."""
 
@@ -188,7 +175,7 @@ def _build_definitions(job: FlinkJob) -> dg.Definitions:
         warn(job, error)
         readable = leave_out(job)
         assets = [*build_external(readable), *_build_assets(readable)]
-        assets += [build_migrated_savepoint(readable)] if job.migrations is not None else []
+        assets += [MigratedSavepoint().build(readable)] if job.migrations is not None else []
         failed = build_failed_runs(job, jobs=[each.name for each in jobs], assets=list_keys(assets))
         return dg.Definitions(
             assets=list(show_error(error, assets)),
@@ -218,16 +205,13 @@ def _build_assets(job: FlinkJob) -> Iterator[dg.AssetsDefinition]:
         yield build_state_tables(job)
     if job.expectations is not None:
         yield build_state_expectations(job)
-    if job.migrations is not None:
-        yield build_migrated_savepoint(job)
     if job.new_query is not None:
         yield build_sql_compatibility_report(job)
-        yield build_savepoint_of_query(job)
     if job.stream is not None:
         yield build_checkpoint(job)
-        yield build_savepoint(job)
-    if job.bootstrap is not None:
-        yield build_bootstrapped_savepoint(job)
+    for maker in (*MAKERS, SavepointOfQuery()):
+        if maker.applies(job):
+            yield maker.build(job)
 
 
 def _build_schedules(job: FlinkJob) -> Iterator[dg.ScheduleDefinition]:

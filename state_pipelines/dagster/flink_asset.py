@@ -9,7 +9,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import dagster as dg
 from pydantic import BaseModel, Field, ValidationError, create_model
@@ -137,8 +137,6 @@ SKIPPED_TAG = "state-pipelines/skipped"
 
 _LONGEST_REASON = 1000
 
-_Definition = TypeVar("_Definition")
-
 NO_CHECKS: Mapping[str, str] = {}
 NO_METADATA: Mapping[str, object] = {}
 
@@ -238,29 +236,77 @@ def flink_asset(
     return decorate
 
 
-def documented(
-    job: FlinkJob, decorator: Callable[..., Callable[[Callable[..., Any]], _Definition]], **options: Any
-) -> Callable[[Callable[..., Any]], _Definition]:
-    """Decorate a function of a job with `dg.sensor` or `dg.schedule`, and show its docstring in the UI.
+def flink_sensor(
+    job: FlinkJob,
+    name: str,
+    *,
+    interval: int,
+    runs: str | None = None,
+    status: dg.DefaultSensorStatus | None = None,
+    decorator: Callable[..., Callable[[Callable[..., Any]], dg.SensorDefinition]] = dg.sensor,
+    **options: Any,
+) -> Callable[[Callable[..., Any]], dg.SensorDefinition]:
+    """Decorate a function as a sensor of a Flink job, with its prefix and storage options; the UI shows its docstring.
 
     Args:
-        job: the Flink job, whose storage options the function uses.
-        decorator: the decorator of Dagster.
-        options: its arguments.
+        job: the Flink job.
+        name: name of the sensor, without the job.
+        interval: seconds between two ticks, unless the field `intervals` of the job says otherwise.
+        runs: name of the job whose runs it requests, without the Flink job.
+        status: initial status; by default that of the field `sensors`.
+        decorator: of Dagster.
+        options: further arguments of the decorator.
     """
 
-    def decorate(function: Callable[..., Any]) -> _Definition:
-        description = inspect.getdoc(function)
-
-        @functools.wraps(function)
-        def call(*args: object, **others: object) -> object:
-            # Not for other processes: one of Dagster evaluates the sensors of several jobs at a time.
-            with scoped_storage_options(job.storage_options):
-                return function(*args, **others)
-
-        return decorator(**{"description": description, **options})(call)
+    def decorate(function: Callable[..., Any]) -> dg.SensorDefinition:
+        return decorator(
+            name=job.prefix(name),
+            description=inspect.getdoc(function),
+            minimum_interval_seconds=job.interval(name, interval),
+            default_status=status or job.sensor_status,
+            **({} if runs is None else {"job_name": job.prefix(runs)}),
+            **options,
+        )(_using_options_of(job, function))
 
     return decorate
+
+
+def flink_schedule(
+    job: FlinkJob, name: str, *, runs: str, cron: str, is_running: bool = False
+) -> Callable[[Callable[..., Any]], dg.ScheduleDefinition]:
+    """Decorate a function as a schedule of a job, with its prefix and storage options; the UI shows its docstring.
+
+    Args:
+        job: the Flink job.
+        name: name of the schedule, without the job.
+        runs: name of the job whose runs it requests, without the Flink job.
+        cron: cron expression, in UTC.
+        is_running: whether its initial status is that of the field `sensors`; by default it is stopped.
+    """
+
+    def decorate(function: Callable[..., Any]) -> dg.ScheduleDefinition:
+        return dg.schedule(
+            name=job.prefix(name),
+            job_name=job.prefix(runs),
+            cron_schedule=cron,
+            execution_timezone="UTC",
+            description=inspect.getdoc(function),
+            default_status=dg.DefaultScheduleStatus(job.sensors.upper() if is_running else "STOPPED"),
+        )(_using_options_of(job, function))
+
+    return decorate
+
+
+def _using_options_of(job: FlinkJob, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Use the storage options of a job in a tick."""
+
+    @functools.wraps(function)
+    def call(*args: object, **others: object) -> object:
+        # Not for other processes: one of Dagster evaluates the sensors of several jobs at a time.
+        with scoped_storage_options(job.storage_options):
+            return function(*args, **others)
+
+    return call
 
 
 def _executing(job: FlinkJob, function: Callable[..., Iterator[object]]) -> Callable[..., Iterator[object]]:

@@ -11,9 +11,9 @@ from typing import Any
 import dagster as dg
 
 from state_pipelines.dagster import partitions
-from state_pipelines.dagster.flink_asset import AssetStep, documented, flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset, flink_sensor
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.metadata_values import Cell, list_texts, make_table
+from state_pipelines.dagster.metadata_values import Cell, list_texts, make_table, to_evaluation
 from state_pipelines.errors import ClusterError, NotFoundError, StateError, UsageError
 from state_pipelines.flink.connections import connect
 from state_pipelines.flink.health import (
@@ -215,13 +215,9 @@ def list_results(job: FlinkJob, health: Health) -> Iterator[dg.AssetCheckResult]
 def observe_job(job: FlinkJob, health: Health) -> dg.AssetObservation:
     """Return the observation of the external asset `flink_job`."""
     report = health.report
-    metadata: dict[str, Any] = {"findings": list_texts(health.list_lines()[:_SHOWN])}
-    if report is None:
-        metadata["status"] = "no answer"
-        return dg.AssetObservation(job.key(partitions.FLINK_JOB), metadata=metadata, tags=partitions.SAME_VERSION)
-    metadata["status"] = str(report.job.status)
-    metadata["job id"] = report.job.id
-    metadata |= _count(report)
+    metadata: dict[str, Any] = {"findings": list_texts(health.list_lines()[:_SHOWN]), "status": "no answer"}
+    if report is not None:
+        metadata |= {"status": str(report.job.status), "job id": report.job.id, **_count(report)}
     return dg.AssetObservation(job.key(partitions.FLINK_JOB), metadata=metadata, tags=partitions.SAME_VERSION)
 
 
@@ -327,14 +323,7 @@ def _now() -> datetime:
 def build_job_health_sensor(job: FlinkJob) -> dg.SensorDefinition:
     """Build the sensor `job_health` of a job that names its cluster."""
 
-    @documented(
-        job,
-        dg.sensor,
-        name=job.prefix(NAME),
-        target=dg.AssetSelection.assets(job.key(NAME)),
-        minimum_interval_seconds=job.interval(NAME, INTERVAL),
-        default_status=job.sensor_status,
-    )
+    @flink_sensor(job, NAME, interval=INTERVAL, target=dg.AssetSelection.assets(job.key(NAME)))
     def job_health(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Asks the cluster how the job is, and reports it when something has changed, and every hour.
 
@@ -353,23 +342,12 @@ def build_job_health_sensor(job: FlinkJob) -> dg.SensorDefinition:
         except StateError as error:
             return dg.SkipReason(f"The job cannot be watched: {error}")
         key = job.key(NAME)
-        checks = [
-            dg.AssetCheckEvaluation(
-                key,
-                str(each.check_name),
-                each.passed,
-                each.metadata,
-                severity=each.severity,
-                description=each.description,
-            )
-            for each in list_results(job, health)
-        ]
         return dg.SensorResult(
             skip_reason=summary,
             asset_events=[
                 observe_job(job, health),
                 dg.AssetMaterialization(key, metadata=describe_health(job, health)),
-                *checks,
+                *(to_evaluation(each, key) for each in list_results(job, health)),
             ],
             cursor=json.dumps({"mark": mark, "at": round(now.timestamp())}),
         )

@@ -11,7 +11,7 @@ from pydantic import Field
 from state_pipelines.dagster import job_health, ops
 from state_pipelines.dagster.assets import retention, savepoints, snapshots, state_tables
 from state_pipelines.dagster.assets import savepoints as checkpoint
-from state_pipelines.dagster.flink_asset import AssetJob, bind_op, checked_op, documented, make_op_job
+from state_pipelines.dagster.flink_asset import AssetJob, bind_op, checked_op, flink_schedule, make_op_job
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import list_texts
 from state_pipelines.dagster.translation import MIGRATION, PRIORITY_TAG
@@ -239,15 +239,7 @@ def build_savepoint_schedules(job: FlinkJob) -> Iterator[dg.ScheduleDefinition]:
     if job.savepoints is None:
         return
 
-    @documented(
-        job,
-        dg.schedule,
-        name=job.prefix(NAME),
-        job_name=job.prefix(NAME),
-        cron_schedule=CRON,
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus(job.sensors.upper()),
-    )
+    @flink_schedule(job, NAME, runs=NAME, cron=CRON, is_running=True)
     def scheduled_savepoints(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         """Requests a run when a savepoint is due by the policy; one that failed is tried again in the next hour."""
         time = context.scheduled_execution_time.astimezone(UTC)

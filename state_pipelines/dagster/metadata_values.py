@@ -52,19 +52,41 @@ def list_texts(texts: Iterable[str], bullet: str = "-") -> dg.MarkdownMetadataVa
     return dg.MetadataValue.md("\n".join(f"{bullet} {escape_markdown(text)}" for text in texts))
 
 
-def expect_none(name: str, observed: int, details: Mapping[str, Any] | None = None) -> dg.AssetCheckResult:
-    """Return the result of a check that warns when it observes anything.
+def expect_none(
+    name: str,
+    observed: int,
+    details: Mapping[str, Any] | None = None,
+    *,
+    asset: dg.AssetKey | None = None,
+    is_error: bool = False,
+) -> dg.AssetCheckResult:
+    """Return the result of a check that fails when it observes anything.
 
     Args:
         name: of the check.
         observed: number of what it observes.
         details: further metadata.
+        asset: key of the asset; not needed in the results of its materialisation.
+        is_error: whether it is an error; by default, a warning.
     """
     return dg.AssetCheckResult(
+        asset_key=asset,
         check_name=name,
         passed=not observed,
-        severity=dg.AssetCheckSeverity.WARN,
+        severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
         metadata={"expected": 0, "observed": observed, **(details or {})},
+    )
+
+
+def to_evaluation(result: dg.AssetCheckResult, asset: dg.AssetKey) -> dg.AssetCheckEvaluation:
+    """Return the event of a check that is reported without a run."""
+    return dg.AssetCheckEvaluation(
+        asset,
+        str(result.check_name),
+        result.passed,
+        result.metadata,
+        severity=result.severity,
+        description=result.description,
     )
 
 

@@ -4,8 +4,8 @@ Each op is about the Flink job that is the resource `flink_job`. The assets of t
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import dagster as dg
 from pydantic import Field, model_validator
@@ -14,22 +14,18 @@ from state_pipelines.dagster.assets import retention, snapshots
 from state_pipelines.dagster.assets.retention import find_roots, open_log
 from state_pipelines.dagster.assets.savepoints import (
     TARGET,
-    BootstrapConfig,
+    BootstrappedSavepoint,
     CheckpointConfig,
-    ConversionConfig,
-    MigrationRunConfig,
-    NameTarget,
-    RescaleConfig,
-    SavepointFormatConfig,
+    ConvertedSavepoint,
+    MigratedSavepoint,
+    RescaledSavepoint,
+    SavepointMaker,
+    SavepointRun,
+    StreamSavepoint,
     WrittenSavepoint,
     describe_checkpoint,
     get_snapshot,
     take_checkpoints,
-    write_bootstrapped,
-    write_converted,
-    write_migrated,
-    write_rescaled,
-    write_savepoint,
 )
 from state_pipelines.dagster.assets.snapshots import MigrationConfig, describe_report, judge_snapshot, list_reasons
 from state_pipelines.dagster.flink_asset import NON_EMPTY_TEXT, checked_op, make_config, make_op_job
@@ -462,48 +458,6 @@ def verify(
 
 
 @checked_op()
-def migrate(
-    context: dg.OpExecutionContext,
-    config: MigrationRunConfig,
-    flink_job: dg.ResourceParam[FlinkJob],
-    spark: SparkResource,
-    snapshot: SnapshotPath,
-) -> SnapshotPath:
-    """Apply the pending revisions of the job. Returns the new savepoint, or the snapshot itself if none are pending."""
-    opened = _open(context, flink_job, snapshot)
-    name_target = _name_results(context, flink_job, opened)
-    return publish_savepoint(context, opened, lambda: write_migrated(flink_job, opened, config, spark, name_target))
-
-
-@checked_op()
-def rescale(
-    context: dg.OpExecutionContext,
-    config: RescaleConfig,
-    flink_job: dg.ResourceParam[FlinkJob],
-    spark: SparkResource,
-    snapshot: SnapshotPath,
-) -> SnapshotPath:
-    """Change parallelism, max parallelism or operators. Returns the new savepoint."""
-    opened = _open(context, flink_job, snapshot)
-    name_target = _name_results(context, flink_job, opened)
-    return publish_savepoint(context, opened, lambda: write_rescaled(flink_job, opened, config, spark, name_target))
-
-
-@checked_op()
-def convert(
-    context: dg.OpExecutionContext,
-    config: ConversionConfig,
-    flink_job: dg.ResourceParam[FlinkJob],
-    spark: SparkResource,
-    snapshot: SnapshotPath,
-) -> SnapshotPath:
-    """Convert to another format. Returns the new savepoint."""
-    opened = _open(context, flink_job, snapshot)
-    name_target = _name_results(context, flink_job, opened)
-    return publish_savepoint(context, opened, lambda: write_converted(opened, config, spark, name_target))
-
-
-@checked_op()
 def erase(
     context: dg.OpExecutionContext,
     config: ErasureConfig,
@@ -513,7 +467,7 @@ def erase(
 ) -> SnapshotPath:
     """Erase keys from every operator keyed by them. Returns the new snapshot, or the same if no state has the keys."""
     opened = _open(context, flink_job, snapshot)
-    target = config.target or _name_results(context, flink_job, opened)("erased")
+    target = config.target or _make_run(context, config, flink_job, spark, opened).name_target("erased")
     path, metadata = erase_keys(flink_job, opened, config, spark, target)
     _report_search(context, metadata)
     if path is None:
@@ -535,17 +489,6 @@ def search(
     return SnapshotPath(opened.path)
 
 
-@checked_op()
-def bootstrap(
-    context: dg.OpExecutionContext,
-    config: BootstrapConfig,
-    flink_job: dg.ResourceParam[FlinkJob],
-    spark: SparkResource,
-) -> SnapshotPath:
-    """Write a first savepoint with the states of the field `bootstrap` of the job. Returns it."""
-    return publish_savepoint(context, None, lambda: write_bootstrapped(flink_job, config, spark, context.run.run_id))
-
-
 @checked_op(out=dg.Out(SnapshotPath, is_required=False, description="None without new input."))
 def checkpoint(
     context: dg.OpExecutionContext,
@@ -561,17 +504,6 @@ def checkpoint(
         return
     metadata = describe_checkpoint(taken[-1], config, spark)
     yield dg.Output(SnapshotPath(get_snapshot(taken[-1]).path), metadata=metadata)
-
-
-@checked_op(ins={"after": dg.In(dg.Nothing)})
-def savepoint(
-    context: dg.OpExecutionContext,
-    config: SavepointFormatConfig,
-    flink_job: dg.ResourceParam[FlinkJob],
-    spark: SparkResource,
-) -> SnapshotPath:
-    """Write a savepoint with the state of the newest checkpoint of the stream. Returns it."""
-    return publish_savepoint(context, None, lambda: write_savepoint(flink_job, config, spark, context.run.run_id))
 
 
 @checked_op(ins={"after": dg.In(dg.Nothing)}, out=dg.Out(FINGERPRINT))
@@ -655,11 +587,18 @@ def _report_search(context: dg.OpExecutionContext, metadata: Mapping[str, Any]) 
     context.add_output_metadata(metadata)
 
 
-def _name_results(context: dg.OpExecutionContext, job: FlinkJob, snapshot: Snapshot) -> NameTarget:
-    """Return a function that names the savepoint of an op, below the results of the job; a job may use an op twice."""
-    key, alias = make_partition_key(snapshot), context.op_handle.name
+_Config = TypeVar("_Config", bound=dg.Config)
+
+
+def _make_run(
+    context: dg.OpExecutionContext, config: _Config, job: FlinkJob, spark: SparkResource, source: Snapshot | None
+) -> SavepointRun[_Config]:
+    """Return what an op that writes a savepoint is given; a job may use an op twice."""
+    run, alias = SavepointRun(job, config, spark, context.run.run_id), context.op_handle.name
+    if source is None:
+        return run
     suffix = "" if alias == context.op_def.name else f"-{alias}"
-    return lambda purpose: job.storage.name_result(key, f"{purpose}{suffix}", context.run.run_id)
+    return replace(run, source=source, key=make_partition_key(source), suffix=suffix)
 
 
 def publish_savepoint(
@@ -687,3 +626,44 @@ def publish_savepoint(
         context.log.warning(note)
     context.add_output_metadata(savepoint.metadata)
     return SnapshotPath(savepoint.path)
+
+
+def build_savepoint_op(name: str, maker: SavepointMaker[Any], **options: Any) -> dg.OpDefinition:
+    """Build the op that writes a savepoint, and returns its path.
+
+    Args:
+        name: of the op.
+        maker: writes the savepoint; its configuration is that of the op, and so is the snapshot that it reads.
+        options: further arguments of `dg.op`.
+    """
+    write: Callable[..., SnapshotPath]
+    if maker.is_derived:
+
+        def write(
+            context: dg.OpExecutionContext,
+            config: maker.config,  # type: ignore[name-defined]
+            flink_job: dg.ResourceParam[FlinkJob],
+            spark: SparkResource,
+            snapshot: SnapshotPath,
+        ) -> SnapshotPath:
+            run = _make_run(context, config, flink_job, spark, _open(context, flink_job, snapshot))
+            return publish_savepoint(context, run.snapshot, lambda: maker.write(run))
+    else:
+
+        def write(
+            context: dg.OpExecutionContext,
+            config: maker.config,  # type: ignore[name-defined]
+            flink_job: dg.ResourceParam[FlinkJob],
+            spark: SparkResource,
+        ) -> SnapshotPath:
+            run = _make_run(context, config, flink_job, spark, None)
+            return publish_savepoint(context, None, lambda: maker.write(run))
+
+    return checked_op(name=name, description=maker.op_text, **options)(write)
+
+
+migrate = build_savepoint_op("migrate", MigratedSavepoint())
+rescale = build_savepoint_op("rescale", RescaledSavepoint())
+convert = build_savepoint_op("convert", ConvertedSavepoint())
+bootstrap = build_savepoint_op("bootstrap", BootstrappedSavepoint())
+savepoint = build_savepoint_op("savepoint", StreamSavepoint(), ins={"after": dg.In(dg.Nothing)})

@@ -22,7 +22,7 @@ from state_pipelines.dagster import ops, upgrading
 from state_pipelines.dagster.assets import retention, savepoints, snapshots
 from state_pipelines.dagster.assets.snapshots import InventoryReports
 from state_pipelines.dagster.failures import read_outcome, read_planned_assets, to_tag
-from state_pipelines.dagster.flink_asset import SKIPPED_TAG, documented
+from state_pipelines.dagster.flink_asset import SKIPPED_TAG, flink_sensor
 from state_pipelines.dagster.job_settings import Beginning, find_stranger
 from state_pipelines.dagster.jobs import APPLY_RETENTION, AUDIT, CONVERT, MIGRATE, PLAN_RETENTION, RESCALE, SQL_REPORT
 from state_pipelines.dagster.migration_runs import PARTITION_TAG, MigrationRuns
@@ -90,10 +90,14 @@ def _plan_migration(job: FlinkJob, request: Request) -> Plan:
         )
     if job.new_query is None:
         names = (snapshots.COMPATIBILITY_REPORT, savepoints.MIGRATED_SAVEPOINT)
-        return MIGRATE, {"ops": {job.op(name): {"config": dict(request.options)} for name in names}}
+        return MIGRATE, _configure(job, dict.fromkeys(names, request.options))
     match = {"match": request.options["match"]} if "match" in request.options else {}
-    configs = {SQL_REPORT: match, savepoints.MIGRATED_SAVEPOINT: dict(request.options)}
-    return MIGRATE, {"ops": {job.op(name): {"config": config} for name, config in configs.items()}}
+    return MIGRATE, _configure(job, {SQL_REPORT: match, savepoints.MIGRATED_SAVEPOINT: request.options})
+
+
+def _configure(job: FlinkJob, configs: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the configuration of a run of assets by those of the assets."""
+    return {"ops": {job.op(name): {"config": dict(config)} for name, config in configs.items()}}
 
 
 _REVISION_FIELDS = ("to", "from_revision")
@@ -105,23 +109,22 @@ def _plan_rescaling(job: FlinkJob, request: Request) -> Plan:
     config = {"request": request.to_yaml(without=("files",))}
     if "files" in request.options:
         config["files"] = request.options["files"]
-    return RESCALE, {"ops": {job.op(savepoints.RESCALED_SAVEPOINT): {"config": config}}}
+    return RESCALE, _configure(job, {savepoints.RESCALED_SAVEPOINT: config})
 
 
 def _plan_conversion(job: FlinkJob, request: Request) -> Plan:
-    return CONVERT, {"ops": {job.op(savepoints.CONVERTED_SAVEPOINT): {"config": dict(request.options)}}}
+    return CONVERT, _configure(job, {savepoints.CONVERTED_SAVEPOINT: request.options})
 
 
 def _plan_copy(job: FlinkJob, request: Request) -> Plan:
-    config = {"format": Format.KEEP.value, **request.options}
-    return CONVERT, {"ops": {job.op(savepoints.CONVERTED_SAVEPOINT): {"config": config}}}
+    return CONVERT, _configure(job, {savepoints.CONVERTED_SAVEPOINT: {"format": Format.KEEP.value, **request.options}})
 
 
 def _plan_audit(job: FlinkJob, request: Request) -> Plan:
     depth, choices = request.options.get("depth", Depth.SAMPLE), (Depth.SAMPLE, Depth.WHOLE)
     if depth not in choices:
         raise UsageError(f"depth is {depth!r}", hint=f"Choose from {', '.join(choices)}")
-    return AUDIT, {"ops": {job.op(snapshots.RESTORE_AUDIT): {"config": {"whole": depth == Depth.WHOLE}}}}
+    return AUDIT, _configure(job, {snapshots.RESTORE_AUDIT: {"whole": depth == Depth.WHOLE}})
 
 
 def _plan_retention(job: FlinkJob, request: Request) -> Plan:
@@ -129,8 +132,7 @@ def _plan_retention(job: FlinkJob, request: Request) -> Plan:
         raise UsageError("a request cannot set the policy", hint="Change the field retention in the YAML of the job")
     if "apply" not in request.options:
         return PLAN_RETENTION, {}
-    config = {"fingerprint": request.options["apply"]}
-    return APPLY_RETENTION, {"ops": {job.op(retention.APPLICATION_NAME): {"config": config}}}
+    return APPLY_RETENTION, _configure(job, {retention.APPLICATION_NAME: {"fingerprint": request.options["apply"]}})
 
 
 def _plan_pin(job: FlinkJob, request: Request) -> Plan:
@@ -192,7 +194,6 @@ _REPEATED_FOR = 86_400
 """Seconds for which a message is sent again that the webhook did not accept."""
 
 _SHOWN = 3
-_DESCRIPTION = "Reports failed runs of the job in its log and, if the job has a `webhook`, as JSON to its URL."
 
 
 def build_failed_runs(job: FlinkJob, *, jobs: Collection[str], assets: Collection[dg.AssetKey]) -> dg.SensorDefinition:
@@ -207,13 +208,9 @@ def build_failed_runs(job: FlinkJob, *, jobs: Collection[str], assets: Collectio
         assets: keys of its assets.
     """
 
-    @dg.sensor(
-        name=job.prefix(FAILED_RUNS),
-        minimum_interval_seconds=job.interval(FAILED_RUNS, FAILED_RUNS_INTERVAL if job.webhook else LOG_INTERVAL),
-        default_status=job.sensor_status,
-        description=_DESCRIPTION,
-    )
+    @flink_sensor(job, FAILED_RUNS, interval=FAILED_RUNS_INTERVAL if job.webhook else LOG_INTERVAL)
     def failed_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        """Reports failed runs of the job in its log and, if the job has a `webhook`, as JSON to its URL."""
         stored: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
         reports = _Reports(job, context, frozenset(jobs), frozenset(assets), dict(stored.get("undelivered", {})))
         # `record_id`: the cursor of Dagster's own sensors of failures, as which this one began.
@@ -412,14 +409,7 @@ _NEW_SNAPSHOTS_SHOWN = 10
 def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
     """Build the sensor `new_snapshots` of a job."""
 
-    @documented(
-        job,
-        dg.sensor,
-        name=job.prefix(NEW_SNAPSHOTS),
-        job_name=job.prefix(MIGRATE),
-        minimum_interval_seconds=job.interval(NEW_SNAPSHOTS, NEW_SNAPSHOTS_INTERVAL),
-        default_status=job.sensor_status,
-    )
+    @flink_sensor(job, NEW_SNAPSHOTS, interval=NEW_SNAPSHOTS_INTERVAL, runs=MIGRATE)
     def new_snapshots(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Adds a partition for each new snapshot, and requests one run for each with pending revisions or a new query.
 
@@ -710,14 +700,9 @@ def build_requests(job: FlinkJob, jobs: Sequence[AnyJob]) -> dg.SensorDefinition
         raise UsageError("the job has no directory for requests", hint="Set the field requests in the YAML of the job")
     directory = job.requests
 
-    @documented(
-        job,
-        _decorate,
-        name=job.prefix(REQUESTS),
-        jobs=[each for each in jobs if each.name in {job.prefix(name) for name in JOBS}],
-        minimum_interval_seconds=job.interval(REQUESTS, REQUESTS_INTERVAL),
-        default_status=job.sensor_status,
-    )
+    requested = [each for each in jobs if each.name in {job.prefix(name) for name in JOBS}]
+
+    @flink_sensor(job, REQUESTS, interval=REQUESTS_INTERVAL, decorator=_decorate, jobs=requested)
     def requests(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Runs each request file once, and writes its result beside it."""
         if conflict := find_name_conflict(share_instance(context), job):

@@ -7,8 +7,8 @@ They belong to Flink jobs with the field `new_query`; the query that runs is the
 
 import hashlib
 from collections.abc import Iterator
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
 
 import dagster as dg
 from pydantic import Field
@@ -16,18 +16,18 @@ from pydantic import Field
 from state_pipelines.dagster.assets import savepoints
 from state_pipelines.dagster.assets.savepoints import (
     SCRATCH,
-    NameTarget,
+    SavepointMaker,
+    SavepointRun,
     WrittenSavepoint,
-    materialize_savepoint,
-    name_results,
+    describe_savepoint,
+    show_proof,
 )
-from state_pipelines.dagster.flink_asset import AssetStep, documented, flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, flink_asset, flink_sensor
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.jobs import CHECK_QUERY
 from state_pipelines.dagster.jobs import SQL_REPORT as NAME
-from state_pipelines.dagster.metadata_values import ExpectationsResource, describe_numbers, list_texts, round_seconds
+from state_pipelines.dagster.metadata_values import list_texts
 from state_pipelines.dagster.partitions import FLINK_JOB, open_partition
-from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.translation import METADATA, NEW_SNAPSHOT
 from state_pipelines.dagster.triggers import share_instance
 from state_pipelines.errors import StateError, UsageError
@@ -43,7 +43,6 @@ from state_pipelines.operations.proofs import (
     STATES_AGREE,
 )
 from state_pipelines.operations.sql_check import check, describe_verdict, list_remarks
-from state_pipelines.snapshot import Snapshot
 from state_pipelines.sql.verdict import Verdict
 from state_pipelines.storage import resolve
 from state_pipelines.storage.files import find_entry, open_file, read_file
@@ -186,66 +185,62 @@ def build_sql_compatibility_report(job: FlinkJob) -> dg.AssetsDefinition:
     return sql_compatibility_report
 
 
-def build_savepoint_of_query(job: FlinkJob) -> dg.AssetsDefinition:
-    """Build the asset `migrated_savepoint` of a job with a new query."""
+class SavepointOfQuery(SavepointMaker[QueryRunConfig]):
+    """A savepoint for the new query, with the compiled plan to start it from.
 
-    @flink_asset(
-        job,
-        savepoints.MIGRATED_SAVEPOINT,
-        step=AssetStep.CHANGE,
-        kinds={"flink", "spark", "sql"},
-        deps=[NAME],
-        checks={name: DESCRIPTIONS[name] for name in _PROOF},
-        writes=True,
-        # Without changes of the state, there is nothing to write.
-        output_required=False,
-        code_version=_find_version(job),
-    )
-    def savepoint_of_query(
-        context: dg.AssetExecutionContext,
-        config: QueryRunConfig,
-        spark: SparkResource,
-        expectations: ExpectationsResource,
-    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-        """A savepoint for the new query, with the compiled plan to start it from.
-
-        Changed states are rewritten, all others copied as bytes. If the proof fails, nothing is published. For a
-        snapshot that the new query takes as it is, the step succeeds without a result.
-        """
-        snapshot = open_partition(context, job)
-        write = partial(write_for_query, job, snapshot, config, spark, name_results(context, job))
-        yield from materialize_savepoint(context, job, savepoints.MIGRATED_SAVEPOINT, expectations, write)
-
-    return savepoint_of_query
-
-
-def write_for_query(
-    job: FlinkJob, snapshot: Snapshot, config: QueryRunConfig, spark: SparkResource, name_target: NameTarget
-) -> WrittenSavepoint | None:
-    """Write the savepoint for the new query of a job; None where the snapshot fits it as it is.
-
-    Raises:
-        IncompatibleError: a state cannot be migrated.
-        ProofError: the proof failed, and there is no new savepoint.
+    Changed states are rewritten, all others copied as bytes. If the proof fails, nothing is published. For a
+    snapshot that the new query takes as it is, the step succeeds without a result.
     """
-    # Importing Spark takes seconds.
-    from state_pipelines.spark.sql_migration import migrate_query
 
-    result = migrate_query(
-        *find_queries(job),
-        snapshot,
-        name_target("query"),
-        jars=job.jars,
-        match=config.match,
-        backfill=config.backfill,
-        spark=lambda: spark.session,
-        scratch=config.scratch or None,
-    )
-    if result.path is None:
-        return None
-    notes = [*result.notes, *_list_starts(result)]
-    metadata = {**_describe(job, result), "notes": list_texts(notes)}
-    return WrittenSavepoint(result.path, metadata, result.snapshot.fingerprint, notes, result.proof)
+    name = savepoints.MIGRATED_SAVEPOINT
+    config = QueryRunConfig
+    kinds: ClassVar = {"flink", "spark", "sql"}
+    deps = (NAME,)
+    checks: ClassVar = {name: DESCRIPTIONS[name] for name in _PROOF}
+    is_always_written = False
+
+    def applies(self, job: FlinkJob) -> bool:
+        """Return whether the job has a new query."""
+        return job.new_query is not None
+
+    def find_version(self, job: FlinkJob) -> str:
+        """Return the digest of both queries; of unreadable ones a word, since the run says why."""
+        return _find_version(job)
+
+    def write(self, run: SavepointRun[QueryRunConfig]) -> WrittenSavepoint | None:
+        """Write the savepoint for the new query of a job; None where the snapshot fits it as it is.
+
+        Raises:
+            IncompatibleError: a state cannot be migrated.
+            ProofError: the proof failed, and there is no new savepoint.
+        """
+        # Importing Spark takes seconds.
+        from state_pipelines.spark.sql_migration import PLAN_FILE, REVISION_FILE, migrate_query
+
+        job, config = run.job, run.config
+        result = migrate_query(
+            *find_queries(job),
+            run.snapshot,
+            run.name_target("query"),
+            jars=job.jars,
+            match=config.match,
+            backfill=config.backfill,
+            spark=lambda: run.spark.session,
+            scratch=config.scratch or None,
+        )
+        if result.path is None:
+            return None
+        directory = result.path.rstrip("/")
+        details = {
+            "plan": dg.MetadataValue.path(f"{directory}/{PLAN_FILE}"),
+            "revision": dg.MetadataValue.path(f"{directory}/{REVISION_FILE}"),
+            "verdict": str(result.comparison.verdict),
+            "exact": result.comparison.exact,
+            QUERIES: identify_queries(job),
+            "proof": show_proof(result.proof),
+        }
+        written, starts = result.snapshot, list(_list_starts(result))
+        return describe_savepoint(result, written, details, bytes=written.file_size, rows=result.rows, notes=starts)
 
 
 def _list_starts(result: "SqlMigration") -> Iterator[str]:
@@ -257,37 +252,10 @@ def _list_starts(result: "SqlMigration") -> Iterator[str]:
                     yield f"{state.name}, {column.meaning}: {column.verdict} ({column.reason})"
 
 
-def _describe(job: FlinkJob, result: "SqlMigration") -> dict[str, Any]:
-    from state_pipelines.spark.sql_migration import PLAN_FILE, REVISION_FILE
-
-    assert result.path is not None
-    directory = result.path.rstrip("/")
-    return {
-        "path": dg.MetadataValue.path(result.path),
-        "plan": dg.MetadataValue.path(f"{directory}/{PLAN_FILE}"),
-        "revision": dg.MetadataValue.path(f"{directory}/{REVISION_FILE}"),
-        "verdict": str(result.comparison.verdict),
-        "exact": result.comparison.exact,
-        QUERIES: identify_queries(job),
-        "proof": dg.MetadataValue.md(result.proof.to_markdown() if result.proof else ""),
-        "bytes": result.snapshot.file_size,
-        "seconds": round_seconds(result.seconds),
-        **describe_numbers(result.proof),
-        "dagster/row_count": result.rows,
-    }
-
-
 def build_new_query(job: FlinkJob) -> dg.SensorDefinition:
     """Build the sensor `new_query` of a job with a new query."""
 
-    @documented(
-        job,
-        dg.sensor,
-        name=job.prefix(NEW_QUERY),
-        job_name=job.prefix(CHECK_QUERY),
-        minimum_interval_seconds=job.interval(NEW_QUERY, INTERVAL),
-        default_status=job.sensor_status,
-    )
+    @flink_sensor(job, NEW_QUERY, interval=INTERVAL, runs=CHECK_QUERY)
     def new_query(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Requests a report on the newest snapshot when one of the two queries changes; the cursor is a digest."""
         try:

@@ -22,7 +22,7 @@ import dagster as dg
 
 from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.dagster.assets import retention, savepoints, state_tables
-from state_pipelines.dagster.flink_asset import documented
+from state_pipelines.dagster.flink_asset import flink_schedule, flink_sensor
 from state_pipelines.dagster.job_settings import PlanApplication
 from state_pipelines.dagster.jobs import APPLY_RETENTION, AUDIT, PLAN_RETENTION, TAKE_CHECKPOINT
 from state_pipelines.dagster.partitions import find_name_conflict
@@ -167,14 +167,7 @@ NEWEST = 3
 def build_daily_audit(job: FlinkJob) -> dg.ScheduleDefinition:
     """Build the schedule `daily_audit` of a job."""
 
-    @documented(
-        job,
-        dg.schedule,
-        name=job.prefix(DAILY_AUDIT),
-        job_name=job.prefix(AUDIT),
-        cron_schedule="0 4 * * *",
-        execution_timezone="UTC",
-    )
+    @flink_schedule(job, DAILY_AUDIT, runs=AUDIT, cron="0 4 * * *")
     def daily_audit(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
         """Requests an audit of the newest snapshots every day, because files can go missing at any time."""
         partitions = context.instance.get_dynamic_partitions(str(job.partitions.name))
@@ -222,15 +215,7 @@ def build_periodic_checkpoint(job: FlinkJob, cron: str) -> dg.ScheduleDefinition
         cron: cron expression of the interval.
     """
 
-    @documented(
-        job,
-        dg.schedule,
-        name=job.prefix(PERIODIC_CHECKPOINT),
-        job_name=job.prefix(TAKE_CHECKPOINT),
-        cron_schedule=cron,
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus(job.sensors.upper()),
-    )
+    @flink_schedule(job, PERIODIC_CHECKPOINT, runs=TAKE_CHECKPOINT, cron=cron, is_running=True)
     def periodic_checkpoint(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         """Requests a run of the stream, unless one is pending or the pause after the last checkpoint is not over."""
         obstacle = find_obstacle(context.instance, job)
@@ -255,14 +240,7 @@ def build_new_input(job: FlinkJob, pattern: str) -> dg.SensorDefinition:
         pattern: directory, or pattern of files in one.
     """
 
-    @documented(
-        job,
-        dg.sensor,
-        name=job.prefix(NEW_INPUT),
-        job_name=job.prefix(TAKE_CHECKPOINT),
-        minimum_interval_seconds=job.interval(NEW_INPUT, NEW_INPUT_INTERVAL),
-        default_status=job.sensor_status,
-    )
+    @flink_sensor(job, NEW_INPUT, interval=NEW_INPUT_INTERVAL, runs=TAKE_CHECKPOINT)
     def new_input(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Requests a run of the stream when files of its input are new or have changed; the cursor is their digest."""
         count, digest = _digest_files(pattern)
@@ -299,15 +277,9 @@ AGREED_PLANS_INTERVAL = 60
 
 def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
     """The sensor `agreed_plans` of a job with `apply: scheduled`."""
+    running = dg.DefaultSensorStatus.RUNNING
 
-    @documented(
-        job,
-        dg.sensor,
-        name=job.prefix(AGREED_PLANS),
-        job_name=job.prefix(APPLY_RETENTION),
-        minimum_interval_seconds=job.interval(AGREED_PLANS, AGREED_PLANS_INTERVAL),
-        default_status=dg.DefaultSensorStatus.RUNNING,
-    )
+    @flink_sensor(job, AGREED_PLANS, interval=AGREED_PLANS_INTERVAL, runs=APPLY_RETENTION, status=running)
     def agreed_plans(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         """Requests the application of the newest plan, once, when the grace period is over.
 

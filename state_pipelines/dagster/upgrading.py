@@ -9,7 +9,7 @@ A plan that waits or is refused, and the end of each upgrade and rehearsal, are 
 
 # Without the import of `annotations`: Dagster reads those of the decorated functions.
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,8 @@ import yaml
 from state_pipelines.dagster.flink_asset import (
     bind_op,
     checked_op,
-    documented,
+    flink_schedule,
+    flink_sensor,
     make_config,
     make_graph_job,
     make_op_job,
@@ -175,38 +176,33 @@ def plan_job_upgrade(
     yield dg.Output(record.id)
 
 
-@checked_op()
-def stop_job(
-    context: dg.OpExecutionContext, flink_job: dg.ResourceParam[FlinkJob], spark: SparkResource, upgrade: str
-) -> str:
-    """Take the savepoint of the running job, and stop it."""
-    return _take(context, flink_job, upgrade, Step.STOP, spark)
+def _build_step(name: str, step: Step, description: str, *, uses_spark: bool = False) -> dg.OpDefinition:
+    """Build the op of a step of an upgrade."""
+    take: Callable[..., str]
+    if uses_spark:
+
+        def take(
+            context: dg.OpExecutionContext, flink_job: dg.ResourceParam[FlinkJob], spark: SparkResource, upgrade: str
+        ) -> str:
+            return _take(context, flink_job, upgrade, step, spark)
+    else:
+
+        def take(context: dg.OpExecutionContext, flink_job: dg.ResourceParam[FlinkJob], upgrade: str) -> str:
+            return _take(context, flink_job, upgrade, step)
+
+    return checked_op(name=name, description=description)(take)
 
 
-@checked_op()
-def check_savepoint(context: dg.OpExecutionContext, flink_job: dg.ResourceParam[FlinkJob], upgrade: str) -> str:
-    """Check the savepoint against the new program."""
-    return _take(context, flink_job, upgrade, Step.CHECK)
-
-
-@checked_op()
-def change_savepoint(
-    context: dg.OpExecutionContext, flink_job: dg.ResourceParam[FlinkJob], spark: SparkResource, upgrade: str
-) -> str:
-    """Migrate, rescale or convert the savepoint where that is needed, and prove the result."""
-    return _take(context, flink_job, upgrade, Step.CHANGE, spark)
-
-
-@checked_op()
-def start_program(context: dg.OpExecutionContext, flink_job: dg.ResourceParam[FlinkJob], upgrade: str) -> str:
-    """Start the new program from the result."""
-    return _take(context, flink_job, upgrade, Step.START)
-
-
-@checked_op()
-def watch_program(context: dg.OpExecutionContext, flink_job: dg.ResourceParam[FlinkJob], upgrade: str) -> str:
-    """Watch the new program until its checkpoints are completed."""
-    return _take(context, flink_job, upgrade, Step.WATCH)
+stop_job = _build_step("stop_job", Step.STOP, "Take the savepoint of the running job, and stop it.", uses_spark=True)
+check_savepoint = _build_step("check_savepoint", Step.CHECK, "Check the savepoint against the new program.")
+change_savepoint = _build_step(
+    "change_savepoint",
+    Step.CHANGE,
+    "Migrate, rescale or convert the savepoint where that is needed, and prove the result.",
+    uses_spark=True,
+)
+start_program = _build_step("start_program", Step.START, "Start the new program from the result.")
+watch_program = _build_step("watch_program", Step.WATCH, "Watch the new program until its checkpoints are completed.")
 
 
 @checked_op(out=dg.Out(str, description="Id of the upgrade."))
@@ -452,14 +448,7 @@ def build_upgrade_jobs(job: FlinkJob) -> Iterator[dg.JobDefinition]:
 def build_new_program(job: FlinkJob) -> dg.SensorDefinition:
     """Build the sensor `new_program` of a Flink job that describes an upgrade; it is stopped by default."""
 
-    @documented(
-        job,
-        dg.sensor,
-        name=job.prefix(NEW_PROGRAM),
-        job_name=job.prefix(UPGRADE),
-        minimum_interval_seconds=job.interval(NEW_PROGRAM, INTERVAL),
-        default_status=dg.DefaultSensorStatus.STOPPED,
-    )
+    @flink_sensor(job, NEW_PROGRAM, interval=INTERVAL, runs=UPGRADE, status=dg.DefaultSensorStatus.STOPPED)
     def new_program(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Requests an upgrade when the new program, its settings or revisions change."""
         # A digest, and the number of programs that were requested: an earlier one that returns is another.
@@ -479,14 +468,7 @@ def build_new_program(job: FlinkJob) -> dg.SensorDefinition:
 def build_nightly_rehearsal(job: FlinkJob) -> dg.ScheduleDefinition:
     """Build the schedule `nightly_rehearsal` of a Flink job that describes an upgrade; it is stopped by default."""
 
-    @documented(
-        job,
-        dg.schedule,
-        name=job.prefix(NIGHTLY),
-        job_name=job.prefix(REHEARSE),
-        cron_schedule="0 2 * * *",
-        execution_timezone="UTC",
-    )
+    @flink_schedule(job, NIGHTLY, runs=REHEARSE, cron="0 2 * * *")
     def nightly_rehearsal(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
         """Requests a rehearsal every night, so that an upgrade is known to work before somebody wants it."""
         return dg.RunRequest(run_key=f"{context.scheduled_execution_time:%Y-%m-%d}")

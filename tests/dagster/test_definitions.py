@@ -13,7 +13,7 @@ from dagster._core.instance.config import PoolGranularity
 
 from assets.definitions import defs
 from state_pipelines.dagster import SparkResource
-from state_pipelines.dagster.assets.savepoints import list_checks
+from state_pipelines.dagster.assets.savepoints import MigratedSavepoint
 from state_pipelines.dagster.flink_asset import SPARK_POOL
 from state_pipelines.dagster.job import Thresholds
 from tests.dagster.conftest import ROOT, build, find_asset, list_executable
@@ -75,18 +75,18 @@ def test_a_session_that_was_there_stays(spark: SparkSession) -> None:
 
 def test_the_proof_blocks_what_comes_after(deployment: Deployment) -> None:
     specs = {spec.name: spec.blocking for spec in find_asset(deployment.job, "migrated_savepoint").check_specs}
-    assert specs == dict.fromkeys(list_checks(deployment.job), True)
+    assert specs == dict.fromkeys(MigratedSavepoint().list_checks(deployment.job), True)
 
 
 def test_expectations_are_a_check_where_a_revision_has_some(deployment: Deployment, tmp_path: Path) -> None:
-    assert "own_expectations" not in list_checks(deployment.job)
+    assert "own_expectations" not in MigratedSavepoint().list_checks(deployment.job)
     text = (
         "revision: '1'\noperator: orders\nstate: order\nupgrade: [{rename: {note: remark}}]\n"
         "downgrade: [{rename: {remark: note}}]\n"
         "expect: [{type: expect_column_values_to_not_be_null, column: state_key}]\n"
     )
     (tmp_path / "0001.yaml").write_text(text, encoding="utf-8")
-    assert "own_expectations" in list_checks(deployment.change(migrations=str(tmp_path)).job)
+    assert "own_expectations" in MigratedSavepoint().list_checks(deployment.change(migrations=str(tmp_path)).job)
 
 
 def test_without_a_way_back_the_round_trip_is_no_check(deployment: Deployment, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_without_a_way_back_the_round_trip_is_no_check(deployment: Deployment, t
         "downgrade: {impossible: the notes are gone}\n"
     )
     (tmp_path / "0001.yaml").write_text(text, encoding="utf-8")
-    assert "round_trip" not in list_checks(deployment.change(migrations=str(tmp_path)).job)
+    assert "round_trip" not in MigratedSavepoint().list_checks(deployment.change(migrations=str(tmp_path)).job)
 
 
 @pytest.mark.essential

@@ -11,7 +11,7 @@ import pytest
 
 from state_pipelines.dagster import FlinkJob, build_flink_job
 from state_pipelines.dagster.failures import reporting_failures, to_failure, using_storage_of
-from state_pipelines.dagster.flink_asset import AssetStep, bind_op, checked_op, documented, flink_asset
+from state_pipelines.dagster.flink_asset import AssetStep, bind_op, checked_op, flink_asset, flink_sensor
 from state_pipelines.errors import FormatError, StorageError, Where
 from state_pipelines.storage.resolution import VARIABLE, find_storage_options
 from tests.dagster.failing_jobs import execute_failing
@@ -122,7 +122,7 @@ def test_two_jobs_with_one_root_have_their_own_options_in_assets_ops_and_sensors
         with dg.build_op_context() as context:
             bind_op(job, look_at_storage)(context)
 
-        @documented(job, dg.sensor, name="watch")
+        @flink_sensor(job, "watch", interval=30)
         def watch(context: dg.SensorEvaluationContext) -> dg.SkipReason:
             """Watch."""
             look("sensor", job)

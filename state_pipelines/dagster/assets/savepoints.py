@@ -1,18 +1,20 @@
-"""Assets that write a snapshot: migrated, converted, rescaled, bootstrapped, and those of a stream that runs here.
+"""Assets that write a snapshot, and their maker: migrated, converted, rescaled, bootstrapped, and those of a stream.
 
 `migrated_savepoint` follows the pending revisions, `rescaled_savepoint` has another parallelism, other key groups or
 operators, `converted_savepoint` another format, and `bootstrapped_savepoint` new states out of tables, from which a
 Flink job starts.
 
-Savepoints that runs write: materialised with the results of their proof, or not at all, and with their columns. Dagster
-knows the columns of a new savepoint with their types and the columns of the old snapshot that they come from.
+Each is a `SavepointMaker`, which says what is written, and what differs from the others; the asset and the op are
+built from it. A savepoint is materialised with the results of its proof, or not at all. Dagster knows the columns of a
+migrated savepoint with their types and the columns of the old snapshot that they come from.
 """
+
+# Without the import of `annotations`: Dagster compares the annotations of functions themselves, not their text.
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import dagster as dg
 import yaml
@@ -21,12 +23,20 @@ from pydantic import Field, model_validator
 from state_pipelines.checkpoints.coordinator import FailureReason
 from state_pipelines.dagster.assets import snapshots, state_tables
 from state_pipelines.dagster.assets.snapshots import MigrationConfig
-from state_pipelines.dagster.flink_asset import AssetStep, FileModeName, flink_asset, list_changed, make_config
+from state_pipelines.dagster.flink_asset import (
+    NO_METADATA,
+    AssetStep,
+    FileModeName,
+    flink_asset,
+    list_changed,
+    make_config,
+)
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.job_settings import StreamSettings, load_function
 from state_pipelines.dagster.metadata_values import (
     ExpectationsResource,
     describe_numbers,
+    expect_none,
     list_texts,
     make_table,
     round_seconds,
@@ -75,12 +85,50 @@ if TYPE_CHECKING:
     from state_pipelines.operations.balance import Balance
     from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult
     from state_pipelines.operations.convert import ConversionResult
-    from state_pipelines.operations.migration import Direction, Migration
     from state_pipelines.operations.rescale import RescaleResult
     from state_pipelines.spark import KeyedProcessResult, MigrationResult
+    from state_pipelines.spark.sql_migration import SqlMigration
 
-NameTarget = Callable[[str], str]
-"""Returns the directory of a new savepoint, by its purpose, such as the name of a revision."""
+_Config = TypeVar("_Config", bound=dg.Config)
+
+
+@dataclass(frozen=True)
+class SavepointRun(Generic[_Config]):
+    """What a run that writes a savepoint is given.
+
+    Attributes:
+        job: the Flink job.
+        config: of the run.
+        spark: runs the tasks.
+        id: of the run.
+        source: the snapshot that is read; None for a savepoint that is not derived from one.
+        key: partition key of the snapshot that is read.
+        suffix: of the names of results, for an op that a run has twice.
+    """
+
+    job: FlinkJob
+    config: _Config
+    spark: SparkResource
+    id: str
+    source: Snapshot | None = None
+    key: str = "savepoint"
+    suffix: str = ""
+
+    def name_target(self, purpose: str) -> str:
+        """Return the directory of the new savepoint, below the results of the job.
+
+        Each run has its own, because a snapshot is never overwritten.
+
+        Args:
+            purpose: such as the name of a revision.
+        """
+        return self.job.storage.name_result(self.key, f"{purpose}{self.suffix}", self.id)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The snapshot that is read."""
+        assert self.source is not None
+        return self.source
 
 
 @dataclass(frozen=True)
@@ -102,66 +150,160 @@ class WrittenSavepoint:
     proof: ProofReport | None
 
 
-def materialize_savepoint(
-    context: dg.AssetExecutionContext,
-    job: FlinkJob,
-    asset: str,
-    expectations: ExpectationsResource,
-    write: Callable[[], WrittenSavepoint | None],
-) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-    """Write a savepoint; yield its materialisation and the results of its checks.
-
-    When the proof fails, nothing is materialised: only the checks are yielded, then the error is raised again.
+def describe_savepoint(
+    result: "BootstrapResult | ConversionResult | MigrationResult | RescaleResult | SqlMigration",
+    snapshot: Snapshot,
+    details: Mapping[str, Any],
+    *,
+    bytes: int,
+    rows: int,
+    notes: Sequence[str] = (),
+) -> WrittenSavepoint:
+    """Describe a savepoint that was written, with the metadata that all of them have.
 
     Args:
-        context: of the run.
-        job: the Flink job.
-        asset: name of the asset, without the job.
-        expectations: judges the proof.
-        write: writes and proves the savepoint; None if there is nothing to write.
-
-    Raises:
-        ProofError: the proof failed, and there is no new savepoint.
+        result: of the operation.
+        snapshot: the new savepoint, opened.
+        details: metadata that only this operation has.
+        bytes: size of what was written.
+        rows: number of entries that were written.
+        notes: beside those of the result.
     """
-    key = job.key(asset)
-    title = context.partition_key if context.has_partition_key else context.run.run_id[:8]
-
-    def judge(proof: ProofReport) -> Iterator[dg.AssetCheckResult]:
-        return expectations.judge(proof, key, data_docs=job.data_docs, title=title)
-
-    try:
-        savepoint = write()
-    except ProofError as error:
-        if isinstance(error.report, ProofReport):
-            yield from judge(error.report)
-        raise
-    if savepoint is None:
-        context.log.info("There is nothing to change: nothing was written.")
-        return
-    for note in savepoint.notes:
-        context.log.warning(note)
-    yield dg.MaterializeResult(
-        asset_key=key,
-        metadata={**savepoint.metadata, **_locate(context, savepoint)},
-        data_version=dg.DataVersion(savepoint.fingerprint),
-    )
-    if savepoint.proof is not None:
-        yield from judge(savepoint.proof)
+    path = result.path or snapshot.path
+    all_notes = [*result.notes, *notes]
+    metadata = {
+        "path": dg.MetadataValue.path(path),
+        **details,
+        "notes": list_texts(all_notes),
+        "bytes": bytes,
+        "seconds": round_seconds(result.seconds),
+        **describe_numbers(result.proof),
+        "dagster/row_count": rows,
+    }
+    return WrittenSavepoint(path, metadata, snapshot.fingerprint, all_notes, result.proof)
 
 
-def name_results(context: dg.AssetExecutionContext, job: FlinkJob) -> NameTarget:
-    """Return a function that names the savepoint of a run, below the results of the job.
+def show_proof(proof: ProofReport | None) -> dg.MarkdownMetadataValue:
+    """Return a proof as metadata; an empty text where there is none."""
+    return dg.MetadataValue.md("" if proof is None else proof.to_markdown())
 
-    Each run has its own directory, because a snapshot is never overwritten.
+
+class SavepointMaker(Generic[_Config]):
+    """A way to write a savepoint, from which its asset and its op are built.
+
+    A subclass overrides `write`, and whatever differs from other savepoints; its docstring describes the asset.
+
+    Attributes:
+        name: of the asset, without the job.
+        config: class of the configuration of a run.
+        op_text: description of the op.
+        kinds: technologies, shown as icons.
+        deps: names of upstream assets of the same job.
+        step: tag for filters in the UI.
+        pool: name of the asset in whose pool it is; None for that of Spark.
+        is_derived: whether it is derived from the snapshot of a partition; otherwise the asset has no partitions.
+        is_always_written: whether each run writes a savepoint.
+        checks: descriptions of blocking checks by name; a run omits those that do not apply.
     """
-    key, run_id = context.partition_key, context.run.run_id
-    return lambda purpose: job.storage.name_result(key, purpose, run_id)
 
+    name: ClassVar[str]
+    config: ClassVar[type[dg.Config]]
+    op_text: ClassVar[str] = ""
+    kinds: ClassVar[set[str]] = {"flink", "spark"}
+    deps: ClassVar[Sequence[str]] = (FLINK_JOB,)
+    step: ClassVar[AssetStep] = AssetStep.CHANGE
+    pool: ClassVar[str | None] = None
+    is_derived: ClassVar[bool] = True
+    is_always_written: ClassVar[bool] = True
+    checks: ClassVar[Mapping[str, str]]
 
-def _locate(context: dg.AssetExecutionContext, savepoint: WrittenSavepoint) -> dict[str, Any]:
-    """Return where the savepoint is, and the snapshot that it is derived from."""
-    derived = {"derived from": context.partition_key} if context.has_partition_key else {}
-    return {"dagster/uri": savepoint.path, **derived}
+    def write(self, run: SavepointRun[_Config]) -> WrittenSavepoint | None:
+        """Write and prove the savepoint; None if there is nothing to write.
+
+        Raises:
+            ProofError: the proof failed, and there is no new savepoint.
+            UsageError: the configuration does not fit the snapshot or the job.
+        """
+        raise NotImplementedError
+
+    def applies(self, job: FlinkJob) -> bool:
+        """Return whether a job has the asset."""
+        return True
+
+    def list_checks(self, job: FlinkJob) -> Mapping[str, str]:
+        """Return the checks of a job's asset, by default `checks`."""
+        return self.checks
+
+    def find_version(self, job: FlinkJob) -> str | None:
+        """Return the version of whatever else determines the result, such as revisions."""
+        return None
+
+    def describe(self, job: FlinkJob) -> Mapping[str, object]:
+        """Return the metadata of the definition."""
+        return NO_METADATA
+
+    def build(self, job: FlinkJob) -> dg.AssetsDefinition:
+        """Build the asset of a job."""
+
+        def materialize(
+            context: dg.AssetExecutionContext,
+            config: self.config,  # type: ignore[name-defined]
+            spark: SparkResource,
+            expectations: ExpectationsResource,
+        ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+            run = SavepointRun(job, config, spark, context.run.run_id)
+            if self.is_derived:
+                run = replace(run, source=open_partition(context, job), key=context.partition_key)
+            yield from self._materialize(context, run, expectations)
+
+        materialize.__doc__ = type(self).__doc__
+        return flink_asset(
+            job,
+            self.name,
+            step=self.step,
+            kinds=self.kinds,
+            deps=self.deps,
+            checks=self.list_checks(job),
+            writes=True,
+            pool=self.pool,
+            partitioned=self.is_derived,
+            output_required=self.is_always_written,
+            code_version=self.find_version(job),
+            metadata=self.describe(job),
+        )(materialize)
+
+    def _materialize(
+        self, context: dg.AssetExecutionContext, run: SavepointRun[_Config], expectations: ExpectationsResource
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+        """Write a savepoint; yield its materialisation and the results of its checks.
+
+        When the proof fails, nothing is materialised: only the checks are yielded, then the error is raised again.
+        """
+        key = run.job.key(self.name)
+        title = context.partition_key if context.has_partition_key else run.id[:8]
+
+        def judge(proof: ProofReport) -> Iterator[dg.AssetCheckResult]:
+            return expectations.judge(proof, key, data_docs=run.job.data_docs, title=title)
+
+        try:
+            savepoint = self.write(run)
+        except ProofError as error:
+            if isinstance(error.report, ProofReport):
+                yield from judge(error.report)
+            raise
+        if savepoint is None:
+            context.log.info("There is nothing to change: nothing was written.")
+            return
+        for note in savepoint.notes:
+            context.log.warning(note)
+        derived = {"derived from": context.partition_key} if context.has_partition_key else {}
+        yield dg.MaterializeResult(
+            asset_key=key,
+            metadata={**savepoint.metadata, "dagster/uri": savepoint.path, **derived},
+            data_version=dg.DataVersion(savepoint.fingerprint),
+        )
+        if savepoint.proof is not None:
+            yield from judge(savepoint.proof)
 
 
 def describe_columns(job: FlinkJob, result: "MigrationResult") -> dict[str, object]:
@@ -192,9 +334,6 @@ def _trace(result: "MigrationResult") -> Iterator[tuple[str, list[str]]]:
         for state, flow in plan.changed.items():
             for new, old in trace_columns(flow, plan.context).items():
                 yield f"{operator}.{state}.{new}", sorted(f"{operator}.{'.'.join(each)}" for each in old)
-
-
-# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
 
 RESCALED_SAVEPOINT = "rescaled_savepoint"
@@ -255,75 +394,43 @@ class RescaleConfig(make_config(RescaleRequest)):  # type: ignore[misc]
         return request
 
 
-def build_rescaled_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
-    """Build the asset `rescaled_savepoint` of a job."""
+class RescaledSavepoint(SavepointMaker[RescaleConfig]):
+    """A savepoint with the same state for other subtasks, key groups or operators, published only if proven."""
 
-    @flink_asset(
-        job,
-        RESCALED_SAVEPOINT,
-        step=AssetStep.CHANGE,
-        kinds={"flink", "spark"},
-        deps=[FLINK_JOB],
-        checks=RESCALE_DESCRIPTIONS,
-        writes=True,
-    )
-    def rescaled_savepoint(
-        context: dg.AssetExecutionContext,
-        config: RescaleConfig,
-        spark: SparkResource,
-        expectations: ExpectationsResource,
-    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-        """A savepoint with the same state for other subtasks, key groups or operators, published only if proven."""
-        snapshot = open_partition(context, job)
-        write = partial(write_rescaled, job, snapshot, config, spark, name_results(context, job))
-        yield from materialize_savepoint(context, job, RESCALED_SAVEPOINT, expectations, write)
+    name = RESCALED_SAVEPOINT
+    config = RescaleConfig
+    checks = RESCALE_DESCRIPTIONS
+    op_text = "Change parallelism, max parallelism or operators. Returns the new savepoint."
 
-    return rescaled_savepoint
+    def write(self, run: SavepointRun[RescaleConfig]) -> WrittenSavepoint:
+        """Rescale a snapshot."""
+        from state_pipelines.spark.tasks import uses_other_machines
 
-
-def write_rescaled(
-    job: FlinkJob, snapshot: Snapshot, config: RescaleConfig, spark: SparkResource, name_target: NameTarget
-) -> WrittenSavepoint:
-    """Rescale a snapshot.
-
-    Raises:
-        ProofError: the proof failed, and there is no new savepoint.
-        UsageError: the request does not fit the snapshot.
-    """
-    from state_pipelines.spark.tasks import uses_other_machines
-
-    target = resolve(config.target or name_target("rescaled"))
-    plan = plan_rescale(snapshot, target, config.parse(), open_other=job.storage.open, files=FileMode(config.files))
-    is_shared = uses_other_machines(spark.session)
-    result = run_rescale(plan, spark.run_tasks, scratch=config.scratch or None, is_shared=is_shared)
-    fingerprint = open_snapshot(result.path).fingerprint
-    return WrittenSavepoint(result.path, _describe_rescaled(result), fingerprint, result.notes, result.proof)
-
-
-def _describe_rescaled(result: "RescaleResult") -> dict[str, Any]:
-    rows = [
-        (
-            tell_label(change),
-            tell_number(*change.parallelism),
-            tell_number(*change.max_parallelism),
-            change.keyed_text,
-            change.operator_state.value,
-            "; ".join(change.hashes),
-        )
-        for change in result.plan.changes
-    ]
-    return {
-        "path": dg.MetadataValue.path(result.path),
-        "operators": make_table(_RESCALED_COLUMNS, rows),
-        "dropped": list(result.plan.dropped),
-        "notes": list_texts(result.notes),
-        "files written": result.files_written,
-        "files taken over": result.files_taken,
-        "bytes": result.bytes,
-        "seconds": round_seconds(result.seconds),
-        **describe_numbers(result.proof),
-        "dagster/row_count": sum(row.after.records for row in result.states),
-    }
+        config = run.config
+        target = resolve(config.target or run.name_target("rescaled"))
+        files = FileMode(config.files)
+        plan = plan_rescale(run.snapshot, target, config.parse(), open_other=run.job.storage.open, files=files)
+        is_shared = uses_other_machines(run.spark.session)
+        result = run_rescale(plan, run.spark.run_tasks, scratch=config.scratch or None, is_shared=is_shared)
+        rows = [
+            (
+                tell_label(change),
+                tell_number(*change.parallelism),
+                tell_number(*change.max_parallelism),
+                change.keyed_text,
+                change.operator_state.value,
+                "; ".join(change.hashes),
+            )
+            for change in result.plan.changes
+        ]
+        details = {
+            "operators": make_table(_RESCALED_COLUMNS, rows),
+            "dropped": list(result.plan.dropped),
+            "files written": result.files_written,
+            "files taken over": result.files_taken,
+        }
+        records = sum(row.after.records for row in result.states)
+        return describe_savepoint(result, open_snapshot(result.path), details, bytes=result.bytes, rows=records)
 
 
 CONVERTED_SAVEPOINT = "converted_savepoint"
@@ -345,69 +452,39 @@ class ConversionConfig(make_config(ConversionRequest)):  # type: ignore[misc]
     target: str = Field(default="", description=TARGET)
 
 
-def build_converted_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
-    """Build the asset `converted_savepoint` of a job."""
+class ConvertedSavepoint(SavepointMaker[ConversionConfig]):
+    """A savepoint with the same state in another format, published only if it reads back equal."""
 
-    @flink_asset(
-        job,
-        CONVERTED_SAVEPOINT,
-        step=AssetStep.CHANGE,
-        kinds={"flink", "spark"},
-        deps=[FLINK_JOB],
-        checks=CHECKS,
-        writes=True,
-    )
-    def converted_savepoint(
-        context: dg.AssetExecutionContext,
-        config: ConversionConfig,
-        spark: SparkResource,
-        expectations: ExpectationsResource,
-    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-        """A savepoint with the same state in another format, published only if it reads back equal."""
-        snapshot = open_partition(context, job)
-        write = partial(write_converted, snapshot, config, spark, name_results(context, job))
-        yield from materialize_savepoint(context, job, CONVERTED_SAVEPOINT, expectations, write)
+    name = CONVERTED_SAVEPOINT
+    config = ConversionConfig
+    checks = CHECKS
+    op_text = "Convert to another format. Returns the new savepoint."
 
-    return converted_savepoint
+    def write(self, run: SavepointRun[ConversionConfig]) -> WrittenSavepoint:
+        """Convert a snapshot to another format."""
+        config = run.config
+        result = convert(
+            run.snapshot,
+            config.target or run.name_target(config.format),
+            config.format,
+            compress=config.compress,
+            in_flight=config.in_flight,
+            files=config.files,
+            run=run.spark.run_tasks,
+        )
+        return _describe_converted(result, {"format": config.format})
 
 
-def write_converted(
-    snapshot: Snapshot, config: ConversionConfig, spark: SparkResource, name_target: NameTarget
-) -> WrittenSavepoint:
-    """Convert a snapshot to another format.
-
-    Raises:
-        ProofError: the proof failed, and there is no new savepoint.
-        UsageError: the options do not fit the snapshot.
-    """
-    result = convert(
-        snapshot,
-        config.target or name_target(config.format),
-        config.format,
-        compress=config.compress,
-        in_flight=config.in_flight,
-        files=config.files,
-        run=spark.run_tasks,
-    )
-    metadata = describe_conversion(result, config.format)
-    return WrittenSavepoint(result.path, metadata, open_snapshot(result.path).fingerprint, result.notes, result.proof)
-
-
-def describe_conversion(result: "ConversionResult", format: str) -> dict[str, Any]:
-    """Return the numbers, states and notes of a conversion as metadata."""
+def _describe_converted(result: "ConversionResult", details: Mapping[str, str]) -> WrittenSavepoint:
     rows = [(operator, state, digest.records, digest.bytes) for operator, state, digest in result.states]
-    return {
-        "path": dg.MetadataValue.path(result.path),
-        "format": format,
+    numbers = {
         "states": make_table(_CONVERTED_COLUMNS, rows),
-        "notes": list_texts(result.notes),
         "subtasks": result.converted,
         "copied files": result.copied,
-        "bytes": result.bytes,
-        "seconds": round_seconds(result.seconds),
-        **describe_numbers(result.proof),
-        "dagster/row_count": sum(digest.records for *_, digest in result.states),
     }
+    records = sum(digest.records for *_, digest in result.states)
+    snapshot = open_snapshot(result.path)
+    return describe_savepoint(result, snapshot, {**details, **numbers}, bytes=result.bytes, rows=records)
 
 
 MIGRATED_SAVEPOINT = "migrated_savepoint"
@@ -422,123 +499,99 @@ class MigrationRunConfig(MigrationConfig):
 _PROOF = (ROW_COUNTS, KEY_SETS, KEY_HASHES, ROUND_TRIP, READ_BACK)
 
 
-def list_checks(job: FlinkJob) -> dict[str, str]:
-    """Return descriptions of the checks by name, as far as the revisions of the job need them.
+class MigratedSavepoint(SavepointMaker[MigrationRunConfig]):
+    """A savepoint after the pending revisions: changed states are rewritten, all others copied as bytes.
 
-    Revisions are read when the code location is loaded, so it must be reloaded after a new revision.
-
-    Raises:
-        MigrationError: a revision is invalid.
-        NotFoundError: the target revision does not exist.
+    If the proof fails, nothing is published, and the checks show why. For a snapshot without pending revisions the
+    step succeeds without a result.
     """
-    directory = job.revisions.load()
-    revisions = () if directory is None else directory.revisions
-    changes = [change for each in revisions for change in each.changes]
-    names = [*_PROOF, KEYS_UNITED, SOURCE_WHOLE, STATES_AGREE]
-    names += [OWN] if any(change.expectations for change in changes) else []
-    names += [SUITES] if job.expectations is not None else []
-    if all(change.impossible for change in changes):
-        names.remove(ROUND_TRIP)
-    return {name: PROOF_DESCRIPTIONS[name] for name in names}
 
-
-def build_migrated_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
-    """Build the asset `migrated_savepoint` of a job."""
-
-    @flink_asset(
-        job,
-        MIGRATED_SAVEPOINT,
-        step=AssetStep.CHANGE,
-        kinds={"flink", "spark", "greatexpectations"},
-        deps=[snapshots.COMPATIBILITY_REPORT],
-        checks=list_checks(job),
-        writes=True,
-        # Without pending revisions, there is nothing to write.
-        output_required=False,
-        code_version=job.revisions.version,
-        metadata=_refer_to_revisions(job),
+    name = MIGRATED_SAVEPOINT
+    config = MigrationRunConfig
+    kinds: ClassVar = {"flink", "spark", "greatexpectations"}
+    deps = (snapshots.COMPATIBILITY_REPORT,)
+    is_always_written = False
+    op_text = (
+        "Apply the pending revisions of the job. Returns the new savepoint, or the snapshot itself if none are pending."
     )
-    def migrated_savepoint(
-        context: dg.AssetExecutionContext,
-        config: MigrationRunConfig,
-        spark: SparkResource,
-        expectations: ExpectationsResource,
-    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-        """A savepoint after the pending revisions: changed states are rewritten, all others copied as bytes.
 
-        If the proof fails, nothing is published, and the checks show why. For a snapshot without pending revisions the
-        step succeeds without a result.
+    def applies(self, job: FlinkJob) -> bool:
+        """Return whether the job has revisions."""
+        return job.migrations is not None
+
+    def list_checks(self, job: FlinkJob) -> Mapping[str, str]:
+        """Return the checks that the revisions of the job need.
+
+        Revisions are read when the code location is loaded, so it must be reloaded after a new revision.
+
+        Raises:
+            MigrationError: a revision is invalid.
+            NotFoundError: the target revision does not exist.
         """
-        snapshot = open_partition(context, job)
-        write = partial(write_migrated, job, snapshot, config, spark, name_results(context, job))
-        yield from materialize_savepoint(context, job, MIGRATED_SAVEPOINT, expectations, write)
+        directory = job.revisions.load()
+        revisions = () if directory is None else directory.revisions
+        changes = [change for each in revisions for change in each.changes]
+        names = [*_PROOF, KEYS_UNITED, SOURCE_WHOLE, STATES_AGREE]
+        names += [OWN] if any(change.expectations for change in changes) else []
+        names += [SUITES] if job.expectations is not None else []
+        if all(change.impossible for change in changes):
+            names.remove(ROUND_TRIP)
+        return {name: PROOF_DESCRIPTIONS[name] for name in names}
 
-    return migrated_savepoint
+    def find_version(self, job: FlinkJob) -> str | None:
+        """Return the version of the revisions."""
+        return job.revisions.version
 
+    def describe(self, job: FlinkJob) -> Mapping[str, object]:
+        """Return code references to the revisions, if they are local files."""
+        directory = job.revisions.load()
+        if directory is None or not is_local(resolve(directory.path)):
+            return NO_METADATA
+        with warnings.catch_warnings():
+            # A beta feature of Dagster 1.13, to which the dependencies are pinned.
+            warnings.simplefilter("ignore", dg.BetaWarning)
+            references: list[dg.LocalFileCodeReference | dg.UrlCodeReference] = [
+                dg.LocalFileCodeReference(file_path=each.path, label=each.revision) for each in directory.revisions
+            ]
+            return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=references)}
 
-def write_migrated(
-    job: FlinkJob, snapshot: Snapshot, config: MigrationRunConfig, spark: SparkResource, name_target: NameTarget
-) -> WrittenSavepoint | None:
-    """Apply the pending revisions of a snapshot; None if there are none.
+    def write(self, run: SavepointRun[MigrationRunConfig]) -> WrittenSavepoint | None:
+        """Apply the pending revisions of a snapshot; None if there are none.
 
-    Raises:
-        ProofError: the proof failed, and there is no new savepoint.
-        MigrationError: the revision of the snapshot cannot be derived from its serializers.
-    """
-    chain = job.revisions.plan(snapshot, config.from_revision, config.to)
-    if not chain:
-        return None
-    # Importing Spark takes seconds.
-    from state_pipelines.spark import migrate
-    from state_pipelines.spark.expectations import find_project, load_suites
+        Raises:
+            ProofError: the proof failed, and there is no new savepoint.
+            MigrationError: the revision of the snapshot cannot be derived from its serializers.
+        """
+        job, config = run.job, run.config
+        chain = job.revisions.plan(run.snapshot, config.from_revision, config.to)
+        if not chain:
+            return None
+        # Importing Spark takes seconds.
+        from state_pipelines.spark import migrate
+        from state_pipelines.spark.expectations import find_project, load_suites
 
-    revision = job.revisions.name_target(config.to)
-    result = migrate(
-        snapshot,
-        chain,
-        name_target(revision),
-        suites=() if job.expectations is None else load_suites(job.expectations),
-        project=None if job.expectations is None else find_project(job.expectations, job.data_docs),
-        # The directory of revisions is configured, as the code of the deployment is.
-        allow_sql=True,
-        allow_python=True,
-        spark=spark.session,
-        scratch=config.scratch or None,
-    )
-    metadata = _describe_migrated(result, revision, chain) | describe_columns(job, result)
-    return WrittenSavepoint(result.path, metadata, result.snapshot.fingerprint, result.notes, result.proof)
-
-
-def _refer_to_revisions(job: FlinkJob) -> dict[str, object]:
-    """Return code references to the revisions, if they are local files."""
-    directory = job.revisions.load()
-    if directory is None or not is_local(resolve(directory.path)):
-        return {}
-    with warnings.catch_warnings():
-        # A beta feature of Dagster 1.13, to which the dependencies are pinned.
-        warnings.simplefilter("ignore", dg.BetaWarning)
-        references: list[dg.LocalFileCodeReference | dg.UrlCodeReference] = [
-            dg.LocalFileCodeReference(file_path=each.path, label=each.revision) for each in directory.revisions
-        ]
-        return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=references)}
-
-
-def _describe_migrated(
-    result: "MigrationResult", revision: str, chain: list[tuple["Migration", "Direction"]]
-) -> dict[str, Any]:
-    proof = result.proof
-    return {
-        "path": dg.MetadataValue.path(result.path),
-        "proof": dg.MetadataValue.md(proof.to_markdown() if proof else ""),
-        "revision": revision,
-        "applied": [f"{direction} {each.revision}" for each, direction in chain],
-        "notes": list_texts(result.notes),
-        "bytes": result.snapshot.file_size,
-        "seconds": round_seconds(result.seconds),
-        **describe_numbers(proof),
-        **({"data docs": dg.MetadataValue.url(proof.data_docs)} if proof and proof.data_docs else {}),
-        "dagster/row_count": result.rows,
-    }
+        revision = job.revisions.name_target(config.to)
+        result = migrate(
+            run.snapshot,
+            chain,
+            run.name_target(revision),
+            suites=() if job.expectations is None else load_suites(job.expectations),
+            project=None if job.expectations is None else find_project(job.expectations, job.data_docs),
+            # The directory of revisions is configured, as the code of the deployment is.
+            allow_sql=True,
+            allow_python=True,
+            spark=run.spark.session,
+            scratch=config.scratch or None,
+        )
+        proof = result.proof
+        details = {
+            "proof": show_proof(proof),
+            "revision": revision,
+            "applied": [f"{direction} {each.revision}" for each, direction in chain],
+            **({"data docs": dg.MetadataValue.url(proof.data_docs)} if proof and proof.data_docs else {}),
+            **describe_columns(job, result),
+        }
+        return describe_savepoint(result, result.snapshot, details, bytes=result.snapshot.file_size, rows=result.rows)
 
 
 BOOTSTRAPPED_SAVEPOINT = "bootstrapped_savepoint"
@@ -550,46 +603,36 @@ class BootstrapConfig(make_config(BootstrapRequest)):  # type: ignore[misc]
     """Format of the new savepoint, and the snapshot on top of which it is written."""
 
 
-def build_bootstrapped_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
-    """Build the asset `bootstrapped_savepoint` of a job with the field `bootstrap`."""
+class BootstrappedSavepoint(SavepointMaker[BootstrapConfig]):
+    """A first savepoint of the job: its states out of tables, published only if they read back equal."""
 
-    @flink_asset(
-        job,
-        BOOTSTRAPPED_SAVEPOINT,
-        step=AssetStep.CHANGE,
-        kinds={"flink", "spark"},
-        checks=BOOTSTRAP_DESCRIPTIONS,
-        writes=True,
-        partitioned=False,
-    )
-    def bootstrapped_savepoint(
-        context: dg.AssetExecutionContext,
-        config: BootstrapConfig,
-        spark: SparkResource,
-        expectations: ExpectationsResource,
-    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-        """A first savepoint of the job: its states out of tables, published only if they read back equal."""
-        write = partial(write_bootstrapped, job, config, spark, context.run.run_id)
-        yield from materialize_savepoint(context, job, BOOTSTRAPPED_SAVEPOINT, expectations, write)
+    name = BOOTSTRAPPED_SAVEPOINT
+    config = BootstrapConfig
+    checks = BOOTSTRAP_DESCRIPTIONS
+    deps = ()
+    is_derived = False
+    op_text = "Write a first savepoint with the states of the field `bootstrap` of the job. Returns it."
 
-    return bootstrapped_savepoint
+    def applies(self, job: FlinkJob) -> bool:
+        """Return whether the job has the field `bootstrap`."""
+        return job.bootstrap is not None
 
+    def write(self, run: SavepointRun[BootstrapConfig]) -> WrittenSavepoint:
+        """Write a savepoint with the states of the field `bootstrap`.
 
-def write_bootstrapped(job: FlinkJob, config: BootstrapConfig, spark: SparkResource, run_id: str) -> WrittenSavepoint:
-    """Write a savepoint with the states of the field `bootstrap`.
-
-    Raises:
-        ProofError: the proof failed, and there is no new savepoint.
-        UsageError: the job has no field `bootstrap`, or it does not fit.
-    """
-    if job.bootstrap is None:
-        raise UsageError(f"the job {job.name} has no new states", hint="Set the field bootstrap in the YAML of the job")
-    # Each run has its own directory, because a snapshot is never overwritten.
-    target = job.storage.name_result("savepoint", "bootstrapped", run_id)
-    result = _bootstrap(job, job.bootstrap, target, config, spark)
-    return WrittenSavepoint(
-        result.path, _describe_bootstrapped(result), result.snapshot.fingerprint, result.notes, result.proof
-    )
+        Raises:
+            ProofError: the proof failed, and there is no new savepoint.
+            UsageError: the job has no field `bootstrap`, or it does not fit.
+        """
+        job = run.job
+        if job.bootstrap is None:
+            hint = "Set the field bootstrap in the YAML of the job"
+            raise UsageError(f"the job {job.name} has no new states", hint=hint)
+        result = _bootstrap(job, job.bootstrap, run.name_target("bootstrapped"), run.config, run.spark)
+        rows = [(operator, state, entries) for (operator, state), entries in result.entries.items()]
+        details = {"proof": show_proof(result.proof), "states": make_table(_BOOTSTRAPPED_COLUMNS, rows)}
+        entries = sum(result.entries.values())
+        return describe_savepoint(result, result.snapshot, details, bytes=result.bytes, rows=entries)
 
 
 def _bootstrap(
@@ -636,23 +679,6 @@ def _load_operators(definition: str, spark: SparkResource) -> Sequence[NewOperat
             hint="Return [NewOperator(uid, [NewState(…)]), …]",
         )
     return operators
-
-
-def _describe_bootstrapped(result: "BootstrapResult") -> dict[str, Any]:
-    rows = [(operator, state, entries) for (operator, state), entries in result.entries.items()]
-    return {
-        "path": dg.MetadataValue.path(result.path),
-        "proof": dg.MetadataValue.md(result.proof.to_markdown() if result.proof else ""),
-        "states": make_table(_BOOTSTRAPPED_COLUMNS, rows),
-        "notes": list_texts(result.notes),
-        "bytes": result.bytes,
-        "seconds": round_seconds(result.seconds),
-        **describe_numbers(result.proof),
-        "dagster/row_count": sum(result.entries.values()),
-    }
-
-
-# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
 
 CHECKPOINT = "checkpoint"
@@ -779,16 +805,8 @@ def _check(report: "AuditReport") -> Iterator[dg.AssetCheckResult]:
     for name, (properties, _) in CHECKPOINT_CHECKS.items():
         found = [each for each in grave if each.property in properties]
         is_error = any(each.severity is Severity.ERROR for each in found)
-        yield dg.AssetCheckResult(
-            check_name=name,
-            passed=not found,
-            severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
-            metadata={
-                "expected": 0,
-                "observed": len(found),
-                **({"sample": list_texts([str(each) for each in found[:_SAMPLE]], "*")} if found else {}),
-            },
-        )
+        details = {"sample": list_texts([str(each) for each in found[:_SAMPLE]], "*")} if found else {}
+        yield expect_none(name, len(found), details, is_error=is_error)
 
 
 def _count_entries(balance: "Balance") -> int:
@@ -859,50 +877,47 @@ class SavepointFormatConfig(dg.Config):
     )
 
 
-def build_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
-    """Build the asset `savepoint` of a job with a stream."""
+class StreamSavepoint(SavepointMaker[SavepointFormatConfig]):
+    """A savepoint with the state of the newest checkpoint of the stream, published only if it reads back equal."""
 
-    @flink_asset(
-        job,
-        SAVEPOINT,
-        step=AssetStep.RUN,
-        kinds={"flink", "spark"},
-        deps=[CHECKPOINT],
-        checks=CHECKS,
-        writes=True,
-        # A run of the stream removes old checkpoints, also the one that is read here.
-        pool=CHECKPOINT,
-        partitioned=False,
-    )
-    def savepoint(
-        context: dg.AssetExecutionContext,
-        config: SavepointFormatConfig,
-        spark: SparkResource,
-        expectations: ExpectationsResource,
-    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-        """A savepoint with the state of the newest checkpoint of the stream, published only if it reads back equal."""
-        write = partial(write_savepoint, job, config, spark, context.run.run_id)
-        yield from materialize_savepoint(context, job, SAVEPOINT, expectations, write)
+    name = SAVEPOINT
+    config = SavepointFormatConfig
+    checks = CHECKS
+    deps = (CHECKPOINT,)
+    step = AssetStep.RUN
+    # A run of the stream removes old checkpoints, also the one that is read here.
+    pool = CHECKPOINT
+    is_derived = False
+    op_text = "Write a savepoint with the state of the newest checkpoint of the stream. Returns it."
 
-    return savepoint
+    def applies(self, job: FlinkJob) -> bool:
+        """Return whether the job has a stream."""
+        return job.stream is not None
+
+    def write(self, run: SavepointRun[SavepointFormatConfig]) -> WrittenSavepoint:
+        """Write a savepoint with the state of the newest checkpoint of the stream.
+
+        Raises:
+            ProofError: the proof failed, and there is no new savepoint.
+            NotFoundError: there is no checkpoint yet.
+            UsageError: the job has no stream.
+        """
+        storage, format = run.job.storage, run.config.format
+        stream = require_stream(run.job)
+        newest = storage.find_newest(stream.checkpoints)
+        flink_id = parent(resolve(newest.path)).name
+        # Named as by Flink, with digits of the run id in place of random ones.
+        name = f"savepoint-{flink_id[:6]}-{run.id.replace('-', '')[:12]}"
+        target = str(join(resolve(stream.savepoints), name))
+        result = convert(storage.open(newest.path), target, format, run=run.spark.run_tasks)
+        return _describe_converted(result, {"format": format, "checkpoint": newest.key})
 
 
-def write_savepoint(
-    job: FlinkJob, config: SavepointFormatConfig, spark: SparkResource, run_id: str
-) -> WrittenSavepoint:
-    """Write a savepoint with the state of the newest checkpoint of the stream.
-
-    Raises:
-        ProofError: the proof failed, and there is no new savepoint.
-        NotFoundError: there is no checkpoint yet.
-        UsageError: the job has no stream.
-    """
-    stream = require_stream(job)
-    newest = job.storage.find_newest(stream.checkpoints)
-    flink_id = parent(resolve(newest.path)).name
-    # Named as by Flink, with digits of the run id in place of random ones.
-    name = f"savepoint-{flink_id[:6]}-{run_id.replace('-', '')[:12]}"
-    target = str(join(resolve(stream.savepoints), name))
-    result = convert(job.storage.open(newest.path), target, config.format, run=spark.run_tasks)
-    metadata = describe_conversion(result, config.format) | {"checkpoint": newest.key}
-    return WrittenSavepoint(result.path, metadata, open_snapshot(result.path).fingerprint, result.notes, result.proof)
+MAKERS: tuple[SavepointMaker[Any], ...] = (
+    ConvertedSavepoint(),
+    RescaledSavepoint(),
+    MigratedSavepoint(),
+    BootstrappedSavepoint(),
+    StreamSavepoint(),
+)
+"""Ways to write a savepoint that a job has, as far as they apply to it."""

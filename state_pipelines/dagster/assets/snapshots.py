@@ -22,7 +22,14 @@ from pydantic import Field
 
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset, make_config
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.metadata_values import Cell, expect_none, list_texts, make_table, round_seconds
+from state_pipelines.dagster.metadata_values import (
+    Cell,
+    expect_none,
+    list_texts,
+    make_table,
+    round_seconds,
+    to_evaluation,
+)
 from state_pipelines.dagster.partitions import FLINK_JOB, open_partition
 from state_pipelines.dagster.storage import AUDIT_REPORT
 from state_pipelines.dagster.translation import DATA_VERSION_TAG, METADATA, NEW_SNAPSHOT, SAMPLE
@@ -165,17 +172,7 @@ class InventoryReports:
         metadata = describe_inventory(self._job, update, partitions)
         return [
             dg.AssetMaterialization(key, metadata=metadata, tags={DATA_VERSION_TAG: content}),
-            *(
-                dg.AssetCheckEvaluation(
-                    key,
-                    str(each.check_name),
-                    each.passed,
-                    each.metadata,
-                    severity=each.severity,
-                    description=each.description,
-                )
-                for each in checks
-            ),
+            *(to_evaluation(each, key) for each in checks),
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -827,17 +824,8 @@ def _check_audit(report: "AuditReport", key: dg.AssetKey, property: Property) ->
     errors = report.count(Severity.ERROR, property)
     doubts = report.count(Severity.UNDETERMINED, property) + report.count(Severity.WARNING, property)
     sample = [str(each) for each in report.findings if each.property is property and each.severity is not Severity.NOTE]
-    return dg.AssetCheckResult(
-        asset_key=key,
-        check_name=name,
-        passed=not errors and not doubts,
-        severity=dg.AssetCheckSeverity.ERROR if errors else dg.AssetCheckSeverity.WARN,
-        metadata={
-            "expected": 0,
-            "observed": errors + doubts,
-            **({"sample": list_texts(sample[:_SAMPLE], "*")} if sample else {}),
-        },
-    )
+    details = {"sample": list_texts(sample[:_SAMPLE], "*")} if sample else {}
+    return expect_none(name, errors + doubts, details, asset=key, is_error=bool(errors))
 
 
 def _list_problem_cells(finding: "Finding") -> tuple[Cell, ...]:
