@@ -27,6 +27,7 @@ from state_pipelines.dagster.ops import (
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.snapshots_resource import SnapshotsResource, StateTablesIOManager
 from state_pipelines.dagster.testing import TestJob, build_test_job
+from state_pipelines.dagster.translation import AssetTranslator
 from state_pipelines.dagster.upgrading import (
     change_savepoint,
     check_savepoint,
@@ -39,6 +40,7 @@ from state_pipelines.dagster.upgrading import (
 )
 
 __all__ = [
+    "AssetTranslator",
     "ExpectationsResource",
     "FlinkJob",
     "FlinkJobComponent",

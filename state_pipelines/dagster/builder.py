@@ -36,6 +36,7 @@ from state_pipelines.dagster.resources import build_job_resources
 from state_pipelines.dagster.sensors import NEW_SNAPSHOTS, build_failed_runs, build_new_snapshots, build_requests
 from state_pipelines.dagster.snapshots_resource import SnapshotsResource, StateTablesIOManager
 from state_pipelines.dagster.sql_queries import SavepointOfQuery, build_new_query, build_sql_compatibility_report
+from state_pipelines.dagster.translation import AssetTranslator
 from state_pipelines.dagster.triggers import (
     build_agreed_plans,
     build_automation,
@@ -145,7 +146,7 @@ SCHEDULES = (build_daily_audit, build_retention_schedule)
 """Functions that build the schedules of every Flink job; stopped by default, except with `apply: scheduled`."""
 
 
-def build_flink_job(job: FlinkJob) -> dg.Definitions:
+def build_flink_job(job: FlinkJob, *, translator: AssetTranslator | None = None) -> dg.Definitions:
     """Build the assets, checks, jobs, schedules and sensors of one Flink job.
 
     They need no other definitions. Where the code location defines `spark` (`SparkResource`) or `expectations`
@@ -153,7 +154,12 @@ def build_flink_job(job: FlinkJob) -> dg.Definitions:
 
     If the revisions or the configuration of Flink cannot be read, the assets of the job show the error, and their
     runs fail with it; other jobs of the code location are not affected.
+
+    Args:
+        job: the Flink job.
+        translator: changes keys, groups, tags, owners and descriptions of the assets, and how their steps run.
     """
+    job = job if translator is None else job.translated_by(translator)
     with scoped_storage_options(job.storage_options):
         return _build_definitions(job)
 

@@ -18,13 +18,13 @@ from pydantic_core import InitErrorDetails
 
 from state_pipelines.dagster.builder import build_flink_job
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.translation import Hooks
+from state_pipelines.dagster.translation import AssetTranslator
 from state_pipelines.dagster.unexported_names import LoadContextScope
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.jobs.job_files import format_job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from state_pipelines.dagster.unexported_names import SourcePositionTree
 
@@ -98,7 +98,7 @@ class FlinkJobScaffolder(dg.Scaffolder[Any]):
 
 
 @dg.scaffold_with(FlinkJobScaffolder)
-class FlinkJobComponent(dg.Component):
+class FlinkJobComponent(dg.Component, AssetTranslator):
     """A Flink job: its snapshots, their tables and reports, migrations, rescalings, retention, and all their checks."""
 
     def __init__(self, job: FlinkJob) -> None:
@@ -126,30 +126,9 @@ class FlinkJobComponent(dg.Component):
             raise _describe(error, tree) from None
         return cls(job.beside(Path(tree.position.filename).parent) if tree else job)
 
-    def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
-        """Return the specification of an asset; overridden to change keys, groups, tags, owners or descriptions.
-
-        Args:
-            spec: the default, after `translation` of the YAML. A new key must be derived from `spec.key` only, because
-                jobs and sensors look it up by that; names of ops, jobs and partitions stay those of the job.
-        """
-        return spec
-
-    def execute(self, context: dg.AssetExecutionContext, run: Callable[[], Iterator[object]]) -> Iterator[object]:
-        """Run the step of an asset; overridden to do something before or after, or to change the results.
-
-        Args:
-            context: of the step.
-            run: runs the step; yields its materialisations and check results.
-
-        Yields:
-            The results, which Dagster stores.
-        """
-        yield from run()
-
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Build the definitions of the job."""
-        return build_flink_job(self.job.with_hooks(Hooks(self.get_asset_spec, self.execute)))
+        return build_flink_job(self.job, translator=self)
 
 
 def _describe(error: ValidationError, tree: SourcePositionTree | None) -> UsageError:

@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field, ValidationError, create_model
 
 from state_pipelines.dagster.failures import NOT_EVALUATED, reporting_failures, to_tag, using_storage_of
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.dagster.partitions import explain_removal
-from state_pipelines.dagster.resources import using_resources_of
+from state_pipelines.dagster.partitions import FLINK_JOB, explain_removal
+from state_pipelines.dagster.resources import using_resources_of, with_arguments
 from state_pipelines.dagster.translation import PRIORITY_TAG
 from state_pipelines.dagster.unexported_names import PostProcessingError, UnresolvedAssetJobDefinition
 from state_pipelines.errors import StateError
@@ -27,15 +27,16 @@ from state_pipelines.storage.resolution import scoped_storage_options
 
 
 def specify_checks(
-    job: FlinkJob, asset: str, descriptions: Mapping[str, str], *, partitioned: bool = True
+    job: FlinkJob, asset: str, descriptions: Mapping[str, str], *, partitioned: bool = True, blocking: bool = True
 ) -> list[dg.AssetCheckSpec]:
-    """Return specifications of blocking checks.
+    """Return specifications of checks.
 
     Args:
         job: the Flink job.
         asset: name of the asset, without the job.
         descriptions: by name of the check.
         partitioned: whether they have one result per snapshot.
+        blocking: whether assets downstream wait for them.
     """
     with warnings.catch_warnings():
         # Partitioned checks are a preview feature of Dagster 1.13, to which the dependencies are pinned.
@@ -45,7 +46,7 @@ def specify_checks(
                 name,
                 asset=job.key(asset),
                 description=text,
-                blocking=True,
+                blocking=blocking,
                 partitions_def=job.partitions if partitioned else None,
             )
             for name, text in descriptions.items()
@@ -161,9 +162,9 @@ def flink_asset(
     *,
     step: AssetStep,
     kinds: set[str],
-    deps: Sequence[str] = (),
+    deps: Sequence[str] = (FLINK_JOB,),
     checks: Mapping[str, str] = NO_CHECKS,
-    check_specs: Sequence[dg.AssetCheckSpec] = (),
+    blocking: bool = True,
     writes: bool = False,
     pool: str | None = None,
     partitioned: bool = True,
@@ -186,9 +187,9 @@ def flink_asset(
         step: tag for filters in the UI.
         kinds: technologies, shown as icons.
         deps: names of upstream assets of the same job.
-        checks: descriptions of blocking checks by name, per snapshot if it is partitioned. A run omits checks
-            that do not apply.
-        check_specs: specifications of other checks.
+        checks: descriptions of checks by name, per snapshot if it is partitioned. A run may omit blocking checks that
+            do not apply.
+        blocking: whether assets downstream wait for the checks.
         writes: whether it writes or deletes files; runs of such an asset do not overlap, unless the pool permits it.
         pool: name of the asset in whose pool it is; by default `SPARK_POOL` if the function has an argument `spark`,
             otherwise its own if it writes.
@@ -206,7 +207,7 @@ def flink_asset(
         spec = job.specify(
             name,
             description=inspect.getdoc(function),
-            tags={"state-pipelines/step": str(step), **job.tags},
+            tags={"state-pipelines/step": str(step)},
             kinds=kinds,
             deps=[job.key(each) for each in deps],
             skippable=is_skippable or not output_required,
@@ -215,7 +216,7 @@ def flink_asset(
             metadata=metadata,
             freshness_policy=freshness,
         )
-        specs = [*specify_checks(job, name, checks, partitioned=partitioned), *check_specs]
+        specs = specify_checks(job, name, checks, partitioned=partitioned, blocking=blocking)
         hooked = _executing(job, function)
         reporting = reporting_failures(_skipping_removed(job, spec.key, hooked) if is_skippable else hooked)
         definition = dg.multi_asset(
@@ -228,7 +229,7 @@ def flink_asset(
             # No backfill policy: by default each partition has its run, as needed here. With an explicit
             # `multi_run(1)`, Dagster 1.13 omits the tag `dagster/partition`, and splits the assets of a partition.
             # Otherwise Dagster requires a result of each check in each run.
-            can_subset=bool(checks),
+            can_subset=bool(checks) and blocking,
         )(using_resources_of(job.name)(using_storage_of(job)(_completing_checks(specs, reporting))))
         validate_early(definition.op, function)
         return definition
@@ -382,9 +383,6 @@ def _choose_pool(
     return job.prefix(pool or name) if writes else None
 
 
-FLINK_JOB = "flink_job"
-"""Key of the resource, and name of the argument, with the `FlinkJob` that an op is about."""
-
 _Function = Callable[..., Any]
 _OPS: dict[str, tuple[_Function, Mapping[str, Any]]] = {}
 """Function and options of each op, by its name."""
@@ -420,25 +418,7 @@ def bind_op(job: FlinkJob, op: dg.OpDefinition) -> dg.OpDefinition:
     Names of ops are unique in a code location, so that of the job is in front.
     """
     function, options = _OPS[op.name]
-    signature = inspect.signature(function)
-    bound: _Function
-    if inspect.isgeneratorfunction(function):
-
-        @functools.wraps(function)
-        def generate(*args: Any, **given: Any) -> Iterator[Any]:
-            yield from function(*args, **given, flink_job=job)
-
-        bound = generate
-    else:
-
-        @functools.wraps(function)
-        def call(*args: Any, **given: Any) -> Any:
-            return function(*args, **given, flink_job=job)
-
-        bound = call
-    parameters = [each for name, each in signature.parameters.items() if name != FLINK_JOB]
-    vars(bound)["__signature__"] = signature.replace(parameters=parameters)
-    bound.__annotations__ = {name: each for name, each in function.__annotations__.items() if name != FLINK_JOB}
+    bound = with_arguments(function, lambda given: {**given, FLINK_JOB: job}, {FLINK_JOB: None})
     return _define(using_resources_of(job.name)(bound), {**options, "name": job.prefix(op.name), "pool": op.pool})
 
 

@@ -21,7 +21,13 @@ from state_pipelines.dagster.job_settings import (
 )
 from state_pipelines.dagster.resources import ResourceSettings
 from state_pipelines.dagster.storage import RENEWAL, JobStorage
-from state_pipelines.dagster.translation import Conditions, Hooks, Translation, check_key, parse_condition
+from state_pipelines.dagster.translation import (
+    DEFAULT_TRANSLATOR,
+    AssetTranslator,
+    Conditions,
+    Translation,
+    parse_condition,
+)
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.flink.health import HealthLimits, parse_limits
 from state_pipelines.operations.jobs.flink_config import CHECKPOINTS, FlinkConfig, load_flink_config
@@ -35,10 +41,8 @@ from state_pipelines.upgrades.savepoint_policy import parse_savepoint_policy
 from state_pipelines.upgrades.upgrade_request import parse_settings, resolve_programs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _NAME = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 
@@ -309,7 +313,8 @@ class FlinkJob(dg.Model):
     owners: _Names = Field(default=(), description="Owners of the assets: e-mail addresses and `team:NAME`.")
     tags: dict[str, str] = Field(default_factory=dict, description="Tags of the assets and of runs.")
 
-    _hooks: Hooks | None = PrivateAttr(default=None)
+    # The same object for all jobs, so that equal jobs stay equal.
+    _translator: AssetTranslator = PrivateAttr(default_factory=lambda: DEFAULT_TRANSLATOR)
 
     @field_validator("name")
     @classmethod
@@ -511,35 +516,47 @@ class FlinkJob(dg.Model):
             changed["upgrade"] = resolve_programs(self.upgrade, directory)
         return FlinkJob(**{**self.model_dump(), **changed})
 
-    def with_hooks(self, hooks: Hooks) -> FlinkJob:
-        """Return the job with the hooks of a component."""
+    def translated_by(self, translator: AssetTranslator) -> FlinkJob:
+        """Return the job with a translator of its assets."""
         job = self.model_copy()
-        job._hooks = hooks
+        job._translator = translator
         return job
 
     def key(self, asset: str) -> dg.AssetKey:
         """Return the key of an asset of this job."""
         return self._translate(dg.AssetSpec(dg.AssetKey([self.name, asset]), group_name=self.name), asset).key
 
-    def specify(self, asset: str, **attributes: Any) -> dg.AssetSpec:
+    def specify(self, asset: str, *, tags: Mapping[str, str] | None = None, **attributes: Any) -> dg.AssetSpec:
         """Return the specification of an asset of this job, after the translation.
 
+        Args:
+            asset: its name, without the job.
+            tags: besides those of the job.
+            attributes: further ones of `dg.AssetSpec`, also instead of the default ones.
+
         Raises:
-            UsageError: a hook derives the key from something else than the key.
+            UsageError: the translator derives the key from something else than the key; jobs and sensors, which know
+                the key only, would not find the asset.
         """
-        attributes = {"group_name": self.name, "owners": list(self.owners), **attributes}
+        all_tags = {**(tags or {}), **self.tags}
+        attributes = {"group_name": self.name, "owners": list(self.owners), "tags": all_tags, **attributes}
         if asset in self.automation:
             attributes["automation_condition"] = parse_condition(self.automation[asset])
-        spec = dg.AssetSpec(dg.AssetKey([self.name, asset]), **attributes)
-        return check_key(self._translate(spec, asset), self.key(asset))
+        spec = self._translate(dg.AssetSpec(dg.AssetKey([self.name, asset]), **attributes), asset)
+        if spec.key != (key := self.key(asset)):
+            raise UsageError(
+                f"get_asset_spec returns the key {spec.key.to_user_string()} for an asset, and {key.to_user_string()} "
+                "for a specification that has nothing but its key",
+                hint="Derive the key from `spec.key` only",
+            )
+        return spec
 
     def _translate(self, spec: dg.AssetSpec, asset: str) -> dg.AssetSpec:
-        spec = self.translation.apply(spec, asset)
-        return spec if self._hooks is None else self._hooks.get_asset_spec(spec)
+        return self._translator.get_asset_spec(self.translation.apply(spec, asset))
 
     def execute(self, context: dg.AssetExecutionContext, run: Callable[[], Iterator[object]]) -> Iterator[object]:
-        """Run the step of an asset, through the hook of the component."""
-        yield from run() if self._hooks is None else self._hooks.execute(context, run)
+        """Run the step of an asset, as the translator does."""
+        yield from self._translator.execute(context, run)
 
     def interval(self, sensor: str, default: int) -> int:
         """Return the seconds between two ticks of a sensor: that of the field `intervals`, or the default."""

@@ -84,9 +84,9 @@ def build_job_health(job: FlinkJob) -> dg.AssetsDefinition:
         NAME,
         step=AssetStep.SEE,
         kinds={"flink"},
-        deps=[partitions.FLINK_JOB],
         partitioned=False,
-        check_specs=list(specify_health_checks(job)),
+        checks=describe_checks(job),
+        blocking=False,
     )
     def job_health(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         """Health of the running job: checkpoints, failures with causes, slowest subtasks, load, growth of state.
@@ -162,8 +162,8 @@ def measure_health(job: FlinkJob, *, operators: bool = True, now: datetime | Non
     return Health(report)
 
 
-def specify_health_checks(job: FlinkJob) -> Iterator[dg.AssetCheckSpec]:
-    """Yield the checks of the asset: those whose limits have a default, and those that the job sets."""
+def describe_checks(job: FlinkJob) -> dict[str, str]:
+    """Return descriptions of the checks by name: those whose limits have a default, and those that the job sets."""
     limits = job.thresholds.limits
     minutes, hours = limits.max_minutes_without_checkpoint, limits.max_hours_without_savepoint
     age = "three intervals and the time-out" if minutes is None else f"{minutes:g} minutes"
@@ -180,31 +180,30 @@ def specify_health_checks(job: FlinkJob) -> Iterator[dg.AssetCheckSpec]:
             f"The state has less than {format_bytes(limits.max_state_size)}, also in "
             f"{limits.hours_to_max_state_size:g} hours."
         )
-    for name, text in texts.items():
-        yield dg.AssetCheckSpec(name, asset=job.key(NAME), description=text)
+    return texts
 
 
 def list_results(job: FlinkJob, health: Health) -> Iterator[dg.AssetCheckResult]:
     """Yield a result for each check of the asset; a warning where it cannot be found out."""
     found = {each.name: each for each in health.checks}
-    for spec in specify_health_checks(job):
-        check = found.get(spec.name)
+    for name in describe_checks(job):
+        check = found.get(name)
         if check is None:
             # The job takes no periodic checkpoints, or the cluster does not answer.
             why = "The cluster does not answer." if health.report is None else "The job takes no periodic checkpoints."
             yield dg.AssetCheckResult(
-                check_name=spec.name, passed=False, severity=dg.AssetCheckSeverity.WARN, description=why
+                check_name=name, passed=False, severity=dg.AssetCheckSeverity.WARN, description=why
             )
             continue
         metadata: dict[str, Any] = {"unit": check.unit}
-        for name, number in (("expected", check.expected), ("observed", check.observed)):
+        for title, number in (("expected", check.expected), ("observed", check.observed)):
             if number is not None:
-                metadata[name] = dg.MetadataValue.float(round(float(number), _DIGITS))
+                metadata[title] = dg.MetadataValue.float(round(float(number), _DIGITS))
         if check.remedy:
             metadata["remedy"] = check.remedy
         is_error = check.level is Level.ERROR and check.passed is False
         yield dg.AssetCheckResult(
-            check_name=spec.name,
+            check_name=name,
             passed=check.passed is True,
             severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
             description=check.what[:_TEXT_SIZE] or None,

@@ -593,7 +593,7 @@ _Config = TypeVar("_Config", bound=dg.Config)
 def _make_run(
     context: dg.OpExecutionContext, config: _Config, job: FlinkJob, spark: SparkResource, source: Snapshot | None
 ) -> SavepointRun[_Config]:
-    """Return what an op that writes a savepoint is given; a job may use an op twice."""
+    """Return the arguments of an op that writes a savepoint; a job may use an op twice."""
     run, alias = SavepointRun(job, config, spark, context.run.run_id), context.op_handle.name
     if source is None:
         return run

@@ -122,6 +122,7 @@ def open_partition(context: dg.AssetExecutionContext, job: FlinkJob) -> Snapshot
 
 
 FLINK_JOB = "flink_job"
+"""Name of the external asset, and of the resource and the argument with the `FlinkJob` that an op is about."""
 
 SAME_VERSION = {DATA_VERSION_TAG: "INITIAL"}
 """Tag of each event with the data version of an external asset without events.
@@ -165,7 +166,6 @@ def build_flink_job_spec(job: FlinkJob) -> dg.AssetSpec:
     return job.specify(
         FLINK_JOB,
         description=job.description or f"The Flink job {job.name}, which takes the checkpoints and savepoints.",
-        tags=job.tags,
         kinds={"flink"},
         metadata=metadata,
         # The time since the sensor has reported a savepoint (`describe_savepoint`).

@@ -235,33 +235,44 @@ def using_resources_of(job: str) -> Callable[[_Function], _Function]:
     """
 
     def decorate(function: _Function) -> _Function:
-        signature = inspect.signature(function)
-        keys = {name: f"{job}_{name}" for name in CLASSES if name in signature.parameters}
-        if not keys:
-            return function
+        keys = {name: f"{job}_{name}" for name in CLASSES if name in inspect.signature(function).parameters}
         names = {key: name for name, key in keys.items()}
-
-        def rename(arguments: dict[str, Any]) -> dict[str, Any]:
-            return {names.get(key, key): value for key, value in arguments.items()}
-
-        wrapper: Callable[..., object]
-        if inspect.isgeneratorfunction(function):
-
-            @functools.wraps(function)
-            def generate(*args: object, **others: object) -> Iterator[object]:
-                yield from cast("Iterator[object]", function(*args, **rename(others)))
-
-            wrapper = generate
-        else:
-
-            @functools.wraps(function)
-            def call(*args: object, **others: object) -> object:
-                return function(*args, **rename(others))
-
-            wrapper = call
-        renamed = [each.replace(name=keys.get(each.name, each.name)) for each in signature.parameters.values()]
-        vars(wrapper)["__signature__"] = signature.replace(parameters=renamed)
-        wrapper.__annotations__ = {keys.get(name, name): each for name, each in function.__annotations__.items()}
-        return cast("_Function", wrapper)
+        renamed = with_arguments(function, lambda given: {names.get(key, key): given[key] for key in given}, keys)
+        return cast("_Function", renamed)
 
     return decorate
+
+
+def with_arguments(
+    function: Callable[..., Any], change: Callable[[dict[str, Any]], dict[str, Any]], names: Mapping[str, str | None]
+) -> Callable[..., Any]:
+    """Return a function that calls another one, a generator or not, with changed keyword arguments.
+
+    Args:
+        function: the other one.
+        change: returns the arguments of the other function for those that are given.
+        names: new names of arguments by those of the other function; None for one that is not given.
+    """
+    changed: Callable[..., Any]
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def generate(*args: Any, **given: Any) -> Iterator[Any]:
+            yield from function(*args, **change(given))
+
+        changed = generate
+    else:
+
+        @functools.wraps(function)
+        def call(*args: Any, **given: Any) -> Any:
+            return function(*args, **change(given))
+
+        changed = call
+    signature = inspect.signature(function)
+    new = {name: names.get(name, name) for name in signature.parameters}
+    parameters = [each.replace(name=key) for name, each in signature.parameters.items() if (key := new[name])]
+    vars(changed)["__signature__"] = signature.replace(parameters=parameters)
+    changed.__annotations__ = {
+        key: each for name, each in function.__annotations__.items() if (key := names.get(name, name))
+    }
+    return changed

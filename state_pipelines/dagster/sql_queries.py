@@ -27,7 +27,7 @@ from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.jobs import CHECK_QUERY
 from state_pipelines.dagster.jobs import SQL_REPORT as NAME
 from state_pipelines.dagster.metadata_values import list_texts
-from state_pipelines.dagster.partitions import FLINK_JOB, open_partition
+from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.translation import METADATA, NEW_SNAPSHOT
 from state_pipelines.dagster.triggers import share_instance
 from state_pipelines.errors import StateError, UsageError
@@ -147,7 +147,6 @@ def build_sql_compatibility_report(job: FlinkJob) -> dg.AssetsDefinition:
         NAME,
         step=AssetStep.JUDGE,
         kinds={"flink", "sql", "markdown"},
-        deps=[FLINK_JOB],
         automation=NEW_SNAPSHOT,
         priority=METADATA,
         checks=_CHECKS,

@@ -1,14 +1,11 @@
-"""Changes of a job's assets: keys, groups, descriptions, automation, and the hooks of a subclass."""
+"""Changes of a job's assets: keys, groups, descriptions, automation, and the translator that a subclass overrides."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import dagster as dg
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-
-from state_pipelines.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,29 +134,33 @@ class Translation(BaseModel):
         return spec.replace_attributes(**changed)
 
 
-@dataclass(frozen=True)
-class Hooks:
-    """Methods of a subclass of the component.
+class AssetTranslator:
+    """Keys, groups, tags, owners and descriptions of a job's assets, and how their steps run.
 
-    Attributes:
-        get_asset_spec: returns the specification of an asset for the default one.
-        execute: runs the step of an asset; yields its results.
+    A subclass overrides its methods. `FlinkJobComponent` is a translator of its job.
     """
 
-    get_asset_spec: Callable[[dg.AssetSpec], dg.AssetSpec]
-    execute: Callable[[dg.AssetExecutionContext, Callable[[], Iterator[object]]], Iterator[object]]
+    def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        """Return the specification of an asset; overridden to change keys, groups, tags, owners or descriptions.
+
+        Args:
+            spec: the default, after `translation` of the YAML. A new key must be derived from `spec.key` only, because
+                jobs and sensors look it up by that; names of ops, jobs and partitions stay those of the job.
+        """
+        return spec
+
+    def execute(self, context: dg.AssetExecutionContext, run: Callable[[], Iterator[object]]) -> Iterator[object]:
+        """Run the step of an asset; overridden to do something before or after, or to change the results.
+
+        Args:
+            context: of the step.
+            run: runs the step; yields its materialisations and check results.
+
+        Yields:
+            The results, which Dagster stores.
+        """
+        yield from run()
 
 
-def check_key(spec: dg.AssetSpec, key: dg.AssetKey) -> dg.AssetSpec:
-    """Refuse a specification with another key than the one that follows from the default key alone.
-
-    Raises:
-        UsageError: it has another key; jobs and sensors, which know the key only, would not find the asset.
-    """
-    if spec.key != key:
-        raise UsageError(
-            f"get_asset_spec returns the key {spec.key.to_user_string()} for an asset, and {key.to_user_string()} for "
-            "a specification that has nothing but its key",
-            hint="Derive the key from `spec.key` only",
-        )
-    return spec
+DEFAULT_TRANSLATOR = AssetTranslator()
+"""The translator of jobs without one of their own; it changes nothing."""

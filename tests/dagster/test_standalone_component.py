@@ -12,7 +12,14 @@ import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 from pydantic import ValidationError
 
-from state_pipelines.dagster import ExpectationsResource, FlinkJob, FlinkJobComponent, SparkResource, build_flink_job
+from state_pipelines.dagster import (
+    AssetTranslator,
+    ExpectationsResource,
+    FlinkJob,
+    FlinkJobComponent,
+    SparkResource,
+    build_flink_job,
+)
 from state_pipelines.dagster.translation import ASSET_NAMES
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.jobs.job_files import format_job
@@ -258,6 +265,16 @@ def test_a_subclass_changes_specs_and_steps(tmp_path: Path) -> None:
         assert event.metadata["cost"].value == 3
         assert event.metadata["snapshots"].value == 0
         assert {each.asset_key for each in result.get_asset_check_evaluations()} == {inventory}
+
+
+def test_a_translator_changes_specs_of_a_job_without_a_component() -> None:
+    class Gold(AssetTranslator):
+        def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+            return spec.replace_attributes(key=spec.key.with_prefix("eu")).merge_attributes(tags={"tier": "gold"})
+
+    specs = list(build_flink_job(make_job(), translator=Gold()).resolve_all_asset_specs())
+    assert {spec.key.path[0] for spec in specs} == {"eu"}
+    assert {spec.tags["tier"] for spec in specs} == {"gold"}
 
 
 def test_a_key_that_depends_on_more_than_the_key_is_refused() -> None:

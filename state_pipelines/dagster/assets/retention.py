@@ -58,11 +58,10 @@ _COLUMNS = [
 
 def build_retention_plan(job: FlinkJob) -> dg.AssetsDefinition:
     """The asset `retention_plan` of a job."""
-    key = job.key(PLAN_NAME)
-    checks = [
-        dg.AssetCheckSpec(APPLIED, asset=key, description="Nothing is left to delete; else: how to apply it."),
-        dg.AssetCheckSpec(KNOWN, asset=key, description="Every _metadata can be read; otherwise shared files stay."),
-    ]
+    checks = {
+        APPLIED: "Nothing is left to delete; else: how to apply it.",
+        KNOWN: "Every _metadata can be read; otherwise shared files stay.",
+    }
 
     @flink_asset(
         job,
@@ -71,7 +70,8 @@ def build_retention_plan(job: FlinkJob) -> dg.AssetsDefinition:
         kinds={"flink"},
         deps=[snapshots.SNAPSHOT_INVENTORY],
         partitioned=False,
-        check_specs=checks,
+        checks=checks,
+        blocking=False,
     )
     def retention_plan(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         """Snapshots by policy and orphans: what goes, what stays, and why. Nothing is deleted."""
@@ -242,11 +242,10 @@ class ApplyConfig(dg.Config):
 
 def build_applied_retention(job: FlinkJob) -> dg.AssetsDefinition:
     """The asset `applied_retention` of a job."""
-    key = job.key(APPLICATION_NAME)
-    checks = [
-        dg.AssetCheckSpec(AGREED, asset=key, description="The plan of the run has the fingerprint that was asked for."),
-        dg.AssetCheckSpec(DONE, asset=key, description="No path was kept, refused by the storage or beyond a limit."),
-    ]
+    checks = {
+        AGREED: "The plan of the run has the fingerprint that was asked for.",
+        DONE: "No path was kept, refused by the storage or beyond a limit.",
+    }
 
     @flink_asset(
         job,
@@ -254,7 +253,8 @@ def build_applied_retention(job: FlinkJob) -> dg.AssetsDefinition:
         step=AssetStep.KEEP,
         kinds={"flink"},
         deps=[PLAN_NAME],
-        check_specs=checks,
+        checks=checks,
+        blocking=False,
         partitioned=False,
         writes=True,
         output_required=False,

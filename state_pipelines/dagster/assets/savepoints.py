@@ -94,7 +94,7 @@ _Config = TypeVar("_Config", bound=dg.Config)
 
 @dataclass(frozen=True)
 class SavepointRun(Generic[_Config]):
-    """What a run that writes a savepoint is given.
+    """Arguments of a run that writes a savepoint.
 
     Attributes:
         job: the Flink job.
@@ -718,6 +718,7 @@ def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
         CHECKPOINT,
         step=AssetStep.RUN,
         kinds={"flink", "spark"},
+        deps=(),
         partitioned=False,
         writes=True,
         pool=CHECKPOINT,

@@ -30,7 +30,7 @@ from state_pipelines.dagster.metadata_values import (
     round_seconds,
     to_evaluation,
 )
-from state_pipelines.dagster.partitions import FLINK_JOB, open_partition
+from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.storage import AUDIT_REPORT
 from state_pipelines.dagster.translation import DATA_VERSION_TAG, METADATA, NEW_SNAPSHOT, SAMPLE
 from state_pipelines.errors import FormatError, Where
@@ -99,10 +99,14 @@ def build_snapshot_inventory(job: FlinkJob) -> dg.AssetsDefinition:
         SNAPSHOT_INVENTORY,
         step=AssetStep.SEE,
         kinds={"flink", "parquet"},
-        deps=[FLINK_JOB],
         partitioned=False,
         freshness=_build_freshness(job),
-        check_specs=list(_specify_checks(job, limit)),
+        checks={
+            READABLE: "The metadata of every snapshot can be read.",
+            ROOTS: "The roots of the job exist.",
+            **({} if limit is None else {RECENT: f"The newest savepoint that can be read is at most {limit} old."}),
+        },
+        blocking=False,
     )
     def snapshot_inventory(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         """All checkpoints and savepoints below the roots: a summary in the metadata, a row for each in a Parquet file.
@@ -193,15 +197,6 @@ def _hash_content(update: "InventoryUpdate") -> str:
 def _build_freshness(job: FlinkJob) -> dg.FreshnessPolicy | None:
     hours = job.thresholds.max_hours_without_inventory
     return None if hours is None else dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=hours))
-
-
-def _specify_checks(job: FlinkJob, limit: timedelta | None) -> Iterator[dg.AssetCheckSpec]:
-    key = job.key(SNAPSHOT_INVENTORY)
-    yield dg.AssetCheckSpec(READABLE, asset=key, description="The metadata of every snapshot can be read.")
-    yield dg.AssetCheckSpec(ROOTS, asset=key, description="The roots of the job exist.")
-    if limit is not None:
-        text = f"The newest savepoint that can be read is at most {limit} old."
-        yield dg.AssetCheckSpec(RECENT, asset=key, description=text)
 
 
 def _count(update: "InventoryUpdate") -> dict[str, int]:
@@ -353,7 +348,6 @@ def build_snapshot_profile(job: FlinkJob) -> dg.AssetsDefinition:
         SNAPSHOT_PROFILE,
         step=AssetStep.SEE,
         kinds={"flink", "json"},
-        deps=[FLINK_JOB],
         automation=NEW_SNAPSHOT,
     )
     def snapshot_profile(
@@ -496,7 +490,6 @@ def build_snapshot_diff(job: FlinkJob) -> dg.AssetsDefinition:
         SNAPSHOT_DIFF,
         step=AssetStep.SEE,
         kinds={"flink", "json"},
-        deps=[FLINK_JOB],
         automation=NEW_SNAPSHOT,
     )
     def snapshot_diff(context: dg.AssetExecutionContext, config: DiffConfig) -> Iterator[dg.MaterializeResult[None]]:
@@ -624,7 +617,6 @@ def build_key_group_balance(job: FlinkJob) -> dg.AssetsDefinition:
         KEY_GROUP_BALANCE,
         step=AssetStep.SEE,
         kinds={"flink", "markdown"},
-        deps=[FLINK_JOB],
         automation=NEW_SNAPSHOT,
         checks={} if limit is None else {BALANCED: f"The largest subtask has at most {limit} times the mean bytes."},
     )
@@ -751,7 +743,6 @@ def build_restore_audit(job: FlinkJob) -> dg.AssetsDefinition:
         RESTORE_AUDIT,
         step=AssetStep.KEEP,
         kinds={"flink"},
-        deps=[FLINK_JOB],
         automation=NEW_SNAPSHOT,
         priority=SAMPLE,
         checks=dict(AUDIT_CHECKS.values()),
@@ -851,7 +842,6 @@ def build_compatibility_report(job: FlinkJob) -> dg.AssetsDefinition:
         COMPATIBILITY_REPORT,
         step=AssetStep.JUDGE,
         kinds={"flink", "markdown"},
-        deps=[FLINK_JOB],
         automation=NEW_SNAPSHOT,
         priority=METADATA,
         checks=COMPATIBILITY_CHECKS,

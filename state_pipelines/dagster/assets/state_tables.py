@@ -12,7 +12,7 @@ import pyarrow as pa
 from state_pipelines.dagster.flink_asset import AssetStep, flink_asset
 from state_pipelines.dagster.job import FlinkJob, TableSettings
 from state_pipelines.dagster.metadata_values import ExpectationsResource, make_table
-from state_pipelines.dagster.partitions import FLINK_JOB, open_partition
+from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.translation import NEW_SNAPSHOT, TABLES
 from state_pipelines.errors import StateError, UnsupportedError
@@ -44,7 +44,6 @@ def build_state_tables(job: FlinkJob) -> dg.AssetsDefinition:
         STATE_TABLES,
         step=AssetStep.SEE,
         kinds={"flink", "spark", "parquet"},
-        deps=[FLINK_JOB],
         automation=NEW_SNAPSHOT,
         priority=TABLES,
     )
@@ -123,7 +122,6 @@ def build_state_specs(job: FlinkJob) -> list[dg.AssetSpec]:
             STATE_TABLES,
             description=f"The table of the state {state} of the operator {operator}.",
             kinds={"flink", "parquet"},
-            tags=job.tags,
             deps=[job.key(STATE_TABLES)],
             partitions_def=job.partitions,
             metadata={"state-pipelines/operator": operator, "state-pipelines/state": state},
@@ -184,7 +182,6 @@ def build_state_expectations(job: FlinkJob) -> dg.AssetsDefinition:
         STATE_EXPECTATIONS,
         step=AssetStep.JUDGE,
         kinds={"flink", "spark", "greatexpectations"},
-        deps=[FLINK_JOB],
         checks={SUITES: DESCRIPTIONS[SUITES]},
     )
     def state_expectations(
