@@ -1049,6 +1049,8 @@ def _fill(
     exact: bool,
 ) -> tuple[int, int, int, int]:
     """Run the kernel until all columns have room; its status, and the record, position and field of an error."""
+    # Arrays that may be written are another type, for which the kernel would be compiled again: ten seconds.
+    starts, ends = _protect(starts), _protect(ends)
     while True:
         found: tuple[int, int, int, int] = decode(
             program.instructions,
@@ -1063,6 +1065,12 @@ def _fill(
         if found[0] != op.FULL:
             return found
         columns.enlarge(found[3])
+
+
+def _protect(offsets: Offsets) -> Offsets:
+    view = offsets.view()
+    view.flags.writeable = False
+    return view
 
 
 def encode_array(program: LayoutProgram, array: pa.Array) -> Encoded:
