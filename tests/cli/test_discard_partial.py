@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -38,15 +39,21 @@ main(sys.argv[1:])
 """
 
 
-@pytest.fixture
-def left(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The target of a conversion that ended without a chance to clear up."""
-    target = tmp_path / "new"
+    target = tmp_path_factory.mktemp("killed") / "new"
     command = ["convert", str(orders().path), "--out", str(target), "--processes", "1"]
     done = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True, check=False)
     assert done.returncode == 9
     assert len(list(target.iterdir())) > 1
     return target
+
+
+@pytest.fixture
+def left(killed: Path, tmp_path: Path) -> Path:
+    """A copy of that target."""
+    return shutil.copytree(killed, tmp_path / "new")
 
 
 def convert(call: Callable[..., Called], target: Path, *options: str) -> Called:
