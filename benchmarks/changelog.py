@@ -57,7 +57,9 @@ def measure(name: str, keys: int, scratch: Path) -> None:
         written = snapshots.write(number, directory, directory, full=full)
         spent = time.process_time() - started, time.monotonic() - wall
         started = time.process_time()
-        file = HandleReader(directory, PathMapping().allow([directory.path])).open_keyed(written.handle)
+        file = HandleReader(directory, PathMapping().allow([directory.path])).open_keyed(
+            written.handle, backend.context
+        )
         assert file is not None
         other = _open(next(stores))
         other.restore([file])

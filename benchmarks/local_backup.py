@@ -82,7 +82,8 @@ def _write_first(form: str, keys: int, scratch: Path, backup: LocalBackup) -> Re
     backend.close()
     assert handle is not None
     mapping = PathMapping().allow([BUCKET])
-    file = HandleReader(directory, mapping).open_keyed(handle)
+    context = RecordContext(128, LayoutContext())
+    file = HandleReader(directory, mapping).open_keyed(handle, context)
     assert file is not None
     databases = None
     if isinstance(handle, IncrementalRemoteKeyedStateHandle):
@@ -90,7 +91,7 @@ def _write_first(form: str, keys: int, scratch: Path, backup: LocalBackup) -> Re
     return RestoredState(
         (file,),
         (None,),
-        RecordContext(128, LayoutContext()),
+        context,
         1,
         databases=databases,
         handles=KeyedHandles((handle,), directory, mapping),
@@ -117,7 +118,7 @@ def measure(server: S3Server, form: str, keys: int, rounds: int, scratch: Path) 
             if restored.databases is not None and isinstance(backend.store, RocksStore):
                 snapshots = restored.databases.restore(backend, backend.store, restored.context, kept)
             else:
-                backend.restore(restored.find_files(_KEY_GROUPS, kept), restored.context)
+                backend.restore(restored.find_files(_KEY_GROUPS, kept))
             seconds, cpu = time.monotonic() - started, time.process_time() - cpu
             print(  # noqa: T201
                 f"| {name} | {len(server.requests)} | {server.received / 1e6:.1f} | {cpu:.2f} | {seconds:.2f} |"

@@ -47,7 +47,7 @@ def list_entries(snapshot: Snapshot) -> Iterator[tuple[int, Entries]]:
     """The bytes of all entries, one key group after the other."""
     operator = snapshot.operator(OPERATOR)
     for _, file in operator.keyed_files:
-        for key_group, runs in file.scan_key_groups(operator.record_context, file.key_groups):
+        for key_group, runs in file.scan_key_groups(file.key_groups):
             found: Entries = {}
             for state_id, records in runs:
                 found.setdefault(file.header.states[state_id].name, []).extend(_cut(records))

@@ -78,11 +78,13 @@ class LiveFile(KeyedFormat):
         store: holds the entries; it cannot be sent to other processes, and neither can this file.
         header: key serializer and states.
         key_groups: range of the subtask, or a part of it.
+        context: of the operator.
     """
 
     store: EntryStore
     header: KeyedHeader
     key_groups: KeyGroupRange
+    context: RecordContext
 
     format: ClassVar[FileFormat] = FileFormat.LIVE
     needs_layouts: ClassVar[bool] = False
@@ -93,7 +95,7 @@ class LiveFile(KeyedFormat):
         return NAME
 
     def scan(
-        self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
+        self, state_ids: Sequence[int], key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:
         """Records of some states, state after state (see `KeyedFile.scan`)."""
         groups = self._cut(key_groups)
@@ -101,14 +103,14 @@ class LiveFile(KeyedFormat):
             for records in self.store.records(self.header.states[state_id].name, groups):
                 yield state_id, records
 
-    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+    def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All records, one key group after the other (see `KeyedFile.scan_key_groups`)."""
         groups = self._cut(key_groups)
         return gather_key_groups(
             {state_id: self.store.records(info.name, groups) for state_id, info in enumerate(self.header.states)}
         )
 
-    def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[Self]:
+    def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[Self]:
         """Return one run per key group: their sizes are unknown before they are read."""
         for key_group in self._cut(key_groups):
             yield replace(self, key_groups=KeyGroupRange(key_group, 1))
@@ -699,31 +701,28 @@ class KeyedStateBackend:
         self._registered[info.name] = timers
         return timers
 
-    def restore(self, files: Sequence[KeyedFile], context: RecordContext | None = None) -> None:
+    def restore(self, files: Sequence[KeyedFile]) -> None:
         """Take over the records of the key groups of this subtask; before any state is registered.
 
         States that are never registered are kept, and are part of the next snapshot.
 
         Args:
             files: keyed state of any format, of any subtasks of the old operator.
-            context: of the old operator; the own one if the Flink release is the same.
 
         Raises:
             UsageError: a state is registered already, or the number of key groups differs.
             StateMigrationError: the new key serializer is not compatible with that of the old keys.
             StateError: a file cannot be read.
         """
-        context = context or self.context
-        if context.max_parallelism != self.max_parallelism:
+        for number in {file.context.max_parallelism for file in files} - {self.max_parallelism}:
             raise UsageError(
-                f"the restored state has {context.max_parallelism} key groups, and the subtask has "
-                f"{self.max_parallelism}",
+                f"the restored state has {number} key groups, and the subtask has {self.max_parallelism}",
                 hint="Rescale the snapshot to the new max parallelism first",
             )
         for file in files:
             self.take_states(file)
             names = [info.name for info in file.header.states]
-            for state_id, records in file.scan(range(len(names)), context, self.key_groups):
+            for state_id, records in file.scan(range(len(names)), self.key_groups):
                 self.store.load(names[state_id], records)
 
     def take_states(self, file: KeyedFile) -> None:
@@ -744,7 +743,7 @@ class KeyedStateBackend:
     def as_file(self, *, compressed: bool = False) -> LiveFile:
         """All records as a keyed file; `compressed` is what its header says for the formats that compress."""
         header = KeyedHeader(compressed=compressed, key_serializer=self.key_serializer, states=self.states)
-        return LiveFile(self.store, header, self.key_groups)
+        return LiveFile(self.store, header, self.key_groups, self.context)
 
     def close(self) -> None:
         """Release the store."""

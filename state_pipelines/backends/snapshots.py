@@ -106,7 +106,6 @@ def write_full_snapshot(
         header=file.header,
         format=file_format,
         key_groups=backend.key_groups,
-        context=backend.context,
         target=directory,
         name=name,
         checkpoint_id=checkpoint_id,
@@ -276,7 +275,7 @@ def restore_incremental(
         store: of the backend.
         handles: of any old subtasks; those of other key groups are left out.
         reader: of the snapshot.
-        context: of the old operator; see `KeyedStateBackend.restore`.
+        context: of the old operator; that of the backend if the Flink release is the same.
         backup: has the files of the last snapshots on this machine, and keeps those of the next ones.
 
     Returns:
@@ -291,13 +290,14 @@ def restore_incremental(
     wanted = [each for each in handles if each.key_groups.intersect(backend.key_groups).number]
     if not wanted:
         return IncrementalSnapshots(backend, store, backup=backup)
+    context = context or backend.context
     if backup is not None:
         reader.copies |= backup.find(wanted, reader)
     base = _choose_base(wanted, backend.key_groups, store.options.restore_overlap_fraction_threshold)
     if base is None:
-        backend.restore([_open(reader, each) for each in wanted], context)
+        backend.restore([_open(reader, each, context) for each in wanted])
         return IncrementalSnapshots(backend, store, backup=backup)
-    file = _open(reader, base)
+    file = _open(reader, base, context)
     backend.take_states(file)
     _take_files(store, base, file, reader)
     if len(wanted) == 1 and base.key_groups == backend.key_groups:
@@ -305,7 +305,7 @@ def restore_incremental(
         store.clip(backend.key_groups)
         return IncrementalSnapshots(backend, store, _locate_tables(base, reader), backup)
     store.clip(base.key_groups.intersect(backend.key_groups))
-    backend.restore([_open(reader, each) for each in wanted if each is not base], context)
+    backend.restore([_open(reader, each, context) for each in wanted if each is not base])
     return IncrementalSnapshots(backend, store, backup=backup)
 
 
@@ -324,8 +324,8 @@ def _choose_base(
     return max((each for each in handles if score(each)[1] >= threshold), key=score, default=None)
 
 
-def _open(reader: HandleReader, handle: IncrementalRemoteKeyedStateHandle) -> KeyedFile:
-    file = reader.open_keyed(handle)
+def _open(reader: HandleReader, handle: IncrementalRemoteKeyedStateHandle, context: RecordContext) -> KeyedFile:
+    file = reader.open_keyed(handle, context)
     assert file is not None
     if file.is_forst:
         raise UnsupportedError(

@@ -232,7 +232,7 @@ class KeyedHandles:
         reader.copies |= backup.find(own, reader)
         if len(own) != 1 or not reader.copies:
             return None
-        return reader.open_keyed(own[0], file.header.key_serializer)
+        return reader.open_keyed(own[0], file.context, file.header.key_serializer)
 
     def _make_reader(self) -> HandleReader:
         return HandleReader(self.directory, self.path_mapping)
@@ -916,7 +916,7 @@ class KeyedOperator(FunctionOperator):
             self._increments = restored.databases.restore(self._backend, store, restored.context, self._backup)
         elif restored is not None:
             files = restored.find_files(self._backend.key_groups, self._backup)
-            self._backend.restore(files, restored.context)
+            self._backend.restore(files)
         if isinstance(store, ChangelogStore):
             going_on = None if restored is None else restored.find_changelog(self._backend.key_groups)
             self._increments = ChangelogSnapshots(self._backend, store, going_on, self._changelog)

@@ -568,7 +568,6 @@ class CanonicalFile(SectionFile):
     def scan(
         self,
         state_ids: Sequence[int],
-        context: RecordContext,
         key_groups: KeyGroupRange | None = None,
         *,
         window: int | None = None,
@@ -577,12 +576,11 @@ class CanonicalFile(SectionFile):
 
         Args:
             state_ids: see `KeyedFile.scan`.
-            context: of the operator.
             key_groups: only these.
             window: bytes of file that are held at a time; None: `WINDOW`.
         """
         window = window or WINDOW
-        prefix = context.prefix
+        prefix = self.context.prefix
         wanted = np.zeros(len(self.header.states), np.bool_)
         wanted[list(state_ids)] = True
         groups = group_sections(select_sections(self.sections, key_groups), window)
@@ -604,20 +602,20 @@ class CanonicalFile(SectionFile):
                 yield from _scan_window(self, held, wanted, prefix, _begin())
                 del held
 
-    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+    def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All records, one key group after the other; the states of a section come in their order."""
         everything = range(len(self.header.states))
         for sections in group_sections(self.sort_sections(key_groups), WINDOW):
             require_memory(sections[0].size, sections[0].key_group, self.name)
             found: dict[int, list[KeyedRecords]] = {}
-            for state_id, records in replace(self, sections=sections).scan(everything, context):
+            for state_id, records in replace(self, sections=sections).scan(everything):
                 found.setdefault(state_id, []).append(records)
             for key_group, runs in gather_key_groups({state_id: iter(batches) for state_id, batches in found.items()}):
                 yield key_group, sorted(runs, key=lambda run: run[1].offset + int(run[1].key_starts[0]))
 
-    def find_runs(self, context: RecordContext) -> RunFinder:
+    def find_runs(self) -> RunFinder:
         """See `SectionFile`; key groups are cut between records."""
-        return lambda section, step: _find_runs(self, section, context.prefix, step)
+        return lambda section, step: _find_runs(self, section, self.context.prefix, step)
 
 
 @dataclass(frozen=True)
@@ -647,6 +645,7 @@ def open_canonical(
     stream: StateStream,
     key_groups: KeyGroupRange,
     offsets: Sequence[int],
+    context: RecordContext,
     *,
     narrowed: bool = False,
     reading: HeaderReading = PLAIN,
@@ -657,6 +656,7 @@ def open_canonical(
         stream: the stream of the handle.
         key_groups: range of the handle.
         offsets: position per key group; `NO_SECTION` where there are no records.
+        context: of the operator.
         narrowed: the stream may hold other key groups too (see `open_sections`).
         reading: what helps to read the header.
 
@@ -664,7 +664,7 @@ def open_canonical(
         FormatError: an offset is outside the stream, or the header is malformed.
     """
     header, end, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed, reading=reading)
-    return CanonicalFile(stream, header, key_groups, sections, header_end=end)
+    return CanonicalFile(stream, header, key_groups, sections, context, header_end=end)
 
 
 def _make_window(file: CanonicalFile, group: tuple[Section, ...], raw: bytes) -> _Window:

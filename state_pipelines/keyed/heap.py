@@ -265,7 +265,7 @@ class HeapFile(SectionFile):
     lacks_lengths: ClassVar[bool] = True
 
     def scan(
-        self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
+        self, state_ids: Sequence[int], key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:
         """The records of some states (see `KeyedFile.scan`)."""
         ordered = self.sort_sections(key_groups)
@@ -278,12 +278,12 @@ class HeapFile(SectionFile):
         for group, raw in read_ahead(group_sections(ordered, WINDOW), read, self.stream.location, _measure):
             if (span := group[0].span) is not None:
                 if span.state_id in state_ids:
-                    codec = self.blocks.find_entry_codecs(self.header, context)[span.state_id]
+                    codec = self.blocks.find_entry_codecs(self.header, self.context)[span.state_id]
                     for records in read_span(self.stream, self.header, group[0], codec):
                         yield span.state_id, records
                 continue
             found: dict[int, list[KeyedRecords]] = {}
-            for _, runs in self._read(group, raw, state_ids, context):
+            for _, runs in self._read(group, raw, state_ids):
                 for state_id, records in runs:
                     found.setdefault(state_id, []).append(records)
             # The next window takes the memory of this one.
@@ -295,11 +295,11 @@ class HeapFile(SectionFile):
                     records = records.select(np.argsort(records.key_groups, kind="stable"))
                 yield state_id, records
 
-    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+    def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All records, one key group after the other; the states of a section come in their order."""
         ordered = self.sort_sections(key_groups)
         for group, raw in read_ahead(group_sections(ordered, WINDOW), self._read_bytes, self.stream.location, _measure):
-            for sections, runs in self._read(group, raw, range(len(self.header.states)), context):
+            for sections, runs in self._read(group, raw, range(len(self.header.states))):
                 groups = np.array([each.key_group for each in sections], np.int32)
                 bounds = [
                     np.searchsorted(records.key_groups, groups, side=side).tolist()
@@ -315,14 +315,14 @@ class HeapFile(SectionFile):
                     if found:
                         yield key_group, found
 
-    def find_runs(self, context: RecordContext) -> RunFinder | None:
+    def find_runs(self) -> RunFinder | None:
         """See `SectionFile`; None where the scalar codec would have to find the entries."""
-        codecs = self.blocks.find_entry_codecs(self.header, context)
+        codecs = self.blocks.find_entry_codecs(self.header, self.context)
         if not all(codec.entries.is_compiled for codec in codecs):
             return None
         return lambda section, step: find_runs(self.stream, self.header, section, KEY_GROUP, codecs, step)
 
-    def digest_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> RecordDigest | None:
+    def digest_stored_bytes(self, key_groups: KeyGroupRange) -> RecordDigest | None:
         """See `KeyedFile`."""
         return digest_sections(self.stream, select_sections(self.sections, key_groups))
 
@@ -330,12 +330,12 @@ class HeapFile(SectionFile):
         return read_sections(self.stream, group[0].start, group[-1].end)
 
     def _read(
-        self, group: tuple[Section, ...], raw: bytes, state_ids: Sequence[int], context: RecordContext
+        self, group: tuple[Section, ...], raw: bytes, state_ids: Sequence[int]
     ) -> Iterator[tuple[tuple[Section, ...], Runs]]:
         """Read the sections of a window, some at a time: those, and the runs of wanted states in them."""
         self.blocks.prepare(self.key_groups, len(self.header.states))
-        codecs, wanted = self.blocks.find_entry_codecs(self.header, context), frozenset(state_ids)
-        reader = BlockReader(self.header, codecs, self.blocks, wanted, context.by_block)
+        codecs, wanted = self.blocks.find_entry_codecs(self.header, self.context), frozenset(state_ids)
+        reader = BlockReader(self.header, codecs, self.blocks, wanted, self.context.by_block)
         for sections in group_sections(group, _BATCH):
             with at(file=self.name):
                 yield sections, reader.read(self._unpack(sections, raw, group[0].start))
@@ -381,6 +381,7 @@ def open_heap(
     stream: StateStream,
     key_groups: KeyGroupRange,
     offsets: Sequence[int],
+    context: RecordContext,
     *,
     narrowed: bool = False,
     reading: HeaderReading = PLAIN,
@@ -391,6 +392,7 @@ def open_heap(
         stream: the stream of the handle.
         key_groups: range of the handle.
         offsets: position per key group.
+        context: of the operator.
         narrowed: the stream may hold other key groups too (see `open_sections`).
         reading: what helps to read the header.
 
@@ -403,7 +405,7 @@ def open_heap(
         # Flink reads the number of each key group of the handle at its offset (`HeapRestoreOperation`).
         missing = min(set(key_groups) - {each.key_group for each in sections})
         raise FormatError(f"key group {missing} has no offset", where=Where(file=stream.name), hint=EDITED_METADATA)
-    return HeapFile(stream, header, key_groups, sections, header_end=end)
+    return HeapFile(stream, header, key_groups, sections, context, header_end=end)
 
 
 @dataclass

@@ -77,7 +77,7 @@ class FileFormat(Enum):
 
 @dataclass(frozen=True)
 class RecordContext:
-    """Properties of an operator that are needed to find the records of its files.
+    """Properties of an operator that are needed to find the records of a file; bound when the file is opened.
 
     Attributes:
         max_parallelism: number of key groups of the operator.
@@ -103,7 +103,7 @@ class KeyGroupRecords(Protocol):
     def name(self) -> str:
         """Name for errors."""
 
-    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+    def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All records, one key group after the other, ascending; a state may come in several batches.
 
         A key group comes whole: all its records are held at once, those of every state.
@@ -133,14 +133,20 @@ class KeyedFile(KeyGroupRecords, Protocol):
     def key_groups(self) -> KeyGroupRange:
         """Range of the handle."""
 
+    @property
+    def context(self) -> RecordContext:
+        """Properties of the operator by which the records are found."""
+
+    def with_context(self, context: RecordContext) -> Self:
+        """The file, whose records are found by other properties of the operator."""
+
     def scan(
-        self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
+        self, state_ids: Sequence[int], key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:
         """Records of some states, a window at a time.
 
         Args:
             state_ids: positions of the wanted states in the header.
-            context: of the operator.
             key_groups: only these.
 
         Yields:
@@ -150,11 +156,11 @@ class KeyedFile(KeyGroupRecords, Protocol):
             FormatError: the bytes are not what the format says; names file and offset.
         """
 
-    def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedFile]:
+    def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedFile]:
         """The file in parts of about `size` bytes, each some key groups of it; none when it has no records there."""
 
     def split_records(
-        self, state_id: int, size: int, least: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+        self, state_id: int, size: int, least: int, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[KeyedFile, int]]:
         """Split the records of one state into parts of about `size` bytes of file (see `keyed.keyed_file`).
 
@@ -167,17 +173,16 @@ class KeyedFile(KeyGroupRecords, Protocol):
             FormatError: a large key group is not what the format says.
         """
 
-    def measure_state(self, state_id: int, context: RecordContext, key_groups: KeyGroupRange | None) -> int:
+    def measure_state(self, state_id: int, key_groups: KeyGroupRange | None) -> int:
         """Bytes of file, of all states or, where that is known, of one; 0 for formats that are not cut inside."""
 
-    def measure_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
+    def measure_stored_bytes(self, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
         """Bytes of file per key group without reading any record.
 
         Canonical and heap files and raw timers say where a key group begins; of a RocksDB database the bounds of its
         tables are known, over which their bytes count as even.
 
         Args:
-            context: of the operator.
             key_groups: that the result covers, n of them.
 
         Returns:
@@ -187,7 +192,7 @@ class KeyedFile(KeyGroupRecords, Protocol):
             UnsupportedError: the format does not say it (changelog).
         """
 
-    def digest_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> RecordDigest | None:
+    def digest_stored_bytes(self, key_groups: KeyGroupRange) -> RecordDigest | None:
         """Digest the bytes of some key groups; None for formats whose records are found without any serializer.
 
         Raises:
@@ -259,18 +264,17 @@ class KeyedFormat:
         state_id: int,
         size: int,
         least: int,
-        context: RecordContext,
         key_groups: KeyGroupRange | None = None,
     ) -> Iterator[tuple[KeyedFile, int]]:
         """Split by whole key groups."""
-        for split in self.split(size, context, key_groups):
+        for split in self.split(size, key_groups):
             yield split, state_id
 
-    def measure_state(self, state_id: int, context: RecordContext, key_groups: KeyGroupRange | None) -> int:
+    def measure_state(self, state_id: int, key_groups: KeyGroupRange | None) -> int:
         """Return 0: not cut inside key groups."""
         return 0
 
-    def measure_stored_bytes(self: KeyedFile, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
+    def measure_stored_bytes(self: KeyedFile, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
         """Refuse: the format does not say which key groups its bytes belong to."""
         raise UnsupportedError(
             "the format of the file does not say which key groups its bytes belong to",
@@ -278,7 +282,7 @@ class KeyedFormat:
             hint="Count the records, which reads the state",
         )
 
-    def digest_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> RecordDigest | None:
+    def digest_stored_bytes(self, key_groups: KeyGroupRange) -> RecordDigest | None:
         """Return None: records are found without any serializer."""
         return None
 
@@ -289,6 +293,10 @@ class KeyedFormat:
     def table_files(self) -> Iterator[tuple[TableFile, TableCache]]:
         """Return none."""
         return iter(())
+
+    def with_context(self, context: RecordContext) -> Self:
+        """Change the context, which all formats but combined files have as a field."""
+        return replace(self, context=context)  # type: ignore[type-var]
 
     def described_states(self: KeyedFile) -> tuple[Serializer | None, tuple[StateMetaInfo, ...]]:
         """Key serializer and states of the header."""
@@ -358,13 +366,13 @@ def gather_key_groups(streams: Mapping[int, Iterator[KeyedRecords]]) -> Iterator
         yield key_group, runs
 
 
-def digest_states(file: KeyedFile, context: RecordContext, key_groups: KeyGroupRange) -> dict[str, RecordDigest]:
+def digest_states(file: KeyedFile, key_groups: KeyGroupRange) -> dict[str, RecordDigest]:
     """Digests of all states of a file, by name; one pass over it.
 
     The bytes after the flag of a null in a map do not count: some writers leave them out.
     """
     totals = {info.name: RecordDigest() for info in file.header.states}
-    for state_id, records in file.scan(range(len(file.header.states)), context, key_groups):
+    for state_id, records in file.scan(range(len(file.header.states)), key_groups):
         info = file.header.states[state_id]
         totals[info.name] += digest_run(records, is_map=info.state_type == StateKind.MAP)
     return totals
@@ -391,19 +399,28 @@ class CombinedFile(KeyedFormat):
         """Name of the first file."""
         return self.files[0].name
 
+    @property
+    def context(self) -> RecordContext:
+        """Context of the files, which are of one operator."""
+        return self.files[0].context
+
+    def with_context(self, context: RecordContext) -> CombinedFile:
+        """See `KeyedFile`."""
+        return replace(self, files=tuple(file.with_context(context) for file in self.files))
+
     def scan(
-        self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
+        self, state_ids: Sequence[int], key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:
         """The records of some states, one file after the other (see `KeyedFile.scan`)."""
         for first, file in zip(self._first_ids, self.files, strict=True):
             wanted = [each - first for each in state_ids if 0 <= each - first < len(file.header.states)]
             if wanted:
-                for state_id, records in file.scan(wanted, context, self._cut(key_groups)):
+                for state_id, records in file.scan(wanted, self._cut(key_groups)):
                     yield first + state_id, records
 
-    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+    def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All records, one key group after the other; those of the first file come first in each."""
-        streams = [file.scan_key_groups(context, self._cut(key_groups)) for file in self.files]
+        streams = [file.scan_key_groups(self._cut(key_groups)) for file in self.files]
         heads = [next(stream, None) for stream in streams]
         while present := [head[0] for head in heads if head is not None]:
             key_group = min(present)
@@ -415,34 +432,32 @@ class CombinedFile(KeyedFormat):
                     heads[number] = next(streams[number], None)
             yield key_group, found
 
-    def split(
-        self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None
-    ) -> Iterator[CombinedFile]:
+    def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[CombinedFile]:
         """Return as many runs as the file with the most runs has, each an even share of the key groups."""
         groups = self._cut(key_groups)
         if not groups.number:
             return
-        splits = [file.split(size, context, groups) for file in self.files]
+        splits = [file.split(size, groups) for file in self.files]
         count = min(groups.number, sum(1 for _ in zip_longest(*splits)))
         bounds = [groups.start + groups.number * each // count for each in range(count + 1)] if count else []
         for start, end in pairwise(bounds):
             yield replace(self, key_groups=KeyGroupRange(start, end - start))
 
     def split_records(
-        self, state_id: int, size: int, least: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+        self, state_id: int, size: int, least: int, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[KeyedFile, int]]:
         """Parts of the file that holds the state."""
         first, holder = self._find_holder(state_id)
-        return holder.split_records(state_id - first, size, least, context, self._cut(key_groups))
+        return holder.split_records(state_id - first, size, least, self._cut(key_groups))
 
-    def measure_state(self, state_id: int, context: RecordContext, key_groups: KeyGroupRange | None) -> int:
+    def measure_state(self, state_id: int, key_groups: KeyGroupRange | None) -> int:
         """Bytes in the file that holds the state."""
         first, holder = self._find_holder(state_id)
-        return holder.measure_state(state_id - first, context, key_groups)
+        return holder.measure_state(state_id - first, key_groups)
 
-    def measure_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
+    def measure_stored_bytes(self, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
         """Sums over the files."""
-        measured = [file.measure_stored_bytes(context, key_groups) for file in self.files]
+        measured = [file.measure_stored_bytes(key_groups) for file in self.files]
         return np.sum([each for each, _ in measured], axis=0), any(estimated for _, estimated in measured)
 
     def narrow_to_keys(self, keys: KeySeeks) -> CombinedFile:
@@ -509,6 +524,7 @@ class SectionFile(KeyedFormat):
         header: key serializer and states.
         key_groups: range of the handle.
         sections: the non-empty sections, ascending by position.
+        context: of the operator.
         header_end: first byte after the header; -1 where it is not known.
         runs: cached spans of states, and of some of their records, in large sections; shared by all splits.
     """
@@ -517,6 +533,7 @@ class SectionFile(KeyedFormat):
     header: KeyedHeader
     key_groups: KeyGroupRange
     sections: tuple[Section, ...]
+    context: RecordContext = field(repr=False, hash=False)
     header_end: int = -1
     runs: RunIndex = field(default_factory=RunIndex, compare=False, repr=False)
 
@@ -527,15 +544,15 @@ class SectionFile(KeyedFormat):
 
     @abstractmethod
     def scan(
-        self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
+        self, state_ids: Sequence[int], key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:
         """See `KeyedFile.scan`."""
 
     @abstractmethod
-    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+    def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """See `KeyedFile.scan_key_groups`."""
 
-    def find_runs(self, context: RecordContext) -> RunFinder | None:
+    def find_runs(self) -> RunFinder | None:
         """Return what finds the spans of the states in a large section; None: key groups are not cut inside."""
         return None
 
@@ -557,22 +574,22 @@ class SectionFile(KeyedFormat):
         """The sections of some key groups, ascending by key group."""
         return sorted(select_sections(self.sections, key_groups), key=lambda each: each.key_group)
 
-    def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[Self]:
+    def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[Self]:
         """Parts of about `size` bytes."""
         for sections in group_sections(select_sections(self.sections, key_groups), size):
             yield replace(self, sections=sections)
 
     def split_records(
-        self, state_id: int, size: int, least: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+        self, state_id: int, size: int, least: int, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[Self, int]]:
         """Parts of about `size` bytes; larger key groups than `least` are cut inside (see `KeyedFile.split_records`).
 
         The section of such a key group is read once for that, `WINDOW` bytes at a time.
         """
-        for split in self.split(size, context, key_groups):
+        for split in self.split(size, key_groups):
             section = split.sections[0]
             is_large = len(split.sections) == 1 and section.size > least
-            find = self.find_runs(context) if is_large else None
+            find = self.find_runs() if is_large else None
             if find is None:
                 yield split, state_id
                 continue
@@ -585,11 +602,11 @@ class SectionFile(KeyedFormat):
         """See `KeyedFile`."""
         return self.sections
 
-    def measure_state(self, state_id: int, context: RecordContext, key_groups: KeyGroupRange | None) -> int:
+    def measure_state(self, state_id: int, key_groups: KeyGroupRange | None) -> int:
         """Bytes of all states."""
         return sum(each.size for each in select_sections(self.sections, key_groups))
 
-    def measure_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
+    def measure_stored_bytes(self, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
         """See `KeyedFile`."""
         return measure_sections(self.sections, key_groups)
 
@@ -601,9 +618,7 @@ _SKEW = 4
 """A key group is worth cutting from this multiple of the mean of all key groups on."""
 
 
-def choose_least(
-    files: Iterable[tuple[KeyedFile, int]], size: int, context: RecordContext, key_groups: KeyGroupRange | None = None
-) -> int:
+def choose_least(files: Iterable[tuple[KeyedFile, int]], size: int, key_groups: KeyGroupRange | None = None) -> int:
     """Return the smallest size of a key group that is worth cutting, from the bytes of all key groups of a state.
 
     To find where to cut, the key group is read once more. So it has to be larger than two parts, and either hold more
@@ -612,9 +627,10 @@ def choose_least(
     Args:
         files: those of all subtasks, with the position of the state in their headers.
         size: bytes of file per part.
-        context: of the operator.
         key_groups: only these.
     """
-    total = sum(file.measure_state(state_id, context, key_groups) for file, state_id in files)
-    number = context.max_parallelism if key_groups is None else key_groups.number
+    total = number = 0
+    for file, state_id in files:
+        total += file.measure_state(state_id, key_groups)
+        number = file.context.max_parallelism if key_groups is None else key_groups.number
     return max(2 * size, total // max(_TASKS, number // _SKEW))

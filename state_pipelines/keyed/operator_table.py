@@ -53,7 +53,7 @@ from state_pipelines.serializers.tree import StateKind
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.keyed_file import KeyedFile
 
 WINDOW = 8 << 20
 """Bytes of file whose key groups are matched at once; a larger key group is matched as a whole."""
@@ -130,7 +130,6 @@ class OperatorTable:
         self,
         files: Sequence[KeyedFile],
         subtask: int,
-        context: RecordContext,
         key_groups: KeyGroupRange | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of one subtask, or of some key groups of it.
@@ -138,21 +137,20 @@ class OperatorTable:
         Args:
             files: of the subtask; timers may be in a separate one.
             subtask: its index.
-            context: what finding records takes.
             key_groups: only these.
 
         Raises:
             FormatError: the bytes do not fit the serializers, or a key comes twice in a state that is no map.
             UnsupportedError: a value cannot be decoded, or a key cannot be read, so that its end is not known.
         """
-        for split, groups in self.split(files, context, key_groups):
-            yield from self.read(split, subtask, context, groups)
+        for split, groups in self.split(files, key_groups):
+            yield from self.read(split, subtask, groups)
 
     def split(
-        self, files: Sequence[KeyedFile], context: RecordContext, key_groups: KeyGroupRange | None = None
+        self, files: Sequence[KeyedFile], key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[tuple[KeyedFile, ...], KeyGroupRange | None]]:
         """The files of one subtask in parts that `read` takes, of about `WINDOW` bytes; arguments as of `batches`."""
-        return split_files(choose_files(files, self._ids), WINDOW, context, key_groups)
+        return split_files(choose_files(files, self._ids), WINDOW, key_groups)
 
     def narrow(self, file: KeyedFile) -> KeyedFile:
         """The file without the blocks that a wanted key does not need (see `KeyedFile.narrow_to_keys`)."""
@@ -162,7 +160,6 @@ class OperatorTable:
         self,
         files: Sequence[KeyedFile],
         subtask: int,
-        context: RecordContext,
         key_groups: KeyGroupRange | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a part of a subtask (`split_files`), all held at once; as `batches`."""
@@ -171,7 +168,7 @@ class OperatorTable:
             file = self.narrow(stored)
             states = enumerate(file.header.states)
             ids = {number: self._ids[info.name] for number, info in states if info.name in self._ids}
-            for number, records in file.scan(tuple(ids), context, key_groups) if ids else ():
+            for number, records in file.scan(tuple(ids), key_groups) if ids else ():
                 found[ids[number]].append(records)
         batches = {index: self._locate(index, runs) for index, runs in found.items()}
         rows = match_rows(batches, [state.key for state in self._states], self.needle)
@@ -329,7 +326,7 @@ def choose_files(files: Iterable[KeyedFile], states: Container[str]) -> tuple[Ke
 
 
 def split_files(
-    files: Sequence[KeyedFile], size: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+    files: Sequence[KeyedFile], size: int, key_groups: KeyGroupRange | None = None
 ) -> Iterator[tuple[tuple[KeyedFile, ...], KeyGroupRange | None]]:
     """Split the files of a subtask into parts of about `size` bytes, each all that they have of some key groups.
 
@@ -337,10 +334,10 @@ def split_files(
         (files, the key groups of them that make up the part; None is all).
     """
     if len(files) == 1:
-        for split in files[0].split(size, context, key_groups):
+        for split in files[0].split(size, key_groups):
             yield (split,), key_groups
         return
-    count = sum(sum(1 for _ in file.split(size, context, key_groups)) for file in files)
+    count = sum(sum(1 for _ in file.split(size, key_groups)) for file in files)
     if not count:
         return
     start = min(file.key_groups.start for file in files)

@@ -111,7 +111,6 @@ class RawTimersFile(SectionFile):
     def scan(
         self,
         state_ids: Sequence[int],
-        context: RecordContext,
         key_groups: KeyGroupRange | None = None,
         *,
         window: int = WINDOW,
@@ -130,7 +129,7 @@ class RawTimersFile(SectionFile):
             data = read_sections(self.stream, start, group[-1].end)
             for section in group:
                 with _placed(self.name, start):
-                    services = read_raw_timers(data, context.layouts, section.start - start, section.end - start)
+                    services = read_raw_timers(data, self.context.layouts, section.start - start, section.end - start)
                 for service in services:
                     for info, timers in zip(service.states, (service.event, service.processing), strict=True):
                         if info not in known:
@@ -144,17 +143,17 @@ class RawTimersFile(SectionFile):
             for state_id in sorted(found):
                 yield state_id, _join(found[state_id], start, self.name)
 
-    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+    def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All timers, one key group after the other, ascending."""
-        for split in self.split(WINDOW, context, key_groups):
+        for split in self.split(WINDOW, key_groups):
             chunks: dict[int, list[KeyedRecords]] = {}
-            for state_id, records in split.scan(range(len(self.header.states)), context):
+            for state_id, records in split.scan(range(len(self.header.states))):
                 chunks.setdefault(state_id, []).append(records)
             yield from gather_key_groups({state_id: iter(each) for state_id, each in sorted(chunks.items())})
 
 
 def open_raw_timers(
-    stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int], context: LayoutContext
+    stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int], context: RecordContext
 ) -> RawTimersFile | None:
     """Find the sections of a handle of raw keyed state, and the timers in them.
 
@@ -162,7 +161,7 @@ def open_raw_timers(
         stream: the stream of the handle.
         key_groups: range of the handle.
         offsets: position per key group, or `NEVER_STARTED`.
-        context: what layouts depend on beyond serializers; timers have no lengths, so their layouts say where the
+        context: of the operator; timers have no lengths, so their layouts say where the
             second service begins.
 
     Returns:
@@ -179,12 +178,12 @@ def open_raw_timers(
         data = read_sections(stream, start, group[-1].end)
         for section in group:
             with _placed(stream.name, start):
-                services = read_raw_timers(data, context, section.start - start, section.end - start)
+                services = read_raw_timers(data, context.layouts, section.start - start, section.end - start)
             if services:
                 _check_order(sections, stream.name)
                 states = tuple(info for service in services for info in service.states)
                 header = KeyedHeader(key_serializer=services[0].key, states=states)
-                return RawTimersFile(stream, header, key_groups, sections)
+                return RawTimersFile(stream, header, key_groups, sections, context)
     return None
 
 
@@ -223,13 +222,13 @@ def find_raw_sections(stream: StateStream, key_groups: KeyGroupRange, offsets: S
 
 
 def read_raw_timers(
-    data: bytes, context: LayoutContext, start: int = 0, end: int | None = None
+    data: bytes, layouts: LayoutContext, start: int = 0, end: int | None = None
 ) -> tuple[InternalTimersSnapshot, ...]:
     """Read the section of one key group.
 
     Args:
         data: holds the section.
-        context: what layouts depend on beyond serializers.
+        layouts: what layouts depend on beyond serializers.
         start: first byte of the section in `data`.
         end: end of the section, exclusive (default: the end of `data`).
 
@@ -242,7 +241,7 @@ def read_raw_timers(
     _read_version(reader)
     count = reader.count(_SMALLEST_SERVICE)
     view = np.frombuffer(data, np.uint8)
-    services = tuple(_read_service(reader, view, context) for _ in range(count))
+    services = tuple(_read_service(reader, view, layouts) for _ in range(count))
     reader.expect_end("the timers")
     return services
 
@@ -324,13 +323,13 @@ def _is_unversioned(reader: Reader) -> bool:
         return False
 
 
-def _read_service(reader: Reader, data: npt.NDArray[np.uint8], context: LayoutContext) -> InternalTimersSnapshot:
+def _read_service(reader: Reader, data: npt.NDArray[np.uint8], layouts: LayoutContext) -> InternalTimersSnapshot:
     name = reader.utf()
     key, namespace = read_nested(reader), read_nested(reader)
     layout = lay.Struct(
         (
-            ("state_key", derive_layout(key, context)),
-            ("state_namespace", derive_layout(namespace, context)),
+            ("state_key", derive_layout(key, layouts)),
+            ("state_namespace", derive_layout(namespace, layouts)),
             ("timestamp", lay.Primitive(lay.PrimitiveKind.I64)),
         )
     )

@@ -66,6 +66,7 @@ class RocksFile(KeyedFormat):
         name: of the meta stream, for errors.
         key_groups: range of the handle, or the part of it that is read; a database may hold more.
         column_families: by state id.
+        context: of the operator.
         is_forst: the states are of the asynchronous API, whose database only ForSt restores; the header describes
             them as those of the synchronous one.
         first: no key below is read, with its key-group prefix.
@@ -78,6 +79,7 @@ class RocksFile(KeyedFormat):
     header: KeyedHeader
     key_groups: KeyGroupRange
     column_families: tuple[ColumnFamily, ...]
+    context: RecordContext = field(repr=False, hash=False)
     first: bytes = b""
     after: bytes | None = None
     is_forst: bool = False
@@ -91,27 +93,27 @@ class RocksFile(KeyedFormat):
     by_kernels: ClassVar[bool] = True
 
     def scan(
-        self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
+        self, state_ids: Sequence[int], key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:
         """The records of some states, one state after the other (see `KeyedFile.scan`)."""
-        wanted = [self._find_ranges(each, context.prefix, key_groups) for each in state_ids]
+        wanted = [self._find_ranges(each, key_groups) for each in state_ids]
         with ColumnFamilyScans(wanted, tables=self.tables) as scans:
             for number, state_id in enumerate(state_ids):
                 with at(state=self.header.states[state_id].name):
                     for entries in scans.scan(number):
-                        yield state_id, _to_records(entries, context.prefix, self.name)
+                        yield state_id, _to_records(entries, self.context.prefix, self.name)
 
-    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+    def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All records, one key group after the other."""
-        scans = {each: self.scan([each], context, key_groups) for each in range(len(self.header.states))}
+        scans = {each: self.scan([each], key_groups) for each in range(len(self.header.states))}
         return gather_key_groups({each: (records for _, records in found) for each, found in scans.items()})
 
-    def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[RocksFile]:
+    def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[RocksFile]:
         """Parts of about `size` bytes, by the table sizes in the manifest."""
         groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         if not groups.number or not any(column_family.files for column_family in self.column_families):
             return
-        sizes = self.estimate_key_groups(context.prefix)
+        sizes = self.estimate_key_groups()
         start, total = groups.start, 0.0
         for key_group in groups:
             if key_group > start and total + sizes[key_group] > size:
@@ -121,21 +123,21 @@ class RocksFile(KeyedFormat):
         yield replace(self, key_groups=KeyGroupRange(start, groups.end + 1 - start))
 
     def split_records(
-        self, state_id: int, size: int, least: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+        self, state_id: int, size: int, least: int, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[RocksFile, int]]:
         """Parts of about `size` bytes; those in which the state has more than `least` are cut by keys.
 
         The indexes of the tables of such a part are read for that.
         """
         if self.seeks is not None:
-            for split in self.split(size, context, key_groups):
+            for split in self.split(size, key_groups):
                 yield split, state_id
             return
         column_family = self.column_families[state_id]
-        sizes = self.estimate_key_groups(context.prefix, [column_family])
+        sizes = self.estimate_key_groups([column_family])
         is_coarse = sum(file.size for file in column_family.files) <= _FEW * size
-        for split in self.split(size, context, key_groups):
-            start, end = _find_bounds(split.key_groups, context.prefix)
+        for split in self.split(size, key_groups):
+            start, end = _find_bounds(split.key_groups, self.context.prefix)
             held = float(sizes[split.key_groups.start : split.key_groups.end + 1].sum())
             if is_coarse and sum(file.size for file in find_files(column_family, start, end)) > least:
                 held = estimate(column_family, start, end)
@@ -145,13 +147,12 @@ class RocksFile(KeyedFormat):
             for first, after in pairwise([start, *split_keys(column_family, start, end, size), end]):
                 yield replace(split, first=first, after=after), state_id
 
-    def estimate_key_groups(
-        self, prefix: int, column_families: Sequence[ColumnFamily] | None = None
-    ) -> npt.NDArray[np.float64]:
+    def estimate_key_groups(self, column_families: Sequence[ColumnFamily] | None = None) -> npt.NDArray[np.float64]:
         """f64[end + 1] bytes of file per key group from 0 on, of all or some states.
 
         A table counts as even over the key groups that it spans.
         """
+        prefix = self.context.prefix
         sizes = np.zeros(self.key_groups.end + 1, np.float64)
         chosen = self.column_families if column_families is None else column_families
         for file in (file for column_family in chosen for file in column_family.files):
@@ -160,17 +161,17 @@ class RocksFile(KeyedFormat):
             sizes[first : last + 1] += file.size / (last + 1 - first)
         return sizes
 
-    def measure_state(self, state_id: int, context: RecordContext, key_groups: KeyGroupRange | None) -> int:
+    def measure_state(self, state_id: int, key_groups: KeyGroupRange | None) -> int:
         """Bytes of one state, estimated."""
         groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
-        sizes = self.estimate_key_groups(context.prefix, [self.column_families[state_id]])
+        sizes = self.estimate_key_groups([self.column_families[state_id]])
         return int(sizes[groups.start : groups.end + 1].sum()) if groups.number else 0
 
-    def measure_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
+    def measure_stored_bytes(self, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
         """See `KeyedFile`."""
         found = np.zeros(len(key_groups), np.int64)
         common = self.key_groups.intersect(key_groups)
-        sizes = self.estimate_key_groups(context.prefix)[common.start : common.end + 1]
+        sizes = self.estimate_key_groups()[common.start : common.end + 1]
         found[common.start - key_groups.start :][: len(common)] = sizes.round()
         return found, True
 
@@ -188,8 +189,9 @@ class RocksFile(KeyedFormat):
         """See `KeyedFile`."""
         return replace(self, seeks=keys)
 
-    def _find_ranges(self, state_id: int, prefix: int, key_groups: KeyGroupRange | None) -> ColumnFamilyRanges:
+    def _find_ranges(self, state_id: int, key_groups: KeyGroupRange | None) -> ColumnFamilyRanges:
         """Find the keys of a state that are read."""
+        prefix = self.context.prefix
         groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         timers = self.header.states[state_id].backend_type is BackendStateType.PRIORITY_QUEUE
         found: list[tuple[bytes, bytes | None]] = []
@@ -220,6 +222,7 @@ def open_rocksdb(
     meta: StateStream,
     key_groups: KeyGroupRange,
     files: Mapping[str, StateStream],
+    context: RecordContext,
     *,
     declared: tuple[DeclaredSerializer, ...] = (),
 ) -> RocksFile:
@@ -229,6 +232,7 @@ def open_rocksdb(
         meta: the meta stream, which is the header and nothing else.
         key_groups: range of the handle.
         files: the files of the database by local name.
+        context: of the operator.
         declared: snapshot classes that the user declares.
 
     Raises:
@@ -255,7 +259,7 @@ def open_rocksdb(
     is_forst = any(info.backend_type is BackendStateType.KEY_VALUE_V2 for info in header.states)
     header = replace(header, states=tuple(map(as_key_value, header.states)))
     found = tuple(column_families[name] for name in names)
-    return RocksFile(meta.name, header, key_groups, found, is_forst=is_forst)
+    return RocksFile(meta.name, header, key_groups, found, context, is_forst=is_forst)
 
 
 def _to_records(entries: SortedEntries, prefix: int, name: str) -> KeyedRecords:
@@ -291,7 +295,7 @@ class RocksWriter:
         counts = dict.fromkeys(range(len(self.header.states)), 0)
         names = [info.name for info in self.header.states]
         with DatabaseWriter(self.directory, names) as database:
-            for _, runs in file.scan_key_groups(self.context, key_groups):
+            for _, runs in file.scan_key_groups(key_groups):
                 by_state: dict[int, list[KeyedRecords]] = {}
                 for state_id, records in runs:
                     by_state.setdefault(state_id, []).append(records)

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from state_pipelines.keyed.hashing.value_hashes import KeyHasher
-    from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata.handles import KeyGroupRange
 
 _FIRST_KEYS = 1 << 10
@@ -337,7 +336,6 @@ class KeyGroupMeasurement:
         operator: label of the operator, for errors.
         files: all that the subtask has of them.
         key_groups: the key groups.
-        context: of the operator.
         top: how many of the hottest keys are wanted.
         move: another max parallelism that is to be predicted.
     """
@@ -345,7 +343,6 @@ class KeyGroupMeasurement:
     operator: str
     files: tuple[KeyedFile, ...]
     key_groups: KeyGroupRange
-    context: RecordContext
     top: int = 10
     move: Move | None = None
 
@@ -356,12 +353,11 @@ class KeyGroupMeasurement:
             StateError: the state cannot be read.
         """
         with at(operator=self.operator):
-            return measure_key_groups(self.files, self.context, self.key_groups, top=self.top, move=self.move)
+            return measure_key_groups(self.files, self.key_groups, top=self.top, move=self.move)
 
 
 def measure_key_groups(
     files: Sequence[KeyedFile],
-    context: RecordContext,
     key_groups: KeyGroupRange,
     *,
     top: int = 10,
@@ -373,7 +369,6 @@ def measure_key_groups(
 
     Args:
         files: all that one subtask has of the key groups; a key that is in several of them counts once.
-        context: of the operator.
         key_groups: only these.
         top: how many of the hottest keys are wanted.
         move: another max parallelism that is to be predicted.
@@ -382,8 +377,8 @@ def measure_key_groups(
         FormatError: the bytes are not what the format says.
         UnsupportedError: the states cannot be distinguished without a serializer that is not known.
     """
-    counting = _Counting(files, context, key_groups, top, move)
-    for split, groups in split_files(files, SPLIT_SIZE, context, key_groups):
+    counting = _Counting(files, key_groups, top, move)
+    for split, groups in split_files(files, SPLIT_SIZE, key_groups):
         counting.count(split, key_groups if groups is None else groups)
     return counting.result()
 
@@ -432,12 +427,12 @@ class _Counting:
     def __init__(
         self,
         files: Sequence[KeyedFile],
-        context: RecordContext,
         key_groups: KeyGroupRange,
         top: int,
         move: Move | None,
     ) -> None:
-        self._context, self._key_groups, self._top, self._move = context, key_groups, top, move
+        self._key_groups, self._top, self._move = key_groups, top, move
+        self._max_parallelism = max((file.context.max_parallelism for file in files), default=0)
         names = dict.fromkeys(info.name for file in files for info in file.header.states)
         self._ids = {name: index for index, name in enumerate(names)}
         self._totals = np.zeros((2, len(names), len(key_groups)), np.int64)
@@ -454,18 +449,18 @@ class _Counting:
     def count(self, files: Sequence[KeyedFile], key_groups: KeyGroupRange) -> None:
         """Count all that the files of a subtask have of some key groups."""
         counter = KeyCounter(len(self._ids))
-        context = replace(self._context, by_block=True)
-        for file in files:
+        for each in files:
+            file = each.with_context(replace(each.context, by_block=True))
             header = file.header
-            blocks = _find_blocks(file, context)
+            blocks = _find_blocks(file)
             self._uncounted |= {header.states[number].name: reason for number, reason in blocks.items()}
             self._blocks |= {header.states[number].name for number in blocks}
-            for number, records in file.scan(range(len(header.states)), context, key_groups):
+            for number, records in file.scan(range(len(header.states)), key_groups):
                 with at(file=file.name, state=header.states[number].name):
-                    self._add(counter, header, header.states[number], records)
+                    self._add(counter, file, header.states[number], records)
         self._take(counter.result())
 
-    def _add(self, counter: KeyCounter, header: KeyedHeader, info: StateMetaInfo, records: KeyedRecords) -> None:
+    def _add(self, counter: KeyCounter, file: KeyedFile, info: StateMetaInfo, records: KeyedRecords) -> None:
         state, count = self._ids[info.name], len(self._all_keys)
         sizes = records.key_ends - records.key_starts + records.value_ends - records.value_starts
         indexes = records.key_groups - self._key_groups.start
@@ -476,7 +471,7 @@ class _Counting:
         if info.name in self._uncounted:
             return
         try:
-            starts, ends = locate_keys(header, info, records, self._context)
+            starts, ends = locate_keys(file, info, records)
         except UnsupportedError as error:
             self._uncounted[info.name] = explain(error)
             return
@@ -495,7 +490,7 @@ class _Counting:
             _choose_records((*self._most[1], *busiest), self._top),
         )
         if self._move is not None:
-            self._moved = _add_moved(self._moved, _move_keys(keys, self._context.max_parallelism, self._move))
+            self._moved = _add_moved(self._moved, _move_keys(keys, self._max_parallelism, self._move))
 
     def result(self) -> KeyGroupSizes:
         """The final counts."""
@@ -517,11 +512,11 @@ class _Counting:
         )
 
 
-def _find_blocks(file: KeyedFile, context: RecordContext) -> dict[int, str]:
+def _find_blocks(file: KeyedFile) -> dict[int, str]:
     """States of a file whose entries come as one record per key group (`RecordContext.by_block`), and why."""
     found: dict[int, str] = {}
     if file.lacks_lengths:
-        header = file.header
+        header, context = file.header, file.context
         for number, info in enumerate(header.states):
             layout = derive_keyed_layout(info, header.key_serializer, context.max_parallelism, context.layouts)
             if (node := find_opaque(layout)) is not None:
@@ -529,16 +524,13 @@ def _find_blocks(file: KeyedFile, context: RecordContext) -> dict[int, str]:
     return found
 
 
-def locate_keys(
-    header: KeyedHeader, info: StateMetaInfo, records: KeyedRecords, context: RecordContext
-) -> tuple[Counts, Counts]:
+def locate_keys(file: KeyedFile, info: StateMetaInfo, records: KeyedRecords) -> tuple[Counts, Counts]:
     """Find the span of the key alone in the key of each record: without namespace, map key and timestamp.
 
     Args:
-        header: of the file of the records.
+        file: of the records.
         info: of their state.
         records: the records.
-        context: of the operator.
 
     Returns:
         (i64[n] starts, i64[n] ends).
@@ -547,12 +539,13 @@ def locate_keys(
         FormatError: the bytes do not fit the serializers.
         UnsupportedError: a key cannot be read, so that its end is not known.
     """
+    key_serializer, context = file.header.key_serializer, file.context
     if info.backend_type is BackendStateType.PRIORITY_QUEUE:
-        layout = derive_keyed_layout(info, header.key_serializer, context.max_parallelism, context.layouts).key
+        layout = derive_keyed_layout(info, key_serializer, context.max_parallelism, context.layouts).key
     else:
         # The value serializer does not matter.
         bare = keyed_state(info.name, StateKind.VALUE, VOID_NAMESPACE, info.namespace_serializer)
-        layout = derive_keyed_layout(bare, header.key_serializer, context.max_parallelism, context.layouts).key
+        layout = derive_keyed_layout(bare, key_serializer, context.max_parallelism, context.layouts).key
     spans = _plan_measure(layout).spans(
         records.data, records.key_starts, records.key_ends, offset=records.offset, name=records.file
     )

@@ -555,7 +555,7 @@ def _read(operator: Operator, wish: _Wish) -> _Found:
         return _find_stored(operator, raw)
     move, reason = _plan_move(operator, wish)
     tasks = [
-        KeyGroupMeasurement(operator.label, split, groups, operator.record_context, wish.top, move)
+        KeyGroupMeasurement(operator.label, split, groups, wish.top, move)
         for files in group_files(operator.keyed_files).values()
         for split, groups in _split(operator, files)
     ]
@@ -567,7 +567,7 @@ def _find_stored(operator: Operator, found: Counts) -> _Found:
     everything = KeyGroupRange(0, operator.max_parallelism)
     estimated = False
     for _, file in operator.keyed_files:
-        stored, rough = file.measure_stored_bytes(operator.record_context, everything)
+        stored, rough = file.measure_stored_bytes(everything)
         own = file.key_groups
         found[own.start : own.end + 1] += stored[own.start : own.end + 1]
         estimated |= rough
@@ -577,7 +577,7 @@ def _find_stored(operator: Operator, found: Counts) -> _Found:
 def _split(operator: Operator, files: Sequence[KeyedFile]) -> Iterable[tuple[tuple[KeyedFile, ...], KeyGroupRange]]:
     start, end = min(file.key_groups.start for file in files), max(file.key_groups.end for file in files)
     own = KeyGroupRange(start, end + 1 - start)
-    for split, groups in split_files(files, TASK_SIZE, operator.record_context, own):
+    for split, groups in split_files(files, TASK_SIZE, own):
         yield split, own if groups is None else groups
 
 

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.heap_entries import EntryCodec
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata import OperatorState, SubtaskState
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.operations.local_processes import Runner
@@ -106,7 +106,6 @@ class SubtaskConversion:
         header: the new header.
         format: the new format.
         key_groups: range of the subtask.
-        context: of the operator.
         target: directory of the new snapshot.
         name: of the new file; with rocksdb what the names of the new files start with. It is chosen before any attempt,
             so that one that is made again finds what the one before has left.
@@ -122,7 +121,6 @@ class SubtaskConversion:
     header: KeyedHeader
     format: Format
     key_groups: KeyGroupRange
-    context: RecordContext
     target: Location
     name: str
     checkpoint_id: int
@@ -141,11 +139,11 @@ class SubtaskConversion:
                 self._require_ends()
             handle, size = self.write()
             # Read again, in another way than the writer did: records that its reading lost are not in the new files.
-            before = digest_states(self.source, self.context, self.key_groups)
+            before = digest_states(self.source, self.key_groups)
             after = None
             if self.verify:
                 again = self.open_written(handle)
-                after = {} if again is None else digest_states(again, self.context, self.key_groups)
+                after = {} if again is None else digest_states(again, self.key_groups)
         return WrittenState(handle, before, size, after)
 
     @property
@@ -155,13 +153,13 @@ class SubtaskConversion:
 
     def find_doubtful(self) -> list[tuple[int, EntryCodec]]:
         """The ids of states with values whose ends may not be found, and their codecs as entries of a heap."""
-        codecs = make_entry_codecs(self.header, self.context)
+        codecs = make_entry_codecs(self.header, self.source.context)
         return [(number, each) for number, each in enumerate(codecs) if each.is_opaque or not each.entries.is_compiled]
 
     def _require_ends(self) -> None:
         for state_id, codec in self.find_doubtful():
             with at(state=self.header.states[state_id].name):
-                for _, records in self.source.scan([state_id], self.context):
+                for _, records in self.source.scan([state_id]):
                     codec.require_ends(records)
 
     def write(self) -> tuple[KeyedStateHandle, int]:
@@ -172,17 +170,17 @@ class SubtaskConversion:
     def native_files(self) -> NativeFiles:
         """The new files, where the new format is a native one."""
         return NativeFiles(
-            self.source, self.header, self.key_groups, self.context, self.target, self.name, self.checkpoint_id
+            self.source, self.header, self.key_groups, self.source.context, self.target, self.name, self.checkpoint_id
         )
 
     def open_written(self, handle: KeyedStateHandle) -> KeyedFile | None:
         """The new file, before it is published."""
-        return HandleReader(self.target, PathMapping()).open_keyed(handle)
+        return HandleReader(self.target, PathMapping()).open_keyed(handle, self.source.context)
 
 
 def _write_canonical(task: SubtaskConversion) -> tuple[KeyedStateHandle, int]:
     file = join(task.target, task.name)
-    written = copy_states(task.subtask, task.source, task.header, task.context, file).run()
+    written = copy_states(task.subtask, task.source, task.header, file).run()
     stream = RelativeFileStateHandle(file.name, written.size)
     return KeyGroupsSavepointStateHandle(task.key_groups, written.offsets, stream), written.size
 
@@ -496,7 +494,6 @@ def _plan_operator(
                 header=header,
                 format=format,
                 key_groups=source.key_groups,
-                context=operator.record_context,
                 target=target,
                 name=make_file_name(),
                 checkpoint_id=operator.snapshot.checkpoint_id,
@@ -526,7 +523,7 @@ def _require_lengths(task: SubtaskConversion, *, lacks_lengths: bool) -> None:
         return
     for state_id, codec in task.find_doubtful():
         with at(operator=task.operator, state=task.header.states[state_id].name):
-            batches = (records for _, records in task.source.scan([state_id], task.context) if len(records))
+            batches = (records for _, records in task.source.scan([state_id]) if len(records))
             first = next(batches, None)
             if first is None or not task.needs_ends:
                 continue
@@ -684,8 +681,8 @@ def prove_conversion(plan: ConversionPlan, written: Sequence[WrittenState], run:
             if digest != (result.read_back or {}).get(name):
                 failed[task.operator, name] = states[task.operator, name]
                 file = task.open_written(result.handle)
-                new = [] if file is None else [(file, task.context)]
-                found, examples = find_differing_records(name, [(task.source, task.context)], new, run)
+                new = [] if file is None else [file]
+                found, examples = find_differing_records(name, [task.source], new, run)
                 counts += RecordCounts(0, found.differing, found.missing, found.unexpected, found.complete)
                 rows.append(examples)
     check = make_state_check(READS_BACK, DESCRIPTION, tuple(states.values()), tuple(failed.values()), counts, rows)

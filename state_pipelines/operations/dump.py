@@ -190,8 +190,7 @@ def dump_keyed_states(states: Sequence[KeyedState]) -> Iterator[Line]:
     unread: set[str] = set()
 
     def begin(wanted: list[tuple[KeyedSubtaskState, KeyedState]]) -> Iterator[tuple[int, KeyedRecords]]:
-        (file, context) = wanted[0][0].file, wanted[0][1].context
-        return file.scan([each.state_id for each, state in wanted if state.name not in unread], context)
+        return wanted[0][0].file.scan([each.state_id for each, state in wanted if state.name not in unread])
 
     for wanted, found in scan_files(states[0].operator, group_by_file(states), begin) if states else ():
         shows: dict[int, tuple[KeyedState, _Show]] = {}
@@ -222,7 +221,6 @@ def _dump_file(
     """
     if not shows:
         return
-    context = next(iter(shows.values()))[0].context
     shown = dict.fromkeys(shows, 0)
     left = dict(shows)
 
@@ -260,7 +258,7 @@ def _dump_file(
         if state_id in left:
             try:
                 with at(operator=state.operator.label, state=state.name):
-                    yield from show([state_id], found if len(shows) == 1 else file.scan([state_id], context))
+                    yield from show([state_id], found if len(shows) == 1 else file.scan([state_id]))
             except StateError as error:
                 yield leave(state_id, error)
 

@@ -21,7 +21,7 @@ from state_pipelines.serializers.state_meta_info import BackendStateType
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.snapshot import Operator, Snapshot
@@ -53,14 +53,12 @@ class FindKeys:
     Attributes:
         operator: label, for errors.
         file: the file.
-        context: of the operator.
         keys: index of each key by its bytes.
         key_groups: only these; None: all.
     """
 
     operator: str
     file: KeyedFile
-    context: RecordContext
     keys: Mapping[bytes, int]
     key_groups: KeyGroupRange | None = None
 
@@ -89,7 +87,7 @@ class FindKeys:
     def _search(self, states: Sequence[int]) -> Counter[tuple[str, int]]:
         found: Counter[tuple[str, int]] = Counter()
         wanted = KeyFilter(frozenset(self.keys))
-        for state_id, records in self.file.scan(states, self.context, self.key_groups):
+        for state_id, records in self.file.scan(states, self.key_groups):
             info = self.file.header.states[state_id]
             skip = TIMESTAMP if info.backend_type is BackendStateType.PRIORITY_QUEUE else 0
             rows = np.flatnonzero(wanted.select(records, timers=bool(skip)))
@@ -187,7 +185,7 @@ def search_keys(
 
 
 def _plan(operator: Operator, keys: Sequence[object], *, everywhere: bool) -> Iterator[FindKeys]:
-    layouts, context = operator.snapshot.layout_context, operator.record_context
+    layouts = operator.snapshot.layout_context
     for _, file in operator.keyed_files:
         serializer = file.header.key_serializer
         with at(operator=operator.label):
@@ -209,8 +207,8 @@ def _plan(operator: Operator, keys: Sequence[object], *, everywhere: bool) -> It
             encoded = {None: {data: index for wanted in encoded.values() for data, index in wanted.items()}}
         for group, wanted in encoded.items():
             if group is None or file.key_groups.intersect(group).number:
-                for split in file.narrow_to_keys(seeks).split(SPLIT_SIZE, context, group):
-                    yield FindKeys(operator.label, split, context, wanted, group)
+                for split in file.narrow_to_keys(seeks).split(SPLIT_SIZE, group):
+                    yield FindKeys(operator.label, split, wanted, group)
 
 
 def _find_unsearched(operator: Operator) -> Iterator[str]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.keyed.digests import RecordDigest
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.operations.local_processes import Runner
 
@@ -481,14 +481,12 @@ class RecordScan:
 
     Attributes:
         file: the file.
-        context: of the operator.
         state: name of the state.
         buckets: the buckets whose records are hashed; None sums up all buckets.
         keys: hashes of the keys whose records are decoded; None decodes none.
     """
 
     file: KeyedFile
-    context: RecordContext
     state: str
     buckets: npt.NDArray[np.int64] | None = None
     keys: Hashes | None = None
@@ -508,7 +506,7 @@ class RecordScan:
         for state_id, info in enumerate(self.file.header.states):
             if info.name != self.state:
                 continue
-            for _, records in self.file.scan([state_id], self.context):
+            for _, records in self.file.scan([state_id]):
                 base, *spans = list_spans(records, is_map=info.state_type == StateKind.MAP)
                 keys, contents = _hash_records(base, *spans)
                 if self.keys is not None:
@@ -540,8 +538,8 @@ class ScanResult:
 
 def find_differing_records(
     state: str,
-    before: Sequence[tuple[KeyedFile, RecordContext]],
-    after: Sequence[tuple[KeyedFile, RecordContext]],
+    before: Sequence[KeyedFile],
+    after: Sequence[KeyedFile],
     run: Runner,
     *,
     may_lack: bool = False,
@@ -562,7 +560,7 @@ def find_differing_records(
         StateError: a side cannot be read.
     """
     what = "the differing records cannot be read"
-    sides = [[RecordScan(*each, state) for each in files] for files in (before, after)]
+    sides = [[RecordScan(each, state) for each in files] for files in (before, after)]
     count = len(sides[0])
 
     def scan(**wanted: object) -> tuple[list[ScanResult], list[ScanResult]]:
@@ -589,7 +587,7 @@ def find_differing_records(
 
 
 def _replace(scan: RecordScan, **wanted: Any) -> RecordScan:
-    return RecordScan(scan.file, scan.context, scan.state, **wanted)
+    return RecordScan(scan.file, scan.state, **wanted)
 
 
 def _add_sums(results: Sequence[ScanResult]) -> Hashes:
@@ -660,10 +658,10 @@ def decode_records(scan: RecordScan, state_id: int, records: KeyedRecords) -> li
     """Keys and values of records as JSON has them; their bytes where they cannot be decoded."""
     if not len(records):
         return []
-    header, options = scan.file.header, TableOptions(flatten=False)
+    header, context, options = scan.file.header, scan.file.context, TableOptions(flatten=False)
     try:
         layout = derive_keyed_layout(
-            header.states[state_id], header.key_serializer, scan.context.max_parallelism, scan.context.layouts
+            header.states[state_id], header.key_serializer, context.max_parallelism, context.layouts
         )
         rows = list(to_rows(KeyedTable(layout, options).make_batch(records, 0)))
     except StateError as error:

@@ -252,10 +252,10 @@ def read_operator(
         StateError: there is no such table; see `Operator.make_table`.
     """
     errors: list[StateError] = []
-    table, context = operator.make_table(options), operator.record_context
+    table = operator.make_table(options)
     key_groups = narrow_key_groups(operator, table.needle, key_groups)
     files = (
-        table.batches(files, subtask, context, key_groups)
+        table.batches(files, subtask, key_groups)
         for subtask, files in group_files(operator.keyed_files).items()
         if key_groups is None or any(each.key_groups.intersect(key_groups).number for each in files)
     )

@@ -192,6 +192,7 @@ class HandleReader:
     def open_keyed(
         self,
         handle: KeyedStateHandle | None,
+        context: RecordContext,
         key_serializer: Serializer | None = None,
         *,
         narrowed: bool = False,
@@ -200,6 +201,7 @@ class HandleReader:
 
         Args:
             handle: the handle.
+            context: of the operator, by which records are found.
             key_serializer: what the caller knows of the keys, for changelog state that does not say it.
             narrowed: a rescale may have left it only a part of the key groups in its stream.
 
@@ -211,12 +213,12 @@ class HandleReader:
                 return None
             case KeyGroupsSavepointStateHandle():
                 stream, reading = self.open_stream(handle.delegate), self._find_header(handle)
-                return _open_sections(open_canonical, stream, handle, reading, narrowed=narrowed)
+                return _open_sections(open_canonical, stream, handle, context, reading, narrowed=narrowed)
             case KeyGroupsStateHandle():
                 stream, reading = self.open_stream(handle.delegate), self._find_header(handle)
                 is_heap, reading = _is_heap_native(stream, handle, reading, narrowed=narrowed)
                 return _open_sections(
-                    open_heap if is_heap else open_canonical, stream, handle, reading, narrowed=narrowed
+                    open_heap if is_heap else open_canonical, stream, handle, context, reading, narrowed=narrowed
                 )
             case IncrementalRemoteKeyedStateHandle():
                 files = (*handle.shared_state, *handle.private_state)
@@ -224,14 +226,15 @@ class HandleReader:
                 read = (each for each in files if is_database_file(each.local_path))
                 tables = {each.local_path: self.open_stream(each.handle) for each in read}
                 meta = self.open_stream(handle.meta_data_state)
-                return open_rocksdb(meta, handle.key_groups, tables, declared=self.declared)
+                return open_rocksdb(meta, handle.key_groups, tables, context, declared=self.declared)
             case ChangelogStateBackendHandle():
-                opened = (self._open_base(each) for each in find_bases(handle))
+                opened = (self._open_base(each, context) for each in find_bases(handle))
                 bases = [each for each in opened if each is not None]
                 return open_changelog(
                     handle,
                     bases,
                     self.open_stream,
+                    context,
                     key_serializer=key_serializer,
                     declared=self.declared,
                     files=self.change_files,
@@ -240,7 +243,7 @@ class HandleReader:
                 raise UnsupportedError(f"a {type(handle).__name__} holds changes without the state that they change")
 
     def open_side_by_side(
-        self, handles: Iterable[tuple[KeyedStateHandle | None, Serializer | None]]
+        self, handles: Iterable[tuple[KeyedStateHandle | None, RecordContext, Serializer | None]]
     ) -> list[KeyedFile | StateError | None]:
         """Open many keyed files (see `open_keyed`), several at a time where the storage takes long to answer.
 
@@ -254,7 +257,7 @@ class HandleReader:
         opened = attempt_together([partial(self.open_operator, each) for each in handles], self.directory)
         return [each for each in opened if not isinstance(each, StateError)]
 
-    def open_raw_keyed(self, handle: KeyedStateHandle | None, context: LayoutContext) -> KeyedFile | None:
+    def open_raw_keyed(self, handle: KeyedStateHandle | None, context: RecordContext) -> KeyedFile | None:
         """The timers in raw keyed state; None when there are none.
 
         Raises:
@@ -269,7 +272,7 @@ class HandleReader:
         return open_raw_timers(self.open_stream(handle.delegate), handle.key_groups, handle.offsets, context)
 
     def open_all_raw_keyed(
-        self, handles: Sequence[KeyedStateHandle | None], context: LayoutContext
+        self, handles: Sequence[KeyedStateHandle | None], context: RecordContext
     ) -> list[KeyedFile | StateError | None]:
         """Open files of raw keyed state (see `open_raw_keyed`), several at a time; one that fails is its error."""
         return attempt_together([partial(self.open_raw_keyed, each, context) for each in handles], self.directory)
@@ -339,14 +342,14 @@ class HandleReader:
                 found.setdefault(_identify(self.open_stream(handle.delegate)), []).append(handle)
         return {key: _join_states(handles) for key, handles in found.items() if len(handles) > 1}
 
-    def _open_base(self, handle: KeyedStateHandle) -> KeyedFile | None:
+    def _open_base(self, handle: KeyedStateHandle, context: RecordContext) -> KeyedFile | None:
         """Open a materialized handle of changelog state; its stream may hold key groups that no handle names any more.
 
         Each subtask materializes in its own time, so that after a change of parallelism some still name parts of an
         old stream. A header with snapshots that nothing reads is read whole where its end is known nevertheless.
         """
         try:
-            file = self.open_keyed(handle, narrowed=True)
+            file = self.open_keyed(handle, context, narrowed=True)
         except OpenBodyError:
             if not isinstance(handle, _SectionHandle) or not (end := self._find_base_header_end(handle)):
                 raise
@@ -359,7 +362,7 @@ class HandleReader:
             ):
                 return file
         self._base_header_ends[handle.delegate] = end
-        return self.open_keyed(handle, narrowed=True)
+        return self.open_keyed(handle, context, narrowed=True)
 
     def _find_base_header_end(self, handle: _SectionHandle) -> int:
         """The end of the header in the stream of a materialized handle; 0 when it is not known.
@@ -451,6 +454,7 @@ def _open_sections(
     open_file: Callable[..., CanonicalFile | HeapFile],
     stream: StateStream,
     handle: KeyGroupsStateHandle | KeyGroupsSavepointStateHandle,
+    context: RecordContext,
     reading: HeaderReading,
     *,
     narrowed: bool,
@@ -463,11 +467,11 @@ def _open_sections(
     first = min((offset for offset in handle.offsets if offset > 0), default=0)
     if not narrowed and first <= _LONG_HEADER and not 0 < reading.end < first:
         try:
-            return open_file(stream, handle.key_groups, handle.offsets, narrowed=False, reading=reading)
+            return open_file(stream, handle.key_groups, handle.offsets, context, narrowed=False, reading=reading)
         except FormatError:
             if not _leaves_out_sections(stream, handle.offsets, reading):
                 raise
-    file = open_file(stream, handle.key_groups, handle.offsets, narrowed=True, reading=reading)
+    file = open_file(stream, handle.key_groups, handle.offsets, context, narrowed=True, reading=reading)
     return file if narrowed else replace(file, sections=tuple(replace(each, is_open=False) for each in file.sections))
 
 
@@ -514,14 +518,14 @@ def _is_heap_section(
     key_group, offset = present
     if key_group:
         return read_stream_range(stream, offset, min(offset + 4, stream.size)) == key_group.to_bytes(4, "big")
-    file = open_canonical(stream, handle.key_groups, handle.offsets, narrowed=narrowed, reading=reading)
+    one, two = (RecordContext(max_parallelism, LayoutContext()) for max_parallelism in (1, MAX_PARALLELISM))
+    file = open_canonical(stream, handle.key_groups, handle.offsets, one, narrowed=narrowed, reading=reading)
     if file.header.compressed:
         # Canonical sections are snappy streams as a whole; native ones begin with the bare key group.
         return read_stream_range(stream, offset, min(offset + 4, stream.size)) == bytes(4)
-    for prefix_of in (1, MAX_PARALLELISM):
-        context = RecordContext(prefix_of, LayoutContext())
+    for context in (one, two):
         try:
-            for _ in file.scan(range(len(file.header.states)), context):
+            for _ in file.with_context(context).scan(range(len(file.header.states))):
                 pass
         except FormatError:
             continue

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata.handles import KeyGroupRange
     from state_pipelines.serializers.python_types import PythonDeclaration
     from state_pipelines.serializers.tree import Serializer
@@ -59,15 +59,13 @@ class KeyedSubtaskState:
 
     Attributes:
         subtask: index of the subtask.
-        file: the file that holds it.
+        file: the file that holds it, whose records are found in order to show them (`RecordContext.by_block`).
         state_id: position in the header of the file.
-        context: of the operator, by which records are found in order to show them.
     """
 
     subtask: int
     file: KeyedFile
     state_id: int
-    context: RecordContext
 
     def narrow(self, table: KeyedTable) -> KeyedSubtaskState:
         """The same state, in the range of the file in which records for a table may be (see `KeyedTable.narrow`)."""
@@ -75,7 +73,7 @@ class KeyedSubtaskState:
 
     def records(self, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedRecords]:
         """The records of the subtask, a window at a time."""
-        for _, records in self.file.scan([self.state_id], self.context, key_groups):
+        for _, records in self.file.scan([self.state_id], key_groups):
             yield records
 
 
@@ -102,7 +100,7 @@ def read_states(
     def scan(wanted: list[tuple[KeyedSubtaskState, KeyedState]]) -> Iterator[tuple[int, KeyedRecords]]:
         ((subtask_state, state), *_) = wanted
         file = tables[state.name].narrow(subtask_state.file)
-        return file.scan([subtask_state.state_id for subtask_state, _ in wanted], state.context, key_groups)
+        return file.scan([subtask_state.state_id for subtask_state, _ in wanted], key_groups)
 
     for wanted, found in scan_files(states[0].operator, files, scan) if states else ():
         ((subtask_state, state), *_) = wanted
@@ -129,7 +127,7 @@ def count_states(states: Sequence[KeyedState]) -> dict[str, StateStatistics]:
     sizes = dict.fromkeys(groups, 0)
 
     def scan(wanted: list[tuple[KeyedSubtaskState, KeyedState]]) -> Iterator[tuple[int, KeyedRecords]]:
-        return wanted[0][0].file.scan([subtask_state.state_id for subtask_state, _ in wanted], wanted[0][1].context)
+        return wanted[0][0].file.scan([subtask_state.state_id for subtask_state, _ in wanted])
 
     for wanted, found in scan_files(states[0].operator, group_by_file(states), scan) if states else ():
         state = wanted[0][1]
@@ -301,11 +299,6 @@ class KeyedState(State):
         info = self._declare(header.states[subtask_state.state_id])
         value = self._choose_value(info)
         return header.key_serializer, value if self.kind == StateKind.TIMER else info.namespace_serializer, value
-
-    @property
-    def context(self) -> RecordContext:
-        """Context by which records are found in order to show them."""
-        return self.subtask_states[0].context
 
     @property
     def key_groups(self) -> tuple[KeyGroupRange, ...]:

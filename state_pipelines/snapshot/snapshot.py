@@ -199,11 +199,12 @@ def _find_unread(operator: OperatorFiles) -> Mapping[int, RawKeyedSubtaskState]:
 def survey_keyed(operator: OperatorFiles) -> tuple[tuple[KeyedState, ...], list[Failure]]:
     """Keyed states and timers."""
     files, failures = operator.files.survey()
-    unread, context = _find_unread(operator), replace(operator.record_context, by_block=True)
+    unread = _find_unread(operator)
     subtask_states: dict[str, list[KeyedSubtaskState]] = {}
-    for subtask, file in files:
+    for subtask, stored in files:
+        file = stored.with_context(replace(stored.context, by_block=True))
         for state_id, info in enumerate(file.header.states):
-            subtask_states.setdefault(info.name, []).append(KeyedSubtaskState(subtask, file, state_id, context))
+            subtask_states.setdefault(info.name, []).append(KeyedSubtaskState(subtask, file, state_id))
     failed = [_fail(operator, index, error) for index, error in failures.items() if index not in unread]
     return tuple(KeyedState(operator, tuple(each)) for each in subtask_states.values()), failed
 
@@ -440,13 +441,12 @@ class Operator(OperatorFiles):
         """
         table = self.make_table(options)
         key_groups = narrow_key_groups(self, table.needle, key_groups)
-        context = self.record_context
         with at(operator=self.label):
             reads = (
-                partial(table.read, split, subtask, context, groups)
+                partial(table.read, split, subtask, groups)
                 for subtask, files in group_files(self.keyed_files).items()
                 if key_groups is None or any(each.key_groups.intersect(key_groups) for each in files)
-                for split, groups in table.split(files, context, key_groups)
+                for split, groups in table.split(files, key_groups)
             )
             for _, batches in scan_files(self, reads, lambda read: read(), WINDOW):
                 yield from batches

@@ -575,6 +575,11 @@ class KeyedFiles:
         self._raw: tuple[Files, Mapping[int, UnreadState], Mapping[int, StateError]] | None = None
         self._is_checked = False
 
+    @cached_property
+    def context(self) -> RecordContext:
+        """The properties needed, besides the bytes, to find the records; reads the headers of all operators."""
+        return RecordContext(self.operator.max_parallelism, self._snapshot.layout_context)
+
     def open(self) -> Files:
         """The files of each subtask: its managed state, then timers in its raw keyed state.
 
@@ -594,7 +599,8 @@ class KeyedFiles:
         The error under None is about the key groups of all subtasks.
         """
         if self._complete is None:
-            managed, failures = self.open_managed()
+            opened, failures = self.open_managed()
+            managed = tuple((index, file.with_context(self.context)) for index, file in opened)
             failed: dict[int | None, StateError] = dict(failures.items())
             try:
                 self._check_ranges()
@@ -648,7 +654,8 @@ class KeyedFiles:
     def open_managed(self) -> tuple[Files, Mapping[int, StateError]]:
         """The managed state of the subtasks that can be read, and the errors of the others by index of the subtask.
 
-        Layouts may depend on the other operators, whose managed state is therefore opened at the same time.
+        Layouts may depend on the other operators, whose managed state is therefore opened at the same time. Only the
+        headers of these files are used: their context lacks the subclasses that other headers list.
         """
         if self._managed is None:
             _open_managed(self._snapshot)
@@ -686,9 +693,7 @@ class KeyedFiles:
         if self._raw is None:
             files, unread, failures = [], {}, {}
             subtasks, handles = self.operator.subtasks, self._snapshot.handles
-            opened = handles.open_all_raw_keyed(
-                [each.raw_keyed_state for each in subtasks], self._snapshot.layout_context
-            )
+            opened = handles.open_all_raw_keyed([each.raw_keyed_state for each in subtasks], self.context)
             for subtask, file in zip(subtasks, opened, strict=True):
                 if isinstance(file, UnsupportedError):
                     unread[subtask.index] = UnreadState(explain(file), not isinstance(file, NotTimersError))
@@ -704,9 +709,8 @@ class KeyedFiles:
         if not unknown:
             return files
         logs = [file for _, file in files if isinstance(file, ChangelogFile)]
-        context = RecordContext(self.operator.max_parallelism, self._snapshot.layout_context)
         with at(file=unknown[0].name):
-            found = find_key_serializer(logs, context, self._snapshot.key_candidates)
+            found = find_key_serializer(logs, self._snapshot.key_candidates)
         self.evidence = found.evidence
         return tuple((index, file.with_key_serializer(found.serializer)) for index, file in files)
 
@@ -716,7 +720,11 @@ def _open_managed(snapshot: SnapshotFiles) -> None:
     keys = {find_operator_id(name): key for name, key in snapshot.declarations.key_serializers.items()}
     opened = iter(
         snapshot.handles.open_side_by_side(
-            (subtask.managed_keyed_state, keys.get(files.operator.operator_id))
+            (
+                subtask.managed_keyed_state,
+                RecordContext(files.operator.max_parallelism, snapshot.stored_layouts),
+                keys.get(files.operator.operator_id),
+            )
             for files in snapshot.keyed_files.values()
             for subtask in files.operator.subtasks
         )
@@ -886,6 +894,11 @@ class SnapshotFiles:
             found.update((key, None) for _, file in files if (key := file.described_states()[0]) is not None)
         return tuple(found)
 
+    @property
+    def stored_layouts(self) -> LayoutContext:
+        """The layout context without the subclasses that headers list."""
+        return LayoutContext(self.kryo_version, (), self.classes, self.declarations.messages)
+
     @cached_property
     def layout_context(self) -> LayoutContext:
         """The properties besides serializers that layouts depend on (see `LayoutContext`)."""
@@ -904,8 +917,7 @@ class SnapshotFiles:
         for unread in self.handles.open_operators(each.managed_operator_state for each in subtasks):
             infos = () if unread is None else (*unread.header.lists, *unread.header.broadcasts)
             serializers += [serializer for info in infos for _, serializer in info.serializers]
-        subclasses = collect_subclasses(serializers)
-        return LayoutContext(self.kryo_version, subclasses, self.classes, self.declarations.messages)
+        return replace(self.stored_layouts, subclasses=collect_subclasses(serializers))
 
 
 def measure_handle(handle: object) -> int:
@@ -962,7 +974,7 @@ class OperatorFiles:
     @property
     def record_context(self) -> RecordContext:
         """The properties needed, besides the bytes, to find the records of its keyed state."""
-        return RecordContext(self.max_parallelism, self.snapshot.layout_context)
+        return self.files.context
 
     @cached_property
     def keyed_size(self) -> int:

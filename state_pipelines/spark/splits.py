@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.keyed.operator_columns import StateLayout
     from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.snapshot.keyed_state import KeyedSubtaskState
@@ -229,7 +229,6 @@ class OperatorSplit(InputPartition):
         files: the subtask's files, or only some key groups of them.
         key_groups: those of the split; None is all that the files hold.
         states: those that take part.
-        context: what finding records takes.
         operator: for errors.
     """
 
@@ -238,14 +237,13 @@ class OperatorSplit(InputPartition):
     key_groups: KeyGroupRange | None
     states: tuple[StateLayout, ...]
     options: OperatorTableOptions
-    context: RecordContext
     operator: str
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The batches of the split, in the types of Spark."""
         with at(operator=self.operator):
             table = OperatorTable(self.states, self.options)
-            for batch in table.batches(self.files, self.subtask, self.context, self.key_groups):
+            for batch in table.batches(self.files, self.subtask, self.key_groups):
                 yield from _slices(batch)
 
 
@@ -433,14 +431,14 @@ def split_operator(operator: Operator, options: StateOptions) -> Iterator[Operat
     RocksDB backend writes them in the order of their keys, so that no cut has all of a key on one side.
     """
     wanted = options.operator_table
-    states, context = tuple(choose_states(operator, operator.keyed_states, wanted)), operator.record_context
+    states = tuple(choose_states(operator, operator.keyed_states, wanted))
     names = {state.name for state in states}
     key_groups = _narrow_to_key(operator, options)
     for subtask, found in group_files(operator.keyed_files).items():
         if key_groups is not None and not any(each.key_groups.intersect(key_groups) for each in found):
             continue
-        for files, groups in split_files(choose_files(found, names), options.split_size, context, key_groups):
-            yield OperatorSplit(subtask, files, groups, states, wanted, context, operator.label)
+        for files, groups in split_files(choose_files(found, names), options.split_size, key_groups):
+            yield OperatorSplit(subtask, files, groups, states, wanted, operator.label)
 
 
 def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit]:
@@ -451,15 +449,15 @@ def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit
     """
     layout, reason = state.find_layout()
     labels = (state.operator.label, state.name)
-    size, context = options.split_size, state.context
+    size = options.split_size
     key_groups = _narrow_to_key(state, options)
     if key_groups is not None and not key_groups:
         return
     table = state.make_table(options.table)
     narrowed = [each.narrow(table) for each in state.subtask_states]
-    least = choose_least([(each.file, each.state_id) for each in narrowed], size, context, key_groups)
+    least = choose_least([(each.file, each.state_id) for each in narrowed], size, key_groups)
     for each in narrowed:
-        for file, state_id in each.file.split_records(each.state_id, size, least, context, key_groups):
+        for file, state_id in each.file.split_records(each.state_id, size, least, key_groups):
             split = replace(each, file=file, state_id=state_id)
             yield KeyedSplit(split, layout, reason, options.table, labels)
 

@@ -14,6 +14,7 @@ from state_pipelines.backends.keyed_backend import KeyedStateBackend
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import StateError
+from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.metadata.handles import ChangelogStateBackendHandle, ChangelogStateHandleStream, KeyGroupRange
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of
 from state_pipelines.serializers.state_meta_info import keyed_state
@@ -66,7 +67,7 @@ class Job:
     def read(self, handle: ChangelogStateBackendHandle) -> dict[str, tuple[int | None, list[str] | None]]:
         """The state of a handle, as another job restores it."""
         reader = HandleReader(resolve(str(self.folder)), PathMapping().allow([str(self.folder)]))
-        file = reader.open_keyed(handle)
+        file = reader.open_keyed(handle, RecordContext(128, LayoutContext()))
         assert file is not None
         backend = KeyedStateBackend(HeapStore(1), KEYS, ALL, 128, LayoutContext())
         backend.restore([file])

@@ -68,9 +68,10 @@ def shared_urls(handle: IncrementalRemoteKeyedStateHandle) -> set[str]:
 
 
 def count_entries(handle: IncrementalRemoteKeyedStateHandle, path: Path) -> int:
-    file = HandleReader(resolve(str(path / f"chk-{handle.checkpoint_id}")), PathMapping()).open_keyed(handle)
+    reader = HandleReader(resolve(str(path / f"chk-{handle.checkpoint_id}")), PathMapping())
+    file = reader.open_keyed(handle, RecordContext(128, LAYOUTS))
     assert file is not None
-    return digest_states(file, RecordContext(128, LAYOUTS), ALL)["value"].records
+    return digest_states(file, ALL)["value"].records
 
 
 def test_only_new_tables_are_uploaded(stores: Callable[[], RocksStore], tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_databases_of_real_flink_are_taken_over(
             continue
         context, everything = operator.record_context, KeyGroupRange(0, operator.max_parallelism)
         files = [file for _, file in operator.keyed_files]
-        before = sum_digests([digest_states(file, context, everything) for file in files])
+        before = sum_digests([digest_states(file, everything) for file in files])
         after = []
         for subtask in range(parallelism):
             store = stores(context.prefix)
@@ -208,15 +209,15 @@ def test_databases_of_real_flink_are_taken_over(
             key = files[0].header.key_serializer
             backend = KeyedStateBackend(store, key, groups, operator.max_parallelism, context.layouts)
             going_on = restore_incremental(backend, store, found, reader)
-            after.append(digest_states(backend.as_file(), context, groups))
+            after.append(digest_states(backend.as_file(), groups))
             path = tmp_path / f"{operator.metadata.operator_id.hex()}-{subtask}"
             path.mkdir()
             handle, _ = write(going_on, path, 1000)
             # Without the mapping: tables of the restored snapshot are named by where they are now.
             allowed = PathMapping().allow([str(case.folder)])
-            again = HandleReader(resolve(str(path / "chk-1000")), allowed).open_keyed(handle)
+            again = HandleReader(resolve(str(path / "chk-1000")), allowed).open_keyed(handle, context)
             assert again is not None
-            assert digest_states(again, context, groups) == after[-1]
+            assert digest_states(again, groups) == after[-1]
         assert sum_digests(after) == before
         restored += sum(digest.records for digest in before.values())
     assert restored

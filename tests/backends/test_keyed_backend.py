@@ -81,7 +81,7 @@ def test_state_is_restored_before_it_is_registered() -> None:
 def test_another_max_parallelism_is_refused() -> None:
     other = KeyedStateBackend(HeapStore(2), STRING, KeyGroupRange(0, 256), 256, LAYOUTS)
     with pytest.raises(UsageError, match="256 key groups"):
-        make_backend().restore([other.as_file()], other.context)
+        make_backend().restore([other.as_file()])
 
 
 def sum_digests(parts: list[dict[str, RecordDigest]]) -> dict[str, RecordDigest]:
@@ -100,7 +100,7 @@ def restore_operator(operator: Operator, parallelism: int) -> list[KeyedStateBac
     for subtask in range(parallelism):
         groups = compute_key_group_range(subtask, parallelism, operator.max_parallelism)
         backend = KeyedStateBackend(HeapStore(context.prefix), key, groups, operator.max_parallelism, context.layouts)
-        backend.restore([file for file in files if file.key_groups.intersect(groups)], context)
+        backend.restore([file for file in files if file.key_groups.intersect(groups)])
         backends.append(backend)
     return backends
 
@@ -115,9 +115,9 @@ def test_records_of_real_snapshots_are_kept(case: Case, parallelism: int) -> Non
         if not operator.keyed_files:
             continue
         backends = restore_operator(operator, parallelism)
-        context, everything = operator.record_context, KeyGroupRange(0, operator.max_parallelism)
-        before = sum_digests([digest_states(file, context, everything) for _, file in operator.keyed_files])
-        after = sum_digests([digest_states(each.as_file(), context, each.key_groups) for each in backends])
+        everything = KeyGroupRange(0, operator.max_parallelism)
+        before = sum_digests([digest_states(file, everything) for _, file in operator.keyed_files])
+        after = sum_digests([digest_states(each.as_file(), each.key_groups) for each in backends])
         assert after == before
         restored += sum(digest.records for digest in after.values())
     # All records of a drained snapshot are in flight.

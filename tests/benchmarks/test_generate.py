@@ -99,8 +99,7 @@ def test_the_hot_key_group_has_its_share_of_all_keys(made: tuple[Shape, Operator
 
 def digest(target: Path) -> dict[str, RecordDigest]:
     operator = open_snapshot(str(target)).operator(OPERATOR)
-    context = operator.record_context
-    return sum_digests(digest_states(file, context, file.key_groups) for _, file in operator.keyed_files)
+    return sum_digests(digest_states(file, file.key_groups) for _, file in operator.keyed_files)
 
 
 def test_a_snapshot_is_the_same_every_time(tmp_path: Path) -> None:

@@ -110,12 +110,13 @@ class Job:
         """Open a snapshot as the driver does."""
         directory = resolve(str(self.folder / "checkpoints" / f"chk-{number}"))
         mapping = PathMapping().allow([str(self.folder / "checkpoints")])
-        file = HandleReader(directory, mapping).open_keyed(handle)
+        context = RecordContext(128, LayoutContext())
+        file = HandleReader(directory, mapping).open_keyed(handle, context)
         assert file is not None
         return RestoredState(
             (file,),
             (None,),
-            RecordContext(128, LayoutContext()),
+            context,
             number,
             databases=DatabaseFiles((handle,), directory, mapping)
             if isinstance(handle, IncrementalRemoteKeyedStateHandle)

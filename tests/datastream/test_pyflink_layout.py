@@ -80,7 +80,7 @@ def read_all(file: Any, context: Any) -> dict[tuple[str, bytes], Any]:
     """Arrays of each record by state, record key and map key; those of lists joined, since bundles cut them anyhow."""
     found: dict[tuple[str, bytes], Any] = {}
     for state_id, info in enumerate(file.header.states):
-        for _, records in file.scan([state_id], context):
+        for _, records in file.scan([state_id]):
             for row in range(len(records)):
                 key = records.data[records.key_starts[row] : records.key_ends[row]].tobytes()
                 value = records.data[records.value_starts[row] : records.value_ends[row]].tobytes()
@@ -136,7 +136,7 @@ def test_the_new_state_is_read_by_the_types_of_the_old_one(
 ) -> None:
     directory = resolve(str(tmp_path))
     state = filled.snapshot(directory, "state", 1, file_format=file_format)
-    file = HandleReader(directory, PathMapping()).open_keyed(state.managed_keyed_state)
+    file = HandleReader(directory, PathMapping()).open_keyed(state.managed_keyed_state, filled.backend.context)
     assert file is not None
     again = start(RestoredState((file,), (), filled.backend.context, 1))
     assert show(again) == {f"key-{key}": expect(key) for key in range(KEYS)}

@@ -64,7 +64,7 @@ def open_backend(
     key_groups = files[0].key_groups
     hashes = HASHES if getattr(key, "pojo_class", "") in HASHES else {}
     backend = KeyedStateBackend(store, key, key_groups, operator.max_parallelism, context.layouts, hashes)
-    backend.restore(files, context)
+    backend.restore(files)
     touch(backend)
     return backend
 

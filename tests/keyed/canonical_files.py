@@ -11,6 +11,7 @@ import numpy as np
 
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.binary.snappy_frames import compress
+from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.keyed.canonical import (
     CanonicalFile,
     CanonicalWriter,
@@ -20,6 +21,7 @@ from state_pipelines.keyed.canonical import (
     open_canonical,
 )
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
+from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.sections import NO_SECTION
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
@@ -28,7 +30,6 @@ from state_pipelines.serializers.state_meta_info import keyed_state
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from state_pipelines.keyed.keyed_file import RecordContext
     from state_pipelines.metadata.handles import KeyGroupRange
 
 Record = tuple[bytes, bytes]
@@ -72,27 +73,32 @@ def make_file(
     return data, tuple(offsets.values())
 
 
+def make_context(prefix: int) -> RecordContext:
+    """The context of an operator whose key groups need so many bytes."""
+    return RecordContext({1: 128, 2: 1024}[prefix], LayoutContext())
+
+
 def make_canonical(
     header: KeyedHeader, key_groups: KeyGroupRange, prefix: int, runs: Iterable[Run], *, name: str = "savepoint/file"
 ) -> CanonicalFile:
     """The file of `make_file`, opened."""
     data, offsets = make_file(header, key_groups, prefix, runs)
-    return open_canonical(StateStream(name, len(data), data=data), key_groups, offsets)
+    return open_canonical(StateStream(name, len(data), data=data), key_groups, offsets, make_context(prefix))
 
 
-def rewrite(file: CanonicalFile, context: RecordContext) -> CanonicalFile:
+def rewrite(file: CanonicalFile) -> CanonicalFile:
     """The file, its records written again by the library's writer in the order in which the file has its states."""
-    buffer = RecordBuffer(context.prefix, frozenset(), 1 << 30)
+    buffer = RecordBuffer(file.context.prefix, frozenset(), 1 << 30)
     order: dict[tuple[int, int], int] = {}
-    for key_group, found in file.scan_key_groups(context, file.key_groups):
+    for key_group, found in file.scan_key_groups(file.key_groups):
         for state, records in found:
             order.setdefault((key_group, state), len(order))
             buffer.add(state, records)
     runs = gather_runs([(0, buffer.sort(file.key_groups))])
     places = zip(runs.key_groups.tolist(), runs.states.tolist(), strict=True)
     output = io.BytesIO()
-    writer = CanonicalWriter(output, file.header, file.key_groups, context.prefix)
+    writer = CanonicalWriter(output, file.header, file.key_groups, file.context.prefix)
     ranks = np.array([order[place] for place in places], np.int64)
     writer.write_sections(*join_runs(runs.select(np.argsort(ranks))))
     data = output.getvalue()
-    return open_canonical(StateStream("rewritten", len(data), data=data), file.key_groups, writer.offsets)
+    return open_canonical(StateStream("rewritten", len(data), data=data), file.key_groups, writer.offsets, file.context)

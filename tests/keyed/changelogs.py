@@ -122,7 +122,7 @@ def open_log(
     key: Serializer | None = LONG,
 ) -> ChangelogFile:
     handle = ChangelogStateBackendHandle(key_groups, 0, (), tuple(logs), 1, "backend", 1)
-    return open_changelog(handle, bases, inline, key_serializer=key)
+    return open_changelog(handle, bases, inline, CONTEXT, key_serializer=key)
 
 
 def make_base(
@@ -141,7 +141,7 @@ def make_base(
 def read(file: KeyedFile, key_groups: KeyGroupRange | None = None, **options: int) -> Records:
     states = file.header.states
     found: Records = {info.name: {} for info in states}
-    for state_id, records in file.scan(range(len(states)), CONTEXT, key_groups, **options):
+    for state_id, records in file.scan(range(len(states)), key_groups, **options):
         assert records.key_groups.tolist() == sorted(records.key_groups.tolist())
         data = records.data.tobytes()
         for row in range(len(records)):

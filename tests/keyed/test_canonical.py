@@ -54,8 +54,10 @@ def context(prefix: int) -> RecordContext:
     return RecordContext({1: 128, 2: 1024}[prefix], LayoutContext())
 
 
-def open_bytes(data: bytes, offsets: Sequence[int] = OFFSETS, key_groups: KeyGroupRange = FOUR) -> CanonicalFile:
-    return open_canonical(StateStream("savepoint/file", len(data), data=data), key_groups, offsets)
+def open_bytes(
+    data: bytes, offsets: Sequence[int] = OFFSETS, key_groups: KeyGroupRange = FOUR, prefix: int = 1
+) -> CanonicalFile:
+    return open_canonical(StateStream("savepoint/file", len(data), data=data), key_groups, offsets, context(prefix))
 
 
 def unpack(records: KeyedRecords) -> list[tuple[bytes, bytes]]:
@@ -64,11 +66,11 @@ def unpack(records: KeyedRecords) -> list[tuple[bytes, bytes]]:
     return [(data[a:b], data[c:d]) for a, b, c, d in spans]
 
 
-def read_all(file: CanonicalFile, prefix: int, *, window: int = 1 << 20) -> list[Run]:
+def read_all(file: CanonicalFile, *, window: int = 1 << 20) -> list[Run]:
     """Records by key group and state, in the order of the file."""
     runs: dict[tuple[int, int], list[tuple[bytes, bytes]]] = {}
     everything = range(len(file.header.states))
-    for state_id, records in file.scan(everything, context(prefix), window=window):
+    for state_id, records in file.scan(everything, window=window):
         for key_group, record in zip(records.key_groups.tolist(), unpack(records), strict=True):
             runs.setdefault((key_group, state_id), []).append(record)
     return [(*place, records) for place, records in runs.items()]
@@ -81,61 +83,61 @@ def test_the_header_ends_where_the_first_section_begins() -> None:
 def test_a_file_of_flink_is_read() -> None:
     file = open_bytes(LITERAL)
     assert [state.name for state in file.header.states] == ["state-name"]
-    assert read_all(file, 1) == [(1, 0, [(bytes.fromhex("0000000000000003 00"), bytes.fromhex("0000000000000003"))])]
+    assert read_all(file) == [(1, 0, [(bytes.fromhex("0000000000000003 00"), bytes.fromhex("0000000000000003"))])]
 
 
 def test_a_file_of_flink_is_written_byte_for_byte() -> None:
     file = open_bytes(LITERAL)
-    again = rewrite(file, context(1))
+    again = rewrite(file)
     assert again.stream.data == LITERAL
     assert again.sections == file.sections
 
 
 def test_with_more_than_128_key_groups_the_prefix_takes_two_bytes() -> None:
     section = bytes.fromhex("0000 00000003 012c 6b 00000001 76 00000003 812c 6c 00000000 ffff")
-    file = open_bytes(HEADER + section, (len(HEADER), NO_SECTION), KeyGroupRange(300, 2))
-    assert read_all(file, 2) == [(300, 0, [(b"k", b"v"), (b"l", b"")])]
+    file = open_bytes(HEADER + section, (len(HEADER), NO_SECTION), KeyGroupRange(300, 2), prefix=2)
+    assert read_all(file) == [(300, 0, [(b"k", b"v"), (b"l", b"")])]
 
 
 def test_sections_may_be_compressed() -> None:
     runs: list[Run] = [(0, 0, [(b"k" * 1000, b"v" * 200_000)]), (3, 0, [(b"l", b"w"), (b"m", b"")])]
     file = make_canonical(make_header(compressed=True), FOUR, 1, runs)
     assert file.stream.size < 100_000
-    assert read_all(file, 1) == runs
+    assert read_all(file) == runs
 
 
 def test_a_file_without_records_has_no_sections() -> None:
     file = open_bytes(HEADER, (NO_SECTION,) * 4)
     assert file.sections == ()
-    assert read_all(file, 1) == []
-    assert rewrite(file, context(1)).stream.data == HEADER
+    assert read_all(file) == []
+    assert rewrite(file).stream.data == HEADER
 
 
 def test_only_the_wanted_states_are_found() -> None:
     runs: list[Run] = [(0, 0, [(b"a", b"1")]), (0, 1, [(b"a", b"2")]), (0, 2, [(b"a", b"3")])]
     file = make_canonical(make_header(states=3), FOUR, 1, runs)
-    found = list(file.scan([1], context(1)))
+    found = list(file.scan([1]))
     assert [(state_id, unpack(records)) for state_id, records in found] == [(1, [(b"a", b"2")])]
 
 
 def test_only_the_wanted_key_groups_are_found() -> None:
     runs: list[Run] = [(key_group, 0, [(b"a", b"1")]) for key_group in FOUR]
     file = make_canonical(make_header(), FOUR, 1, runs)
-    groups = [records.key_groups.tolist() for _, records in file.scan([0], context(1), KeyGroupRange(1, 2))]
+    groups = [records.key_groups.tolist() for _, records in file.scan([0], KeyGroupRange(1, 2))]
     assert groups == [[1, 2]]
 
 
 def test_states_of_a_section_come_in_the_order_of_the_file() -> None:
     runs: list[Run] = [(0, 1, [(b"a", b"2")]), (0, 0, [(b"a", b"1")])]
     file = make_canonical(make_header(states=2), FOUR, 1, runs)
-    ((_, found),) = file.scan_key_groups(context(1), FOUR)
+    ((_, found),) = file.scan_key_groups(FOUR)
     assert [state_id for state_id, _ in found] == [1, 0]
 
 
 def test_key_groups_come_in_order_wherever_their_sections_lie() -> None:
     runs: list[Run] = [(3, 0, [(b"a", b"1")]), (0, 0, [(b"b", b"2")])]
     file = make_canonical(make_header(), FOUR, 1, runs)
-    assert [key_group for key_group, _ in file.scan_key_groups(context(1), FOUR)] == [0, 3]
+    assert [key_group for key_group, _ in file.scan_key_groups(FOUR)] == [0, 3]
 
 
 RECORDS = st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=90)), min_size=1, max_size=8)
@@ -150,13 +152,13 @@ def test_records_are_read_whatever_the_window(
 ) -> None:
     runs = [(key_group, state, found) for key_group, states in sections.items() for state, found in states.items()]
     file = make_canonical(make_header(states=3, compressed=compressed), FOUR, prefix, runs)
-    assert read_all(file, prefix, window=window) == runs
+    assert read_all(file, window=window) == runs
 
 
 def test_a_large_section_is_read_in_windows() -> None:
     records = [(b"%04d" % number, bytes(number % 50)) for number in range(1000)]
     file = make_canonical(make_header(), FOUR, 1, [(2, 0, records)])
-    pieces = [records for _, records in file.scan([0], context(1), window=1000)]
+    pieces = [records for _, records in file.scan([0], window=1000)]
     assert len(pieces) > 20
     assert max(len(piece.data) for piece in pieces) == 1000
     assert [record for piece in pieces for record in unpack(piece)] == records
@@ -165,13 +167,13 @@ def test_a_large_section_is_read_in_windows() -> None:
 def test_a_record_larger_than_the_window_is_read() -> None:
     records = [(b"a", b"1"), (b"b", b"2" * 100_000), (b"c", b"3")] * 3
     file = make_canonical(make_header(), FOUR, 1, [(2, 0, records)])
-    assert read_all(file, 1, window=1000) == [(2, 0, records)]
+    assert read_all(file, window=1000) == [(2, 0, records)]
 
 
 def test_every_truncation_is_told_with_file_and_offset() -> None:
     for end in range(len(LITERAL)):
         with pytest.raises(FormatError) as caught:
-            read_all(open_bytes(LITERAL[:end]), 1)
+            read_all(open_bytes(LITERAL[:end]))
         assert caught.value.where.file == "savepoint/file"
         assert caught.value.where.offset is not None
 
@@ -182,7 +184,7 @@ def test_every_truncation_of_a_compressed_file_is_told_with_file_and_offset() ->
     offsets = [file.sections[0].start if group == 1 else NO_SECTION for group in FOUR]
     for end in range(file.sections[0].start, len(whole)):
         with pytest.raises(FormatError) as caught:
-            read_all(open_bytes(whole[:end], offsets), 1)
+            read_all(open_bytes(whole[:end], offsets))
         assert caught.value.where.file == "savepoint/file"
         assert caught.value.where.offset is not None
 
@@ -193,7 +195,7 @@ def test_truncations_are_found_in_windows_too() -> None:
     offsets = [file.sections[0].start if group == 1 else NO_SECTION for group in FOUR]
     for end in range(file.sections[0].start + 1, len(whole)):
         with pytest.raises(FormatError) as caught:
-            read_all(open_bytes(whole[:end], offsets), 1, window=30)
+            read_all(open_bytes(whole[:end], offsets), window=30)
         assert caught.value.where.offset is not None
         assert file.sections[0].start <= caught.value.where.offset <= end
 
@@ -203,7 +205,7 @@ def test_a_file_shorter_than_its_handle_says_is_an_error(tmp_path: Path) -> None
     path.write_bytes(LITERAL[:-5])
     stream = StateStream(str(path), len(LITERAL), location=resolve(str(path)))
     with pytest.raises(FormatError, match="file"):
-        read_all(open_canonical(stream, FOUR, OFFSETS), 1)
+        read_all(open_canonical(stream, FOUR, OFFSETS, context(1)))
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,7 @@ def test_a_file_shorter_than_its_handle_says_is_an_error(tmp_path: Path) -> None
 )
 def test_broken_sections_are_told(section: str, message: str, offset: int) -> None:
     with pytest.raises(FormatError, match=message) as caught:
-        read_all(open_bytes(HEADER + bytes.fromhex(section)), 1)
+        read_all(open_bytes(HEADER + bytes.fromhex(section)))
     assert (caught.value.where.file, caught.value.where.offset) == ("savepoint/file", len(HEADER) + offset)
 
 
@@ -249,23 +251,23 @@ def test_a_changed_byte_never_crashes(position: int, byte: int) -> None:
     data = bytearray(LITERAL)
     data[position] = byte
     try:
-        ((_, _, ((_, value),)),) = read_all(open_bytes(bytes(data)), 1)
+        ((_, _, ((_, value),)),) = read_all(open_bytes(bytes(data)))
     except FormatError:
         return
     assert len(value) == 8
 
 
-def find_files(path: Path) -> Iterator[tuple[CanonicalFile, int]]:
-    """Every canonical file of a snapshot, and the bytes of its prefix."""
+def find_files(path: Path) -> Iterator[CanonicalFile]:
+    """Every canonical file of a snapshot."""
     snapshot = open_snapshot(str(path))
     for operator in snapshot.operators:
         for subtask in operator.metadata.subtasks:
             handle = subtask.managed_keyed_state
             if isinstance(handle, KeyGroupsSavepointStateHandle):
-                file = snapshot.handles.open_keyed(handle)
+                file = snapshot.handles.open_keyed(handle, operator.record_context)
                 assert isinstance(file, CanonicalFile)
                 assert file is not None
-                yield file, 1 if operator.max_parallelism <= 128 else 2
+                yield file
 
 
 def decompress(file: CanonicalFile) -> list[tuple[int, bytes]]:
@@ -278,8 +280,8 @@ def decompress(file: CanonicalFile) -> list[tuple[int, bytes]]:
 
 def assert_rewrites(path: Path) -> int:
     count = 0
-    for file, prefix in find_files(path):
-        again = rewrite(file, context(prefix))
+    for file in find_files(path):
+        again = rewrite(file)
         if file.header.compressed:
             assert decompress(again) == decompress(file)
         else:

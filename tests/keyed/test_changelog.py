@@ -32,7 +32,6 @@ from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.state_meta_info import KEYED_STATE_TYPE, keyed_state
 from tests.keyed.changelogs import (
     ALL,
-    CONTEXT,
     LIST,
     LONG,
     MAP,
@@ -447,9 +446,7 @@ class TestAgainstADictionary:
         }
         assert read(file, window=budget) == expected
         by_group = Counter(group for state in expected.values() for group, _ in state)
-        scanned = {
-            group: sum(len(records) for _, records in runs) for group, runs in file.scan_key_groups(CONTEXT, ALL)
-        }
+        scanned = {group: sum(len(records) for _, records in runs) for group, runs in file.scan_key_groups(ALL)}
         assert scanned == by_group
 
 
@@ -461,7 +458,7 @@ class TestParts:
 
     def test_parts_hold_what_the_file_holds(self) -> None:
         file = self.make()
-        parts = list(file.split(300, CONTEXT))
+        parts = list(file.split(300))
         assert len(parts) > 2
         found: Records = {"value": {}}
         for part in parts:
@@ -476,13 +473,13 @@ class TestParts:
     def test_there_are_not_more_than_the_bytes_make_up(self) -> None:
         file = self.make()
         (base,), size = file.bases, file.log.size
-        assert len(list(file.split(size + 1, CONTEXT))) == len(list(base.split(size + 1, CONTEXT)))
-        assert len(list(file.split(10 * size, CONTEXT))) == 1
-        assert len(list(replace(file, bases=()).split(size + 1, CONTEXT))) == 1
-        assert len(list(replace(file, bases=()).split(size // 3, CONTEXT))) == 4
+        assert len(list(file.split(size + 1))) == len(list(base.split(size + 1)))
+        assert len(list(file.split(10 * size))) == 1
+        assert len(list(replace(file, bases=()).split(size + 1))) == 1
+        assert len(list(replace(file, bases=()).split(size // 3))) == 4
 
     def test_nothing_has_no_parts(self) -> None:
-        assert list(open_log().split(100, CONTEXT)) == []
+        assert list(open_log().split(100)) == []
 
     def test_logs_of_a_changed_parallelism_have_the_size_of_their_files(self) -> None:
         log = in_file(

@@ -18,7 +18,6 @@ from state_pipelines.metadata.handles import (
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, pojo, timer, tuple_of
 from state_pipelines.serializers.state_meta_info import keyed_state, priority_queue
 from tests.keyed.changelogs import (
-    CONTEXT,
     INT,
     LONG,
     STRING,
@@ -77,7 +76,7 @@ class TestKeySerializers:
         ids=["Long", "Int", "String"],
     )
     def test_basic_types_are_found_by_parsing_and_hashing(self, key: Serializer, keys: Sequence[int | str]) -> None:
-        found = find_key_serializer([keyed_log(key, list(keys))], CONTEXT)
+        found = find_key_serializer([keyed_log(key, list(keys))])
         assert found.serializer == key
         assert (found.keys, found.changes, found.hashed) == (20, 20, True)
 
@@ -85,16 +84,16 @@ class TestKeySerializers:
         changes = [LoggedChange(key_group_of(7), b"\x0e\0\0" + long(7) + b"\0" + long(1))]
         info = keyed_state("count", "VALUE", LONG, VOID_NAMESPACE)
         with pytest.raises(FormatError, match="14 is not an operation on state"):
-            find_key_serializer([open_log(in_memory([metadata(info, 0), *changes]), key=None)], CONTEXT)
+            find_key_serializer([open_log(in_memory([metadata(info, 0), *changes]), key=None)])
 
     def test_the_evidence_names_types_that_fit_as_well(self) -> None:
-        found = find_key_serializer([keyed_log(LONG, list(range(20)))], CONTEXT)
+        found = find_key_serializer([keyed_log(LONG, list(range(20)))])
         assert found.evidence == (
             "Long: basic type; fits 20 changes of 20 keys, whose hashes give their key groups; so do Double, Date"
         )
 
     def test_tuples_of_basic_types_are_found(self) -> None:
-        found = find_key_serializer([pair_log([(chr(97 + each), 7 * each) for each in range(20)])], CONTEXT)
+        found = find_key_serializer([pair_log([(chr(97 + each), 7 * each) for each in range(20)])])
         assert found.serializer == tuple_of(STRING, INT)
         assert found.evidence == (
             "Tuple2<String, Int>: tuple of basic types; fits 20 changes of 20 keys, whose hashes give their key groups"
@@ -102,11 +101,11 @@ class TestKeySerializers:
 
     def test_tuples_need_the_proof_of_many_keys(self) -> None:
         with pytest.raises(UnsupportedError, match="no type of keys that is known here"):
-            find_key_serializer([pair_log([("a", 1), ("b", 2)])], CONTEXT)
+            find_key_serializer([pair_log([("a", 1), ("b", 2)])])
 
     def test_types_that_other_operators_use_come_first(self) -> None:
         double = basic("Double")
-        found = find_key_serializer([keyed_log(LONG, list(range(20)))], CONTEXT, [STRING, double])
+        found = find_key_serializer([keyed_log(LONG, list(range(20)))], [STRING, double])
         assert found.serializer == double
 
     def test_a_type_whose_hashes_give_other_key_groups_does_not_fit(self) -> None:
@@ -114,7 +113,7 @@ class TestKeySerializers:
         info = keyed_state("count", "VALUE", LONG, VOID_NAMESPACE)
         file = open_log(in_memory([metadata(info, 0), *changes]), key=None)
         with pytest.raises(UnsupportedError, match="no type of keys that is known here"):
-            find_key_serializer([file], CONTEXT)
+            find_key_serializer([file])
 
     def test_timers_say_it(self) -> None:
         key = tuple_of(STRING, INT)
@@ -124,26 +123,26 @@ class TestKeySerializers:
         changes = [change(group, StateChangeOperation.ADD_ELEMENT, i32(1) + bytes(8) + raw + b"\0")]
         log = in_memory([metadata(priority_queue("_timer_state/event_a", element), 0), *changes])
         file = open_log(log, key=None)
-        found = find_key_serializer([file], CONTEXT)
+        found = find_key_serializer([file])
         assert (found.serializer, found.hashed) == (key, True)
         assert [serializer for serializer, _ in find_written_serializers([file])] == [key]
 
     def test_materialized_state_of_another_subtask_says_it(self) -> None:
         base = make_base(VALUE, [(5, long(1) + b"\0", b"\2a")], basic("Double"))
         files = [keyed_log(LONG, list(range(5))), open_log(bases=[base])]
-        assert find_key_serializer(files, CONTEXT).serializer == basic("Double")
+        assert find_key_serializer(files).serializer == basic("Double")
 
     def test_what_materialized_state_says_is_final(self) -> None:
         base = make_base(VALUE, [(5, bytes.fromhex("046b6579 00"), b"\2a")], STRING)
         files = [keyed_log(LONG, list(range(5))), open_log(bases=[base])]
         with pytest.raises(UnsupportedError, match="no type of keys"):
-            find_key_serializer(files, CONTEXT)
+            find_key_serializer(files)
 
     def test_types_without_a_known_hash_are_tried_by_parsing(self) -> None:
         key = pojo("com.acme.Key", {"id": LONG})
         raw = b"\2\0" + long(7) + b"\0"
         info = keyed_state("count", "VALUE", LONG, VOID_NAMESPACE)
         file = open_log(in_memory([metadata(info, 0), change(5, StateChangeOperation.SET, raw + long(1))]), key=None)
-        found = find_key_serializer([file], CONTEXT, [STRING, key])
+        found = find_key_serializer([file], [STRING, key])
         assert (found.serializer, found.hashed) == (key, False)
         assert found.evidence.endswith("the hash of such keys is not known")

@@ -20,6 +20,7 @@ from state_pipelines.keyed.changelog.reader import (
     find_written_serializers,
     open_changelog,
 )
+from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.metadata.handles import (
     ChangelogStateBackendHandle,
     IncrementalRemoteKeyedStateHandle,
@@ -53,9 +54,13 @@ def open_operators(snapshot: Snapshot, given: dict[str, Serializer]) -> dict[str
         for subtask in operator.metadata.subtasks:
             handle = subtask.managed_keyed_state
             if isinstance(handle, ChangelogStateBackendHandle):
-                bases = [base for each in handle.materialized if (base := snapshot.handles.open_keyed(each))]
+                context = RecordContext(operator.max_parallelism, LayoutContext(snapshot.kryo_version))
+                bases = [base for each in handle.materialized if (base := snapshot.handles.open_keyed(each, context))]
                 file = open_changelog(
-                    handle, bases, lambda each: open_stream(each, snapshot.location.directory, snapshot.path_mapping)
+                    handle,
+                    bases,
+                    lambda each: open_stream(each, snapshot.location.directory, snapshot.path_mapping),
+                    context,
                 )
                 opened.setdefault(operator.label, []).append((subtask.index, file))
     serializers = [
@@ -65,19 +70,18 @@ def open_operators(snapshot: Snapshot, given: dict[str, Serializer]) -> dict[str
     snapshot.layout_context = LayoutContext(snapshot.kryo_version, subclasses, snapshot.classes)
     told = [each for files in opened.values() for each, _ in find_written_serializers([file for _, file in files])]
     states: dict[str, list[KeyedState]] = {}
-    for label, files in opened.items():
+    for label, found in opened.items():
         operator = snapshot.operator(label)
+        context = RecordContext(operator.max_parallelism, snapshot.layout_context, by_block=True)
+        files = [(index, file.with_context(context)) for index, file in found]
         key = given.get(label)
         if key is None:
-            key = find_key_serializer([file for _, file in files], operator.record_context, told).serializer
+            key = find_key_serializer([file for _, file in files], told).serializer
         subtask_states: dict[str, list[KeyedSubtaskState]] = {}
-        context = replace(operator.record_context, by_block=True)
         for subtask_index, file in files:
             known = file if file.key_serializer else replace(file, key_serializer=key)
             for state_id, info in enumerate(known.states):
-                subtask_states.setdefault(info.name, []).append(
-                    KeyedSubtaskState(subtask_index, known, state_id, context)
-                )
+                subtask_states.setdefault(info.name, []).append(KeyedSubtaskState(subtask_index, known, state_id))
         states[label] = [KeyedState(operator, tuple(each)) for each in subtask_states.values()]
     return states
 
@@ -127,7 +131,7 @@ def test_a_base_that_comes_twice_is_read_once(folder: Path) -> None:
                 assert find_bases(replace(handle, materialized=(base, again))) == (base,)
                 checked += 1
             twice = replace(handle, materialized=handle.materialized * 2)
-            once, file = (snapshot.handles.open_keyed(each) for each in (handle, twice))
+            once, file = (snapshot.handles.open_keyed(each, operator.record_context) for each in (handle, twice))
             assert isinstance(once, ChangelogFile)
             assert isinstance(file, ChangelogFile)
             assert read(file) == read(once)

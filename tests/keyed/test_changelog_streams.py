@@ -76,7 +76,7 @@ class TestStreams:
         log = ChangelogStateHandleStream(ALL, streams, size, size, "log", "filesystem")
         handle = ChangelogStateBackendHandle(ALL, 0, (), (log,), 1, "backend", 1)
         return path, open_changelog(
-            handle, [], lambda each: open_stream(each, resolve(str(folder))), key_serializer=LONG
+            handle, [], lambda each: open_stream(each, resolve(str(folder))), CONTEXT, key_serializer=LONG
         )
 
     @pytest.mark.parametrize("compressed", [False, True])
@@ -109,7 +109,7 @@ class TestStreams:
         log = ChangelogStateHandleStream(ALL, (ChangelogStream(0, handle),), 0, 0, "log", "filesystem")
         backend = ChangelogStateBackendHandle(ALL, 0, (), (log,), 1, "backend", 1)
         opened = open_changelog(
-            backend, [], lambda each: open_stream(each, resolve(str(tmp_path))), key_serializer=LONG
+            backend, [], lambda each: open_stream(each, resolve(str(tmp_path))), CONTEXT, key_serializer=LONG
         )
         assert opened.states == expected
         with pytest.raises(FormatError, match="snappy chunk is damaged"):
@@ -120,7 +120,7 @@ class TestStreams:
         sizes = file.log.sizes(ALL).tolist()
         assert sizes[:9] == [sizes[0]] * 8 + [0]
         path.unlink()
-        (part, *_) = file.split(1000, CONTEXT)
+        (part, *_) = file.split(1000)
         assert part.log.sizes(ALL).tolist() == sizes
 
     def test_where_things_lie_does_not_go_to_other_processes(self, tmp_path: Path) -> None:

@@ -296,14 +296,14 @@ def stored_keys(path: Path) -> Iterator[tuple[Serializer, list[KeyedRecords], in
             if not isinstance(handle, KeyGroupsSavepointStateHandle) or not any(handle.offsets):
                 continue
             stream = open_stream(handle.delegate, resolve(str(path.parent)))
-            file = open_canonical(stream, handle.key_groups, handle.offsets)
             context = RecordContext(operator.max_parallelism, LayoutContext())
+            file = open_canonical(stream, handle.key_groups, handle.offsets, context)
             states = [
                 number
                 for number, info in enumerate(file.header.states)
                 if info.backend_type is BackendStateType.KEY_VALUE
             ]
-            records = [found for _, found in file.scan(states, context)]
+            records = [found for _, found in file.scan(states)]
             yield file.header.key_serializer, records, operator.max_parallelism
 
 

@@ -36,14 +36,16 @@ GUEST = load_classes("types.Guest extends types.Person: [visits: int]")
 SECTION = bytes.fromhex("00000001 0000 00000001 00 0000000000000003 0000000000000003")
 
 
-def open_bytes(data: bytes, offsets: Sequence[int], key_groups: KeyGroupRange = ONE) -> HeapFile:
-    return open_heap(StateStream("checkpoint/file", len(data), data=data), key_groups, offsets)
+def open_bytes(
+    data: bytes, offsets: Sequence[int], key_groups: KeyGroupRange = ONE, context: RecordContext = CONTEXT
+) -> HeapFile:
+    return open_heap(StateStream("checkpoint/file", len(data), data=data), key_groups, offsets, context)
 
 
-def read_all(file: KeyedFile, context: RecordContext = CONTEXT) -> dict[tuple[int, int], list[tuple[bytes, bytes]]]:
+def read_all(file: KeyedFile) -> dict[tuple[int, int], list[tuple[bytes, bytes]]]:
     """Records by key group and state, sorted."""
     found: dict[tuple[int, int], list[tuple[bytes, bytes]]] = {}
-    for key_group, runs in file.scan_key_groups(context, file.key_groups):
+    for key_group, runs in file.scan_key_groups(file.key_groups):
         for state_id, records in runs:
             found.setdefault((key_group, state_id), []).extend(unpack(records))
     return {place: sorted(records) for place, records in found.items()}
@@ -52,11 +54,11 @@ def read_all(file: KeyedFile, context: RecordContext = CONTEXT) -> dict[tuple[in
 def write(file: KeyedFile, header: KeyedHeader, context: RecordContext) -> HeapFile:
     output = io.BytesIO()
     writer = HeapWriter(output, header, file.key_groups, context)
-    found = dict(file.scan_key_groups(context, file.key_groups))
+    found = dict(file.scan_key_groups(file.key_groups))
     for key_group in file.key_groups:
         writer.write_key_group(key_group, found.get(key_group, []))
     assert writer.size == len(output.getvalue())
-    return open_bytes(output.getvalue(), writer.offsets, file.key_groups)
+    return open_bytes(output.getvalue(), writer.offsets, file.key_groups, context)
 
 
 def read_section(state_type: str, value: tree.Serializer, entries: str) -> list[tuple[bytes, bytes]]:
@@ -116,7 +118,7 @@ def keyed_files(release: str, variant: str) -> Iterator[tuple[Operator, KeyedFil
     savepoint = types(release, variant)
     for operator in open_snapshot(str(savepoint.path), uids=savepoint.uids, classes=GUEST).operators:
         for subtask in operator.metadata.subtasks:
-            file = operator.snapshot.handles.open_keyed(subtask.managed_keyed_state)
+            file = operator.snapshot.handles.open_keyed(subtask.managed_keyed_state, operator.record_context)
             if file is not None:
                 yield operator, file
 
@@ -127,9 +129,9 @@ def test_what_flink_wrote_is_written_and_read_again(case: tuple[str, str], compr
     count = 0
     for operator, file in keyed_files(case[0].removeprefix("flink-"), case[1]):
         assert isinstance(file, HeapFile)
-        found = read_all(file, operator.record_context)
+        found = read_all(file)
         again = write(file, replace(file.header, compressed=compressed), operator.record_context)
-        assert read_all(again, operator.record_context) == found
+        assert read_all(again) == found
         count += sum(map(len, found.values()))
     assert count > 100
 
@@ -138,7 +140,7 @@ def test_what_flink_wrote_is_written_and_read_again(case: tuple[str, str], compr
 @pytest.mark.parametrize("variant", ["heap", "rocksdb"])
 def test_canonical_records_go_into_a_heap_file_and_come_back(release: str, variant: str) -> None:
     for operator, file in keyed_files(release, variant):
-        found = read_all(file, operator.record_context)
+        found = read_all(file)
         # The heap backend writes bytes behind the flag of a null that nobody reads.
         shortened = {
             (group, state): [
@@ -147,12 +149,12 @@ def test_canonical_records_go_into_a_heap_file_and_come_back(release: str, varia
             ]
             for (group, state), records in found.items()
         }
-        assert read_all(write(file, file.header, operator.record_context), operator.record_context) == shortened
+        assert read_all(write(file, file.header, operator.record_context)) == shortened
 
 
 def test_splits_cover_all_key_groups_once() -> None:
-    for operator, file in keyed_files("2.2", "heap-native"):
-        parts = list(file.split(1 << 10, operator.record_context))
+    for _, file in keyed_files("2.2", "heap-native"):
+        parts = list(file.split(1 << 10))
         groups = [section.key_group for split in parts if isinstance(split, HeapFile) for section in split.sections]
         assert groups == list(file.key_groups)
         assert len(parts) > 1
@@ -160,11 +162,11 @@ def test_splits_cover_all_key_groups_once() -> None:
 
 def test_only_the_wanted_state_and_key_groups_are_found() -> None:
     files = keyed_files("2.2", "heap-native")
-    operator, file = next(each for each in files if read_all(each[1], each[0].record_context))
-    everything = read_all(file, operator.record_context)
+    _, file = next(each for each in files if read_all(each[1]))
+    everything = read_all(file)
     state_id = max(state for _, state in everything)
     wanted = KeyGroupRange(file.key_groups.start, 20)
-    found: list[KeyedRecords] = [each for _, each in file.scan([state_id], operator.record_context, wanted)]
+    found: list[KeyedRecords] = [each for _, each in file.scan([state_id], wanted)]
     expected = [
         record for (group, state), run in everything.items() if state == state_id and group in wanted for record in run
     ]
@@ -222,14 +224,14 @@ def test_a_handle_that_names_only_some_key_groups_of_its_stream_is_read(variant:
             if not len(groups):
                 continue
             handles, context = operator.snapshot.handles, operator.record_context
-            whole = handles.open_keyed(handle)
+            whole = handles.open_keyed(handle, context)
             assert whole is not None
             first = groups.start - handle.key_groups.start
             offsets = handle.offsets[first : first + len(groups)]
             opened = open_heap if isinstance(whole, HeapFile) else open_canonical
-            part = opened(handles.open_stream(handle.delegate), groups, offsets, narrowed=True)
-            expected = {place: run for place, run in read_all(whole, context).items() if place[0] in groups}
-            assert read_all(part, context) == expected
+            part = opened(handles.open_stream(handle.delegate), groups, offsets, context, narrowed=True)
+            expected = {place: run for place, run in read_all(whole).items() if place[0] in groups}
+            assert read_all(part) == expected
 
 
 SECTIONS = {
@@ -268,7 +270,7 @@ def open_sections(changed: dict[int, str] | None = None, *, compressed: bool = F
 def scan(file: HeapFile, state_id: int, key_groups: KeyGroupRange | None = None) -> list[tuple[int, bytes, bytes]]:
     return [
         (key_group, *record)
-        for _, records in file.scan([state_id], CONTEXT, key_groups)
+        for _, records in file.scan([state_id], key_groups)
         for key_group, record in zip(records.key_groups.tolist(), unpack(records), strict=True)
     ]
 
@@ -281,7 +283,7 @@ def expect(state_id: int) -> list[tuple[int, bytes, bytes]]:
 def test_sections_with_their_states_in_different_orders_are_read(compressed: bool) -> None:
     file = open_sections(compressed=compressed)
     assert read_all(file) == EXPECTED
-    assert [[state for state, _ in runs] for _, runs in file.scan_key_groups(CONTEXT, file.key_groups)] == [
+    assert [[state for state, _ in runs] for _, runs in file.scan_key_groups(file.key_groups)] == [
         [0, 1],
         [1, 0],
         [1],

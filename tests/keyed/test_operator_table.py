@@ -136,9 +136,9 @@ class Small:
     name: str = "small"
 
     def scan(
-        self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
+        self, state_ids: Sequence[int], key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:
-        yield from self.file.scan(state_ids, context, key_groups, window=32)
+        yield from self.file.scan(state_ids, key_groups, window=32)
 
 
 def write(
@@ -170,7 +170,7 @@ def read(
     **options: Any,
 ) -> list[dict[str, Any]]:
     table = OperatorTable(layouts(infos, key), OperatorTableOptions(**options))
-    batches = table.batches([write(infos, sections, key)], 3, CONTEXT)
+    batches = table.batches([write(infos, sections, key)], 3)
     return to_list(pa.Table.from_batches(batches, table.schema))
 
 
@@ -278,7 +278,7 @@ def test_keys_and_namespaces_with_their_lengths_are_matched_with_those_of_timers
 
 def find_key(key: int, infos: Sequence[StateMetaInfo], sections: Any) -> list[dict[str, Any]]:
     table = OperatorTable(layouts(infos), OperatorTableOptions(key=key))
-    return to_list(pa.Table.from_batches(table.batches([write(infos, sections)], 0, CONTEXT), table.schema))
+    return to_list(pa.Table.from_batches(table.batches([write(infos, sections)], 0), table.schema))
 
 
 def test_one_key_is_read() -> None:
@@ -293,7 +293,7 @@ def test_a_state_without_layout_is_stored_bytes_with_the_reason() -> None:
     states = [replace(each, value=None, reason="it was lost") for each in (total, counts)]
     table = OperatorTable(states, OperatorTableOptions())
     file = write([TOTAL, COUNTS], {1: {0: [("00000007 00", "0102")], 1: [("00000007 00 01", "00 0a")]}})
-    (row,) = to_list(pa.Table.from_batches(table.batches([file], 0, CONTEXT), table.schema))
+    (row,) = to_list(pa.Table.from_batches(table.batches([file], 0), table.schema))
     assert {name: row[name] for name in table.schema.names[4:]} == {
         "total_bytes": "0102",
         "counts_bytes": [["01", "000a"]],
@@ -348,7 +348,7 @@ def test_rows_group_the_records_of_every_window(
     file = write(infos, sections)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(operator_table, "BATCH_ROWS", batch)
-        batches = table.read([Small(file, file.header, file.key_groups) if small else file], 0, CONTEXT)  # type: ignore[list-item]
+        batches = table.read([Small(file, file.header, file.key_groups) if small else file], 0)  # type: ignore[list-item]
         assert to_list(pa.Table.from_batches(batches, table.schema)) == expected
 
 
@@ -359,7 +359,7 @@ def test_timers_in_a_file_of_their_own_are_matched(window: int, monkeypatch: pyt
     table = OperatorTable(layouts(infos), OperatorTableOptions(columns=("key_group", "total", "timers")))
     values = write(infos[:1], {key_group: {0: [("00000007 00", f"{key_group:016x}")]} for key_group in (0, 9)})
     times = write(infos[1:], {key_group: {0: [("8000000000000005 00000007 00", "")]} for key_group in (9, 127)})
-    assert to_list(pa.Table.from_batches(table.batches([values, times], 0, CONTEXT), table.schema)) == [
+    assert to_list(pa.Table.from_batches(table.batches([values, times], 0), table.schema)) == [
         {"key_group": 0, "total": 0, "timers": None},
         {"key_group": 9, "total": 9, "timers": [5]},
         {"key_group": 127, "total": None, "timers": [5]},

@@ -71,7 +71,7 @@ def stream(data: bytes) -> StateStream:
 
 
 def opened(data: bytes, offsets: tuple[int, ...], start: int = 0) -> RawTimersFile:
-    file = open_raw_timers(stream(data), KeyGroupRange(start, len(offsets)), offsets, CONTEXT)
+    file = open_raw_timers(stream(data), KeyGroupRange(start, len(offsets)), offsets, RECORDS)
     assert file is not None
     return file
 
@@ -188,7 +188,7 @@ def test_an_offset_outside_the_stream_is_an_error() -> None:
 
 def test_a_stream_without_services_holds_no_timers() -> None:
     data = HEAD + i32(0)
-    assert open_raw_timers(stream(data), KeyGroupRange(0, 1), (0,), CONTEXT) is None
+    assert open_raw_timers(stream(data), KeyGroupRange(0, 1), (0,), RECORDS) is None
 
 
 def test_services_become_timer_states_of_the_canonical_format() -> None:
@@ -204,25 +204,25 @@ def test_the_first_key_group_with_services_says_which_there_are() -> None:
 
 def test_timers_come_state_by_state_with_their_key_groups() -> None:
     file = opened(SECTION + EMPTY_SECTION + SECTION, (0, len(SECTION), len(SECTION + EMPTY_SECTION)), 40)
-    found = {state_id: records.key_groups.tolist() for state_id, records in file.scan([0, 1], RECORDS)}
+    found = {state_id: records.key_groups.tolist() for state_id, records in file.scan([0, 1])}
     assert found == {0: [40, 42], 1: [40, 42]}
 
 
 def test_only_the_wanted_states_and_key_groups_come() -> None:
     file = opened(SECTION + SECTION, (0, len(SECTION)))
-    ((state_id, records),) = file.scan([1], RECORDS, KeyGroupRange(1, 1))
+    ((state_id, records),) = file.scan([1], KeyGroupRange(1, 1))
     assert (state_id, records.key_groups.tolist()) == (1, [1])
     assert records.data.tobytes() == bytes.fromhex("7fffffffffffffff 0000000000000009 00")
 
 
 def test_small_windows_give_the_same_timers() -> None:
     file = opened(SECTION + SECTION, (0, len(SECTION)))
-    assert sum(len(records) for _, records in file.scan([0, 1], RECORDS, window=1)) == 4
+    assert sum(len(records) for _, records in file.scan([0, 1], window=1)) == 4
 
 
 def test_key_groups_come_one_after_the_other() -> None:
     file = opened(SECTION + SECTION, (0, len(SECTION)))
-    found = [(group, [state for state, _ in runs]) for group, runs in file.scan_key_groups(RECORDS, file.key_groups)]
+    found = [(group, [state for state, _ in runs]) for group, runs in file.scan_key_groups(file.key_groups)]
     assert found == [(0, [0, 1]), (1, [0, 1])]
 
 
@@ -233,20 +233,20 @@ def test_key_groups_in_another_order_are_refused() -> None:
 
 def test_parts_hold_the_key_groups_between_them() -> None:
     file = opened(SECTION + SECTION, (0, len(SECTION)))
-    assert [[each.key_group for each in part.sections] for part in file.split(1, RECORDS)] == [[0], [1]]
+    assert [[each.key_group for each in part.sections] for part in file.split(1)] == [[0], [1]]
 
 
 def test_a_key_group_with_another_service_is_an_error() -> None:
     other = HEAD + i32(1) + utf("other") + LONG + VOID + i32(0) + i32(0)
     with pytest.raises(FormatError, match="key group 1 has timers of 'other'"):
-        list(opened(SECTION + other, (0, len(SECTION))).scan([0], RECORDS))
+        list(opened(SECTION + other, (0, len(SECTION))).scan([0]))
 
 
 def test_an_error_names_the_place_in_the_file() -> None:
     data = SECTION + SECTION[:-1] + b"\0\0"
     file = opened(data, (0, len(SECTION)))
     with pytest.raises(FormatError) as error:
-        list(file.scan([0], RECORDS))
+        list(file.scan([0]))
     assert (error.value.where.file, error.value.where.offset) == ("raw", len(data) - 1)
 
 
@@ -308,9 +308,9 @@ def test_the_timers_of_a_checkpoint_are_those_that_the_job_set(fixtures: Path) -
         expected = sorted(line.strip() for line in lines if line.startswith('{"kind":"timer"'))
     found = []
     for operator, raw, handle in raw_handles(path):
-        file = open_raw_timers(raw, handle.key_groups, handle.offsets, CONTEXT)
+        file = open_raw_timers(raw, handle.key_groups, handle.offsets, RECORDS)
         assert file is not None
-        for state_id, records in file.scan(range(len(file.header.states)), RECORDS):
+        for state_id, records in file.scan(range(len(file.header.states))):
             info = file.header.states[state_id]
             domain, _, service = info.name.removeprefix("_timer_state/").partition("_")
             layout = derive_keyed_layout(info, file.header.key_serializer, 128, CONTEXT).key
@@ -363,7 +363,7 @@ def test_raw_timers_are_byte_for_byte_those_of_a_canonical_savepoint(fixtures: P
     canonical, raw = set(), set()
     for operator in savepoint.operators:
         for subtask in operator.metadata.subtasks:
-            file = savepoint.handles.open_keyed(subtask.managed_keyed_state)
+            file = savepoint.handles.open_keyed(subtask.managed_keyed_state, RECORDS)
             if file is not None:
                 timers = [
                     i
@@ -372,14 +372,14 @@ def test_raw_timers_are_byte_for_byte_those_of_a_canonical_savepoint(fixtures: P
                 ]
                 canonical |= {(operator.label, *each) for each in elements(file, timers)}
     for label, content, handle in raw_handles(heap_timers(fixtures)):
-        found = open_raw_timers(content, handle.key_groups, handle.offsets, CONTEXT)
+        found = open_raw_timers(content, handle.key_groups, handle.offsets, RECORDS)
         assert found is not None
         raw |= {(label, *each) for each in elements(found, range(len(found.header.states)))}
     assert raw == canonical
 
 
 def elements(file: KeyedFile, state_ids: Sequence[int]) -> Iterator[tuple[StateMetaInfo, int, bytes]]:
-    for state_id, records in file.scan(state_ids, RECORDS):
+    for state_id, records in file.scan(state_ids):
         for row in range(len(records)):
             data = records.data[records.key_starts[row] : records.key_ends[row]].tobytes()
             yield file.header.states[state_id], int(records.key_groups[row]), data

@@ -62,16 +62,14 @@ def rows(pieces: Iterable[KeyedRecords]) -> list[Row]:
     return found
 
 
-def scan(file: KeyedFile, state_id: int, context: RecordContext = CONTEXT) -> list[Row]:
-    return rows(records for _, records in file.scan([state_id], context))
+def scan(file: KeyedFile, state_id: int) -> list[Row]:
+    return rows(records for _, records in file.scan([state_id]))
 
 
-def split(
-    file: KeyedFile, state_id: int, size: int, context: RecordContext = CONTEXT, least: int = 0
-) -> list[list[Row]]:
+def split(file: KeyedFile, state_id: int, size: int, least: int = 0) -> list[list[Row]]:
     """The rows of each part; parts travel to other processes."""
-    splits = pickle.loads(pickle.dumps([*file.split_records(state_id, size, least, context)]))
-    return [scan(each, number, context) for each, number in splits]
+    splits = pickle.loads(pickle.dumps([*file.split_records(state_id, size, least)]))
+    return [scan(each, number) for each, number in splits]
 
 
 def join(splits: list[list[Row]]) -> list[Row]:
@@ -87,7 +85,7 @@ SECTIONS = st.dictionaries(
 )
 
 
-def make_chunked(runs: list[Run], prefix: int, chunk: int, *, narrowed: bool) -> CanonicalFile:
+def make_chunked(runs: list[Run], context: RecordContext, chunk: int, *, narrowed: bool) -> CanonicalFile:
     """A canonical file of small snappy chunks, or (`chunk` 0) plain; `narrowed` leaves the first key group out."""
     header = make_header(states=3, compressed=chunk > 0)
     writer = Writer()
@@ -95,7 +93,7 @@ def make_chunked(runs: list[Run], prefix: int, chunk: int, *, narrowed: bool) ->
     data, offsets = writer.getvalue(), dict.fromkeys(FOUR, NO_SECTION)
     for key_group in dict.fromkeys(run[0] for run in runs):
         offsets[key_group] = len(data)
-        section = make_section([run for run in runs if run[0] == key_group], prefix)
+        section = make_section([run for run in runs if run[0] == key_group], context.prefix)
         if chunk:
             cuts = range(0, len(section), chunk)
             section = STREAM_ID + b"".join(compress_chunks(section[start : start + chunk]) for start in cuts)
@@ -103,7 +101,7 @@ def make_chunked(runs: list[Run], prefix: int, chunk: int, *, narrowed: bool) ->
     if narrowed:
         offsets[runs[0][0]] = NO_SECTION
     stream = StateStream("savepoint/file", len(data), data=data)
-    return open_canonical(stream, FOUR, tuple(offsets.values()), narrowed=narrowed)
+    return open_canonical(stream, FOUR, tuple(offsets.values()), context, narrowed=narrowed)
 
 
 @given(
@@ -123,10 +121,10 @@ def test_parts_of_a_canonical_file_are_the_file(
     narrowed: bool,
 ) -> None:
     runs: list[Run] = [(group, state, found) for group, states in sections.items() for state, found in states.items()]
-    file = make_chunked(runs, context.prefix, chunk, narrowed=narrowed)
+    file = make_chunked(runs, context, chunk, narrowed=narrowed)
     for state_id in range(3):
-        whole = scan(file, state_id, context)
-        assert join(split(file, state_id, size, context, least)) == whole
+        whole = scan(file, state_id)
+        assert join(split(file, state_id, size, least)) == whole
         assert narrowed or len(whole) == sum(len(found) for _, state, found in runs if state == state_id)
 
 
@@ -153,7 +151,7 @@ def test_pieces_are_even(compressed: bool) -> None:
 
 def test_a_state_with_few_records_in_a_large_key_group_is_one_small_part() -> None:
     file = make_skewed()
-    ((split, _),) = file.split_records(1, 1000, 2000, CONTEXT, KeyGroupRange(2, 1))
+    ((split, _),) = file.split_records(1, 1000, 2000, KeyGroupRange(2, 1))
     assert isinstance(split, CanonicalFile)
     assert split.sections[0].size < 1000
     assert len(scan(split, 1)) == 9
@@ -162,11 +160,11 @@ def test_a_state_with_few_records_in_a_large_key_group_is_one_small_part() -> No
 
 def test_key_groups_that_are_not_large_stay_whole() -> None:
     file = make_skewed()
-    assert [split for split, _ in file.split_records(0, 1000, 1 << 30, CONTEXT)] == [*file.split(1000, CONTEXT)]
+    assert [split for split, _ in file.split_records(0, 1000, 1 << 30)] == [*file.split(1000)]
 
 
 def test_only_the_wanted_key_groups_are_split() -> None:
-    splits = [*make_skewed().split_records(0, 1000, 2000, CONTEXT, KeyGroupRange(3, 1))]
+    splits = [*make_skewed().split_records(0, 1000, 2000, KeyGroupRange(3, 1))]
     assert [scan(*each)[0][0] for each in splits] == [3]
 
 
@@ -174,7 +172,7 @@ def test_the_places_that_were_found_are_kept_but_do_not_travel() -> None:
     file = make_skewed()
 
     def find_sections(file: CanonicalFile) -> list[tuple[Section, ...]]:
-        splits = (split for split, _ in file.split_records(0, 1000, 2000, CONTEXT))
+        splits = (split for split, _ in file.split_records(0, 1000, 2000))
         return [each.sections for each in splits if isinstance(each, CanonicalFile)]
 
     found = find_sections(file)
@@ -187,9 +185,9 @@ def test_the_places_that_were_found_are_kept_but_do_not_travel() -> None:
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_piece_is_read_in_windows(compressed: bool) -> None:
     file = make_skewed(compressed=compressed)
-    ((split, _),) = file.split_records(0, 1 << 30, 2000, CONTEXT, KeyGroupRange(2, 1))
+    ((split, _),) = file.split_records(0, 1 << 30, 2000, KeyGroupRange(2, 1))
     assert isinstance(split, CanonicalFile)
-    pieces = [records for _, records in split.scan([0], CONTEXT, window=5000)]
+    pieces = [records for _, records in split.scan([0], window=5000)]
     assert len(pieces) > (8 if compressed else 100)
     assert max(len(span.data) for span in pieces) <= (5000 + (1 << 16) if compressed else 5000)
     assert len(rows(pieces)) == 20_000
@@ -215,8 +213,8 @@ def test_windows_of_a_large_key_group_are_read_ahead(compressed: bool) -> None:
 
     CountedFileSystem.rule = wait
     large = KeyGroupRange(2, 1)
-    found = rows(records for _, records in remote.scan([0], CONTEXT, large, window=2000))
-    assert found == rows(records for _, records in file.scan([0], CONTEXT, large, window=2000))
+    found = rows(records for _, records in remote.scan([0], large, window=2000))
+    assert found == rows(records for _, records in file.scan([0], large, window=2000))
     assert CountedFileSystem.most == REQUESTS
     (section,) = (each for each in file.sections if each.key_group == 2)
     spans = sorted((start, end) for _, start, end in CountedFileSystem.reads)
@@ -227,7 +225,7 @@ def test_windows_of_a_large_key_group_are_read_ahead(compressed: bool) -> None:
 def test_a_reader_that_stops_has_read_few_blocks() -> None:
     file = make_skewed()
     remote = store_remotely(file)
-    found = remote.scan([0], CONTEXT, KeyGroupRange(2, 1), window=2000)
+    found = remote.scan([0], KeyGroupRange(2, 1), window=2000)
     assert len(next(found)[1])
     del found
     assert len(CountedFileSystem.requests) <= FIRST_REQUESTS
@@ -241,7 +239,7 @@ def test_every_truncation_is_told_with_file_and_offset() -> None:
         start = file.sections[0].start
         for end in range(start + 1, file.stream.size, 3):
             stream = StateStream("savepoint/file", end, data=file.stream.data[:end])
-            short = open_canonical(stream, FOUR, [start if group == 1 else NO_SECTION for group in FOUR])
+            short = open_canonical(stream, FOUR, [start if group == 1 else NO_SECTION for group in FOUR], CONTEXT)
             with pytest.raises(FormatError) as caught:
                 split(short, 0, 10)
             assert caught.value.where.file == "savepoint/file"
@@ -253,12 +251,12 @@ def test_bytes_behind_the_end_mark_are_told() -> None:
     stream = StateStream("savepoint/file", file.stream.size + 1, data=file.stream.data + b"\0")
     offsets = [NO_SECTION] * 3 + [file.sections[0].start]
     with pytest.raises(FormatError, match="left over") as caught:
-        split(open_canonical(stream, FOUR, offsets), 0, 10)
+        split(open_canonical(stream, FOUR, offsets, CONTEXT), 0, 10)
     assert caught.value.where.offset == file.stream.size
 
 
 def test_a_piece_that_ends_inside_a_record_is_told() -> None:
-    splits = [split for split, _ in make_skewed().split_records(0, 1000, 2000, CONTEXT)]
+    splits = [split for split, _ in make_skewed().split_records(0, 1000, 2000)]
     split = splits[3]
     assert isinstance(split, CanonicalFile)
     section = split.sections[0]
@@ -290,7 +288,7 @@ def make_heap(number: int, *, compressed: bool) -> HeapFile:
         few = [(state_id, records.cut(0, 6)) for state_id, records in runs]
         writer.write_key_group(key_group, runs if key_group == 1 else few)
     data = output.getvalue()
-    return open_heap(StateStream("checkpoint/file", len(data), data=data), KeyGroupRange(0, 3), writer.offsets)
+    return open_heap(StateStream("checkpoint/file", len(data), data=data), KeyGroupRange(0, 3), writer.offsets, CONTEXT)
 
 
 def make_records(pairs: Iterable[tuple[bytes, bytes]]) -> KeyedRecords:
@@ -324,7 +322,7 @@ def test_truncations_of_a_heap_file_are_told(compressed: bool) -> None:
     for end in range(offsets[2] + 1, file.stream.size, 5):
         stream = StateStream("checkpoint/file", end, data=file.stream.data[:end])
         with pytest.raises(FormatError) as caught:
-            split(open_heap(stream, KeyGroupRange(0, 3), offsets), 2, 20)
+            split(open_heap(stream, KeyGroupRange(0, 3), offsets, CONTEXT), 2, 20)
         assert caught.value.where.file == "checkpoint/file"
 
 
@@ -341,7 +339,7 @@ def make_database(directory: Path, number: int) -> RocksFile:
     families = {each.name: each for each in read_database(list_streams(directory)).column_families}
     assert families.keys() == {DEFAULT_COLUMN_FAMILY, *names}
     header = KeyedHeader(key_serializer=basic("String"), states=infos)
-    return RocksFile("meta", header, KeyGroupRange(0, 3), tuple(families[name] for name in names))
+    return RocksFile("meta", header, KeyGroupRange(0, 3), tuple(families[name] for name in names), CONTEXT)
 
 
 def test_parts_of_a_database_are_the_database(tmp_path: Path) -> None:
@@ -373,17 +371,17 @@ def test_parts_of_what_flink_wrote_are_the_whole(case: Case) -> None:
             # The largest of the subtasks will do.
             subtask_state = max(state.subtask_states, key=lambda each: len(each.file.key_groups))
             whole = rows(subtask_state.records())
-            splits = subtask_state.file.split_records(subtask_state.state_id, 150, 0, state.context)
-            assert join([scan(file, number, state.context) for file, number in splits]) == whole
+            splits = subtask_state.file.split_records(subtask_state.state_id, 150, 0)
+            assert join([scan(file, number) for file, number in splits]) == whole
 
 
 def test_a_key_group_is_cut_when_it_is_much_larger_than_a_part_and_than_the_others() -> None:
     file = make_skewed()
     total = sum(each.size for each in file.sections)
-    assert choose_least([(file, 0)], 10, CONTEXT) == total // 32
-    assert choose_least([(file, 0)], 10, RecordContext(8, LayoutContext())) == total // 16
-    assert choose_least([(file, 0), (file, 0)], 10, CONTEXT, KeyGroupRange(2, 2)) > total // 16
-    assert choose_least([(file, 0)], total, CONTEXT) == 2 * total
+    assert choose_least([(file, 0)], 10) == total // 32
+    assert choose_least([(file.with_context(RecordContext(8, LayoutContext())), 0)], 10) == total // 16
+    assert choose_least([(file, 0), (file, 0)], 10, KeyGroupRange(2, 2)) > total // 16
+    assert choose_least([(file, 0)], total) == 2 * total
 
 
 def test_a_split_gives_the_same_rows_whatever_is_wanted_of_them() -> None:

@@ -35,7 +35,7 @@ CASES = [each for each in OWN if each.version.startswith("2.2") and not each.dra
 def measure(operator: Operator, *, top: int = 10, move: Move | None = None) -> KeyGroupSizes:
     everything = KeyGroupRange(0, operator.max_parallelism)
     pieces = [
-        KeyGroupMeasurement(operator.label, files, everything, operator.record_context, top, move)
+        KeyGroupMeasurement(operator.label, files, everything, top, move)
         for files in group_files(operator.keyed_files).values()
     ]
     return merge_sizes([piece.run() for piece in pieces], everything, top)
@@ -107,7 +107,7 @@ def test_only_the_wanted_key_groups_are_counted() -> None:
     operator = orders().open().operator("orders")
     whole, wanted = measure(operator), KeyGroupRange(40, 10)
     (files,) = [files for files in group_files(operator.keyed_files).values() if 40 in files[0].key_groups]
-    part = measure_key_groups(files, operator.record_context, wanted)
+    part = measure_key_groups(files, wanted)
     assert part.all_keys.tolist() == whole.all_keys[40:50].tolist()
     assert part.bytes.sum(0).tolist() == whole.bytes.sum(0)[40:50].tolist()
 
@@ -116,8 +116,7 @@ def test_work_and_its_result_travel_to_other_processes() -> None:
     operator = orders().open().operator("orders")
     everything = KeyGroupRange(0, 128)
     (piece, *_) = [
-        KeyGroupMeasurement("orders", files, everything, operator.record_context)
-        for files in group_files(operator.keyed_files).values()
+        KeyGroupMeasurement("orders", files, everything) for files in group_files(operator.keyed_files).values()
     ]
     here = piece.run()
     there = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(piece)).run()))
@@ -142,7 +141,7 @@ def test_sections_of_a_savepoint_add_up_to_its_file(variant: str) -> None:
     for operator in types("2.2", variant).open().operators:
         for _, file in operator.keyed_files:
             everything = KeyGroupRange(0, operator.max_parallelism)
-            stored, estimated = file.measure_stored_bytes(operator.record_context, everything)
+            stored, estimated = file.measure_stored_bytes(everything)
             sections = file.sections  # type: ignore[attr-defined]
             size = file.stream.size  # type: ignore[attr-defined]
             assert not estimated
@@ -154,7 +153,7 @@ def test_the_bytes_of_a_database_are_estimated() -> None:
     for operator in case.open().operators:
         for _, file in operator.keyed_files:
             everything = KeyGroupRange(0, operator.max_parallelism)
-            stored, estimated = file.measure_stored_bytes(operator.record_context, everything)
+            stored, estimated = file.measure_stored_bytes(everything)
             assert estimated
             tables = sum(table.size for each in file.column_families for table in each.files)  # type: ignore[attr-defined]
             assert abs(int(stored.sum()) - tables) < len(everything)
@@ -164,4 +163,4 @@ def test_changelog_does_not_say_where_its_bytes_belong() -> None:
     (case,) = [each for each in select("2.2.1", "changelog-heap-materialized") if "types" in each.name]
     operator = next(each for each in case.open_told().operators if each.keyed_files)
     with pytest.raises(UnsupportedError, match="does not say which key groups"):
-        operator.keyed_files[0][1].measure_stored_bytes(operator.record_context, KeyGroupRange(0, 128))
+        operator.keyed_files[0][1].measure_stored_bytes(KeyGroupRange(0, 128))

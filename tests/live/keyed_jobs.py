@@ -82,8 +82,8 @@ class KeyedJob:
             write_full_snapshot(backend, Format(name), directory, f"state-{index}", 7, compressed=bool(compressed))
             for index, backend in enumerate(self.subtasks)
         ]
-        reader = HandleReader(directory, PathMapping())
-        return [file for each in written if (file := reader.open_keyed(each.handle)) is not None]
+        reader, context = HandleReader(directory, PathMapping()), self.subtasks[0].context
+        return [file for each in written if (file := reader.open_keyed(each.handle, context)) is not None]
 
     def save_incremental(self, path: Path, number: int) -> list[IncrementalRemoteKeyedStateHandle]:
         """An incremental snapshot of each subtask, based on the one before."""
@@ -122,7 +122,7 @@ class KeyedJob:
         reader = HandleReader(resolve(str(path)), PathMapping().allow([str(path)]))
         for index, backend in enumerate(self.subtasks):
             wanted = [each for each in handles if each.key_groups.intersect(backend.key_groups)]
-            files = [reader.open_keyed(each, self.key_serializer) for each in wanted]
+            files = [reader.open_keyed(each, backend.context, self.key_serializer) for each in wanted]
             backend.restore([file for file in files if file is not None])
             same = [each for each in wanted if each.key_groups == backend.key_groups]
             going_on = same[0] if same else None

@@ -331,11 +331,15 @@ class Forgetful(KeyedFormat):
     def name(self) -> str:
         return self.file.name
 
+    @property
+    def context(self) -> RecordContext:
+        return self.file.context
+
     def scan(self, *arguments: Any) -> Iterator[tuple[int, KeyedRecords]]:
         return self.file.scan(*arguments)
 
-    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        groups = self.file.scan_key_groups(context, key_groups)
+    def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        groups = self.file.scan_key_groups(key_groups)
         next(groups)
         return groups
 
@@ -346,8 +350,8 @@ class Forgetful(KeyedFormat):
 class Backwards(Forgetful):
     """A file that gives its writer the key groups in descending order."""
 
-    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        return iter([*self.file.scan_key_groups(context, key_groups)][::-1])
+    def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        return iter([*self.file.scan_key_groups(key_groups)][::-1])
 
 
 @pytest.mark.parametrize("format", list(FILES))
@@ -509,24 +513,20 @@ def test_a_combined_file_has_the_records_of_both() -> None:
     operator = operator_of(find("2.2", "rocksdb-heap-timers"))
     files = [file for index, file in operator.keyed_files if index == 0]
     combined = combine_files(files)
-    context = operator.record_context
-    expected = {
-        name: digest for file in files for name, digest in digest_states(file, context, file.key_groups).items()
-    }
+    expected = {name: digest for file in files for name, digest in digest_states(file, file.key_groups).items()}
     assert len(files) == 2
-    assert digest_states(combined, context, combined.key_groups) == expected
-    by_group = [group for group, _ in combined.scan_key_groups(context, combined.key_groups)]
+    assert digest_states(combined, combined.key_groups) == expected
+    by_group = [group for group, _ in combined.scan_key_groups(combined.key_groups)]
     assert by_group == sorted(set(by_group))
 
 
 def test_the_parts_of_a_combined_file_make_it_up() -> None:
     operator = operator_of(find("2.2", "rocksdb-heap-timers"))
     combined = combine_files([file for index, file in operator.keyed_files if index == 0])
-    context = operator.record_context
-    parts = list(combined.split(1, context))
-    count = sum(len(records) for split in parts for _, records in split.scan(range(5), context))
+    parts = list(combined.split(1))
+    count = sum(len(records) for split in parts for _, records in split.scan(range(5)))
     assert len(parts) > 1
-    assert count == sum(len(records) for _, records in combined.scan(range(5), context))
+    assert count == sum(len(records) for _, records in combined.scan(range(5)))
 
 
 def test_files_with_the_same_state_are_not_combined() -> None:
@@ -540,7 +540,7 @@ def test_other_subtasks_become_canonical_with_the_first(tmp_path: Path) -> None:
     operator = operator_of(find("2.2", "rocksdb-heap-timers"))
     index, file = operator.keyed_files[0]
     target = resolve(str(tmp_path))
-    rewrite = copy_states(index, file, file.header, operator.record_context, join(target, "first"))
+    rewrite = copy_states(index, file, file.header, join(target, "first"))
     completed = complete_rewrites(operator, [rewrite], target)
     assert [(each.subtask, type(each.base)) for each in completed] == [(0, RocksFile), (1, RocksFile)]
 
@@ -549,7 +549,7 @@ def test_canonical_subtasks_stay(tmp_path: Path) -> None:
     operator = orders().open().operator("orders")
     index, file = operator.keyed_files[0]
     target = resolve(str(tmp_path))
-    rewrite = copy_states(index, file, file.header, operator.record_context, join(target, "first"))
+    rewrite = copy_states(index, file, file.header, join(target, "first"))
     assert complete_rewrites(operator, [rewrite], target) == [rewrite]
 
 

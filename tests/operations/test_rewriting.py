@@ -90,14 +90,14 @@ def plan(
         copied=tuple((each, each) for each in states if each != subtask_state.state_id),
         encoded=((subtask_state.state_id, spills),),
         key_groups=subtask_state.file.key_groups,
-        context=state.context,
+        context=subtask_state.file.context,
         target=join(resolve(str(directory)), f"subtask-{subtask_state.subtask}"),
     )
 
 
 def open_written(rewrite: FileRewrite, written: WrittenFile) -> CanonicalFile:
     stream = StateStream(str(rewrite.target), written.size, location=rewrite.target)
-    return open_canonical(stream, rewrite.key_groups, written.offsets)
+    return open_canonical(stream, rewrite.key_groups, written.offsets, rewrite.context)
 
 
 def rewrite_state(state: KeyedState, spills: tuple[StateSpill, ...], directory: Path) -> KeyedState:
@@ -132,11 +132,15 @@ class Disordered(KeyedFormat):
     def name(self) -> str:
         return self.file.name
 
+    @property
+    def context(self) -> RecordContext:
+        return self.file.context
+
     def scan(self, *arguments: Any) -> Iterator[tuple[int, KeyedRecords]]:
         return self.file.scan(*arguments)
 
-    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        groups = dict(self.file.scan_key_groups(context, self.file.key_groups))
+    def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        groups = dict(self.file.scan_key_groups(self.file.key_groups))
         yield from ((group, next(iter(groups.values()))) for group in self.order)
 
     def split(self, *arguments: Any) -> Iterator[KeyedFile]:
@@ -147,7 +151,7 @@ class Disordered(KeyedFormat):
 def test_every_key_group_of_a_range_is_met(order: tuple[int, ...], expected: list[int]) -> None:
     state = find("state-kinds", "value")
     groups = KeyGroupRange(0, 10)
-    aligned = list(align_key_groups(Disordered(state.subtask_states[0].file, order), state.context, groups))
+    aligned = list(align_key_groups(Disordered(state.subtask_states[0].file, order), groups))
     assert [group for group, _ in aligned] == list(range(10))
     assert [group for group, runs in aligned if runs] == expected
 
@@ -157,7 +161,7 @@ def test_no_key_group_is_dropped_silently(order: tuple[int, ...]) -> None:
     state = find("state-kinds", "value")
     file = Disordered(state.subtask_states[0].file, order)
     with pytest.raises(FormatError, match="comes twice, out of order") as caught:
-        list(align_key_groups(file, state.context, KeyGroupRange(0, 10)))
+        list(align_key_groups(file, KeyGroupRange(0, 10)))
     assert caught.value.where.file == file.name
 
 
@@ -166,7 +170,7 @@ def test_a_file_in_disorder_is_not_rewritten(tmp_path: Path) -> None:
     subtask_state = state.subtask_states[0]
     file = Disordered(subtask_state.file, (3, 2))
     with pytest.raises(FormatError, match="key group 2 comes twice, out of order"):
-        merge_spills(copy_states(0, file, file.header, state.context, join(resolve(str(tmp_path)), "new")))
+        merge_spills(copy_states(0, file, file.header, join(resolve(str(tmp_path)), "new")))
 
 
 def raw_rows(state: KeyedState) -> list[tuple[object, ...]]:
@@ -326,7 +330,6 @@ def test_records_that_keep_their_keys_need_no_spill(
                 subtask_state.subtask,
                 subtask_state.file,
                 subtask_state.file.header,
-                state.context,
                 join(resolve(str(tmp_path)), f"{name}-copied"),
             )
             copied = tuple(each for each in copying.copied if each[0] != subtask_state.state_id)
@@ -354,7 +357,7 @@ def test_a_state_is_copied_under_several_names(tmp_path: Path) -> None:
     held = state.subtask_states[0]
     header = held.file.header
     info = replace(header.states[held.state_id], name="other")
-    copying = copy_states(held.subtask, held.file, header, state.context, join(resolve(str(tmp_path)), "copied"))
+    copying = copy_states(held.subtask, held.file, header, join(resolve(str(tmp_path)), "copied"))
     header = replace(header, states=(*header.states, info))
     copied = (*copying.copied, (len(header.states) - 1, held.state_id))
     written = merge_spills(replace(copying, header=header, copied=copied))

@@ -145,10 +145,10 @@ def test_key_groups_of_forst_that_do_not_fit_into_its_keys_are_refused(tmp_path:
         list(dump(snapshot))
     # Whoever opens this one database reads it by bounds that are keys.
     operator = snapshot.operator("few-states")
-    file = snapshot.handles.open_keyed(operator.metadata.subtasks[1].managed_keyed_state)
+    file = snapshot.handles.open_keyed(operator.metadata.subtasks[1].managed_keyed_state, operator.record_context)
     assert file is not None
     with pytest.raises(FormatError, match="key groups 320-383 do not fit into the 1 bytes that keys begin with"):
-        list(file.scan([0], operator.record_context))
+        list(file.scan([0]))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def test_key_groups_that_no_key_can_name_are_an_error_of_the_format() -> None:
     operator = snapshot.operator("state-kinds")
     handle = operator.metadata.subtasks[0].managed_keyed_state
     assert isinstance(handle, IncrementalRemoteKeyedStateHandle)
-    file = snapshot.handles.open_keyed(replace(handle, key_groups=KeyGroupRange(0, 300)))
+    file = snapshot.handles.open_keyed(replace(handle, key_groups=KeyGroupRange(0, 300)), operator.record_context)
     assert file is not None
     with pytest.raises(FormatError, match="key groups 0-299 do not fit into the 1 bytes"):
-        list(file.scan([0], operator.record_context))
+        list(file.scan([0]))

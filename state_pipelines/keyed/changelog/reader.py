@@ -184,9 +184,7 @@ class _MapEntry:
     changes: Changes
 
 
-def find_key_serializer(
-    files: Sequence[ChangelogFile], context: RecordContext, candidates: Iterable[Serializer] = ()
-) -> FoundKeySerializer:
+def find_key_serializer(files: Sequence[ChangelogFile], candidates: Iterable[Serializer] = ()) -> FoundKeySerializer:
     """The serializer of the keys of an operator, none of whose subtasks need have materialized anything.
 
     A subtask that has materialized state says it, and so do timers; what they say is tried all the same. Else the
@@ -195,7 +193,6 @@ def find_key_serializer(
 
     Args:
         files: the subtasks of the operator.
-        context: of the operator.
         candidates: key serializers that other operators of the snapshot use.
 
     Raises:
@@ -203,20 +200,21 @@ def find_key_serializer(
         FormatError: the bytes are not change sets.
     """
     known = find_written_serializers(files)
+    max_parallelism = max((file.context.max_parallelism for file in files), default=1)
     trials: list[_Trial] = []
     for tier in (known, [(each, "key serializer of another operator") for each in candidates] + _basics()):
         seen: set[Serializer] = set()
         for serializer, origin in tier:
             if serializer not in seen:
                 seen.add(serializer)
-                if (trial := _try(_read_entries(files), context, serializer, origin)) is not None:
+                if (trial := _try(_read_entries(files), serializer, origin)) is not None:
                     trials.append(trial)
         if trials or tier:
             # Subtasks and timers decide alone, whether the candidate fits or not.
             break
-    proven = [trial for trial in trials if trial.is_proven(context.max_parallelism)]
+    proven = [trial for trial in trials if trial.is_proven(max_parallelism)]
     if not known and not proven:
-        proven = _try_tuples(files, context)
+        proven = _try_tuples(files, max_parallelism)
     trials = proven or trials
     where = Where(file=files[0].name if files else None)
     hint = "Give it with --key-serializer OPERATOR=TYPE, or use a checkpoint after the first materialization"
@@ -253,15 +251,15 @@ def _basics() -> list[tuple[Serializer, str]]:
     return [(basic(kind), "basic type") for kind in _BASIC]
 
 
-def _try_tuples(files: Sequence[ChangelogFile], context: RecordContext) -> list[_Trial]:
+def _try_tuples(files: Sequence[ChangelogFile], max_parallelism: int) -> list[_Trial]:
     """The tuples that the hashes prove."""
     sample = _take_sample(files)
     fields = [basic(kind) for kind in _TUPLE_FIELDS]
     trials = []
     for serializer in (tuple_of(*each) for size in _TUPLE_SIZES for each in product(fields, repeat=size)):
-        if _try(sample, context, serializer, "") is not None:
-            trial = _try(_read_entries(files), context, serializer, "tuple of basic types")
-            if trial is not None and trial.is_proven(context.max_parallelism, _TUPLE_PROOF_BITS):
+        if _try(sample, serializer, "") is not None:
+            trial = _try(_read_entries(files), serializer, "tuple of basic types")
+            if trial is not None and trial.is_proven(max_parallelism, _TUPLE_PROOF_BITS):
                 trials.append(trial)
     return trials
 
@@ -289,9 +287,10 @@ def _read_entries(files: Iterable[ChangelogFile]) -> Iterator[_MapEntry]:
                 yield _MapEntry(file, file.states[state_id], changes.select(states == state_id))
 
 
-def _try(entries: Iterable[_MapEntry], context: RecordContext, serializer: Serializer, origin: str) -> _Trial | None:
+def _try(entries: Iterable[_MapEntry], serializer: Serializer, origin: str) -> _Trial | None:
     trial = _Trial(serializer, origin)
     for entry in entries:
+        context = entry.file.context
         try:
             try:
                 layout = derive_keyed_layout(entry.info, serializer, context.max_parallelism, context.layouts)
@@ -432,6 +431,7 @@ class ChangelogFile(KeyedFormat):
         states: the states of the bases, then those that the log adds; the last description of each.
         key_serializer: of the bases, or as the caller says; None when it is not known (see `key_serializers`).
         key_groups: range of the handle.
+        context: of the operator; in that of the bases records are never by block, since changes are of single ones.
         name: of the handle, for errors.
         ids: per change set of the log, the state (position in `states`) of each state id.
         earlier: (position, key serializer or None, description) where a base or an earlier change says it otherwise.
@@ -442,6 +442,7 @@ class ChangelogFile(KeyedFormat):
     states: tuple[StateMetaInfo, ...]
     key_serializer: Serializer | None
     key_groups: KeyGroupRange
+    context: RecordContext = field(repr=False, hash=False)
     name: str
     ids: tuple[Mapping[int, int], ...] = field(repr=False, hash=False)
     earlier: tuple[tuple[int, Serializer | None, StateMetaInfo], ...] = field(default=(), repr=False)
@@ -466,7 +467,6 @@ class ChangelogFile(KeyedFormat):
     def scan(
         self,
         state_ids: Sequence[int],
-        context: RecordContext,
         key_groups: KeyGroupRange | None = None,
         *,
         window: int = WINDOW,
@@ -479,9 +479,9 @@ class ChangelogFile(KeyedFormat):
         """
         wanted = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         header = self.header
-        self._check_descriptions(state_ids, context)
+        self._check_descriptions(state_ids)
         chosen = dict.fromkeys(state_ids)
-        for groups, held in self._windows(list(chosen), context, wanted, window):
+        for groups, held in self._windows(list(chosen), wanted, window):
             changes = self.log.read(groups)
             states = self.find_states(changes)
             for state_id in chosen:
@@ -492,19 +492,19 @@ class ChangelogFile(KeyedFormat):
                     info = header.states[state_id]
                     with at(state=info.name), self.placing(mine):
                         layout, unknown = derive_replay_layout(
-                            info, header.key_serializer, context.max_parallelism, context.layouts
+                            info, header.key_serializer, self.context.max_parallelism, self.context.layouts
                         )
                         base = replay(ChangedState(info.name, layout, self.name, unknown), base, mine)
                 if base is not None and len(base):
                     yield state_id, base
 
-    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+    def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All records, one key group after the other, ascending."""
         everything = range(len(self.states))
         wanted = self.key_groups.intersect(key_groups)
         found: dict[int, list[KeyedRecords]] = {}
         last = -1
-        for state_id, records in self.scan(everything, context, wanted):
+        for state_id, records in self.scan(everything, wanted):
             if state_id <= last:
                 yield from _by_key_group(found)
                 found = {}
@@ -512,13 +512,11 @@ class ChangelogFile(KeyedFormat):
             last = state_id
         yield from _by_key_group(found)
 
-    def split(
-        self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None
-    ) -> Iterator[ChangelogFile]:
+    def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[ChangelogFile]:
         """Parts of about `size` bytes; how the bytes spread over the key groups is not looked up."""
         wanted = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         changed = self.log.size * len(wanted) // max(1, len(self.key_groups))
-        count = sum(1 for base in self.bases for _ in base.split(size, context, wanted))
+        count = sum(1 for base in self.bases for _ in base.split(size, wanted))
         # The remainder of the changes goes with the parts of the bases, which are not full either.
         count = count + changed // size if count else -(-changed // size)
         count = min(count, len(wanted))
@@ -526,16 +524,16 @@ class ChangelogFile(KeyedFormat):
             start, end = (len(wanted) * each // count for each in (number, number + 1))
             yield replace(self, key_groups=KeyGroupRange(wanted.start + start, end - start))
 
-    def digest_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> RecordDigest:
+    def digest_stored_bytes(self, key_groups: KeyGroupRange) -> RecordDigest:
         """Digest the changes, and the bytes of the bases, or their records where `KeyedFile.needs_layouts` is false."""
         total = digest_changes(self.log, key_groups)
         for base in self.bases:
             held = base.key_groups.intersect(key_groups)
-            stored = base.digest_stored_bytes(context, held)
+            stored = base.digest_stored_bytes(held)
             if stored is not None:
                 total += stored
                 continue
-            for _, records in base.scan(range(len(base.header.states)), context, held):
+            for _, records in base.scan(range(len(base.header.states)), held):
                 total += digest_run(records, is_map=False).without_key_groups
         return total
 
@@ -543,6 +541,11 @@ class ChangelogFile(KeyedFormat):
         """Tables of the bases."""
         for base in self.bases:
             yield from base.table_files()
+
+    def with_context(self, context: RecordContext) -> ChangelogFile:
+        """See `KeyedFile`."""
+        single = replace(context, by_block=False)
+        return replace(self, context=context, bases=tuple(base.with_context(single) for base in self.bases))
 
     def described_states(self) -> tuple[Serializer | None, tuple[StateMetaInfo, ...]]:
         """See `KeyedFile`."""
@@ -588,10 +591,10 @@ class ChangelogFile(KeyedFormat):
             raise
 
     def _windows(
-        self, state_ids: list[int], context: RecordContext, key_groups: KeyGroupRange, window: int
+        self, state_ids: list[int], key_groups: KeyGroupRange, window: int
     ) -> Iterator[tuple[KeyGroupRange, dict[int, list[KeyedRecords]]]]:
         """Key groups, one range after the other, and the records that the bases have of them."""
-        groups = self._scan_bases(state_ids, context, key_groups)
+        groups = self._scan_bases(state_ids, key_groups)
         pending = next(groups, None)
         held: dict[int, list[KeyedRecords]] = {}
         start, size = key_groups.start, 0
@@ -607,33 +610,27 @@ class ChangelogFile(KeyedFormat):
                 yield KeyGroupRange(start, key_group - start + 1), held
                 start, size, held = key_group + 1, 0, {}
 
-    def _scan_bases(
-        self, state_ids: list[int], context: RecordContext, key_groups: KeyGroupRange
-    ) -> Iterator[tuple[int, Runs]]:
+    def _scan_bases(self, state_ids: list[int], key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """The records of some states in the bases, by ascending key group."""
-        return heapq.merge(
-            *(self._scan_base(base, state_ids, context, key_groups) for base in self.bases), key=itemgetter(0)
-        )
+        return heapq.merge(*(self._scan_base(base, state_ids, key_groups) for base in self.bases), key=itemgetter(0))
 
     def _scan_base(
-        self, base: KeyedFile, state_ids: list[int], context: RecordContext, key_groups: KeyGroupRange
+        self, base: KeyedFile, state_ids: list[int], key_groups: KeyGroupRange
     ) -> Iterator[tuple[int, Runs]]:
         names = {self.states[state_id].name: state_id for state_id in state_ids}
         ours = {theirs: names[info.name] for theirs, info in enumerate(base.header.states) if info.name in names}
         if not ours or not len(wanted := base.key_groups.intersect(key_groups)):
             return
-        # Changes are of single records.
-        context = replace(context, by_block=False)
         if len(ours) == 1:
             (theirs,) = ours
-            stream = (records for _, records in base.scan([theirs], context, wanted))
+            stream = (records for _, records in base.scan([theirs], wanted))
             groups = gather_key_groups({theirs: stream})
         else:
-            groups = base.scan_key_groups(context, wanted)
+            groups = base.scan_key_groups(wanted)
         for key_group, runs in groups:
             yield key_group, [(ours[theirs], records) for theirs, records in runs if theirs in ours]
 
-    def _check_descriptions(self, state_ids: Sequence[int], context: RecordContext) -> None:
+    def _check_descriptions(self, state_ids: Sequence[int]) -> None:
         """Make sure that base and log write the bytes of a state alike: one description must do for all records."""
         header = self.header
         for position, key_serializer, info in self.earlier:
@@ -641,7 +638,7 @@ class ChangelogFile(KeyedFormat):
                 continue
             now = header.states[position]
             (one, unknown), (other, _) = (
-                derive_replay_layout(each, key, context.max_parallelism, context.layouts)
+                derive_replay_layout(each, key, self.context.max_parallelism, self.context.layouts)
                 for each, key in ((now, header.key_serializer), (info, key_serializer or header.key_serializer))
             )
             is_alike = (one.key, one.value) == (other.key, other.value)
@@ -674,6 +671,7 @@ def open_changelog(
     handle: ChangelogStateBackendHandle,
     bases: Sequence[KeyedFile],
     open_stream: Callable[[StreamStateHandle], StateStream],
+    context: RecordContext,
     *,
     key_serializer: Serializer | None = None,
     declared: Sequence[DeclaredSerializer] = (),
@@ -685,6 +683,7 @@ def open_changelog(
         handle: the handle.
         bases: its materialized handles, opened; see `find_bases`.
         open_stream: opens the stream of a handle.
+        context: of the operator, with which the bases are opened too.
         key_serializer: known to the caller; that of a base takes precedence.
         declared: snapshot classes that the user declares.
         files: files of changes of the snapshot; None where no other log shares them.
@@ -725,6 +724,7 @@ def open_changelog(
         states=tuple(states.values()),
         key_serializer=key_serializer,
         key_groups=handle.key_groups,
+        context=context,
         name=name,
         ids=tuple(ids),
         earlier=tuple(sorted(earlier, key=itemgetter(0))),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ from state_pipelines.storage.reading import count_together
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.keyed.state_table import KeyedTable
     from state_pipelines.operations.auditing.report import Findings
@@ -52,11 +52,9 @@ class RepeatedKeys:
 
     Attributes:
         file: the file.
-        context: of the operator.
     """
 
     file: KeyedFile
-    context: RecordContext
     _last: dict[int, tuple[int, Hashes]] = field(default_factory=dict)
 
     def check(self, state_id: int, records: KeyedRecords) -> None:
@@ -91,7 +89,7 @@ class RepeatedKeys:
     def _compare(self, state_id: int, key_group: int, wanted: np.uint64) -> None:
         """Compare the keys of a hash in a key group byte by byte."""
         found: set[bytes] = set()
-        for _, records in self.file.scan([state_id], self.context, KeyGroupRange(key_group, 1)):
+        for _, records in self.file.scan([state_id], KeyGroupRange(key_group, 1)):
             hashes = hash_keys(records.key_groups, records.data.ctypes.data, records.key_starts, records.key_ends)
             for row in np.flatnonzero(hashes == wanted):
                 start, end = int(records.key_starts[row]), int(records.key_ends[row])
@@ -412,13 +410,12 @@ class _FileReader:
     ) -> Iterator[Finding]:
         """Decode records; a state that fails does not hide the others."""
         chosen = list(self.states if state_ids is None else state_ids)
-        context = replace(self.operator.record_context, by_block=True)
         # A database has each key once.
-        repeated = RepeatedKeys(self.file, context) if self.file.stored_sections() else None
+        repeated = RepeatedKeys(self.file) if self.file.stored_sections() else None
         failed: set[int] = set()
         try:
             with at(state=self.states[chosen[0]].label if len(chosen) == 1 else None):
-                for state_id, records in self.file.scan(chosen, context, key_groups):
+                for state_id, records in self.file.scan(chosen, key_groups):
                     if counted:
                         self.amounts.add(records=len(records))
                     state = self.states[state_id]

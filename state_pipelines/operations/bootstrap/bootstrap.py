@@ -264,7 +264,7 @@ def _read_keyed(
     key = next(iter(writing.layouts.values())).key_serializer
     hasher = KeyHasher(key, plan.context, writing.description.hashes)
     tasks = [
-        FileDigests(label, file, writing.layouts, writing.context, hasher)
+        FileDigests(label, file, writing.layouts, hasher)
         for _, file in operator.keyed_files
         if not file.holds_raw_timers
     ]

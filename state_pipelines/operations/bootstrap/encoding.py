@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.keyed.hashing.value_hashes import KeyHasher
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.keyed.state_table import RecordEncoder
     from state_pipelines.operations.write.spills import StateSpillWriter
@@ -127,14 +127,12 @@ class FileDigests:
         operator: label, for errors.
         file: the new file.
         layouts: of the states, by name.
-        context: of the operator.
         hashes: hashes the keys.
     """
 
     operator: str
     file: KeyedFile
     layouts: Mapping[str, KeyedLayout]
-    context: RecordContext
     hashes: KeyHasher
 
     @property
@@ -153,7 +151,7 @@ class FileDigests:
         digesters = {name: StateDigester(layout) for name, layout in self.layouts.items()}
         found = {name: StateDigests() for name in self.layouts}
         with at(operator=self.operator):
-            for number, records in file.scan(wanted, self.context, file.key_groups):
+            for number, records in file.scan(wanted, file.key_groups):
                 name = names[number]
                 layout = self.layouts[name]
                 with at(state=name):

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
     from state_pipelines.operations.state_rows import Row
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
@@ -376,7 +376,6 @@ class DigestFile:
         operator: label, for errors.
         file: the file.
         states: (position in the header, name) of the states.
-        context: of the operator.
         key_groups: of the whole file.
         in_flight: as `Work` says.
     """
@@ -384,7 +383,6 @@ class DigestFile:
     operator: str
     file: KeyedFile
     states: tuple[tuple[int, str], ...]
-    context: RecordContext
     key_groups: KeyGroupRange
     in_flight: int = 1
 
@@ -415,7 +413,7 @@ class DigestFile:
     def _sum(self, states: tuple[tuple[int, str], ...]) -> dict[str, GroupSums]:
         names = dict(states)
         found: dict[str, list[GroupSums]] = {name: [] for name in names.values()}
-        for state_id, records in self.file.scan(list(names), self.context):
+        for state_id, records in self.file.scan(list(names)):
             if not len(records):
                 continue
             first, last = int(records.key_groups.min()), int(records.key_groups.max())
@@ -576,9 +574,9 @@ def plan_digests(states: Sequence[KeyedState]) -> list[DigestFile]:
             files.setdefault(id(each.file), (each.file, []))[1].append((each.state_id, state.name))
     with at(operator=operator.label):
         return [
-            DigestFile(operator.label, split, tuple(wanted), states[0].context, file.key_groups, count_scans(operator))
+            DigestFile(operator.label, split, tuple(wanted), file.key_groups, count_scans(operator))
             for file, wanted in files.values()
-            for split in file.split(SPLIT_SIZE, operator.record_context)
+            for split in file.split(SPLIT_SIZE)
         ]
 
 

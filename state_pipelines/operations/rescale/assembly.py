@@ -387,7 +387,7 @@ def find_moved_key_groups(operator: Operator, parallelism: int) -> MovedKeyGroup
     estimated = False
     try:
         for _, file in operator.keyed_files:
-            stored, rough = file.measure_stored_bytes(operator.record_context, everything)
+            stored, rough = file.measure_stored_bytes(everything)
             sizes += stored
             estimated |= rough
     except UnsupportedError:

@@ -99,7 +99,6 @@ class Shuffle:
         operator: label of the operator, for errors.
         source: the old file, or a part of it (`KeyedFile.split`).
         states: (old state id, new state id) of the states that stay.
-        context: of the operator as it was.
         max_parallelism: number of the new key groups.
         target: the spill; `move_records` replaces the planned directory by that of the temporary files.
         hasher: knows the hash codes; None: key groups stay, or the new number of them divides the old one.
@@ -115,7 +114,6 @@ class Shuffle:
     operator: str
     source: KeyedFile
     states: StatePairs
-    context: RecordContext
     max_parallelism: int
     target: Location
     hasher: KeyHasher | None
@@ -140,7 +138,7 @@ class Shuffle:
             UsageError: without hashes keys cannot come to other key groups.
             StateError: the old file cannot be read.
         """
-        if self.hasher is None and self.context.max_parallelism % self.max_parallelism:
+        if self.hasher is None and self.source.context.max_parallelism % self.max_parallelism:
             raise UsageError("without the hashes of the keys the new max parallelism must divide the old one")
         infos = self.source.header.states
         # A stream may hold more than its handle names.
@@ -157,7 +155,7 @@ class Shuffle:
         else:
             creating = create_spill(self.target, buffer, self.max_parallelism)
         with at(operator=self.operator), creating as spill:
-            for old, records in self.source.scan(list(pairs), self.context, wanted):
+            for old, records in self.source.scan(list(pairs), wanted):
                 name = infos[old].name
                 if self.digests:
                     found[name] = found.get(name, RecordDigest()) + digest_run(records, is_map=pairs[old] in maps)
@@ -169,7 +167,7 @@ class Shuffle:
                     hashes = None if hashes is None else hashes[kept]
                 if hashes is not None:
                     records = replace(records, key_groups=assign_key_groups(hashes, self.max_parallelism))
-                elif self.max_parallelism != self.context.max_parallelism:
+                elif self.max_parallelism != self.source.context.max_parallelism:
                     # A remainder of a remainder, since one number divides the other.
                     records = replace(records, key_groups=records.key_groups % np.int32(self.max_parallelism))
                 spill.add(pairs[old], records)
@@ -181,7 +179,7 @@ class Shuffle:
         header = self.source.header
         with at(state=header.states[state].name, file=records.file):
             hashes = hash_keys(hasher, records, timers=is_timer(header.states[state]))
-        require_key_groups(self.operator, header, state, self.context, records, hashes)
+        require_key_groups(self.operator, self.source, state, records, hashes)
         return hashes
 
 
@@ -255,14 +253,12 @@ class InputFiles:
     Attributes:
         files: old files, each with the key groups of its own range.
         states: (old state id, new state id) of the states that stay; by file.
-        context: of the operator in this snapshot.
         key_filter: which keys stay; None: all.
         directory: of the snapshot; None: its files are on this machine.
     """
 
     files: tuple[KeyedFile, ...]
     states: tuple[StatePairs, ...]
-    context: RecordContext
     key_filter: KeyFilter | None = None
     directory: Location | None = None
 
@@ -323,7 +319,7 @@ class Collect:
                     for number, given in enumerate(self.inputs)
                     for stream in begin_together(
                         [
-                            _read_groups(number, file, pairs, given.context, self.key_groups)
+                            _read_groups(number, file, pairs, self.key_groups)
                             for file, pairs in zip(given.files, given.states, strict=True)
                         ],
                         given.directory,
@@ -342,9 +338,9 @@ class Collect:
 
     def _require_fit(self) -> None:
         for given in self.inputs:
-            if given.context.max_parallelism != self.context.max_parallelism:
-                raise UsageError("a snapshot of another max parallelism must be shuffled first")
             for file, pairs in zip(given.files, given.states, strict=True):
+                if file.context.max_parallelism != self.context.max_parallelism:
+                    raise UsageError("a snapshot of another max parallelism must be shuffled first")
                 for old, new in pairs:
                     name = file.header.states[old].name
                     if self.header.states[new].name != name:
@@ -355,11 +351,9 @@ class Collect:
         there: list[Digests] = []
         for given in self.inputs:
 
-            def scan(
-                wanted: tuple[KeyedFile, StatePairs], context: RecordContext = given.context
-            ) -> Iterator[tuple[int, KeyedRecords]]:
+            def scan(wanted: tuple[KeyedFile, StatePairs]) -> Iterator[tuple[int, KeyedRecords]]:
                 file, pairs = wanted
-                return file.scan([old for old, _ in pairs], context, self.key_groups.intersect(file.key_groups))
+                return file.scan([old for old, _ in pairs], self.key_groups.intersect(file.key_groups))
 
             files = zip(given.files, given.states, strict=True)
             for (file, _), found in scan_ahead(files, scan, given.directory, self.size // max(1, len(given.files))):
@@ -418,10 +412,10 @@ class _Progress:
 
 
 def _read_groups(
-    source: int, file: KeyedFile, pairs: StatePairs, context: RecordContext, key_groups: KeyGroupRange
+    source: int, file: KeyedFile, pairs: StatePairs, key_groups: KeyGroupRange
 ) -> Iterator[tuple[int, int, dict[int, int], tuple[StateMetaInfo, ...], Runs]]:
     wanted = dict(pairs)
-    for key_group, runs in align_key_groups(file, context, key_groups.intersect(file.key_groups)):
+    for key_group, runs in align_key_groups(file, key_groups.intersect(file.key_groups)):
         yield key_group, source, wanted, file.header.states, runs
 
 
@@ -467,14 +461,14 @@ def _finish(
 def _read_again(task: Gather | Collect, written: WrittenFile) -> Digests:
     hasher = task.hasher if isinstance(task, Gather) else None
     stream = StateStream(str(task.target), written.size, location=task.target)
-    file = open_canonical(stream, task.key_groups, written.offsets)
+    file = open_canonical(stream, task.key_groups, written.offsets, task.context)
     totals = {info.name: RecordDigest() for info in task.header.states}
-    for state, records in file.scan(range(len(task.header.states)), task.context, task.key_groups):
+    for state, records in file.scan(range(len(task.header.states)), task.key_groups):
         info = file.header.states[state]
         totals[info.name] += digest_run(records, is_map=_is_map(file.header, state))
         if hasher is not None:
             hashes = hash_keys(hasher, records, timers=is_timer(info))
-            require_key_groups(task.operator, file.header, state, task.context, records, hashes)
+            require_key_groups(task.operator, file, state, records, hashes)
     return totals
 
 
@@ -735,7 +729,6 @@ class RecordMove:
                 InputFiles(
                     tuple(file for file, _ in files),
                     tuple(each for _, each in files),
-                    operator.record_context,
                     self._key_filter,
                     operator.snapshot.location.directory,
                 )
@@ -801,12 +794,11 @@ class RecordMove:
         split_size, merges = max(SPLIT_SIZE, size // MOST_TASKS), size // BLOCK > MOST_BLOCKS
         in_flight = count_scans(operator) if hasher is None or hasher.has_kernel else 1
         for file, pairs in files:
-            for split in file.split(split_size, operator.record_context):
+            for split in file.split(split_size):
                 yield Shuffle(
                     operator=operator.label,
                     source=split,
                     states=pairs,
-                    context=operator.record_context,
                     max_parallelism=self.max_parallelism,
                     target=join(self.target, make_file_name()),
                     hasher=hasher,

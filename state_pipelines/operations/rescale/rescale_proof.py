@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.keyed.hashing.value_hashes import KeyHasher
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata import OperatorState
     from state_pipelines.metadata.handles import KeyGroupRange, StreamStateHandle
     from state_pipelines.metadata.streams import StateStream
@@ -328,7 +328,6 @@ class CountKeyed:
     Attributes:
         operator: label, for errors.
         file: the file.
-        context: of the operator.
         key_groups: of the subtask, where the records are to be; None does not look at it.
         hasher: gives the hashes that are to agree with the key groups; None does not look at them.
         in_flight: as `Work` says.
@@ -336,7 +335,6 @@ class CountKeyed:
 
     operator: str
     file: KeyedFile
-    context: RecordContext
     key_groups: KeyGroupRange | None = None
     hasher: KeyHasher | None = None
     in_flight: int = 1
@@ -352,7 +350,7 @@ class CountKeyed:
         Raises:
             UnsupportedError: records cannot be found, and there are no bytes to compare instead.
         """
-        sections = self.file.digest_stored_bytes(self.context, self.file.key_groups)
+        sections = self.file.digest_stored_bytes(self.file.key_groups)
         try:
             return replace(self._read(), sections=sections)
         except UnsupportedError as error:
@@ -373,7 +371,7 @@ class CountKeyed:
         misfiled: dict[str, int] = {}
         with at(operator=self.operator):
             states = self.file.header.states
-            for state_id, records in self.file.scan(range(len(states)), self.context):
+            for state_id, records in self.file.scan(range(len(states))):
                 info = states[state_id]
                 digest = digest_run(records, is_map=info.state_type == StateKind.MAP).without_key_groups
                 digests[info.name] = digests.get(info.name, RecordDigest()) + digest
@@ -382,7 +380,7 @@ class CountKeyed:
                     misplaced[info.name] = misplaced.get(info.name, 0) + int((~inside).sum())
                 if self.hasher is not None:
                     codes = self.hasher.hash_keys(records, skip=TIMESTAMP if is_timer(info) else 0)
-                    wrong = assign_key_groups(codes, self.context.max_parallelism) != records.key_groups
+                    wrong = assign_key_groups(codes, self.file.context.max_parallelism) != records.key_groups
                     misfiled[info.name] = misfiled.get(info.name, 0) + int(wrong.sum())
             infos = {info.name: frozenset([info]) for info in states}
         return ProofCounts(digests, misplaced, misfiled, infos=infos)
@@ -502,9 +500,8 @@ def count_keyed(
     operator: Operator, file: KeyedFile, hasher: KeyHasher | None = None, key_groups: KeyGroupRange | None = None
 ) -> Iterator[CountKeyed]:
     """The tasks that count the records of a file of an operator."""
-    for split in file.split(SPLIT_SIZE, operator.record_context):
-        context, in_flight = operator.record_context, count_scans(operator)
-        yield CountKeyed(operator.label, split, context, key_groups, hasher, in_flight)
+    for split in file.split(SPLIT_SIZE):
+        yield CountKeyed(operator.label, split, key_groups, hasher, count_scans(operator))
 
 
 def _plan_counts(operator: Operator, side: ProofSide, *, is_after: bool) -> Iterator[CountKeyed | CountOperatorState]:
@@ -532,7 +529,7 @@ def _take_found(
     for file in files[:1]:
         infos = {info for each in files for info in each.header.states}
         named = {name: frozenset[StateDescription](info for info in infos if info.name == name) for name in digests}
-        yield False, CountKeyed(operator.label, file, operator.record_context), ProofCounts(digests, infos=named)
+        yield False, CountKeyed(operator.label, file), ProofCounts(digests, infos=named)
 
 
 def _compare(
@@ -718,8 +715,8 @@ def report_rescaling(
 
 def _find_differences(row: StateProof, side: ProofSide, run: Runner) -> tuple[RecordCounts, list[DifferingRecord]]:
     if row.keyed and row.state != KEYED_STATE and row.state not in side.dropped:
-        before = [(file, each.record_context) for each in side.before for file in each.files.open_stored()]
-        after = [(file, side.after.record_context) for _, file in side.after.keyed_files]
+        before = [file for each in side.before for file in each.files.open_stored()]
+        after = [file for _, file in side.after.keyed_files]
         # Entries that were to go are missing by intent; which these are, only their number says.
         removed = side.removed.get(row.state)
         may_lack = removed is not None and removed.records > 0
@@ -784,7 +781,6 @@ def _find_misplaced(row: StateProof, side: ProofSide, run: Runner, check: str) -
     tasks = [
         _FindMisplaced(
             file,
-            after.record_context,
             row.state,
             subtask,
             compute_key_group_range(subtask, after.parallelism, after.max_parallelism),
@@ -801,7 +797,6 @@ class _FindMisplaced:
     """Finds entries of one file that are in a wrong key group."""
 
     file: KeyedFile
-    context: RecordContext
     state: str
     subtask: int
     key_groups: KeyGroupRange
@@ -815,18 +810,18 @@ class _FindMisplaced:
     def run(self) -> list[DifferingRecord]:
         """Read the file until there are enough."""
         found: list[DifferingRecord] = []
-        scan = RecordScan(self.file, self.context, self.state)
+        scan = RecordScan(self.file, self.state)
         for state_id, info in enumerate(self.file.header.states):
             if info.name != self.state:
                 continue
-            for _, records in self.file.scan([state_id], self.context):
+            for _, records in self.file.scan([state_id]):
                 groups = records.key_groups
                 if self.hasher is None:
                     rows = np.flatnonzero((groups < self.key_groups.start) | (groups > self.key_groups.end))
                     wanted = [f"{self.key_groups.start} to {self.key_groups.end}"] * len(rows)
                 else:
                     codes = self.hasher.hash_keys(records, skip=TIMESTAMP if is_timer(info) else 0)
-                    hashed = assign_key_groups(codes, self.context.max_parallelism)
+                    hashed = assign_key_groups(codes, self.file.context.max_parallelism)
                     rows = np.flatnonzero(hashed != groups)
                     wanted = [f"{group}, by the hash of the key" for group in hashed[rows].tolist()]
                 rows = rows[: EXAMPLES - len(found)]

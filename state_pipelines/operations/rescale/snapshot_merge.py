@@ -421,9 +421,8 @@ def hash_keys(hasher: KeyHasher, records: KeyedRecords, *, timers: bool) -> npt.
 
 def require_key_groups(
     operator: str,
-    header: KeyedHeader,
+    file: KeyedFile,
     state: int,
-    context: RecordContext,
     records: KeyedRecords,
     hashes: npt.NDArray[np.int32],
 ) -> None:
@@ -431,15 +430,15 @@ def require_key_groups(
 
     Args:
         operator: label of the operator, for errors.
-        header: of the file.
+        file: of the records, with the max parallelism of the key groups.
         state: id of the state.
-        context: of the operator, with the max parallelism of the key groups.
         records: of the state.
         hashes: i32[n], `hashCode()` of each key.
 
     Raises:
         ProofError: one does not.
     """
+    header, context = file.header, file.context
     key_groups = assign_key_groups(hashes, context.max_parallelism)
     wrong = np.flatnonzero(key_groups != records.key_groups)
     if len(wrong):
@@ -513,8 +512,8 @@ def _sample(operator: Operator, *, timers: bool) -> Iterator[KeyedRecords]:
     for _, file in operator.keyed_files:
         ids = [number for number, info in enumerate(file.header.states) if info.backend_type is kind]
         found = 0
-        for split in file.split(SAMPLED_BYTES, operator.record_context) if ids else ():
-            for _, records in split.scan(ids, operator.record_context):
+        for split in file.split(SAMPLED_BYTES) if ids else ():
+            for _, records in split.scan(ids):
                 yield records
                 found += len(records)
             if found >= SAMPLE_SIZE:

@@ -137,12 +137,10 @@ class FileRewrite:
         return merge_spills(self)
 
 
-def copy_states(
-    subtask: int, file: KeyedFile, header: KeyedHeader, context: RecordContext, target: Location
-) -> FileRewrite:
+def copy_states(subtask: int, file: KeyedFile, header: KeyedHeader, target: Location) -> FileRewrite:
     """The rewrite of a subtask that changes nothing but the format and what else `header` says; all states stay."""
     states = tuple((each, each) for each in range(len(header.states)))
-    return FileRewrite(subtask, file, header, states, (), file.key_groups, context, target)
+    return FileRewrite(subtask, file, header, states, (), file.key_groups, file.context, target)
 
 
 def complete_rewrites(operator: Operator, rewrites: Sequence[FileRewrite], directory: Location) -> list[FileRewrite]:
@@ -162,7 +160,7 @@ def complete_rewrites(operator: Operator, rewrites: Sequence[FileRewrite], direc
     known = {rewrite.subtask for rewrite in rewrites}
     handles = {subtask.index: subtask.managed_keyed_state for subtask in operator.metadata.subtasks}
     others = [
-        copy_states(index, file, file.header, operator.record_context, join(directory, make_file_name()))
+        copy_states(index, file, file.header, join(directory, make_file_name()))
         for index, file in operator.keyed_files
         # Timers in raw keyed state stay where they are; every backend restores them.
         if not file.holds_raw_timers
@@ -321,7 +319,7 @@ class Merging:
     def join(self, key_groups: KeyGroupRange) -> Iterator[Sections]:
         """Make the sections of some key groups, about `BATCH` bytes at a time."""
         first = key_groups.start
-        for key_group, old in align_key_groups(self.rewrite.base, self.rewrite.context, key_groups):
+        for key_group, old in align_key_groups(self.rewrite.base, key_groups):
             spilled = self.bounds[key_group - self.start] - self.bounds[first - self.start]
             if first < key_group and self.buffer.size + self.waiting.size + int(spilled) >= BATCH:
                 yield self._join(KeyGroupRange(first, key_group - first))
@@ -391,20 +389,20 @@ class Merging:
     def _find_blocks(self, key_groups: KeyGroupRange) -> Iterator[Block]:
         """The framed records of one key group, of one state each."""
         encoded: dict[int, KeySet] = {}
-        base, context = self.rewrite.base, self.rewrite.context
+        base = self.rewrite.base
         if base is not None and self.copied:
-            for old_id, records in base.scan([*self.copied], context, key_groups):
+            for old_id, records in base.scan([*self.copied], key_groups):
                 self.buffer.add(self.copied[old_id][0], records)
                 yield self.buffer.sort(key_groups)
             # One after the other: the records of a state lie together.
             for old_id, new_id in ((one, other) for one, others in self.copied.items() for other in others[1:]):
-                for _, records in base.scan([old_id], context, key_groups):
+                for _, records in base.scan([old_id], key_groups):
                     self.buffer.add(new_id, records)
                     yield self.buffer.sort(key_groups)
         if base is not None:
             # One after the other: the records of a state lie together.
             for new_id, old_id, rewriter in self.rewriters:
-                for _, old in base.scan([old_id], context, key_groups):
+                for _, old in base.scan([old_id], key_groups):
                     for records in rewriter.rewrite(old, self.rewrite.subtask):
                         self.buffer.add(new_id, records)
                     yield self.buffer.sort(key_groups)
@@ -445,16 +443,14 @@ class Merging:
         self.states = sum_digests([self.states, sum_runs([block.runs for block in blocks], self.names)])
 
 
-def align_key_groups(
-    file: KeyGroupRecords | None, context: RecordContext, key_groups: KeyGroupRange
-) -> Iterator[tuple[int, Runs]]:
+def align_key_groups(file: KeyGroupRecords | None, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
     """Every key group of a range in ascending order, and what a file has of it: nothing where it has none.
 
     Raises:
         FormatError: the file gives a key group twice, out of order or from elsewhere.
         StateError: the file cannot be read.
     """
-    found = iter(()) if file is None else file.scan_key_groups(context, key_groups)
+    found = iter(()) if file is None else file.scan_key_groups(key_groups)
     pending = next(found, None)
     for key_group in key_groups:
         runs: Runs = []
@@ -493,7 +489,7 @@ class MergedRecords:
         """Digests of the records that were taken so far, by name of the state."""
         return self._merging.states
 
-    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+    def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All records, one key group after the other.
 
         Raises:
@@ -501,9 +497,9 @@ class MergedRecords:
             StateError: a spill or the old file cannot be read.
         """
         for sections in self._merging.join(key_groups):
-            yield from self._cut(sections, context.prefix)
+            yield from self._cut(sections)
 
-    def _cut(self, sections: Sections, prefix: int) -> Iterator[tuple[int, Runs]]:
+    def _cut(self, sections: Sections) -> Iterator[tuple[int, Runs]]:
         """The records of sections by key group."""
         starts = np.append(np.int64(0), sections.ends)[:-1]
         wanted = np.ones(len(self.rewrite.header.states), np.bool_)
@@ -515,7 +511,7 @@ class MergedRecords:
             sections.key_groups,
             True,
             True,
-            prefix,
+            self.rewrite.context.prefix,
             wanted,
             cursor,
             output,
@@ -602,7 +598,7 @@ class NativeFiles:
         # Remove leftovers of a failed attempt; the name is unique to this task.
         with create_file(location, replace=True) as output:
             writer = HeapWriter(output, self.header, self.key_groups, self.context)
-            for key_group, runs in align_key_groups(self.records, self.context, self.key_groups):
+            for key_group, runs in align_key_groups(self.records, self.key_groups):
                 if doubtful and runs:
                     self._refuse_null_timestamps(runs, doubtful)
                 writer.write_key_group(key_group, runs)

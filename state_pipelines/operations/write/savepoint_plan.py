@@ -485,7 +485,8 @@ def _plan_operator(base: Snapshot | None, description: OperatorDescription, cont
     if operator is not None and base is not None:
         _check_unchanged(state, description)
         if description.keyed:
-            opened = {each.index: base.handles.open_keyed(each.managed_keyed_state) for each in state.subtasks}
+            records = RecordContext(state.max_parallelism, context)
+            opened = {each.index: base.handles.open_keyed(each.managed_keyed_state, records) for each in state.subtasks}
             files = {index: file for index, file in opened.items() if file is not None}
         if description.unkeyed:
             held = {each.index: base.handles.open_operator(each.managed_operator_state) for each in state.subtasks}

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata import CheckpointProperties
     from state_pipelines.operations.local_processes import Runner, Work
     from state_pipelines.snapshot import Operator
@@ -322,7 +322,6 @@ class CountStates:
 
     operator: str
     file: KeyedFile
-    context: RecordContext
 
     @property
     def threads(self) -> int:
@@ -336,7 +335,7 @@ class CountStates:
             StateError: it cannot be read.
         """
         with at(operator=self.operator):
-            return digest_states(self.file, self.context, self.file.key_groups)
+            return digest_states(self.file, self.file.key_groups)
 
 
 def check_source_whole(operators: Sequence[Operator], run: Runner) -> ProofCheck | None:
@@ -359,12 +358,7 @@ def check_source_whole(operators: Sequence[Operator], run: Runner) -> ProofCheck
             compared.append((operator, read, stored))
     if not compared:
         return None
-    tasks = [
-        CountStates(operator.label, file, operator.record_context)
-        for operator, *sides in compared
-        for files in sides
-        for file in files
-    ]
+    tasks = [CountStates(operator.label, file) for operator, *sides in compared for files in sides for file in files]
     found = iter(run(tasks, "the proof cannot read the old state"))
     total, lost, rows = 0, 0, list[DifferingRecord]()
     for operator, read, stored in compared:

@@ -100,9 +100,8 @@ def test_a_key_that_stands_twice_is_found_in_the_next_window(tmp_path: Path) -> 
     entries = [(encode(each), encode(1)) for each in (0, 1, 2, 3, 4, 2)]
     snapshot = write_canonical(tmp_path / "savepoint", {GROUP: entries})
     ((_, file),) = snapshot.operators[0].keyed_files
-    context = snapshot.operators[0].record_context
-    ((state_id, records),) = file.scan([0], context)
-    repeated = RepeatedKeys(file, context)
+    ((state_id, records),) = file.scan([0])
+    repeated = RepeatedKeys(file)
     for start, stop in ((0, 3), (3, 5)):
         repeated.check(state_id, records.cut(start, stop))
     with pytest.raises(FormatError, match="stands twice"):

@@ -122,11 +122,14 @@ def write(
     data, offsets = make_file(header, key_groups, context(max_parallelism).prefix, runs)
     with create_file(place) as output:
         output.write(data)
-    return reopen(place, key_groups, len(data), offsets)
+    return reopen(place, key_groups, len(data), offsets, max_parallelism)
 
 
-def reopen(place: Location, key_groups: KeyGroupRange, size: int, offsets: tuple[int, ...]) -> CanonicalFile:
-    return open_canonical(StateStream(str(place), size, location=place), key_groups, offsets)
+def reopen(
+    place: Location, key_groups: KeyGroupRange, size: int, offsets: tuple[int, ...], max_parallelism: int
+) -> CanonicalFile:
+    stream = StateStream(str(place), size, location=place)
+    return open_canonical(stream, key_groups, offsets, context(max_parallelism))
 
 
 Content = list[tuple[str, int, bytes, bytes]]
@@ -136,7 +139,7 @@ def read(files: Iterable[KeyedFile], max_parallelism: int) -> Content:
     """(state, key group, key, value) of every record, sorted."""
     content = []
     for file in files:
-        for state, records in file.scan(range(len(file.header.states)), context(max_parallelism)):
+        for state, records in file.scan(range(len(file.header.states))):
             raw = records.data.tobytes()
             spans = (records.key_starts, records.key_ends, records.value_starts, records.value_ends)
             for key_group, start, end, value_start, value_end in zip(

@@ -470,8 +470,10 @@ def test_a_narrowed_handle_says_where_its_own_sections_end() -> None:
     snapshot = find("heap").open_told()
     found = next(each for each in snapshot.operators if each.keyed_files)
     for index, part in enumerate(keyed(reassigned(found, 4))):
-        whole = snapshot.handles.open_keyed(found.metadata.subtasks[index // 2].managed_keyed_state)
-        file = snapshot.handles.open_keyed(part)
+        whole = snapshot.handles.open_keyed(
+            found.metadata.subtasks[index // 2].managed_keyed_state, found.record_context
+        )
+        file = snapshot.handles.open_keyed(part, found.record_context)
         assert isinstance(file, CanonicalFile)
         assert isinstance(whole, CanonicalFile)
         assert file.header == whole.header
@@ -482,9 +484,9 @@ def test_sections_are_found_far_behind_the_header(monkeypatch: pytest.MonkeyPatc
     snapshot = find("heap").open_told()
     found = next(each for each in snapshot.operators if each.keyed_files)
     last = keyed(reassigned(found, 4))[-1]
-    near = snapshot.handles.open_keyed(last)
+    near = snapshot.handles.open_keyed(last, found.record_context)
     monkeypatch.setattr(handle_readers, "_LONG_HEADER", 1)
-    assert snapshot.handles.open_keyed(last) == near
+    assert snapshot.handles.open_keyed(last, found.record_context) == near
 
 
 def test_a_damaged_header_is_told_with_a_narrowed_handle_too() -> None:
@@ -495,4 +497,4 @@ def test_a_damaged_header_is_told_with_a_narrowed_handle_too() -> None:
     data[:4] = b"\xff\xff\xff\xff"
     damaged = replace(last, delegate=ByteStreamStateHandle("damaged", bytes(data)))
     with pytest.raises(FormatError, match="keyed state has version -1, which no release writes"):
-        snapshot.handles.open_keyed(damaged)
+        snapshot.handles.open_keyed(damaged, found.record_context)

@@ -66,10 +66,10 @@ def write_all(snapshots: list[list[Record]], place: Location) -> list[KeyedFile]
 def merge_in_place(
     snapshots: list[list[Record]], rule: MergeRule, place: Location
 ) -> tuple[WrittenFile, CanonicalFile]:
-    sources = tuple(InputFiles((file,), (ALL,), context(OLD)) for file in write_all(snapshots, place))
+    sources = tuple(InputFiles((file,), (ALL,)) for file in write_all(snapshots, place))
     key_groups, target = KeyGroupRange(0, OLD), join(place, "new")
     written = Collect("op", 0, HEADER, key_groups, sources, context(OLD), target, rule, batch=300).run()
-    return written, reopen(target, key_groups, written.size, written.offsets)
+    return written, reopen(target, key_groups, written.size, written.offsets, OLD)
 
 
 def merge_and_move(
@@ -78,11 +78,11 @@ def merge_and_move(
     sources = []
     for number, file in enumerate(write_all(snapshots, place)):
         target = join(place, f"spill-{number}")
-        sources.append((Shuffle("op", file, ALL, context(OLD), NEW, target, Hasher(), block=400).run(),))
+        sources.append((Shuffle("op", file, ALL, NEW, target, Hasher(), block=400).run(),))
     key_groups, target = KeyGroupRange(0, NEW), join(place, "new")
     piece = Gather("op", 0, HEADER, key_groups, tuple(sources), context(NEW), target, rule, Hasher(), batch=300)
     written = piece.run()
-    return written, reopen(target, key_groups, written.size, written.offsets)
+    return written, reopen(target, key_groups, written.size, written.offsets, NEW)
 
 
 WAYS = [(merge_in_place, OLD), (merge_and_move, NEW)]

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_pipelines.errors import FormatError, ProofError, UsageError
-from state_pipelines.keyed.canonical import RUN
+from state_pipelines.keyed.canonical import RUN, open_canonical
 from state_pipelines.keyed.digests import sum_digests
 from state_pipelines.keyed.key_groups import compute_key_group_range
 from state_pipelines.keyed.keyed_file import digest_states
 from state_pipelines.keyed.keys import KeyFilter
 from state_pipelines.metadata.handles import KeyGroupRange
+from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.rescale.records import Collect, Gather, InputFiles, Shuffle
 from state_pipelines.operations.rescale.snapshot_merge import align_headers
 from state_pipelines.operations.write.spills import BLOCK, find_blocks, read_spill
@@ -72,7 +73,7 @@ def place(tmp_path: Path) -> Location:
 def shuffle(
     file: KeyedFile, old: int, new: int, target: Location, *, block: int = BLOCK, key_filter: KeyFilter | None = None
 ) -> Spill:
-    return Shuffle("op", file, ALL, context(old), new, target, Hasher(), key_filter, block=block).run()
+    return Shuffle("op", file, ALL, new, target, Hasher(), key_filter, block=block).run()
 
 
 def gather(
@@ -90,7 +91,7 @@ def gather(
         target = join(directory, f"new-{subtask}")
         piece = Gather("op", subtask, header, key_groups, (spills,), context(new), target, hasher=Hasher(), batch=batch)
         written = piece.run()
-        result.append((written, reopen(target, key_groups, written.size, written.offsets)))
+        result.append((written, reopen(target, key_groups, written.size, written.offsets, new)))
     return result
 
 
@@ -132,7 +133,7 @@ def test_digests_tell_that_nothing_is_lost(records: list[Record], maxima: tuple[
     with tempfile.TemporaryDirectory() as directory:
         place = resolve(directory)
         file = write(join(place, "old"), old, records)
-        before = digest_states(file, context(old), file.key_groups)
+        before = digest_states(file, file.key_groups)
         spill = shuffle(file, old, new, join(place, "spill"))
         results = gather((spill,), 3, new, place)
     after = sum_digests(written.states for written, _ in results)
@@ -192,8 +193,8 @@ def test_parts_of_a_file_and_pieces_of_work_travel(place: Location) -> None:
     records = [value(f"k{number}", number) for number in range(200)]
     file = write(join(place, "old"), 16, records)
     pieces = [
-        Shuffle("op", split, ALL, context(16), 5, join(place, f"spill-{number}"), Hasher())
-        for number, split in enumerate(file.split(500, context(16)))
+        Shuffle("op", split, ALL, 5, join(place, f"spill-{number}"), Hasher())
+        for number, split in enumerate(file.split(500))
     ]
     assert len(pieces) > 3
     spills = pickle.loads(pickle.dumps(tuple(pickle.loads(pickle.dumps(piece)).run() for piece in pieces)))
@@ -204,7 +205,7 @@ def test_only_the_wanted_key_groups_of_a_source_move(place: Location) -> None:
     records = [value(f"k{number}", number) for number in range(100)]
     file = write(join(place, "old"), 8, records)
     wanted = KeyGroupRange(2, 3)
-    piece = Shuffle("op", file, ALL, context(8), 4, join(place, "spill"), Hasher(), key_groups=wanted)
+    piece = Shuffle("op", file, ALL, 4, join(place, "spill"), Hasher(), key_groups=wanted)
     moved = opened(gather((piece.run(),), 1, 4, place))
     assert read(moved, 4) == expect([each for each in records if group_of(each.user_key, 8) in wanted], 4)
 
@@ -214,7 +215,7 @@ def test_states_get_the_ids_of_the_new_header(place: Location) -> None:
     header = replace(HEADER, states=(HEADER.states[TIMERS], HEADER.states[COUNTS]))
     pairs = ((COUNTS, 1), (TIMERS, 0))
     file = write(join(place, "old"), 4, records)
-    spill = Shuffle("op", file, pairs, context(4), 300, join(place, "spill"), Hasher()).run()
+    spill = Shuffle("op", file, pairs, 300, join(place, "spill"), Hasher()).run()
     kept = [each for each in records if each.state in (COUNTS, TIMERS)]
     assert read(opened(gather((spill,), 2, 300, place, header=header)), 300) == expect(kept, 300)
     assert {name: each.records for name, each in spill.states.items()} == {
@@ -241,7 +242,7 @@ class Wrong(Hasher):
 def test_wrong_hash_is_caught_before_anything_moves(place: Location, make: object) -> None:
     records = [make(f"k{number}") for number in range(50)]  # type: ignore[operator]
     file = write(join(place, "old"), 128, records)
-    piece = Shuffle("count-words", file, ALL, context(128), 256, join(place, "spill"), Wrong(key="k17"))
+    piece = Shuffle("count-words", file, ALL, 256, join(place, "spill"), Wrong(key="k17"))
     with pytest.raises(ProofError, match=rf"the key 'k17' lies in key group {group_of('k17', 128)} of 128") as caught:
         piece.run()
     name = HEADER.states[records[0].state].name
@@ -295,8 +296,8 @@ def test_damaged_directory_is_refused(place: Location) -> None:
 def test_max_parallelism_stays_without_hashes(place: Location) -> None:
     file = write(join(place, "old"), 4, [value("k1", 1)])
     with pytest.raises(UsageError, match="without the hashes"):
-        Shuffle("op", file, ALL, context(4), 8, join(place, "spill"), None).run()
-    spill = Shuffle("op", file, ALL, context(4), 4, join(place, "spill"), None).run()
+        Shuffle("op", file, ALL, 8, join(place, "spill"), None).run()
+    spill = Shuffle("op", file, ALL, 4, join(place, "spill"), None).run()
     assert read(opened(gather((spill,), 2, 4, place)), 4) == read([file], 4)
 
 
@@ -308,7 +309,7 @@ def test_filter_keeps_or_drops_keys(*, records: list[Record], keys: frozenset[st
     with tempfile.TemporaryDirectory() as directory:
         place = resolve(directory)
         file = write(join(place, "old"), 16, records)
-        before = digest_states(file, context(16), file.key_groups)
+        before = digest_states(file, file.key_groups)
         if shuffled:
             spill = shuffle(file, 16, 300, join(place, "spill"), key_filter=key_filter)
             assert read(opened(gather((spill,), 2, 300, place)), 300) == expect(kept, 300)
@@ -336,13 +337,10 @@ def collect(
     key_groups = key_groups or KeyGroupRange(0, max_parallelism)
     header, pairs = align_headers([file.header for files in sources for file in files])
     each_pairs = iter(pairs)
-    given = tuple(
-        InputFiles(files, tuple(next(each_pairs) for _ in files), context(max_parallelism), key_filter)
-        for files in sources
-    )
+    given = tuple(InputFiles(files, tuple(next(each_pairs) for _ in files), key_filter) for files in sources)
     piece = Collect("op", 0, header, key_groups, given, context(max_parallelism), target, batch=batch)
     written = pickle.loads(pickle.dumps(piece)).run()
-    return written, reopen(target, key_groups, written.size, written.offsets)
+    return written, reopen(target, key_groups, written.size, written.offsets, max_parallelism)
 
 
 @settings(max_examples=30, deadline=None)
@@ -368,14 +366,14 @@ def test_files_with_other_headers_are_collected(records: list[Record], batch: in
 
 def test_collected_states_must_be_those_of_the_header(place: Location) -> None:
     file = write(join(place, "old"), 4, [value("a", 1)])
-    source = InputFiles((file,), (((TOTAL, ITEMS),),), context(4))
+    source = InputFiles((file,), (((TOTAL, ITEMS),),))
     with pytest.raises(UsageError, match="is not total"):
         Collect("op", 0, HEADER, KeyGroupRange(0, 4), (source,), context(4), join(place, "new")).run()
 
 
 def test_snapshot_of_another_max_parallelism_is_not_collected(place: Location) -> None:
     file = write(join(place, "old"), 4, [value("a", 1)])
-    source = InputFiles((file,), (ALL,), context(4))
+    source = InputFiles((file,), (ALL,))
     with pytest.raises(UsageError, match="must be shuffled first"):
         Collect("op", 0, HEADER, KeyGroupRange(0, 8), (source,), context(8), join(place, "new")).run()
 
@@ -408,7 +406,7 @@ class Forgetful:
 
 def test_records_that_reading_loses_are_noticed(place: Location) -> None:
     file = Forgetful(write(join(place, "old"), 4, [value("a", 1), alarm("a", 1)]))
-    source = InputFiles((file,), (ALL,), context(4))  # type: ignore[arg-type]
+    source = InputFiles((file,), (ALL,))  # type: ignore[arg-type]
     with pytest.raises(ProofError, match="what was taken of _timer_state/event_user-timers is not what was there"):
         Collect("op", 0, HEADER, KeyGroupRange(0, 4), (source,), context(4), join(place, "new")).run()
 
@@ -425,23 +423,24 @@ def test_savepoints_of_flink(label: str, new: int, place: Location) -> None:
     header, pairs = align_headers([file.header for file in files])
     hasher = Hasher(header.key_serializer)
 
-    def move(sources: list[KeyedFile], before: int, after: int, name: str) -> list[CanonicalFile]:
-        contexts = [replace(old, max_parallelism=each) for each in (before, after)]
+    def move(sources: list[KeyedFile], after: int, name: str) -> list[CanonicalFile]:
+        context = replace(old, max_parallelism=after)
         spills = []
         for number, (file, states) in enumerate(zip(sources, pairs, strict=True)):
             target = join(place, f"{name}-{number}")
-            spills.append(Shuffle(label, file, states, contexts[0], after, target, hasher).run())
+            spills.append(Shuffle(label, file, states, after, target, hasher).run())
         moved = []
         for subtask in range(2):
             key_groups = compute_key_group_range(subtask, 2, after)
             target = join(place, f"{name}-new-{subtask}")
-            piece = Gather(label, subtask, header, key_groups, (tuple(spills),), contexts[1], target, hasher=hasher)
+            piece = Gather(label, subtask, header, key_groups, (tuple(spills),), context, target, hasher=hasher)
             written = piece.run()
-            moved.append(reopen(target, key_groups, written.size, written.offsets))
+            stream = StateStream(str(target), written.size, location=target)
+            moved.append(open_canonical(stream, key_groups, written.offsets, context))
         return moved
 
-    moved = move([*files], old.max_parallelism, new, "there")
-    back = move([*moved], new, old.max_parallelism, "back")
+    moved = move([*files], new, "there")
+    back = move([*moved], old.max_parallelism, "back")
     assert read(back, old.max_parallelism) == read(files, old.max_parallelism)
     assert len(read(moved, new)) > 0
 
@@ -466,15 +465,15 @@ def test_states_of_every_format_move(name: str, fixtures: Path, place: Location)
                 continue
             old = operator.record_context
             header, pairs = align_headers([file.header for file in files])
-            before = sum_digests(digest_states(file, old, file.key_groups) for file in files)
+            before = sum_digests(digest_states(file, file.key_groups) for file in files)
             directory = join(place, operator.label.replace("/", "-"))
-            source = InputFiles(tuple(files), pairs, old)
+            source = InputFiles(tuple(files), pairs)
             key_groups = KeyGroupRange(0, old.max_parallelism)
             collected = Collect("op", 0, header, key_groups, (source,), old, join(directory, "all"), batch=1000).run()
             assert collected.states == before
             hasher, new = Hasher(header.key_serializer), replace(old, max_parallelism=200)
             spills = tuple(
-                Shuffle("op", file, states, old, 200, join(directory, str(number)), hasher).run()
+                Shuffle("op", file, states, 200, join(directory, str(number)), hasher).run()
                 for number, (file, states) in enumerate(zip(files, pairs, strict=True))
             )
             everything, target = KeyGroupRange(0, 200), join(directory, "new")

@@ -100,9 +100,7 @@ def shuffle(
     hasher: Any = None,
 ) -> Spill:
     file = write(source, OLD, records)
-    return Shuffle(
-        "op", file, ALL, context(OLD), new, target, hasher or Hasher(), merges=merges, block=block, batch=batch
-    ).run()
+    return Shuffle("op", file, ALL, new, target, hasher or Hasher(), merges=merges, block=block, batch=batch).run()
 
 
 def gather(
@@ -188,6 +186,7 @@ def test_many_blocks_become_one(records: list[Record], compressed: bool, place: 
             compute_key_group_range(each.subtask, 2, 300),
             each.size,
             each.offsets,
+            300,
         )
         for each in written
     ]
