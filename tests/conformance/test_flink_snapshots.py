@@ -123,8 +123,8 @@ def test_metadata_is_written_byte_for_byte(folder: Path) -> None:
 
 @each_folder
 def test_canonical_files_are_written_byte_for_byte(folder: Path) -> None:
-    for file, context in iter_canonical(open_folder(folder)):
-        again = rewrite(file, context)
+    for file in iter_canonical(open_folder(folder)):
+        again = rewrite(file)
         assert content(again) == content(file)
         assert read_whole_stream(again.stream) == read_whole_stream(file.stream)
 

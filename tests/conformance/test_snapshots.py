@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from state_pipelines.keyed.keyed_file import RecordContext
     from state_pipelines.snapshot import Snapshot, State
 
 DECODED = (KeyedState, OperatorListState, OperatorBroadcastState)
@@ -78,12 +77,12 @@ def decoded_states(snapshot: Snapshot) -> Iterator[State]:
         yield from (state for state in operator.states if isinstance(state, DECODED))
 
 
-def iter_canonical(snapshot: Snapshot) -> Iterator[tuple[CanonicalFile, RecordContext]]:
+def iter_canonical(snapshot: Snapshot) -> Iterator[CanonicalFile]:
     """The canonical files of keyed state."""
     for operator in snapshot.operators:
         for _, file in operator.keyed_files:
             if isinstance(file, CanonicalFile):
-                yield file, operator.record_context
+                yield file
 
 
 def content(file: CanonicalFile) -> list[tuple[int, bytes]]:
@@ -160,8 +159,8 @@ class CanonicalSuite(SnapshotSuite):
     def test_files_are_written_byte_for_byte(self, case: Case) -> None:
         files = [*iter_canonical(case.open_told())]
         assert files
-        for file, context in files:
-            again = rewrite(file, context)
+        for file in files:
+            again = rewrite(file)
             assert content(again) == content(file)
             if not file.header.compressed:
                 assert read_whole_stream(again.stream) == read_whole_stream(file.stream)
